@@ -1,0 +1,3 @@
+//! To be described.
+
+fn main() {}

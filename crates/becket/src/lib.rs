@@ -1,0 +1,2 @@
+//! To be described.
+#![forbid(unsafe_code)]
