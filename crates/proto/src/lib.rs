@@ -1,2 +1,14 @@
-//! To be described.
+//! The pure part of becket: codecs, tables and policies.
+//!
+//! Nothing here does I/O, reads a clock, draws a random number or contains `unsafe`: bytes, the time and seeds are
+//! arguments, so that every rule can be tested without a socket and every parser can be fuzzed. The programs own the
+//! sockets and call in; this crate imports none of the others.
+//!
+//! Parsers of peer bytes share one manner: they take the bytes that came until now, answer "incomplete", the value or
+//! the reason of refusal, never change that answer when more bytes come, and never panic.
 #![forbid(unsafe_code)]
+
+pub mod client_hello;
+pub mod http_head;
+pub mod proxy_header;
+mod reader;

@@ -1,0 +1,163 @@
+//! A complete ClientHello and what can be asked of it.
+//!
+//! Everything was checked when it was made, so the getters cannot fail; each is a slice or a walk over a short list,
+//! none allocates. They say what the client sent, not what will be negotiated: that is decided by policy and rustls.
+//! Sources are named at the getters; the numbers are those of the IANA TLS registries.
+
+use std::borrow::Cow;
+
+use super::Malformed;
+use super::parse::Fields;
+use super::server_name::{NameField, ServerName};
+use crate::reader::{Reader, Span};
+
+/// A complete and well-formed ClientHello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientHello<'a> {
+    body: Cow<'a, [u8]>,
+    wire_len: usize,
+    fields: Fields,
+}
+
+/// An offer to resume a TLS 1.3 session, RFC 8446 4.2.11.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PskIdentity<'a> {
+    /// The ticket, or the label of an external key; never empty.
+    pub identity: &'a [u8],
+    /// Milliseconds since the ticket came, plus the ticket's secret offset, modulo 2^32.
+    pub obfuscated_age: u32,
+}
+
+impl<'a> ClientHello<'a> {
+    pub(super) fn parse(body: Cow<'a, [u8]>, wire_len: usize) -> Result<Self, Malformed> {
+        let fields = Fields::read(&body)?;
+        Ok(Self {
+            body,
+            wire_len,
+            fields,
+        })
+    }
+
+    /// Returns the bytes that the hello took at the start of the input, record headers included.
+    pub fn wire_len(&self) -> usize {
+        self.wire_len
+    }
+
+    /// Returns the version field, which says 0x0303 in every TLS 1.3 hello (RFC 8446 4.1.2).
+    pub fn legacy_version(&self) -> u16 {
+        self.fields.legacy_version
+    }
+
+    /// Returns the 32 random bytes of the client.
+    pub fn random(&self) -> &[u8] {
+        self.fields.random.of(&self.body)
+    }
+
+    /// Returns the session ID, 0 to 32 bytes: in TLS 1.2 an offer to resume, in TLS 1.3 without meaning.
+    pub fn session_id(&self) -> &[u8] {
+        self.fields.session_id.of(&self.body)
+    }
+
+    /// Returns the host name asked for (SNI), `None` if there is none or an address stands in its place.
+    pub fn server_name(&self) -> Option<ServerName<'_>> {
+        match self.fields.extensions.server_name {
+            NameField::Dns(span) => ServerName::of(span, &self.body),
+            NameField::Absent | NameField::AddressLiteral => None,
+        }
+    }
+
+    /// Says whether the client sent an address where a host name belongs.
+    pub fn names_address(&self) -> bool {
+        self.fields.extensions.server_name == NameField::AddressLiteral
+    }
+
+    /// Walks over the protocols offered by ALPN in the client's order, none if there is no ALPN (RFC 7301).
+    pub fn alpn(&self) -> impl Iterator<Item = &[u8]> {
+        let mut list = Reader::new(self.at(self.fields.extensions.alpn));
+        std::iter::from_fn(move || Some(list.vec8()?.rest()))
+    }
+
+    /// Says whether TLS 1.3 is offered (RFC 8446 4.2.1).
+    pub fn offers_tls13(&self) -> bool {
+        self.supported_versions().any(|version| version == TLS13)
+    }
+
+    /// Says whether TLS 1.2 is offered: by supported_versions, or where that is absent by the version field.
+    pub fn offers_tls12(&self) -> bool {
+        match self.fields.extensions.supported_versions {
+            Some(_) => self.supported_versions().any(|version| version == TLS12),
+            None => self.fields.legacy_version >= TLS12,
+        }
+    }
+
+    /// Walks over the supported_versions extension, none if it is absent.
+    pub fn supported_versions(&self) -> impl Iterator<Item = u16> {
+        u16s(self.at(self.fields.extensions.supported_versions))
+    }
+
+    /// Walks over the cipher suites in the client's order, signalling values and GREASE included.
+    pub fn cipher_suites(&self) -> impl Iterator<Item = u16> {
+        u16s(self.fields.cipher_suites.of(&self.body))
+    }
+
+    /// Walks over the signature schemes in the client's order, none if the extension is absent (RFC 8446 4.2.3).
+    pub fn signature_schemes(&self) -> impl Iterator<Item = u16> {
+        u16s(self.at(self.fields.extensions.signature_schemes))
+    }
+
+    /// Walks over the named groups in the client's order, none if the extension is absent (RFC 8446 4.2.7).
+    pub fn groups(&self) -> impl Iterator<Item = u16> {
+        u16s(self.at(self.fields.extensions.groups))
+    }
+
+    /// Returns the content of the session_ticket extension if it is there: empty asks for a ticket (RFC 5077 3.2).
+    pub fn session_ticket(&self) -> Option<&[u8]> {
+        let span = self.fields.extensions.session_ticket?;
+        Some(span.of(&self.body))
+    }
+
+    /// Walks over the pre-shared keys offered, which in practice are tickets of TLS 1.3 sessions.
+    pub fn psk_identities(&self) -> impl Iterator<Item = PskIdentity<'_>> {
+        let mut list = Reader::new(self.at(self.fields.extensions.psk_identities));
+        std::iter::from_fn(move || {
+            Some(PskIdentity {
+                identity: list.vec16()?.rest(),
+                obfuscated_age: list.u32()?,
+            })
+        })
+    }
+
+    /// Says whether resumption with a fresh key exchange (psk_dhe_ke) is allowed, RFC 8446 4.2.9.
+    pub fn offers_psk_dhe_ke(&self) -> bool {
+        self.at(self.fields.extensions.psk_modes)
+            .contains(&PSK_DHE_KE)
+    }
+
+    /// Says whether early data (0-RTT) follows the hello, RFC 8446 4.2.10.
+    pub fn offers_early_data(&self) -> bool {
+        self.fields.extensions.early_data
+    }
+
+    /// Says whether the extended master secret is offered, RFC 7627.
+    pub fn offers_extended_master_secret(&self) -> bool {
+        self.fields.extensions.extended_master_secret
+    }
+
+    /// Returns the message without its headers: what a fingerprint or a log may want.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    fn at(&self, span: Option<Span>) -> &[u8] {
+        span.map_or(&[], |span| span.of(&self.body))
+    }
+}
+
+fn u16s(list: &[u8]) -> impl Iterator<Item = u16> {
+    let mut list = Reader::new(list);
+    std::iter::from_fn(move || list.u16())
+}
+
+const TLS12: u16 = 0x0303;
+const TLS13: u16 = 0x0304;
+const PSK_DHE_KE: u8 = 1;

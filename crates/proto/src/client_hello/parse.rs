@@ -1,0 +1,219 @@
+//! The ClientHello taken apart: one pass over its body that checks every length and remembers where things are.
+//!
+//! Keeps [`Span`]s instead of slices, so that a hello that owns its bytes costs no more than one that borrows them.
+//! An extension is checked as far as a getter of `ClientHello` reads it, by the grammar that rustls applies; others are
+//! only skipped, but none may come twice. Versions, suites and groups are not judged here: policy and rustls do that.
+//! Sources: RFC 8446 4.1.2 and 4.2, RFC 5246 7.4.1.2.
+
+use super::Malformed;
+use super::server_name::{self, NameField};
+use crate::reader::{Reader, Span};
+
+/// Where the parts of a hello are in its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fields {
+    pub(super) legacy_version: u16,
+    pub(super) random: Span,
+    pub(super) session_id: Span,
+    pub(super) cipher_suites: Span,
+    pub(super) extensions: Extensions,
+}
+
+/// Where the extensions' contents are, without their lengths in front; `None` for those that are absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extensions {
+    pub(super) server_name: NameField,
+    pub(super) groups: Option<Span>,
+    pub(super) signature_schemes: Option<Span>,
+    pub(super) alpn: Option<Span>,
+    pub(super) session_ticket: Option<Span>,
+    pub(super) psk_identities: Option<Span>,
+    pub(super) supported_versions: Option<Span>,
+    pub(super) psk_modes: Option<Span>,
+    pub(super) extended_master_secret: bool,
+    pub(super) early_data: bool,
+}
+
+impl Fields {
+    /// Reads the body of a ClientHello: what follows the handshake header.
+    pub(super) fn read(body: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(body);
+        let (mut fields, extensions) = Self::read_fixed(&mut reader).ok_or(Malformed::Length)?;
+        if let Some(extensions) = extensions {
+            fields.extensions.read(extensions)?;
+        }
+        Ok(fields)
+    }
+
+    /// Reads up to the extensions, which are absent from the hellos of very old clients.
+    fn read_fixed<'a>(reader: &mut Reader<'a>) -> Option<(Self, Option<Reader<'a>>)> {
+        let legacy_version = reader.u16()?;
+        let random = reader.sub(RANDOM_LEN)?.span()?;
+        let session_id = reader
+            .vec8()
+            .filter(|id| id.rest().len() <= MAX_SESSION_ID_BYTES)?;
+        let cipher_suites = u16_list(reader.vec16()?)?;
+        let compression_methods = reader.vec8()?;
+        let extensions = match reader.is_empty() {
+            true => None,
+            false => Some(reader.vec16()?),
+        };
+        if compression_methods.is_empty() || !reader.is_empty() {
+            return None;
+        }
+        let fields = Self {
+            legacy_version,
+            random,
+            session_id: session_id.span()?,
+            cipher_suites,
+            extensions: Extensions::NONE,
+        };
+        Some((fields, extensions))
+    }
+}
+
+impl Extensions {
+    const NONE: Self = Self {
+        server_name: NameField::Absent,
+        groups: None,
+        signature_schemes: None,
+        alpn: None,
+        session_ticket: None,
+        psk_identities: None,
+        supported_versions: None,
+        psk_modes: None,
+        extended_master_secret: false,
+        early_data: false,
+    };
+
+    fn read(&mut self, mut reader: Reader<'_>) -> Result<(), Malformed> {
+        let mut seen = Seen::default();
+        while !reader.is_empty() {
+            let kind = reader.u16().ok_or(Malformed::Length)?;
+            let content = reader.vec16().ok_or(Malformed::Length)?;
+            seen.insert(kind)?;
+            self.read_one(kind, content).ok_or(match kind {
+                SERVER_NAME => Malformed::ServerName,
+                _ => Malformed::Extension(kind),
+            })?;
+            if kind == PRE_SHARED_KEY && !reader.is_empty() {
+                return Err(Malformed::PskNotLast);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one extension's content, `None` if it does not decode or has bytes left over.
+    fn read_one(&mut self, kind: u16, mut content: Reader<'_>) -> Option<()> {
+        match kind {
+            SERVER_NAME => self.server_name = server_name::read(content.vec16()?)?,
+            SUPPORTED_GROUPS => self.groups = Some(u16_list(content.vec16()?)?),
+            SIGNATURE_ALGORITHMS => self.signature_schemes = Some(u16_list(content.vec16()?)?),
+            ALPN => self.alpn = Some(alpn_list(content.vec16()?)?),
+            SUPPORTED_VERSIONS => self.supported_versions = Some(u16_list(content.vec8()?)?),
+            PSK_KEY_EXCHANGE_MODES => self.psk_modes = Some(non_empty(content.vec8()?)?),
+            PRE_SHARED_KEY => {
+                self.psk_identities = Some(identity_list(content.vec16()?)?);
+                binder_list(content.vec16()?)?;
+            }
+            EXTENDED_MASTER_SECRET => self.extended_master_secret = true,
+            EARLY_DATA => self.early_data = true,
+            SESSION_TICKET => {
+                self.session_ticket = Some(content.span()?);
+                return Some(());
+            }
+            _ => return Some(()),
+        }
+        content.is_empty().then_some(())
+    }
+}
+
+/// The extension types of one hello so far. A hello has some twenty: looking through them all beats any set, and
+/// [`MAX_EXTENSIONS`] bounds what a hostile one costs.
+struct Seen {
+    kinds: [u16; MAX_EXTENSIONS],
+    count: usize,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            kinds: [0; MAX_EXTENSIONS],
+            count: 0,
+        }
+    }
+}
+
+impl Seen {
+    fn insert(&mut self, kind: u16) -> Result<(), Malformed> {
+        if self.kinds.iter().take(self.count).any(|seen| *seen == kind) {
+            return Err(Malformed::DuplicateExtension(kind));
+        }
+        let slot = self
+            .kinds
+            .get_mut(self.count)
+            .ok_or(Malformed::TooManyExtensions)?;
+        *slot = kind;
+        self.count += 1;
+        Ok(())
+    }
+}
+
+fn non_empty(list: Reader<'_>) -> Option<Span> {
+    if list.is_empty() { None } else { list.span() }
+}
+
+/// Checks a list of two-byte numbers that must not be empty.
+fn u16_list(list: Reader<'_>) -> Option<Span> {
+    if list.rest().len().is_multiple_of(2) {
+        non_empty(list)
+    } else {
+        None
+    }
+}
+
+/// Checks `ProtocolName protocol_name_list<2..2^16-1>`, RFC 7301 3.1.
+fn alpn_list(mut list: Reader<'_>) -> Option<Span> {
+    let span = non_empty(list)?;
+    while !list.is_empty() {
+        non_empty(list.vec8()?)?;
+    }
+    Some(span)
+}
+
+/// Checks `PskIdentity identities<7..2^16-1>`, RFC 8446 4.2.11.
+fn identity_list(mut list: Reader<'_>) -> Option<Span> {
+    let span = non_empty(list)?;
+    while !list.is_empty() {
+        non_empty(list.vec16()?)?;
+        list.u32()?;
+    }
+    Some(span)
+}
+
+/// Checks `PskBinderEntry binders<33..2^16-1>`, RFC 8446 4.2.11, as loosely as rustls does about their lengths.
+fn binder_list(mut list: Reader<'_>) -> Option<()> {
+    non_empty(list)?;
+    while !list.is_empty() {
+        non_empty(list.vec8()?)?;
+    }
+    Some(())
+}
+
+/// The most extensions that a hello may have. Browsers send about twenty.
+pub const MAX_EXTENSIONS: usize = 128;
+
+const RANDOM_LEN: usize = 32;
+const MAX_SESSION_ID_BYTES: usize = 32;
+
+// Extension types, from the IANA registry "TLS ExtensionType Values".
+const SERVER_NAME: u16 = 0;
+const SUPPORTED_GROUPS: u16 = 10;
+const SIGNATURE_ALGORITHMS: u16 = 13;
+const ALPN: u16 = 16;
+const EXTENDED_MASTER_SECRET: u16 = 23;
+const SESSION_TICKET: u16 = 35;
+const PRE_SHARED_KEY: u16 = 41;
+const EARLY_DATA: u16 = 42;
+const SUPPORTED_VERSIONS: u16 = 43;
+const PSK_KEY_EXCHANGE_MODES: u16 = 45;

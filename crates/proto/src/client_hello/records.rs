@@ -1,0 +1,196 @@
+//! The record layer under the ClientHello: from TLS records to one handshake message.
+//!
+//! Tells by the first bytes whether TLS is spoken at all, then walks over the records until the message is whole.
+//! Decides on what it sees, not on what it has waited for: a wrong type or an excessive length is refused at the byte
+//! that shows it. Does not look into the message beyond its four-byte header; `parse` does.
+//!
+//! The walk starts again with every call: a hello that comes byte by byte costs its record headers each time,
+//! and no state has to be kept between calls. Source: RFC 8446 5.1, RFC 5246 6.2.1 and E.2.
+
+use std::borrow::Cow;
+
+use super::{Malformed, NotHello};
+use crate::http_head::{self, Resemblance};
+use crate::proxy_header;
+use crate::reader::Prefix;
+
+/// A whole ClientHello without its record headers and its handshake header.
+#[derive(Debug)]
+pub(super) struct Assembled<'a> {
+    pub(super) body: Cow<'a, [u8]>,
+    /// Bytes of the input up to the end of the record that ends the hello.
+    pub(super) wire_len: usize,
+}
+
+/// A handshake record: what its header announces and what has come of its content.
+struct Record<'a> {
+    content: &'a [u8],
+    len: usize,
+}
+
+/// Finds the first handshake message, `None` if more bytes are needed.
+pub(super) fn assemble(input: &[u8]) -> Result<Option<Assembled<'_>>, NotHello> {
+    if !starts_handshake(input)? {
+        return Ok(None);
+    }
+    let mut message = MessageHeader::default();
+    let mut gathered = 0;
+    let mut at = 0;
+    while let Some(record) = record(input, at)? {
+        message.feed(record.content)?;
+        let total = gathered + record.len;
+        if message.len().is_some_and(|len| total > len) {
+            return Err(NotHello::Malformed(Malformed::TrailingBytes));
+        }
+        if record.content.len() < record.len {
+            return Ok(None);
+        }
+        at += HEADER_LEN + record.len;
+        if message.len() == Some(total) {
+            let body = body(input.get(..at).unwrap_or_default(), gathered == 0);
+            return Ok(Some(Assembled { body, wire_len: at }));
+        }
+        gathered = total;
+    }
+    Ok(None)
+}
+
+/// Says whether a TLS record of type handshake begins here; `false` is not known yet.
+fn starts_handshake(input: &[u8]) -> Result<bool, NotHello> {
+    match input {
+        [] | [CHANGE_CIPHER_SPEC..=HEARTBEAT] => Ok(false),
+        [HANDSHAKE, MAJOR_VERSION, ..] => Ok(true),
+        [ALERT, MAJOR_VERSION, rest @ ..] => alert(rest),
+        [kind @ CHANGE_CIPHER_SPEC..=HEARTBEAT, MAJOR_VERSION, ..] => {
+            Err(NotHello::NotHandshake(*kind))
+        }
+        [CHANGE_CIPHER_SPEC..=HEARTBEAT, ..] => Err(NotHello::NotTls),
+        [0x80..=0xff, _, SSLV2_CLIENT_HELLO, ..] => Err(NotHello::Sslv2),
+        [0x80..=0xff] | [0x80..=0xff, _] => Ok(false),
+        _ => foreign(input),
+    }
+}
+
+/// Reads a plain-text alert from behind the first two bytes of its record.
+fn alert(rest: &[u8]) -> Result<bool, NotHello> {
+    match rest {
+        [_, 0, 2, level, description, ..] => Err(NotHello::Alert {
+            level: *level,
+            description: *description,
+        }),
+        [] | [_] | [_, 0] | [_, 0, 2] | [_, 0, 2, _] => Ok(false),
+        _ => Err(NotHello::NotHandshake(ALERT)),
+    }
+}
+
+/// Names the other protocols that are known to come to a TLS port by mistake.
+fn foreign(input: &[u8]) -> Result<bool, NotHello> {
+    let http = http_head::resemblance(input);
+    let proxy = proxy_header::signature(input);
+    match (http, proxy) {
+        (Resemblance::Request, _) => Err(NotHello::PlainHttp),
+        (_, Prefix::Whole) => Err(NotHello::ProxyHeader),
+        (Resemblance::Undecided, _) | (_, Prefix::Partial) => Ok(false),
+        (Resemblance::Other, Prefix::Differs) => Err(NotHello::NotTls),
+    }
+}
+
+/// Reads the header of the record at `at`, `None` if it is not there yet.
+fn record(input: &[u8], at: usize) -> Result<Option<Record<'_>>, NotHello> {
+    let rest = input.get(at..).unwrap_or_default();
+    if let [kind, ..] = rest
+        && *kind != HANDSHAKE
+    {
+        return Err(NotHello::Malformed(Malformed::Interleaved(*kind)));
+    }
+    if let [_, major, ..] = rest
+        && *major != MAJOR_VERSION
+    {
+        return Err(NotHello::Malformed(Malformed::RecordVersion));
+    }
+    let [_, _, _, high, low, content @ ..] = rest else {
+        return Ok(None);
+    };
+    let len = usize::from(u16::from_be_bytes([*high, *low]));
+    match len {
+        0 => Err(NotHello::Malformed(Malformed::EmptyRecord)),
+        1..=MAX_RECORD_BYTES => Ok(Some(Record {
+            content: content.get(..len).unwrap_or(content),
+            len,
+        })),
+        _ => Err(NotHello::Malformed(Malformed::OversizedRecord)),
+    }
+}
+
+/// Returns the message behind its header out of whole records, borrowed if they are one.
+fn body(records: &[u8], is_single: bool) -> Cow<'_, [u8]> {
+    if is_single {
+        return Cow::Borrowed(
+            records
+                .get(HEADER_LEN + MESSAGE_HEADER_LEN..)
+                .unwrap_or_default(),
+        );
+    }
+    let mut message = Vec::with_capacity(records.len());
+    let mut rest = records;
+    while let [_, _, _, high, low, after @ ..] = rest {
+        let len = usize::from(u16::from_be_bytes([*high, *low])).min(after.len());
+        let (content, next) = after.split_at(len);
+        message.extend_from_slice(content);
+        rest = next;
+    }
+    message.drain(..MESSAGE_HEADER_LEN.min(message.len()));
+    Cow::Owned(message)
+}
+
+/// The type and length in front of a handshake message, which may itself be spread over records.
+#[derive(Default)]
+struct MessageHeader {
+    bytes: [u8; MESSAGE_HEADER_LEN],
+    filled: usize,
+}
+
+impl MessageHeader {
+    /// Takes what is still missing from the next content; refuses what is no ClientHello.
+    fn feed(&mut self, content: &[u8]) -> Result<(), NotHello> {
+        let missing = self.bytes.iter_mut().skip(self.filled);
+        for (slot, byte) in missing.zip(content) {
+            *slot = *byte;
+            self.filled += 1;
+        }
+        let [kind, size_high, ..] = self.bytes;
+        if self.filled >= 1 && kind != CLIENT_HELLO {
+            return Err(NotHello::NotClientHello(kind));
+        }
+        if self.filled >= 2 && size_high != 0 {
+            return Err(NotHello::Malformed(Malformed::OversizedHello));
+        }
+        Ok(())
+    }
+
+    /// Returns the length of the whole message with its header, once known.
+    fn len(&self) -> Option<usize> {
+        let [_, _, high, low] = self.bytes;
+        (self.filled == MESSAGE_HEADER_LEN)
+            .then(|| MESSAGE_HEADER_LEN + usize::from(u16::from_be_bytes([high, low])))
+    }
+}
+
+/// The most content a plain-text record may have, in bytes (RFC 8446 5.1).
+pub const MAX_RECORD_BYTES: usize = 1 << 14;
+
+/// The longest hello accepted, in bytes without its headers: what rustls accepts. Implied by refusing any length of
+/// which the first of three bytes is not zero.
+pub const MAX_HELLO_BYTES: usize = 0xffff;
+
+const HEADER_LEN: usize = 5;
+const MESSAGE_HEADER_LEN: usize = 4;
+const MAJOR_VERSION: u8 = 0x03;
+const CLIENT_HELLO: u8 = 0x01;
+const SSLV2_CLIENT_HELLO: u8 = 0x01;
+
+// Content types, RFC 8446 5.1 and RFC 6520.
+const CHANGE_CIPHER_SPEC: u8 = 0x14;
+const ALERT: u8 = 0x15;
+const HANDSHAKE: u8 = 0x16;
+const HEARTBEAT: u8 = 0x18;

@@ -1,0 +1,203 @@
+//! The host name of the server_name extension (SNI): which are names, and how they compare.
+//!
+//! What counts as a name is what rustls counts as one, since a certificate is chosen by rustls' answer and the policy
+//! by this one: labels of letters, digits, hyphens and underscores, 1 to 63 bytes, not starting or ending with a
+//! hyphen, the last not all digits; 253 bytes in all; one trailing dot is allowed and kept.
+//! An address literal is against RFC 6066 3 but sent in practice: it counts as no name.
+//! Anything else refuses the hello. Source: RFC 6066 3, RFC 1035 2.3.1.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::reader::{Reader, Span};
+
+/// A DNS name as the client wrote it, which may be in upper case and may end in a dot.
+///
+/// Compare it with [`eq_name`](Self::eq_name) or after [`to_lowercase`](Self::to_lowercase): DNS knows no case.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerName<'a>(&'a str);
+
+/// What the server_name extension says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameField {
+    Absent,
+    AddressLiteral,
+    Dns(Span),
+}
+
+impl<'a> ServerName<'a> {
+    /// Returns the name as the client wrote it.
+    pub fn as_str(self) -> &'a str {
+        self.0
+    }
+
+    /// Says whether this is `name`, without regard to case.
+    pub fn eq_name(self, name: &str) -> bool {
+        self.0.eq_ignore_ascii_case(name)
+    }
+
+    /// Writes the name in lower case to `buffer` and returns it.
+    pub fn to_lowercase(self, buffer: &mut [u8; MAX_NAME_BYTES]) -> &str {
+        let Some(lower) = buffer.get_mut(..self.0.len()) else {
+            return "";
+        };
+        lower.copy_from_slice(self.0.as_bytes());
+        lower.make_ascii_lowercase();
+        std::str::from_utf8(lower).unwrap_or_default()
+    }
+
+    /// Takes the name at a span that [`read`] has checked.
+    pub(super) fn of(span: Span, body: &'a [u8]) -> Option<Self> {
+        std::str::from_utf8(span.of(body)).ok().map(Self)
+    }
+}
+
+/// Reads the content of a server_name extension, `None` if it has to be refused.
+///
+/// Another type than host_name ends the list: its length is unknown, so nothing behind it can be read.
+pub(super) fn read(mut list: Reader<'_>) -> Option<NameField> {
+    let mut found = None;
+    while let Some(kind) = list.u8() {
+        if kind != HOST_NAME {
+            break;
+        }
+        let name = list.vec16()?;
+        if name.is_empty() || found.is_some() {
+            return None;
+        }
+        found = Some(name);
+    }
+    let name = found?;
+    let text = std::str::from_utf8(name.rest()).ok()?;
+    if is_dns_name(text) {
+        Some(NameField::Dns(name.span()?))
+    } else if text.parse::<Ipv4Addr>().is_ok() || text.parse::<Ipv6Addr>().is_ok() {
+        Some(NameField::AddressLiteral)
+    } else {
+        None
+    }
+}
+
+fn is_dns_name(name: &str) -> bool {
+    if name.len() > MAX_NAME_BYTES {
+        return false;
+    }
+    let relative = name.strip_suffix('.').unwrap_or(name);
+    let last = relative.rsplit('.').next().unwrap_or_default();
+    relative.split('.').all(is_label) && !last.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_label(label: &str) -> bool {
+    (1..=MAX_LABEL_BYTES).contains(&label.len())
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+        && label
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+}
+
+/// The longest DNS name, in bytes (RFC 1035 2.3.4 without the length of the first label and the root).
+pub const MAX_NAME_BYTES: usize = 253;
+
+const MAX_LABEL_BYTES: usize = 63;
+const HOST_NAME: u8 = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(names: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for name in names {
+            bytes.push(HOST_NAME);
+            bytes.extend(u16::try_from(name.len()).unwrap().to_be_bytes());
+            bytes.extend(*name);
+        }
+        bytes
+    }
+
+    fn name_in(bytes: &[u8]) -> Option<String> {
+        match read(Reader::new(bytes))? {
+            NameField::Dns(span) => Some(ServerName::of(span, bytes).unwrap().as_str().to_owned()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn names_are_what_rustls_takes_for_names() {
+        let longest_label = "a".repeat(63);
+        for name in [
+            "a",
+            "example.com",
+            "EXAMPLE.com.",
+            "_x.y-z.1a",
+            "1.2.3.4a",
+            "3com.com",
+            "1-2",
+            "-".repeat(0).as_str(),
+        ] {
+            assert_eq!(is_dns_name(name), !name.is_empty(), "{name}");
+        }
+        assert!(is_dns_name(&longest_label));
+        assert!(!is_dns_name(&format!("{longest_label}a")));
+        for name in [
+            "", ".", "..", "a..b", ".a", "a..", "-a", "a-", "a-.b", "a b", "a.1", "1.2.3.4",
+            "ä.de", "a.1.", "::1",
+        ] {
+            assert!(!is_dns_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_253_bytes_is_the_longest() {
+        let label = "a".repeat(49);
+        let name = [label.as_str(); 5].join(".");
+        assert!(is_dns_name(&format!("{name}aaaa")));
+        assert!(is_dns_name(&format!("{name}aaa.")));
+        assert!(!is_dns_name(&format!("{name}aaaaa")));
+    }
+
+    #[test]
+    fn an_address_literal_is_no_name_and_no_fault() {
+        for literal in ["192.0.2.1", "::1", "2001:db8::192.0.2.1"] {
+            let bytes = list(&[literal.as_bytes()]);
+            assert_eq!(read(Reader::new(&bytes)), Some(NameField::AddressLiteral));
+        }
+    }
+
+    #[test]
+    fn an_unusable_list_is_a_fault() {
+        for names in [
+            &[][..],
+            &[b"".as_slice()],
+            &[b"a", b"b"],
+            &[b"1.2.3"],
+            &[b"\xff"],
+        ] {
+            assert_eq!(read(Reader::new(&list(names))), None, "{names:?}");
+        }
+        assert_eq!(
+            read(Reader::new(&[1, 2, 3])),
+            None,
+            "another name type only"
+        );
+        assert_eq!(read(Reader::new(&[0, 0, 9, b'a'])), None, "cut");
+    }
+
+    #[test]
+    fn what_follows_another_name_type_is_not_read() {
+        let mut bytes = list(&[b"first.example"]);
+        bytes.extend([7, 1, 2, 3]);
+        assert_eq!(name_in(&bytes).as_deref(), Some("first.example"));
+    }
+
+    #[test]
+    fn a_name_compares_without_case() {
+        let name = ServerName("WwW.Example.COM.");
+        assert!(name.eq_name("www.example.com."));
+        assert!(!name.eq_name("www.example.com"));
+        assert_eq!(
+            name.to_lowercase(&mut [0; MAX_NAME_BYTES]),
+            "www.example.com."
+        );
+    }
+}

@@ -1,0 +1,478 @@
+//! Headers of both versions: written and read back, cut, damaged, and as HAProxy writes them.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const HAPROXY_V2: &[u8] = include_bytes!("../../testdata/proxy_header/haproxy-v2.bin");
+const HAPROXY_TCP4: &[u8] = include_bytes!("../../testdata/proxy_header/haproxy-v1-tcp4.bin");
+const HAPROXY_TCP6: &[u8] = include_bytes!("../../testdata/proxy_header/haproxy-v1-tcp6.bin");
+
+const V2: Format = Format::V2 {
+    checksum: false,
+    padding: None,
+};
+const V2_SUMMED: Format = Format::V2 {
+    checksum: true,
+    padding: Some(5),
+};
+
+fn header(input: &[u8], accept: Accept) -> (ProxyHeader<'_>, usize) {
+    match decode(input, accept) {
+        Decoded::Header { header, len } => (header, len),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refusal(input: &[u8], accept: Accept) -> Refusal {
+    match decode(input, accept) {
+        Decoded::Refused(refusal) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn encoded(header: &ProxyHeader<'_>, format: Format) -> Vec<u8> {
+    let mut out = Vec::new();
+    header.encode(format, &mut out).unwrap();
+    out
+}
+
+fn plain(endpoints: Endpoints<'_>) -> ProxyHeader<'_> {
+    ProxyHeader {
+        endpoints,
+        tlvs: Tlvs::default(),
+    }
+}
+
+fn tcp(source: &str, destination: &str) -> Endpoints<'static> {
+    Endpoints::tcp(source.parse().unwrap(), destination.parse().unwrap())
+}
+
+#[test]
+fn what_haproxy_sends_is_read() {
+    let (v2, len) = header(HAPROXY_V2, Accept::Either);
+    assert_eq!(&HAPROXY_V2[len..], b"hello\n");
+    assert_eq!(v2.endpoints, tcp("127.0.0.1:55724", "127.0.0.1:18443"));
+    assert_eq!(v2.tlvs.alpn, Some(b"http/1.1".as_slice()));
+    assert_eq!(v2.tlvs.authority, Some("haproxy.example"));
+    assert_eq!(v2.tlvs.unique_id.unwrap().len(), 22);
+    let ssl = v2.tlvs.ssl.unwrap();
+    assert_eq!(
+        (
+            ssl.is_tls,
+            ssl.cert_in_connection,
+            ssl.cert_in_session,
+            ssl.verify
+        ),
+        (true, true, true, 0)
+    );
+    assert_eq!(
+        (ssl.version, ssl.common_name),
+        (Some("TLSv1.3"), Some("localhost"))
+    );
+    assert_eq!(
+        (ssl.cipher, ssl.key_algorithm),
+        (Some("TLS_AES_256_GCM_SHA384"), Some("EC256"))
+    );
+    assert_eq!(ssl.signature_algorithm, Some("ecdsa-with-SHA256"));
+    assert_eq!(
+        header(HAPROXY_TCP4, Accept::V1).0.endpoints,
+        tcp("127.0.0.1:51994", "127.0.0.1:18080")
+    );
+    assert_eq!(
+        header(HAPROXY_TCP6, Accept::V1).0.endpoints,
+        tcp("[::1]:59146", "[::1]:18080")
+    );
+}
+
+#[test]
+fn a_damaged_header_of_haproxy_has_the_wrong_checksum() {
+    let mut bytes = HAPROXY_V2.to_vec();
+    bytes[17] ^= 1;
+    assert_eq!(refusal(&bytes, Accept::V2), Refusal::Checksum);
+}
+
+#[test]
+fn version_1_is_written_by_the_letter() {
+    for (endpoints, line) in [
+        (
+            tcp("192.0.2.1:56324", "192.0.2.2:443"),
+            "PROXY TCP4 192.0.2.1 192.0.2.2 56324 443\r\n",
+        ),
+        (
+            tcp("[2001:db8::1]:1", "[::]:0"),
+            "PROXY TCP6 2001:db8::1 :: 1 0\r\n",
+        ),
+        (
+            tcp("[::ffff:192.0.2.1]:1", "[::ffff:192.0.2.2]:2"),
+            "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n",
+        ),
+        (
+            tcp("192.0.2.1:1", "[2001:db8::2]:2"),
+            "PROXY TCP6 ::ffff:c000:201 2001:db8::2 1 2\r\n",
+        ),
+        (Endpoints::Local, "PROXY UNKNOWN\r\n"),
+        (Endpoints::Unknown, "PROXY UNKNOWN\r\n"),
+    ] {
+        assert_eq!(encoded(&plain(endpoints), Format::V1), line.as_bytes());
+    }
+}
+
+#[test]
+fn version_2_is_written_by_the_letter() {
+    let bytes = encoded(&plain(tcp("192.0.2.1:258", "192.0.2.2:443")), V2);
+    assert_eq!(&bytes[..12], v2::SIGNATURE);
+    assert_eq!(bytes[12..16], [0x21, 0x11, 0, 12]);
+    assert_eq!(bytes[16..], [192, 0, 2, 1, 192, 0, 2, 2, 1, 2, 1, 187]);
+    let local = encoded(&plain(Endpoints::Local), V2_SUMMED);
+    assert_eq!(local[12..], [0x20, 0, 0, 0]);
+    assert_eq!(
+        encoded(&plain(Endpoints::Unknown), V2)[12..],
+        [0x21, 0, 0, 0]
+    );
+    let unix = Endpoints::Unix {
+        source: b"\0abstract",
+        destination: b"/run/becket",
+        transport: Transport::Stream,
+    };
+    let bytes = encoded(&plain(unix), V2);
+    assert_eq!(
+        (bytes.len(), &bytes[12..16]),
+        (232, &[0x21, 0x31, 0, 216][..])
+    );
+}
+
+#[test]
+fn lines_that_differ_from_the_letter_are_refused() {
+    for (line, reason) in [
+        ("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\n", Refusal::LineEnd),
+        ("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\rx", Refusal::LineEnd),
+        ("PROXY UNKNOWN a\nb\r\n", Refusal::LineEnd),
+        ("PROXY UNKNOWNS\r\n", Refusal::Protocol),
+        ("PROXY UDP4 192.0.2.1 192.0.2.2 1 2\r\n", Refusal::Protocol),
+        ("PROXY TCP4 192.0.2.01 192.0.2.2 1 2\r\n", Refusal::Address),
+        ("PROXY TCP4 ::1 ::1 1 2\r\n", Refusal::Address),
+        ("PROXY TCP6 192.0.2.1 192.0.2.2 1 2\r\n", Refusal::Address),
+        ("PROXY TCP6 fe80::1%eth0 ::1 1 2\r\n", Refusal::Address),
+        ("PROXY TCP4 192.0.2.1 192.0.2.2 01 2\r\n", Refusal::Address),
+        ("PROXY TCP4 192.0.2.1 192.0.2.2 +1 2\r\n", Refusal::Address),
+        (
+            "PROXY TCP4 192.0.2.1 192.0.2.2 1 65536\r\n",
+            Refusal::Address,
+        ),
+        ("PROXY TCP4 192.0.2.1  192.0.2.2 1 2\r\n", Refusal::Address),
+        ("PROXY TCP4 192.0.2.1 192.0.2.2 1 2 \r\n", Refusal::Address),
+        ("PROXY TCP4 192.0.2.1 192.0.2.2 1\r\n", Refusal::Address),
+        ("PROXY\tTCP4 ", Refusal::Signature),
+        ("GET / HTTP/1.1\r\n", Refusal::Signature),
+    ] {
+        assert_eq!(refusal(line.as_bytes(), Accept::Either), reason, "{line:?}");
+    }
+}
+
+#[test]
+fn a_line_has_107_bytes_at_most() {
+    let line = format!("PROXY UNKNOWN {}\r\n", "f".repeat(91));
+    assert_eq!(line.len(), MAX_V1_BYTES);
+    assert_eq!(
+        header(line.as_bytes(), Accept::V1),
+        (plain(Endpoints::Unknown), MAX_V1_BYTES)
+    );
+    for cut in 0..line.len() {
+        assert_eq!(
+            decode(&line.as_bytes()[..cut], Accept::V1),
+            Decoded::Incomplete,
+            "at {cut}"
+        );
+    }
+    let longer = format!("PROXY UNKNOWN {}\r\n", "f".repeat(92));
+    assert_eq!(refusal(longer.as_bytes(), Accept::V1), Refusal::LineEnd);
+    assert_eq!(
+        refusal(&longer.as_bytes()[..106], Accept::V1),
+        Refusal::LineEnd,
+        "no CR can come in time"
+    );
+}
+
+#[test]
+fn a_mapped_address_in_dotted_form_is_read() {
+    let line = b"PROXY TCP6 ::ffff:192.0.2.1 ::1 1 2\r\n";
+    let Endpoints::Inet { source, .. } = header(line, Accept::V1).0.endpoints else {
+        panic!()
+    };
+    assert_eq!(source, "[::ffff:192.0.2.1]:1".parse().unwrap());
+}
+
+#[test]
+fn only_the_accepted_version_is_read() {
+    assert_eq!(refusal(HAPROXY_V2, Accept::V1), Refusal::Signature);
+    assert_eq!(refusal(HAPROXY_TCP4, Accept::V2), Refusal::Signature);
+    assert_eq!(
+        refusal(b"P", Accept::V2),
+        Refusal::Signature,
+        "at the first byte"
+    );
+}
+
+/// A version 2 header with this command, family and block.
+fn raw(command: u8, family: u8, block: &[u8]) -> Vec<u8> {
+    let mut bytes = v2::SIGNATURE.to_vec();
+    bytes.extend([command, family]);
+    bytes.extend(u16::try_from(block.len()).unwrap().to_be_bytes());
+    bytes.extend(block);
+    bytes
+}
+
+#[test]
+fn binary_headers_that_differ_from_the_letter_are_refused() {
+    let inet = [0; 12];
+    let with = |tlvs: &[u8]| raw(0x21, 0x11, &[&inet[..], tlvs].concat());
+    for (bytes, reason) in [
+        (raw(0x11, 0x11, &inet), Refusal::Version),
+        (raw(0x22, 0x11, &inet), Refusal::Command),
+        (raw(0x21, 0x41, &inet), Refusal::Family),
+        (raw(0x21, 0x13, &inet), Refusal::Family),
+        (raw(0x21, 0x11, &inet[1..]), Refusal::TooShort),
+        (raw(0x21, 0x21, &inet), Refusal::TooShort),
+        (raw(0x21, 0x31, &[0; 215]), Refusal::TooShort),
+        (raw(0x21, 0x11, &[0; MAX_V2_BYTES - 15]), Refusal::TooLong),
+        (with(&[1, 0]), Refusal::Tlv(1)),
+        (with(&[1, 0, 2, 9]), Refusal::Tlv(1)),
+        (with(&[2, 0, 1, 0xff]), Refusal::Tlv(2)),
+        (with(&[3, 0, 3, 0, 0, 0]), Refusal::Tlv(3)),
+        (with(&[3, 0, 4, 0, 0, 0, 0]), Refusal::Checksum),
+        (
+            with(&[&[5, 0, 129][..], &[0; 129]].concat()),
+            Refusal::Tlv(5),
+        ),
+        (with(&[0x20, 0, 4, 1, 0, 0, 0]), Refusal::Tlv(0x20)),
+        (
+            with(&[0x20, 0, 8, 1, 0, 0, 0, 0, 0x21, 0, 9]),
+            Refusal::Tlv(0x21),
+        ),
+        (
+            with(&[0x20, 0, 9, 1, 0, 0, 0, 0, 0x23, 0, 1, 0x80]),
+            Refusal::Tlv(0x23),
+        ),
+        (with(&[1, 0, 1, 9, 1, 0, 1, 9]), Refusal::DuplicateTlv(1)),
+    ] {
+        assert_eq!(refusal(&bytes, Accept::V2), reason, "{bytes:?}");
+    }
+}
+
+#[test]
+fn a_wrong_header_is_refused_before_its_length_has_come() {
+    let bytes = raw(0x21, 0x11, &[0; 3]);
+    assert_eq!(refusal(&bytes[..16], Accept::V2), Refusal::TooShort);
+    assert_eq!(
+        refusal(&raw(0x31, 0, &[])[..13], Accept::V2),
+        Refusal::Version
+    );
+}
+
+#[test]
+fn a_local_header_is_skipped_whatever_it_holds() {
+    let bytes = raw(0x20, 0xff, &[1, 2, 3]);
+    assert_eq!(header(&bytes, Accept::V2), (plain(Endpoints::Local), 19));
+}
+
+#[test]
+fn unspecified_addresses_are_skipped_but_tlvs_are_read() {
+    for (family, block) in [(0x00, &[9; 12][..]), (0x10, &[9; 12]), (0x01, &[])] {
+        assert_eq!(
+            header(&raw(0x21, family, block), Accept::V2).0,
+            plain(Endpoints::Unknown)
+        );
+    }
+    let bytes = raw(0x21, 0, &[2, 0, 1, b'a']);
+    assert_eq!(header(&bytes, Accept::V2).0.tlvs.authority, Some("a"));
+}
+
+#[test]
+fn unknown_types_and_padding_are_skipped() {
+    let bytes = raw(
+        0x21,
+        0x11,
+        &[
+            &[0; 12][..],
+            &[4, 0, 1, 0, 4, 0, 0, 0xe0, 0, 2, 7, 7, 2, 0, 1, b'a'],
+        ]
+        .concat(),
+    );
+    assert_eq!(header(&bytes, Accept::V2).0.tlvs.authority, Some("a"));
+}
+
+#[test]
+fn what_does_not_fit_is_not_written() {
+    let long = "a".repeat(65536);
+    let mut out = b"before".to_vec();
+    let mut too_long = plain(Endpoints::Unknown);
+    too_long.tlvs.authority = Some(&long);
+    assert_eq!(too_long.encode(V2, &mut out), Err(EncodeError::TooLong));
+    too_long.tlvs.authority = Some(&long[..65535]);
+    assert_eq!(too_long.encode(V2, &mut out), Err(EncodeError::TooLong));
+    let mut id = plain(Endpoints::Unknown);
+    id.tlvs.unique_id = Some(&[0; 129]);
+    assert_eq!(id.encode(V2, &mut out), Err(EncodeError::UniqueId));
+    let path = Endpoints::Unix {
+        source: &[1; 109],
+        destination: b"",
+        transport: Transport::Stream,
+    };
+    assert_eq!(plain(path).encode(V2, &mut out), Err(EncodeError::Path));
+    assert_eq!(out, b"before");
+}
+
+/// Owned parts out of which a header can be put together.
+#[derive(Clone, Debug)]
+struct Parts {
+    kind: u8,
+    ports: (u16, u16),
+    ips: (u128, u128),
+    paths: (Vec<u8>, Vec<u8>),
+    is_stream: bool,
+    alpn: Option<Vec<u8>>,
+    authority: Option<String>,
+    unique_id: Option<Vec<u8>>,
+    ssl: Option<(u8, u32, [Option<String>; 5])>,
+}
+
+impl Parts {
+    fn header(&self) -> ProxyHeader<'_> {
+        ProxyHeader {
+            endpoints: self.endpoints(),
+            tlvs: Tlvs {
+                alpn: self.alpn.as_deref(),
+                authority: self.authority.as_deref(),
+                unique_id: self.unique_id.as_deref(),
+                ssl: self.ssl.as_ref().map(|(bits, verify, texts)| SslTlv {
+                    is_tls: bits & 1 != 0,
+                    cert_in_connection: bits & 2 != 0,
+                    cert_in_session: bits & 4 != 0,
+                    verify: *verify,
+                    version: texts[0].as_deref(),
+                    common_name: texts[1].as_deref(),
+                    cipher: texts[2].as_deref(),
+                    signature_algorithm: texts[3].as_deref(),
+                    key_algorithm: texts[4].as_deref(),
+                }),
+            },
+        }
+    }
+
+    fn endpoints(&self) -> Endpoints<'_> {
+        let transport = if self.is_stream {
+            Transport::Stream
+        } else {
+            Transport::Datagram
+        };
+        let inet = |source: IpAddr, destination: IpAddr| Endpoints::Inet {
+            source: SocketAddr::new(source, self.ports.0),
+            destination: SocketAddr::new(destination, self.ports.1),
+            transport,
+        };
+        match self.kind {
+            0 => Endpoints::Unknown,
+            1 => Endpoints::Unix {
+                source: &self.paths.0,
+                destination: &self.paths.1,
+                transport,
+            },
+            2 => inet(
+                Ipv4Addr::from_bits(self.ips.0 as u32).into(),
+                Ipv4Addr::from_bits(self.ips.1 as u32).into(),
+            ),
+            _ => inet(
+                Ipv6Addr::from_bits(self.ips.0).into(),
+                Ipv6Addr::from_bits(self.ips.1).into(),
+            ),
+        }
+    }
+}
+
+fn parts() -> impl Strategy<Value = Parts> {
+    let path = || prop::collection::vec(1u8.., 0..=108);
+    let bytes = |max| prop::option::of(prop::collection::vec(any::<u8>(), 0..=max));
+    let text = || prop::option::of("[ -~]{0,40}");
+    let texts = [text(), prop::option::of(".{0,40}"), text(), text(), text()];
+    let ends = (
+        0u8..5,
+        any::<(u16, u16)>(),
+        any::<(u128, u128)>(),
+        (path(), path()),
+        any::<bool>(),
+    );
+    let tlvs = (bytes(300), prop::option::of(".{0,60}"), bytes(128));
+    let ssl = prop::option::of((0u8..8, any::<u32>(), texts));
+    (ends, tlvs, ssl).prop_map(
+        |((kind, ports, ips, paths, is_stream), (alpn, authority, unique_id), ssl)| Parts {
+            kind,
+            ports,
+            ips,
+            paths,
+            is_stream,
+            alpn,
+            authority,
+            unique_id,
+            ssl,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn what_is_written_in_version_2_is_read_back(
+        parts in parts(),
+        checksum in any::<bool>(),
+        padding in prop::option::of(0u16..40),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = encoded(&parts.header(), Format::V2 { checksum, padding });
+        let len = bytes.len();
+        prop_assert_eq!(decode(&bytes[..cut.index(len)], Accept::Either), Decoded::Incomplete);
+        bytes.extend(b"GET /");
+        prop_assert_eq!(header(&bytes, Accept::Either), (parts.header(), len));
+    }
+
+    #[test]
+    fn what_is_written_in_version_1_is_read_back(parts in parts(), cut in any::<prop::sample::Index>()) {
+        let bytes = encoded(&parts.header(), Format::V1);
+        prop_assert!(bytes.len() <= MAX_V1_BYTES);
+        let expected = match parts.endpoints() {
+            tcp @ Endpoints::Inet { transport: Transport::Stream, .. } => tcp,
+            _ => Endpoints::Unknown,
+        };
+        prop_assert_eq!(header(&bytes, Accept::Either), (plain(expected), bytes.len()));
+        prop_assert_eq!(decode(&bytes[..cut.index(bytes.len())], Accept::V1), Decoded::Incomplete);
+    }
+
+    #[test]
+    fn one_wrong_bit_behind_the_length_is_found_by_the_checksum(
+        parts in parts().prop_filter("addresses of known length", |parts| parts.kind > 0),
+        at in any::<prop::sample::Index>(),
+        bit in 0u8..8,
+    ) {
+        let addresses = encoded(&plain(parts.endpoints()), V2).len();
+        let mut bytes = encoded(&parts.header(), V2_SUMMED);
+        let at = 16 + at.index(bytes.len() - 16);
+        // The type and length of the checksum itself: a wrong bit there hides it.
+        prop_assume!(!(addresses..addresses + 3).contains(&at));
+        bytes[at] ^= 1 << bit;
+        refusal(&bytes, Accept::Either);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_answered_for_good(
+        start in prop::sample::select(vec![&b""[..], b"PROXY ", b"PROXY TCP4 ", v2::SIGNATURE, b"\r\n\r\n\0\r\nQUIT\n!\x11\0"]),
+        rest in prop::collection::vec(any::<u8>(), 0..150),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let bytes = [start, &rest].concat();
+        let early = decode(&bytes[..cut.index(bytes.len() + 1)], Accept::Either);
+        prop_assert!(early == Decoded::Incomplete || early == decode(&bytes, Accept::Either));
+    }
+}

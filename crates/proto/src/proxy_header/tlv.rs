@@ -1,0 +1,237 @@
+//! The TLVs of a version 2 header: what a proxy says about a connection besides its addresses.
+//!
+//! Reads those that have a field in [`Tlvs`], skips the others. Strings are checked to be what the specification calls
+//! them, UTF-8 or US-ASCII. The checksum, where present, is verified; a duplicate of a type that is read refuses the
+//! header, since another reader might take the other one. Types 0xE0 to 0xEF are free for applications and skipped.
+//! Source: sections 2.2.1 to 2.2.8.
+
+use super::crc32c::Crc32c;
+use super::{EncodeError, Refusal};
+use crate::reader::Reader;
+
+/// What is known about a connection besides its ends. Nothing by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tlvs<'a> {
+    /// The protocol agreed on by ALPN (0x01).
+    pub alpn: Option<&'a [u8]>,
+    /// The host name that the client asked for, in TLS by SNI (0x02).
+    pub authority: Option<&'a str>,
+    /// An opaque name of the connection, at most 128 bytes (0x05).
+    pub unique_id: Option<&'a [u8]>,
+    /// What is known about TLS, `None` if the client did not speak it to the sender (0x20).
+    pub ssl: Option<SslTlv<'a>>,
+}
+
+/// What is known about the TLS of the client's connection. The names are those of OpenSSL by custom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SslTlv<'a> {
+    /// The client spoke TLS (bit 0x01). False makes the rest meaningless, but can be said.
+    pub is_tls: bool,
+    /// The client sent a certificate in this connection (bit 0x02).
+    pub cert_in_connection: bool,
+    /// The client sent a certificate at least once in the session that this connection belongs to (bit 0x04).
+    pub cert_in_session: bool,
+    /// 0 if the client presented a certificate and it was verified, otherwise not 0.
+    pub verify: u32,
+    /// The version, such as `TLSv1.3` (0x21).
+    pub version: Option<&'a str>,
+    /// The common name of the client's certificate, UTF-8 (0x22).
+    pub common_name: Option<&'a str>,
+    /// The cipher suite, such as `ECDHE-RSA-AES128-GCM-SHA256` (0x23).
+    pub cipher: Option<&'a str>,
+    /// The algorithm that the frontend's certificate is signed with, such as `SHA256` (0x24).
+    pub signature_algorithm: Option<&'a str>,
+    /// The algorithm of the frontend's key, such as `RSA2048` (0x25).
+    pub key_algorithm: Option<&'a str>,
+}
+
+/// TLVs that say nothing about the connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extras {
+    pub(super) checksum: bool,
+    pub(super) padding: Option<u16>,
+}
+
+/// Appends the TLVs. Returns where in `out` the checksum belongs, if one was asked for.
+pub(super) fn encode(
+    tlvs: &Tlvs<'_>,
+    extras: Extras,
+    out: &mut Vec<u8>,
+) -> Result<Option<usize>, EncodeError> {
+    if tlvs
+        .unique_id
+        .is_some_and(|id| id.len() > MAX_UNIQUE_ID_BYTES)
+    {
+        return Err(EncodeError::UniqueId);
+    }
+    let mut sum_at = None;
+    if extras.checksum {
+        push(out, CRC32C, Some(&[0; 4]))?;
+        sum_at = Some(out.len() - 4);
+    }
+    push(out, ALPN, tlvs.alpn)?;
+    push(out, AUTHORITY, tlvs.authority.map(str::as_bytes))?;
+    push(out, UNIQUE_ID, tlvs.unique_id)?;
+    if let Some(ssl) = &tlvs.ssl {
+        let mut value = Vec::with_capacity(SSL_VALUE_BYTES);
+        push_ssl(ssl, &mut value)?;
+        push(out, SSL, Some(&value))?;
+    }
+    if let Some(len) = extras.padding {
+        push(out, NOOP, Some(&vec![0; len.into()]))?;
+    }
+    Ok(sum_at)
+}
+
+/// Reads the TLVs of the header `whole`, from where `reader` stands to its end, and verifies its checksum.
+pub(super) fn decode<'a>(whole: &'a [u8], mut reader: Reader<'a>) -> Result<Tlvs<'a>, Refusal> {
+    let mut tlvs = Tlvs::default();
+    let mut sum = None;
+    while let Some(kind) = reader.u8() {
+        let value = reader.vec16().ok_or(Refusal::Tlv(kind))?;
+        let bytes = value.rest();
+        match kind {
+            ALPN => set(&mut tlvs.alpn, kind, Some(bytes)),
+            AUTHORITY => set(&mut tlvs.authority, kind, utf8(bytes)),
+            UNIQUE_ID => set(
+                &mut tlvs.unique_id,
+                kind,
+                Some(bytes).filter(|id| id.len() <= MAX_UNIQUE_ID_BYTES),
+            ),
+            SSL => set(&mut tlvs.ssl, kind, Some(read_ssl(value)?)),
+            CRC32C => {
+                let at = whole.len() - reader.rest().len() - bytes.len();
+                set(
+                    &mut sum,
+                    kind,
+                    bytes
+                        .try_into()
+                        .ok()
+                        .map(|bytes| (at, u32::from_be_bytes(bytes))),
+                )
+            }
+            _ => Ok(()),
+        }?;
+    }
+    match sum {
+        Some((at, sum)) if checksum(whole, at) != sum => Err(Refusal::Checksum),
+        _ => Ok(tlvs),
+    }
+}
+
+/// Says whether the rest of `reader` is a sequence of whole TLVs.
+pub(super) fn are_whole(mut reader: Reader<'_>) -> bool {
+    while reader.u8().is_some() {
+        if reader.vec16().is_none() {
+            return false;
+        }
+    }
+    true
+}
+
+/// Sums up a header, taking the four bytes at `sum_at` as zero.
+pub(super) fn checksum(header: &[u8], sum_at: usize) -> u32 {
+    let before = header.get(..sum_at).unwrap_or_default();
+    let after = header.get(sum_at + 4..).unwrap_or_default();
+    Crc32c::new()
+        .feed(before)
+        .feed(&[0; 4])
+        .feed(after)
+        .finish()
+}
+
+fn push(out: &mut Vec<u8>, kind: u8, value: Option<&[u8]>) -> Result<(), EncodeError> {
+    let Some(value) = value else {
+        return Ok(());
+    };
+    let len = u16::try_from(value.len()).map_err(|_| EncodeError::TooLong)?;
+    out.push(kind);
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(value);
+    Ok(())
+}
+
+fn push_ssl(ssl: &SslTlv<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    let bits = [
+        (ssl.is_tls, CLIENT_SSL),
+        (ssl.cert_in_connection, CLIENT_CERT_CONN),
+        (ssl.cert_in_session, CLIENT_CERT_SESS),
+    ];
+    out.push(
+        bits.iter()
+            .filter(|(is_set, _)| *is_set)
+            .fold(0, |client, (_, bit)| client | bit),
+    );
+    out.extend_from_slice(&ssl.verify.to_be_bytes());
+    for (kind, value) in [
+        (SSL_VERSION, ssl.version),
+        (SSL_CN, ssl.common_name),
+        (SSL_CIPHER, ssl.cipher),
+        (SSL_SIG_ALG, ssl.signature_algorithm),
+        (SSL_KEY_ALG, ssl.key_algorithm),
+    ] {
+        push(out, kind, value.map(str::as_bytes))?;
+    }
+    Ok(())
+}
+
+fn read_ssl(mut reader: Reader<'_>) -> Result<SslTlv<'_>, Refusal> {
+    let client = reader.u8().ok_or(Refusal::Tlv(SSL))?;
+    let mut ssl = SslTlv {
+        is_tls: client & CLIENT_SSL != 0,
+        cert_in_connection: client & CLIENT_CERT_CONN != 0,
+        cert_in_session: client & CLIENT_CERT_SESS != 0,
+        verify: reader.u32().ok_or(Refusal::Tlv(SSL))?,
+        ..SslTlv::default()
+    };
+    while let Some(kind) = reader.u8() {
+        let value = reader.vec16().ok_or(Refusal::Tlv(kind))?.rest();
+        match kind {
+            SSL_VERSION => set(&mut ssl.version, kind, ascii(value)),
+            SSL_CN => set(&mut ssl.common_name, kind, utf8(value)),
+            SSL_CIPHER => set(&mut ssl.cipher, kind, ascii(value)),
+            SSL_SIG_ALG => set(&mut ssl.signature_algorithm, kind, ascii(value)),
+            SSL_KEY_ALG => set(&mut ssl.key_algorithm, kind, ascii(value)),
+            _ => Ok(()),
+        }?;
+    }
+    Ok(ssl)
+}
+
+/// Fills a field that must still be empty with a value that must be valid.
+fn set<T>(field: &mut Option<T>, kind: u8, value: Option<T>) -> Result<(), Refusal> {
+    let value = value.ok_or(Refusal::Tlv(kind))?;
+    match field.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Refusal::DuplicateTlv(kind)),
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
+}
+
+fn ascii(bytes: &[u8]) -> Option<&str> {
+    utf8(bytes).filter(|text| text.is_ascii())
+}
+
+const ALPN: u8 = 0x01;
+const AUTHORITY: u8 = 0x02;
+const CRC32C: u8 = 0x03;
+const NOOP: u8 = 0x04;
+const UNIQUE_ID: u8 = 0x05;
+const SSL: u8 = 0x20;
+const SSL_VERSION: u8 = 0x21;
+const SSL_CN: u8 = 0x22;
+const SSL_CIPHER: u8 = 0x23;
+const SSL_SIG_ALG: u8 = 0x24;
+const SSL_KEY_ALG: u8 = 0x25;
+
+const CLIENT_SSL: u8 = 0x01;
+const CLIENT_CERT_CONN: u8 = 0x02;
+const CLIENT_CERT_SESS: u8 = 0x04;
+
+const MAX_UNIQUE_ID_BYTES: usize = 128;
+
+/// What the SSL TLV's value usually fits into, in bytes.
+const SSL_VALUE_BYTES: usize = 128;

@@ -1,0 +1,220 @@
+//! Version 2 of the header: a binary block of 16 bytes, the addresses and the TLVs.
+//!
+//! Choices where the specification has none: a LOCAL header is skipped unread, whatever it holds. With an unspecified
+//! family or transport the length of the addresses is unknown; senders such as HAProxy put TLVs right behind the 16
+//! bytes then, so the block is read as TLVs if it is made of whole ones and skipped otherwise.
+//! Refuses as soon as a byte shows it, without waiting for the announced length. Source: section 2.2.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::tlv::{self, Extras};
+use super::{EncodeError, Endpoints, ProxyHeader, Refusal, Tlvs, Transport, one_family};
+use crate::reader::Reader;
+
+/// Appends the header; leaves a part of it in `out` when it fails.
+pub(super) fn encode(
+    header: &ProxyHeader<'_>,
+    extras: Extras,
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    let start = out.len();
+    out.extend_from_slice(SIGNATURE);
+    out.extend_from_slice(&[VERSION | PROXY, UNSPEC, 0, 0]);
+    let family = push_addresses(&header.endpoints, out)?;
+    let mut sum_at = None;
+    match header.endpoints {
+        // "When a sender presents a LOCAL connection, it should not present any address so it sets this field to zero."
+        Endpoints::Local => put(out, start + COMMAND_AT, &[VERSION | LOCAL]),
+        _ => sum_at = tlv::encode(&header.tlvs, extras, out)?,
+    }
+    put(out, start + FAMILY_AT, &[family]);
+    let len = u16::try_from(out.len() - start - HEADER_LEN).map_err(|_| EncodeError::TooLong)?;
+    put(out, start + LENGTH_AT, &len.to_be_bytes());
+    if let Some(at) = sum_at {
+        let sum = tlv::checksum(out.get(start..).unwrap_or_default(), at - start);
+        put(out, at, &sum.to_be_bytes());
+    }
+    Ok(())
+}
+
+/// Reads a header that starts with the signature; `None` if its end has not come.
+pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, Refusal> {
+    let head = input.get(SIGNATURE.len()..).unwrap_or_default();
+    let Some((command, family, len)) = head_of(head)? else {
+        return Ok(None);
+    };
+    let total = HEADER_LEN + usize::from(len);
+    let Some(whole) = input.get(..total) else {
+        return Ok(None);
+    };
+    let mut reader = Reader::new(whole);
+    let header = match command {
+        LOCAL => ProxyHeader {
+            endpoints: Endpoints::Local,
+            tlvs: Tlvs::default(),
+        },
+        _ => {
+            reader.take(HEADER_LEN).ok_or(Refusal::TooShort)?;
+            let endpoints = read_addresses(family, &mut reader).ok_or(Refusal::TooShort)?;
+            let tlvs = match endpoints {
+                Endpoints::Unknown if !tlv::are_whole(reader) => Tlvs::default(),
+                _ => tlv::decode(whole, reader)?,
+            };
+            ProxyHeader { endpoints, tlvs }
+        }
+    };
+    Ok(Some((header, total)))
+}
+
+/// Reads what follows the signature: command, family and length. Refuses what is seen to be wrong before all came.
+fn head_of(head: &[u8]) -> Result<Option<(u8, u8, u16)>, Refusal> {
+    let command = match head {
+        [first, ..] if first & 0xf0 != VERSION => return Err(Refusal::Version),
+        [first, ..] if first & 0x0f > PROXY => return Err(Refusal::Command),
+        [first, ..] => first & 0x0f,
+        [] => return Ok(None),
+    };
+    // The family of a LOCAL header "is ignored".
+    if let [_, family, ..] = head
+        && command == PROXY
+        && (family >> 4 > UNIX || family & 0x0f > DGRAM)
+    {
+        return Err(Refusal::Family);
+    }
+    let [_, family, high, low, ..] = head else {
+        return Ok(None);
+    };
+    let len = u16::from_be_bytes([*high, *low]);
+    if HEADER_LEN + usize::from(len) > MAX_V2_BYTES {
+        return Err(Refusal::TooLong);
+    }
+    if command == PROXY && len < address_len(*family) {
+        return Err(Refusal::TooShort);
+    }
+    Ok(Some((command, *family, len)))
+}
+
+fn address_len(family: u8) -> u16 {
+    match (family >> 4, family & 0x0f) {
+        (_, UNSPEC) => 0,
+        (INET, _) => 2 * 4 + 2 * 2,
+        (INET6, _) => 2 * 16 + 2 * 2,
+        (UNIX, _) => 2 * MAX_PATH as u16,
+        _ => 0,
+    }
+}
+
+/// Reads the addresses; `None` if they are cut.
+fn read_addresses<'a>(family: u8, reader: &mut Reader<'a>) -> Option<Endpoints<'a>> {
+    let transport = match family & 0x0f {
+        STREAM => Transport::Stream,
+        DGRAM => Transport::Datagram,
+        _ => return Some(Endpoints::Unknown),
+    };
+    let (source, destination): (IpAddr, IpAddr) = match family >> 4 {
+        INET => (
+            Ipv4Addr::from(reader.array::<4>()?).into(),
+            Ipv4Addr::from(reader.array::<4>()?).into(),
+        ),
+        INET6 => (
+            Ipv6Addr::from(reader.array::<16>()?).into(),
+            Ipv6Addr::from(reader.array::<16>()?).into(),
+        ),
+        UNIX => {
+            return Some(Endpoints::Unix {
+                source: path(reader.take(MAX_PATH)?),
+                destination: path(reader.take(MAX_PATH)?),
+                transport,
+            });
+        }
+        _ => return Some(Endpoints::Unknown),
+    };
+    Some(Endpoints::Inet {
+        source: SocketAddr::new(source, reader.u16()?),
+        destination: SocketAddr::new(destination, reader.u16()?),
+        transport,
+    })
+}
+
+/// Appends the addresses and returns the family byte.
+fn push_addresses(endpoints: &Endpoints<'_>, out: &mut Vec<u8>) -> Result<u8, EncodeError> {
+    match *endpoints {
+        Endpoints::Local | Endpoints::Unknown => Ok(UNSPEC),
+        Endpoints::Inet {
+            source,
+            destination,
+            transport,
+        } => {
+            let ips = one_family(source, destination);
+            for ip in [ips.0, ips.1] {
+                match ip {
+                    IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+                    IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
+                }
+            }
+            out.extend_from_slice(&source.port().to_be_bytes());
+            out.extend_from_slice(&destination.port().to_be_bytes());
+            let family = if ips.0.is_ipv4() { INET } else { INET6 };
+            Ok(family << 4 | nibble(transport))
+        }
+        Endpoints::Unix {
+            source,
+            destination,
+            transport,
+        } => {
+            for path in [source, destination] {
+                let fill = MAX_PATH.checked_sub(path.len()).ok_or(EncodeError::Path)?;
+                out.extend_from_slice(path);
+                out.extend(std::iter::repeat_n(0, fill));
+            }
+            Ok(UNIX << 4 | nibble(transport))
+        }
+    }
+}
+
+fn nibble(transport: Transport) -> u8 {
+    match transport {
+        Transport::Stream => STREAM,
+        Transport::Datagram => DGRAM,
+    }
+}
+
+/// Takes off the zeros that fill a path up.
+fn path(filled: &[u8]) -> &[u8] {
+    let len = filled
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |last| last + 1);
+    filled.get(..len).unwrap_or_default()
+}
+
+fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(slot) = out.get_mut(at..at + bytes.len()) {
+        slot.copy_from_slice(bytes);
+    }
+}
+
+pub(super) const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// The longest header read, in bytes. The format could say 64 KiB; real ones have some hundred bytes.
+pub const MAX_V2_BYTES: usize = 4096;
+
+const HEADER_LEN: usize = 16;
+const COMMAND_AT: usize = 12;
+const FAMILY_AT: usize = 13;
+const LENGTH_AT: usize = 14;
+
+const VERSION: u8 = 0x20;
+const LOCAL: u8 = 0x0;
+const PROXY: u8 = 0x1;
+
+/// The family or transport that says nothing.
+const UNSPEC: u8 = 0x0;
+const INET: u8 = 0x1;
+const INET6: u8 = 0x2;
+const UNIX: u8 = 0x3;
+const STREAM: u8 = 0x1;
+const DGRAM: u8 = 0x2;
+
+/// Bytes of a Unix path in the header.
+const MAX_PATH: usize = 108;
