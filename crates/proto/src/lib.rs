@@ -12,3 +12,6 @@ pub mod client_hello;
 pub mod http_head;
 pub mod proxy_header;
 mod reader;
+pub mod session_table;
+pub mod ticket;
+pub mod timers;

@@ -1,0 +1,941 @@
+//! The TLS sessions of one process, by policy and session id, shared by all workers.
+//!
+//! Owns the bound, the age and the order of eviction. Sessions are spread over shards by a seeded hash of the id; each
+//! shard has its own lock, held for one lookup. It counts nothing: every call returns what happened, and the caller
+//! counts. It is not the store that rustls calls (the terminator's `tls/sessions.rs`), and it replicates nothing.
+//!
+//! Invariants: a session is found under the policy it was stored with and under no other; an expired one is never
+//! returned; a state is erased from memory when its entry goes, for whatever reason. Entries are at most the limit, in
+//! every shard and in sum; when a shard is full, its oldest entry makes room, whether it was used or not: a TLS 1.2
+//! session has a fixed life, and use does not lengthen it.
+//!
+//! An id comes from a peer at each lookup, so the hash must be keyed with a secret: a peer that could choose collisions
+//! could make one shard slow. The key arrives as the `BuildHasher` (`std::hash::RandomState::new()`).
+//!
+//! Times are durations since one arbitrary origin of a monotonic clock, the caller's; births are wall-clock time.
+//!
+//! Source: RFC 5246 section 7.3 and appendix F.1.4 (TLS 1.2 session ids), RFC 8446 section 4.6.1.
+
+mod shard;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+use self::shard::{Id, Key, Shard};
+use crate::ticket::{Lineage, TicketPolicy, UnixSeconds};
+
+/// Holds sessions for resumption, bounded and expiring. Each call takes one shard's lock unless it says otherwise.
+///
+/// Costs, beside the state itself, at most 300 bytes per entry just after a shard has grown, and half of that just
+/// before. Nothing is allocated before it is used.
+pub struct SessionTable<S = RandomState> {
+    seed: S,
+    shards: Box<[Locked]>,
+}
+
+/// Bounds of a [`SessionTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many sessions are held at most; 0 stores nothing.
+    pub entries: usize,
+    /// How many locks the table is spread over: rounded up to a power of two, at most 1024.
+    pub shards: usize,
+}
+
+impl Default for Limits {
+    /// 200 000 sessions: 300 s of 660 new ones each second, in some 60 MB at worst. 64 shards: with 64 workers, two
+    /// rarely meet at one lock.
+    fn default() -> Self {
+        Self {
+            entries: 200_000,
+            shards: 64,
+        }
+    }
+}
+
+/// The short name of a resumption policy: the first 8 bytes of its digest. A session never crosses policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PolicyTag(pub u64);
+
+impl PolicyTag {
+    /// Shortens a policy's SHA-256 digest.
+    pub fn from_digest(digest: &[u8; 32]) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = *digest;
+        Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+
+    /// The still shorter name of the same policy in a ticket's header: the first 4 bytes.
+    pub fn for_ticket(self) -> TicketPolicy {
+        TicketPolicy((self.0 >> 32) as u32)
+    }
+}
+
+/// What is stored for a resumption. Debug output leaves out the state, which holds a master secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Session {
+    /// rustls' encoding of the session, erased on drop.
+    pub state: Zeroizing<Box<[u8]>>,
+    /// The line of sessions that this one belongs to.
+    pub lineage: Lineage,
+    /// The time of the full handshake.
+    pub born: UnixSeconds,
+}
+
+impl Session {
+    /// Wraps a state. A `Vec` with spare capacity is copied and the original erased.
+    pub fn new(state: Vec<u8>, lineage: Lineage, born: UnixSeconds) -> Self {
+        // `into_boxed_slice` may move a vector that is too large, and leave the secret behind.
+        let state = if state.len() == state.capacity() {
+            state.into_boxed_slice()
+        } else {
+            Box::from(Zeroizing::new(state).as_slice())
+        };
+        Self {
+            state: Zeroizing::new(state),
+            lineage,
+            born,
+        }
+    }
+
+    /// Takes the state out, without a copy. To erase it is then the receiver's task.
+    pub fn into_state(mut self) -> Vec<u8> {
+        std::mem::take(&mut *self.state).into_vec()
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Session")
+            .field("state_len", &self.state.len())
+            .field("lineage", &self.lineage)
+            .field("born", &self.born)
+            .finish()
+    }
+}
+
+/// What [`SessionTable::insert`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inserted {
+    /// The session is in the table. It is not when the limit is 0, the id is empty or longer than 32 bytes, or the time
+    /// to live ends within the current second.
+    pub stored: bool,
+    /// A session with the same policy and id was there and is gone.
+    pub replaced: bool,
+    /// The oldest session, still alive, made room.
+    pub evicted: bool,
+    /// How many expired sessions were reclaimed on the way.
+    pub expired: usize,
+}
+
+/// What [`SessionTable::get`] and [`SessionTable::take`] found. Each is a counter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Lookup {
+    /// A live session, copied (`get`) or removed from the table (`take`).
+    Hit(Session),
+    /// No such id.
+    Miss,
+    /// The session's time was over; it is removed.
+    Expired,
+    /// The id lives under another policy only: a client moved between names, or someone tries a door.
+    OtherPolicy,
+}
+
+/// A place in a walk by [`SessionTable::visit`]; the default is the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    shard: usize,
+    slot: usize,
+}
+
+/// One session as [`SessionTable::visit`] shows it.
+#[derive(Debug)]
+pub struct Visited<'a> {
+    /// The policy it was stored with.
+    pub policy: PolicyTag,
+    /// Its id, 1 to 32 bytes.
+    pub id: &'a [u8],
+    /// The session.
+    pub session: &'a Session,
+    /// How long it has still to live, in whole seconds.
+    pub remaining: Duration,
+}
+
+impl<S: BuildHasher> SessionTable<S> {
+    /// Starts an empty table. `seed` must be secret from peers.
+    pub fn new(limits: Limits, seed: S) -> Self {
+        let shards = limits.shards.clamp(1, MAX_SHARDS).next_power_of_two();
+        let shards = shares(limits.entries, shards)
+            .map(|limit| Locked(Mutex::new(Shard::new(limit))))
+            .collect();
+        Self { seed, shards }
+    }
+
+    /// Stores a session until `now + ttl`, in place of one with the same policy and id, and of the oldest if its shard
+    /// is full. O(1): besides, the four oldest of the shard are looked at, and dropped if their time is over.
+    ///
+    /// A session never outlives its `ttl`; rounded to whole seconds, it lives up to a second less.
+    pub fn insert(&self, policy: PolicyTag, id: &[u8], session: Session, lives: Lives) -> Inserted {
+        let Some(key) = self.key(policy, id) else {
+            return Inserted::default();
+        };
+        let expires = lives.now.saturating_add(lives.ttl).as_secs();
+        self.shard(&key)
+            .insert(key, session, expires, lives.now.as_secs())
+    }
+
+    /// Looks a session up and copies it.
+    pub fn get(&self, policy: PolicyTag, id: &[u8], now: Duration) -> Lookup {
+        self.key(policy, id).map_or(Lookup::Miss, |key| {
+            self.shard(&key).look_up(&key, now.as_secs(), false)
+        })
+    }
+
+    /// Looks a session up and removes it: for single use.
+    pub fn take(&self, policy: PolicyTag, id: &[u8], now: Duration) -> Lookup {
+        self.key(policy, id).map_or(Lookup::Miss, |key| {
+            self.shard(&key).look_up(&key, now.as_secs(), true)
+        })
+    }
+
+    /// Removes a session, e.g. because its connection ended with a fatal alert (RFC 5246 section 7.2.2). Returns
+    /// whether it was there.
+    pub fn remove(&self, policy: PolicyTag, id: &[u8]) -> bool {
+        self.key(policy, id)
+            .is_some_and(|key| self.shard(&key).remove(&key))
+    }
+
+    /// Drops all sessions of a policy and returns how many. Takes every lock in turn and walks every entry.
+    pub fn clear_policy(&self, policy: PolicyTag) -> usize {
+        self.shards()
+            .map(|mut shard| shard.drop_if(usize::MAX, |key, _| key.policy == policy))
+            .sum()
+    }
+
+    /// Drops what has expired among the `at_most` oldest sessions of each shard, and returns how many. Takes every lock
+    /// in turn. For a clock of the control thread: without new sessions nothing else erases the old secrets.
+    pub fn sweep(&self, now: Duration, at_most: usize) -> usize {
+        let now = now.as_secs();
+        self.shards()
+            .map(|mut shard| shard.drop_if(at_most, |_, expires| expires <= now))
+            .sum()
+    }
+
+    /// Changes the bound, and returns how many of the oldest sessions had to go. Takes every lock in turn; a lower
+    /// bound gives memory back, and moves a shard's entries under its lock to do so.
+    pub fn set_limit(&self, entries: usize) -> usize {
+        shares(entries, self.shards.len())
+            .zip(self.shards())
+            .map(|(limit, mut shard)| shard.set_limit(limit))
+            .sum()
+    }
+
+    /// Shows live sessions from `from` on, looking at no more than `at_most` places (at least one) of one shard, under
+    /// its lock. Returns where to go on, or nothing at the end: for a paced dump to a peer that joins.
+    ///
+    /// A session that is in the table all the time of a walk is shown once, unless the bound is lowered meanwhile.
+    /// `show` must not call the table.
+    pub fn visit(
+        &self,
+        from: Cursor,
+        now: Duration,
+        at_most: usize,
+        mut show: impl FnMut(Visited<'_>),
+    ) -> Option<Cursor> {
+        let shard = self.shards.get(from.shard)?;
+        let now = now.as_secs();
+        let next_slot = shard
+            .lock()
+            .visit(from.slot, at_most.max(1), |key, expires, session| {
+                if expires > now {
+                    let remaining = Duration::from_secs(expires - now);
+                    show(Visited {
+                        policy: key.policy,
+                        id: key.id.bytes(),
+                        session,
+                        remaining,
+                    });
+                }
+            });
+        let next = match next_slot {
+            Some(slot) => Cursor { slot, ..from },
+            None => Cursor {
+                shard: from.shard + 1,
+                slot: 0,
+            },
+        };
+        (next.shard < self.shards.len()).then_some(next)
+    }
+
+    /// How many sessions are held, the expired ones that nobody met included. Takes every lock in turn.
+    pub fn len(&self) -> usize {
+        self.shards().map(|shard| shard.len()).sum()
+    }
+
+    /// Says whether no session is held. Takes every lock in turn.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes held beside the states: places, used or not, and the index. Takes every lock in turn.
+    pub fn overhead_bytes(&self) -> usize {
+        self.shards().map(|shard| shard.overhead_bytes()).sum()
+    }
+
+    /// Walks everything and asserts, in debug builds, that lists, index and bounds agree.
+    pub fn check_invariants(&self) {
+        for shard in self.shards() {
+            shard.check_invariants();
+        }
+    }
+
+    /// Nothing for an id that no session can have: an empty one means "none" in a hello, and 32 is the protocol's limit.
+    fn key(&self, policy: PolicyTag, id: &[u8]) -> Option<Key> {
+        let id = Id::new(id)?;
+        Some(Key {
+            hash: self.seed.hash_one(id.bytes()),
+            policy,
+            id,
+        })
+    }
+
+    /// The hash is of the id alone, so that all policies of an id meet in one shard. The index inside the shard uses
+    /// the lowest and the seven highest bits; these are others.
+    fn shard_number(&self, key: &Key) -> usize {
+        (key.hash >> 32) as usize & (self.shards.len() - 1)
+    }
+
+    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
+        self.shards[self.shard_number(key)].lock()
+    }
+
+    fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+        self.shards.iter().map(Locked::lock)
+    }
+}
+
+impl<S> fmt::Debug for SessionTable<S> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("SessionTable")
+            .field("shards", &self.shards.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// When a session is stored and how long it may stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lives {
+    /// The time of the call, since the caller's origin.
+    pub now: Duration,
+    /// The time to live from then on.
+    pub ttl: Duration,
+}
+
+/// Two cache lines apart, so that neighbouring locks do not share one (x86 fetches lines in pairs).
+#[repr(align(128))]
+struct Locked(Mutex<Shard>);
+
+impl Locked {
+    /// A poisoned lock is taken all the same: only a closure given to `visit` can panic under it, and that one cannot
+    /// change the shard.
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Divides the bound over the shards so that the sum is exact.
+fn shares(entries: usize, shards: usize) -> impl Iterator<Item = usize> {
+    (0..shards).map(move |shard| entries / shards + usize::from(shard < entries % shards))
+}
+
+const MAX_SHARDS: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::shard::SWEEP;
+    use super::*;
+
+    const A: PolicyTag = PolicyTag(0xa);
+    const B: PolicyTag = PolicyTag(0xb);
+
+    type Seed = BuildHasherDefault<DefaultHasher>;
+
+    fn table(entries: usize, shards: usize) -> SessionTable<Seed> {
+        SessionTable::new(Limits { entries, shards }, Seed::default())
+    }
+
+    fn session(serial: u64) -> Session {
+        Session::new(
+            serial.to_be_bytes().to_vec(),
+            Lineage(serial),
+            UnixSeconds(1_700_000_000),
+        )
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn lives(now: u64, ttl: u64) -> Lives {
+        Lives {
+            now: at(now),
+            ttl: at(ttl),
+        }
+    }
+
+    #[test]
+    fn a_session_is_found_until_its_time_is_over() {
+        let table = table(10, 1);
+        assert!(table.insert(A, b"one", session(1), lives(100, 300)).stored);
+        assert_eq!(table.get(A, b"one", at(399)), Lookup::Hit(session(1)));
+        assert_eq!(table.get(A, b"one", at(400)), Lookup::Expired);
+        assert_eq!(
+            table.get(A, b"one", at(400)),
+            Lookup::Miss,
+            "meeting it removed it"
+        );
+    }
+
+    #[test]
+    fn a_session_never_outlives_its_ttl_by_a_fraction_of_a_second() {
+        let table = table(10, 1);
+        let stored = Lives {
+            now: Duration::from_millis(10_900),
+            ttl: at(2),
+        };
+        assert!(table.insert(A, b"one", session(1), stored).stored);
+        assert!(matches!(
+            table.get(A, b"one", Duration::from_millis(11_999)),
+            Lookup::Hit(_)
+        ));
+        assert_eq!(table.get(A, b"one", at(12)), Lookup::Expired);
+    }
+
+    #[test]
+    fn an_id_of_another_policy_is_never_a_hit() {
+        let table = table(10, 4);
+        table.insert(A, b"one", session(1), lives(0, 10));
+        assert_eq!(table.get(B, b"one", at(0)), Lookup::OtherPolicy);
+        assert_eq!(table.take(B, b"one", at(0)), Lookup::OtherPolicy);
+        assert!(!table.remove(B, b"one"));
+        assert_eq!(
+            table.get(B, b"one", at(10)),
+            Lookup::Miss,
+            "a dead one is nobody's"
+        );
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn two_policies_may_hold_the_same_id() {
+        let table = table(10, 4);
+        table.insert(A, b"one", session(1), lives(0, 10));
+        assert!(!table.insert(B, b"one", session(2), lives(0, 10)).replaced);
+        assert_eq!(table.get(A, b"one", at(0)), Lookup::Hit(session(1)));
+        assert_eq!(table.get(B, b"one", at(0)), Lookup::Hit(session(2)));
+    }
+
+    #[test]
+    fn a_taken_session_is_taken_once() {
+        let table = table(10, 1);
+        table.insert(A, b"one", session(1), lives(0, 10));
+        assert_eq!(table.take(A, b"one", at(0)), Lookup::Hit(session(1)));
+        assert_eq!(table.take(A, b"one", at(0)), Lookup::Miss);
+    }
+
+    #[test]
+    fn the_oldest_makes_room_even_if_it_was_just_used() {
+        let table = table(2, 1);
+        table.insert(A, b"one", session(1), lives(0, 10));
+        table.insert(A, b"two", session(2), lives(1, 10));
+        assert_eq!(table.get(A, b"one", at(1)), Lookup::Hit(session(1)));
+        let done = table.insert(A, b"three", session(3), lives(1, 10));
+        assert_eq!(
+            done,
+            Inserted {
+                stored: true,
+                evicted: true,
+                ..Inserted::default()
+            }
+        );
+        assert_eq!(table.get(A, b"one", at(1)), Lookup::Miss);
+        assert!(matches!(table.get(A, b"two", at(1)), Lookup::Hit(_)));
+    }
+
+    #[test]
+    fn the_dead_make_room_before_the_oldest_living() {
+        let table = table(2, 1);
+        table.insert(A, b"one", session(1), lives(0, 100));
+        table.insert(A, b"two", session(2), lives(0, 1));
+        let done = table.insert(A, b"three", session(3), lives(1, 10));
+        assert_eq!(
+            done,
+            Inserted {
+                stored: true,
+                expired: 1,
+                ..Inserted::default()
+            }
+        );
+        assert!(matches!(table.get(A, b"one", at(1)), Lookup::Hit(_)));
+    }
+
+    #[test]
+    fn a_replaced_session_counts_as_new() {
+        let table = table(2, 1);
+        table.insert(A, b"one", session(1), lives(0, 10));
+        table.insert(A, b"two", session(2), lives(0, 10));
+        assert!(table.insert(A, b"one", session(3), lives(0, 10)).replaced);
+        table.insert(A, b"three", session(4), lives(0, 10));
+        assert_eq!(table.get(A, b"one", at(0)), Lookup::Hit(session(3)));
+        assert_eq!(table.get(A, b"two", at(0)), Lookup::Miss);
+    }
+
+    #[test]
+    fn ids_that_no_session_can_have_are_misses() {
+        let table = table(10, 4);
+        for id in [&[][..], &[1; 33], &[1; 300]] {
+            assert_eq!(
+                table.insert(A, id, session(1), lives(0, 10)),
+                Inserted::default()
+            );
+            assert_eq!(table.get(A, id, at(0)), Lookup::Miss);
+        }
+        assert!(table.insert(A, &[1; 32], session(1), lives(0, 10)).stored);
+    }
+
+    #[test]
+    fn an_id_and_its_zero_padded_twin_are_two() {
+        let table = table(10, 1);
+        table.insert(A, &[1], session(1), lives(0, 10));
+        assert_eq!(table.get(A, &[1, 0], at(0)), Lookup::Miss);
+    }
+
+    #[test]
+    fn a_table_without_room_stores_nothing() {
+        let table = table(0, 4);
+        assert_eq!(
+            table.insert(A, b"one", session(1), lives(0, 10)),
+            Inserted::default()
+        );
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn a_sweep_drops_what_nobody_asks_for_any_more() {
+        let table = table(100, 4);
+        for serial in 0..40_u64 {
+            table.insert(
+                A,
+                &serial.to_be_bytes(),
+                session(serial),
+                lives(0, 1 + serial % 2),
+            );
+        }
+        assert_eq!(table.sweep(at(1), usize::MAX), 20);
+        assert_eq!(table.sweep(at(2), 1), 4, "one per shard");
+        assert_eq!(table.len(), 16);
+        table.check_invariants();
+    }
+
+    #[test]
+    fn clearing_a_policy_leaves_the_others() {
+        let table = table(100, 4);
+        for serial in 0..40_u64 {
+            let policy = if serial % 4 == 0 { A } else { B };
+            table.insert(policy, &serial.to_be_bytes(), session(serial), lives(0, 10));
+        }
+        assert_eq!(table.clear_policy(A), 10);
+        assert_eq!(table.len(), 30);
+        table.check_invariants();
+    }
+
+    #[test]
+    fn a_lower_limit_drops_the_oldest_and_gives_memory_back() {
+        let table = table(1000, 1);
+        for serial in 0..1000_u64 {
+            table.insert(A, &serial.to_be_bytes(), session(serial), lives(0, 10));
+        }
+        let before = table.overhead_bytes();
+        assert_eq!(table.set_limit(10), 990);
+        table.check_invariants();
+        assert!(table.overhead_bytes() < before / 20);
+        assert_eq!(table.get(A, &989_u64.to_be_bytes(), at(0)), Lookup::Miss);
+        assert_eq!(
+            table.get(A, &990_u64.to_be_bytes(), at(0)),
+            Lookup::Hit(session(990))
+        );
+        assert_eq!(table.set_limit(2000), 0);
+        assert!(!table.insert(A, b"one", session(1), lives(0, 10)).evicted);
+    }
+
+    #[test]
+    fn the_shards_bounds_add_up_to_the_limit() {
+        for entries in [1, 7, 8, 1000, 200_000] {
+            assert_eq!(shares(entries, 8).sum::<usize>(), entries);
+        }
+        let table = table(100, 5);
+        for serial in 0..10_000_u64 {
+            table.insert(A, &serial.to_be_bytes(), session(serial), lives(0, 10));
+        }
+        assert_eq!(table.shards.len(), 8);
+        assert_eq!(table.len(), 100);
+    }
+
+    #[test]
+    fn a_paced_walk_shows_each_live_session_once() {
+        let table = table(1000, 8);
+        for serial in 0..300_u64 {
+            table.insert(
+                A,
+                &serial.to_be_bytes(),
+                session(serial),
+                lives(0, if serial < 100 { 1 } else { 10 }),
+            );
+        }
+        let (mut seen, mut cursor) = (Vec::new(), Some(Cursor::default()));
+        while let Some(from) = cursor {
+            let before = seen.len();
+            cursor = table.visit(from, at(4), 7, |visited| {
+                assert_eq!(visited.remaining, at(6));
+                seen.push(visited.session.lineage.0);
+            });
+            assert!(seen.len() - before <= 7);
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (100..300).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn overhead_stays_below_300_bytes_at_any_size() {
+        // Allocators add up to 16 bytes to each state.
+        let table = table(1_000_000, 1);
+        for serial in 1..=140_000_usize {
+            table.insert(A, &serial.to_be_bytes(), session(0), lives(0, 10));
+            let just_grown = (serial - 1).is_power_of_two() && serial > 64;
+            if just_grown || serial.is_multiple_of(1024) {
+                let each = table.overhead_bytes() / serial + 16;
+                assert!(each <= 300, "{each} bytes per entry at {serial} entries");
+            }
+        }
+    }
+
+    #[test]
+    fn debug_output_shows_no_secret() {
+        let session = Session::new(vec![0xaa; 48], Lineage(1), UnixSeconds(2));
+        assert_eq!(
+            format!("{session:?}"),
+            "Session { state_len: 48, lineage: Lineage(1), born: UnixSeconds(2) }"
+        );
+    }
+
+    #[test]
+    fn a_state_goes_in_and_comes_out_unchanged() {
+        let mut state = Vec::with_capacity(100);
+        state.extend_from_slice(b"master secret");
+        assert_eq!(
+            Session::new(state, Lineage(1), UnixSeconds(2)).into_state(),
+            b"master secret"
+        );
+    }
+
+    #[test]
+    fn a_policy_is_named_by_the_front_of_its_digest() {
+        let mut digest = [0; 32];
+        digest[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        let tag = PolicyTag::from_digest(&digest);
+        assert_eq!(tag, PolicyTag(0x0102_0304_0506_0708));
+        assert_eq!(tag.for_ticket(), TicketPolicy(0x0102_0304));
+    }
+
+    #[test]
+    fn threads_that_hammer_the_table_never_see_a_wrong_session() {
+        const THREADS: u64 = 8;
+        const STEPS: u64 = 20_000;
+        let table = Arc::new(table(200, 8));
+        let hammer = |thread: u64| {
+            let mut random = 0x9e37_79b9_7f4a_7c15 ^ thread;
+            for step in 0..STEPS {
+                // xorshift64
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let (policy, id, now) =
+                    (PolicyTag(random % 2), random >> 8 & 0x1ff, at(step / 100));
+                let mark = Lineage(id << 1 | policy.0);
+                let bytes = id.to_be_bytes();
+                let found = match random >> 20 & 7 {
+                    0..=2 => {
+                        let session = Session::new(vec![id as u8; 78], mark, UnixSeconds(0));
+                        table.insert(
+                            policy,
+                            &bytes,
+                            session,
+                            Lives {
+                                now,
+                                ttl: at(1 + (random >> 40) % 5),
+                            },
+                        );
+                        Lookup::Miss
+                    }
+                    3 => table.take(policy, &bytes, now),
+                    4 => {
+                        table.remove(policy, &bytes);
+                        Lookup::Miss
+                    }
+                    _ => table.get(policy, &bytes, now),
+                };
+                if let Lookup::Hit(session) = found {
+                    assert_eq!(
+                        (session.lineage, &session.state[..]),
+                        (mark, &[id as u8; 78][..])
+                    );
+                }
+                if random.is_multiple_of(4096) {
+                    table.set_limit(100 + (random >> 50) as usize % 100);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || hammer(thread));
+            }
+        });
+        table.check_invariants();
+        assert!(table.len() <= 200);
+    }
+
+    /// The worst seed: all ids collide.
+    #[derive(Default)]
+    struct Constant;
+
+    impl Hasher for Constant {
+        fn finish(&self) -> u64 {
+            42
+        }
+
+        fn write(&mut self, _: &[u8]) {}
+    }
+
+    /// What is kept of a session by the naive model: a vector in order of insertion.
+    #[derive(Clone)]
+    struct Kept {
+        shard: usize,
+        policy: PolicyTag,
+        id: u8,
+        serial: u64,
+        expires: u64,
+    }
+
+    struct Model {
+        kept: Vec<Kept>,
+        limits: Vec<usize>,
+    }
+
+    impl Model {
+        fn insert(&mut self, new: Kept, now: u64) -> Inserted {
+            let mut done = Inserted {
+                replaced: self.remove(new.policy, new.id),
+                ..Inserted::default()
+            };
+            let shard = new.shard;
+            let mut looked = 0;
+            self.kept.retain(|kept| {
+                looked += usize::from(kept.shard == shard);
+                let dead = kept.shard == shard && looked <= SWEEP && kept.expires <= now;
+                done.expired += usize::from(dead);
+                !dead
+            });
+            if self.limits[shard] == 0 || new.expires <= now {
+                return done;
+            }
+            if self.kept.iter().filter(|kept| kept.shard == shard).count() == self.limits[shard] {
+                let oldest = self
+                    .kept
+                    .iter()
+                    .position(|kept| kept.shard == shard)
+                    .unwrap();
+                self.kept.remove(oldest);
+                done.evicted = true;
+            }
+            self.kept.push(new);
+            done.stored = true;
+            done
+        }
+
+        fn look_up(&mut self, policy: PolicyTag, id: u8, now: u64, take: bool) -> Lookup {
+            let Some(at) = self
+                .kept
+                .iter()
+                .position(|kept| kept.policy == policy && kept.id == id)
+            else {
+                let elsewhere = self
+                    .kept
+                    .iter()
+                    .any(|kept| kept.id == id && kept.expires > now);
+                return if elsewhere {
+                    Lookup::OtherPolicy
+                } else {
+                    Lookup::Miss
+                };
+            };
+            let kept = self.kept[at].clone();
+            let live = kept.expires > now;
+            if take || !live {
+                self.kept.remove(at);
+            }
+            if live {
+                Lookup::Hit(session(kept.serial))
+            } else {
+                Lookup::Expired
+            }
+        }
+
+        fn remove(&mut self, policy: PolicyTag, id: u8) -> bool {
+            let before = self.kept.len();
+            self.kept
+                .retain(|kept| kept.policy != policy || kept.id != id);
+            self.kept.len() < before
+        }
+
+        fn set_limits(&mut self, limits: Vec<usize>) -> usize {
+            let before = self.kept.len();
+            for (shard, limit) in limits.iter().enumerate() {
+                let mut excess = self
+                    .kept
+                    .iter()
+                    .filter(|kept| kept.shard == shard)
+                    .count()
+                    .saturating_sub(*limit);
+                self.kept.retain(|kept| {
+                    let goes = kept.shard == shard && excess > 0;
+                    excess -= usize::from(goes);
+                    !goes
+                });
+            }
+            self.limits = limits;
+            before - self.kept.len()
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert { policy: u64, id: u8, ttl: u64 },
+        Get { policy: u64, id: u8 },
+        Take { policy: u64, id: u8 },
+        Remove { policy: u64, id: u8 },
+        Pass { seconds: u64 },
+        Sweep,
+        Limit { entries: usize },
+        Clear { policy: u64 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let (policy, id) = (0_u64..3, 0_u8..24);
+        prop_oneof![
+            30 => (policy.clone(), id.clone(), 0_u64..12).prop_map(|(policy, id, ttl)| Step::Insert { policy, id, ttl }),
+            20 => (policy.clone(), id.clone()).prop_map(|(policy, id)| Step::Get { policy, id }),
+            6 => (policy.clone(), id.clone()).prop_map(|(policy, id)| Step::Take { policy, id }),
+            6 => (policy.clone(), id).prop_map(|(policy, id)| Step::Remove { policy, id }),
+            8 => (0_u64..4).prop_map(|seconds| Step::Pass { seconds }),
+            1 => Just(Step::Sweep),
+            2 => (0_usize..30).prop_map(|entries| Step::Limit { entries }),
+            1 => policy.prop_map(|policy| Step::Clear { policy }),
+        ]
+    }
+
+    fn run<S: BuildHasher>(table: &SessionTable<S>, entries: usize, steps: Vec<Step>) {
+        let count = table.shards.len();
+        let mut model = Model {
+            kept: Vec::new(),
+            limits: shares(entries, count).collect(),
+        };
+        let mut now = 0;
+        for (serial, step) in (0_u64..).zip(steps) {
+            match step {
+                Step::Insert { policy, id, ttl } => {
+                    let policy = PolicyTag(policy);
+                    let shard = table.shard_number(&table.key(policy, &[id]).unwrap());
+                    let new = Kept {
+                        shard,
+                        policy,
+                        id,
+                        serial,
+                        expires: now + ttl,
+                    };
+                    let done = table.insert(policy, &[id], session(serial), lives(now, ttl));
+                    assert_eq!(done, model.insert(new, now));
+                }
+                Step::Get { policy, id } => {
+                    let policy = PolicyTag(policy);
+                    assert_eq!(
+                        table.get(policy, &[id], at(now)),
+                        model.look_up(policy, id, now, false)
+                    );
+                }
+                Step::Take { policy, id } => {
+                    let policy = PolicyTag(policy);
+                    assert_eq!(
+                        table.take(policy, &[id], at(now)),
+                        model.look_up(policy, id, now, true)
+                    );
+                }
+                Step::Remove { policy, id } => {
+                    assert_eq!(
+                        table.remove(PolicyTag(policy), &[id]),
+                        model.remove(PolicyTag(policy), id)
+                    );
+                }
+                Step::Pass { seconds } => now += seconds,
+                Step::Sweep => {
+                    let before = model.kept.len();
+                    model.kept.retain(|kept| kept.expires > now);
+                    assert_eq!(table.sweep(at(now), usize::MAX), before - model.kept.len());
+                }
+                Step::Limit { entries } => {
+                    assert_eq!(
+                        table.set_limit(entries),
+                        model.set_limits(shares(entries, count).collect())
+                    );
+                }
+                Step::Clear { policy } => {
+                    let before = model.kept.len();
+                    model.kept.retain(|kept| kept.policy.0 != policy);
+                    assert_eq!(
+                        table.clear_policy(PolicyTag(policy)),
+                        before - model.kept.len()
+                    );
+                }
+            }
+            assert_eq!(table.len(), model.kept.len());
+            table.check_invariants();
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn the_table_agrees_with_a_naive_model(
+            entries in 0_usize..30, shards in 1_usize..5, steps in proptest::collection::vec(step(), 1..300),
+        ) {
+            run(&table(entries, shards), entries, steps);
+        }
+
+        #[test]
+        fn the_table_agrees_with_the_model_when_all_ids_collide(
+            entries in 0_usize..30, steps in proptest::collection::vec(step(), 1..300),
+        ) {
+            let limits = Limits { entries, shards: 2 };
+            run(&SessionTable::new(limits, BuildHasherDefault::<Constant>::default()), entries, steps);
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! What a session ticket carries around its sealed bytes, and the ring of keys that may open it.
+//!
+//! Owns the codec of the ticket's header (sent in clear, authenticated as associated data), the codec of the context
+//! that is sealed in front of rustls' state, the choice of the key, and the rule of age. It seals and opens nothing:
+//! the terminator's `tls/tickets.rs` holds the AEAD and calls in here before and after it.
+//!
+//! Layout, integers big-endian:
+//!
+//! ```text
+//! version u8 | secret id u32 | policy tag u32 | epoch start u32 | node u16 | nonce 12 | sealed ( context || state )
+//! context = lineage u64 | born u64
+//! ```
+//!
+//! Invariants: a ring belongs to one policy, so no key in it can open a ticket of another (the fault of
+//! CVE-2025-23419); the header names its key exactly, so one AEAD open at most is tried, and a ticket that has no key
+//! here is counted by its cause. Everything in a header is a peer's claim until that open succeeds.
+//!
+//! Source: RFC 5077 section 4 and RFC 8446 section 4.6.1, which leave the format of a ticket to the server.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Orders the keys of one policy: one that seals, and those that still open what was sealed before or elsewhere.
+///
+/// Moving a value in memory can leave a copy of its bytes behind, so `K` should be a pointer (`Box`, `Arc`) to a key
+/// that erases itself on drop. The ring drops a key as soon as it has no use for it and never clones one.
+pub struct KeyRing<K> {
+    policy: TicketPolicy,
+    window: EpochWindow,
+    sealing: RingKey<K>,
+    opening: Vec<RingKey<K>>,
+}
+
+/// Names a key within the ring of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyId {
+    /// The configured secret that the key comes from.
+    pub secret: SecretId,
+    /// The start of the epoch that the key serves.
+    pub epoch: Epoch,
+}
+
+/// Says how far from the sealing key's epoch a key is still kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochWindow {
+    /// The time between two rotations, counted in whole seconds.
+    pub period: Duration,
+    /// How many periods a key outlives its own epoch; 0 keeps only the sealing epoch and, ahead of it, the next.
+    pub keep: u32,
+}
+
+/// The answer of [`KeyRing::select`]: a key to try, or why there is none. Each is a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Selection<'a, K> {
+    /// The one key that can open the ticket, if it is genuine.
+    Key(&'a K),
+    /// Sealed in a layout or with a state encoding that this build does not speak, or not a ticket of ours at all.
+    UnknownVersion,
+    /// Sealed under a secret that is not, or no longer, accepted here.
+    UnknownSecret,
+    /// Sealed for another policy.
+    OtherPolicy,
+    /// Sealed in an epoch whose key is erased, or not made yet.
+    OtherEpoch,
+}
+
+struct RingKey<K> {
+    id: KeyId,
+    key: K,
+}
+
+impl<K> KeyRing<K> {
+    /// Starts a ring with the key that seals.
+    pub fn new(policy: TicketPolicy, window: EpochWindow, id: KeyId, key: K) -> Self {
+        Self {
+            policy,
+            window,
+            sealing: RingKey { id, key },
+            opening: Vec::new(),
+        }
+    }
+
+    /// Makes `key` the one that seals, keeps the former for opening, and drops every key outside the window around the
+    /// new one. Returns how many were dropped.
+    ///
+    /// A key with the same id is replaced: what it sealed no longer opens.
+    pub fn rotate(&mut self, id: KeyId, key: K) -> usize {
+        let before = self.len();
+        let former = std::mem::replace(&mut self.sealing, RingKey { id, key });
+        self.opening.push(former);
+        let window = self.window;
+        self.opening
+            .retain(|held| held.id != id && window.holds(id.epoch, held.id.epoch));
+        before + 1 - self.len()
+    }
+
+    /// Adds a key that only opens: of another accepted secret, or of an epoch that a peer may already or still be in.
+    /// Returns whether it was added; the sealing key is never replaced, and a key outside the window is dropped.
+    pub fn accept(&mut self, id: KeyId, key: K) -> bool {
+        if id == self.sealing.id || !self.window.holds(self.sealing.id.epoch, id.epoch) {
+            return false;
+        }
+        self.opening.retain(|held| held.id != id);
+        self.opening.push(RingKey { id, key });
+        true
+    }
+
+    /// The key that seals, and its name for the header.
+    pub fn sealing(&self) -> (KeyId, &K) {
+        (self.sealing.id, &self.sealing.key)
+    }
+
+    /// Picks the only key that can open the ticket with this header. Costs a walk over a handful of keys.
+    ///
+    /// Causes are tried in the order version, secret, policy, epoch, so that each count means that all before it agreed.
+    pub fn select(&self, header: &TicketHeader) -> Selection<'_, K> {
+        if header.version != TicketHeader::VERSION {
+            return Selection::UnknownVersion;
+        }
+        if !self.keys().any(|held| held.id.secret == header.key.secret) {
+            return Selection::UnknownSecret;
+        }
+        if header.policy != self.policy {
+            return Selection::OtherPolicy;
+        }
+        match self.keys().find(|held| held.id == header.key) {
+            Some(held) => Selection::Key(&held.key),
+            None => Selection::OtherEpoch,
+        }
+    }
+
+    /// The policy whose tickets this ring seals and opens.
+    pub fn policy(&self) -> TicketPolicy {
+        self.policy
+    }
+
+    /// How many keys are held, the sealing one included: at least 1.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a ring always holds the key that seals"
+    )]
+    pub fn len(&self) -> usize {
+        1 + self.opening.len()
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &RingKey<K>> {
+        std::iter::once(&self.sealing).chain(&self.opening)
+    }
+}
+
+impl<K> fmt::Debug for KeyRing<K> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<KeyId> = self.keys().map(|held| held.id).collect();
+        out.debug_struct("KeyRing")
+            .field("policy", &self.policy)
+            .field("keys", &ids)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EpochWindow {
+    /// Says whether a key of `epoch` is of use while `sealing` is the epoch that seals: at most `keep` periods behind
+    /// it or one ahead, so that neither a late rotation nor a clock that goes back keeps old keys alive.
+    fn holds(self, sealing: Epoch, epoch: Epoch) -> bool {
+        let period = self.period.as_secs();
+        let (sealing, epoch) = (u64::from(sealing.0), u64::from(epoch.0));
+        epoch <= sealing.saturating_add(period)
+            && epoch.saturating_add(period.saturating_mul(self.keep.into())) >= sealing
+    }
+}
+
+/// The part of a ticket in clear. The whole of it is associated data of the seal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TicketHeader {
+    /// The layout of the ticket *and* rustls' private encoding of the state inside.
+    pub version: u8,
+    /// The key that sealed the ticket.
+    pub key: KeyId,
+    /// The short name of the policy; the full policy is in the associated data.
+    pub policy: TicketPolicy,
+    /// The node that sealed the ticket: a hint for routing, never trusted.
+    pub node: NodeId,
+    /// The nonce of the seal.
+    pub nonce: [u8; 12],
+}
+
+impl TicketHeader {
+    /// The version that this build seals, and the only one it opens. Bump it when the layout or rustls' encoding of its
+    /// server session state changes.
+    pub const VERSION: u8 = 1;
+    /// Bytes of an encoded header.
+    pub const LEN: usize = 27;
+
+    /// Encodes the header.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[0] = self.version;
+        out[1..5].copy_from_slice(&self.key.secret.0.to_be_bytes());
+        out[5..9].copy_from_slice(&self.policy.0.to_be_bytes());
+        out[9..13].copy_from_slice(&self.key.epoch.0.to_be_bytes());
+        out[13..15].copy_from_slice(&self.node.0.to_be_bytes());
+        out[15..27].copy_from_slice(&self.nonce);
+        out
+    }
+
+    /// Splits a ticket into its header and the sealed rest, or returns nothing when it is too short to have one.
+    ///
+    /// Any 27 bytes decode: an unknown version is for [`KeyRing::select`] to refuse. The associated data of the open are
+    /// the ticket's first [`TicketHeader::LEN`] bytes as received.
+    pub fn decode(ticket: &[u8]) -> Option<(Self, &[u8])> {
+        let (version, rest) = take::<1>(ticket)?;
+        let (secret, rest) = take(rest)?;
+        let (policy, rest) = take(rest)?;
+        let (epoch, rest) = take(rest)?;
+        let (node, rest) = take(rest)?;
+        let (nonce, sealed) = take(rest)?;
+        let header = Self {
+            version: version[0],
+            key: KeyId {
+                secret: SecretId(u32::from_be_bytes(secret)),
+                epoch: Epoch(u32::from_be_bytes(epoch)),
+            },
+            policy: TicketPolicy(u32::from_be_bytes(policy)),
+            node: NodeId(u16::from_be_bytes(node)),
+            nonce,
+        };
+        Some((header, sealed))
+    }
+}
+
+/// What is sealed in front of rustls' state: what a resumption inherits from the full handshake it descends from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TicketContext {
+    /// The line of sessions that the ticket belongs to.
+    pub lineage: Lineage,
+    /// The time of the full handshake, never of a later re-issue.
+    pub born: UnixSeconds,
+}
+
+impl TicketContext {
+    /// Bytes of an encoded context.
+    pub const LEN: usize = 16;
+
+    /// Encodes the context.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..8].copy_from_slice(&self.lineage.0.to_be_bytes());
+        out[8..].copy_from_slice(&self.born.0.to_be_bytes());
+        out
+    }
+
+    /// Splits opened bytes into the context and rustls' state, or returns nothing when they are too short.
+    pub fn decode(opened: &[u8]) -> Option<(Self, &[u8])> {
+        let (lineage, rest) = take(opened)?;
+        let (born, state) = take(rest)?;
+        let context = Self {
+            lineage: Lineage(u64::from_be_bytes(lineage)),
+            born: UnixSeconds(u64::from_be_bytes(born)),
+        };
+        Some((context, state))
+    }
+}
+
+/// Says whether a session born at `born` may no longer be resumed at `now`; at exactly `max_age` it may not.
+///
+/// `born` can lie ahead: the clock was set back, or the ticket is from a node whose clock is ahead. Up to `max_age`
+/// ahead it counts as new; beyond, the clock was wrong by more than a whole life, and the session is refused rather than
+/// kept until the clock catches up. So whatever clocks do, no session outlives twice `max_age`.
+pub fn too_old(born: UnixSeconds, now: UnixSeconds, max_age: Duration) -> bool {
+    now.0.abs_diff(born.0) >= max_age.as_secs()
+}
+
+/// Names a configured secret: the same secret has the same id on all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SecretId(pub u32);
+
+/// The short name of a policy in a ticket. It selects; it proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TicketPolicy(pub u32);
+
+/// The start of a ticket key's epoch, in seconds since the Unix epoch (until 2106).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub u32);
+
+/// Names a node of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u16);
+
+/// 64 random bits made at a full handshake and inherited by every session that descends from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lineage(pub u64);
+
+/// Wall-clock time in whole seconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UnixSeconds(pub u64);
+
+fn take<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<N>()?;
+    Some((*head, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const POLICY: TicketPolicy = TicketPolicy(7);
+    const WINDOW: EpochWindow = EpochWindow {
+        period: Duration::from_secs(100),
+        keep: 2,
+    };
+
+    fn id(secret: u32, epoch: u32) -> KeyId {
+        KeyId {
+            secret: SecretId(secret),
+            epoch: Epoch(epoch),
+        }
+    }
+
+    fn header(key: KeyId) -> TicketHeader {
+        TicketHeader {
+            version: TicketHeader::VERSION,
+            key,
+            policy: POLICY,
+            node: NodeId(3),
+            nonce: [9; 12],
+        }
+    }
+
+    #[test]
+    fn the_header_lies_on_the_wire_as_documented() {
+        let bytes = TicketHeader {
+            version: 1,
+            key: id(0x0203_0405, 0x0a0b_0c0d),
+            policy: TicketPolicy(0x0607_0809),
+            node: NodeId(0x0e0f),
+            nonce: [
+                0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b,
+            ],
+        }
+        .encode();
+        assert!(bytes.iter().copied().eq(0x01..=0x1b));
+    }
+
+    #[test]
+    fn a_ticket_shorter_than_its_header_decodes_to_nothing() {
+        assert!(TicketHeader::decode(&[1; TicketHeader::LEN - 1]).is_none());
+        assert!(TicketContext::decode(&[1; TicketContext::LEN - 1]).is_none());
+    }
+
+    #[test]
+    fn a_mismatch_is_named_by_its_cause() {
+        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), "now");
+        assert!(ring.accept(id(1, 900), "before"));
+        let good = header(id(1, 900));
+        assert_eq!(ring.select(&good), Selection::Key(&"before"));
+        assert_eq!(
+            ring.select(&TicketHeader { version: 2, ..good }),
+            Selection::UnknownVersion
+        );
+        assert_eq!(ring.select(&header(id(2, 900))), Selection::UnknownSecret);
+        assert_eq!(
+            ring.select(&TicketHeader {
+                policy: TicketPolicy(8),
+                ..good
+            }),
+            Selection::OtherPolicy
+        );
+        assert_eq!(ring.select(&header(id(1, 901))), Selection::OtherEpoch);
+    }
+
+    #[test]
+    fn the_former_key_still_opens_after_a_rotation() {
+        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), 'a');
+        assert_eq!(ring.rotate(id(1, 1100), 'b'), 0);
+        assert_eq!(ring.sealing(), (id(1, 1100), &'b'));
+        assert_eq!(ring.select(&header(id(1, 1000))), Selection::Key(&'a'));
+    }
+
+    #[test]
+    fn a_late_rotation_drops_all_that_is_out_of_time() {
+        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), 'a');
+        assert_eq!(ring.rotate(id(1, 1100), 'b'), 0);
+        assert_eq!(ring.rotate(id(1, 9000), 'c'), 2);
+        assert_eq!(ring.len(), 1);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_does_not_keep_keys_of_the_far_future() {
+        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 9000), 'a');
+        assert_eq!(ring.rotate(id(1, 1000), 'b'), 1);
+        assert!(!ring.accept(id(1, 1101), 'c'));
+        assert!(
+            ring.accept(id(1, 1100), 'c'),
+            "one epoch ahead is of use: a peer may be there"
+        );
+    }
+
+    #[test]
+    fn an_accepted_key_never_replaces_the_one_that_seals() {
+        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), 'a');
+        assert!(!ring.accept(id(1, 1000), 'b'));
+        assert_eq!(ring.sealing(), (id(1, 1000), &'a'));
+    }
+
+    #[test]
+    fn a_dropped_key_is_dropped_at_once() {
+        struct Erased(Rc<Cell<u32>>);
+        impl Drop for Erased {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() + 1);
+            }
+        }
+        let erased = Rc::new(Cell::new(0));
+        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), Erased(Rc::clone(&erased)));
+        ring.rotate(id(1, 1200), Erased(Rc::clone(&erased)));
+        assert_eq!(erased.get(), 0);
+        ring.rotate(id(1, 1201), Erased(Rc::clone(&erased)));
+        assert_eq!(
+            erased.get(),
+            1,
+            "the key of 1000 is more than two periods old"
+        );
+    }
+
+    #[test]
+    fn debug_output_shows_ids_and_no_key() {
+        let ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), "hunter2");
+        assert!(!format!("{ring:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_session_dies_at_its_maximum_age() {
+        let max_age = Duration::from_secs(60);
+        let born = UnixSeconds(1000);
+        assert!(!too_old(born, UnixSeconds(1059), max_age));
+        assert!(too_old(born, UnixSeconds(1060), max_age));
+        assert!(too_old(born, born, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_birth_ahead_of_the_clock_is_new_within_one_life_and_refused_beyond() {
+        let max_age = Duration::from_secs(60);
+        let born = UnixSeconds(1000);
+        assert!(!too_old(born, UnixSeconds(941), max_age));
+        assert!(too_old(born, UnixSeconds(940), max_age));
+        assert!(too_old(UnixSeconds(u64::MAX), UnixSeconds(0), max_age));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn any_header_survives_the_round_trip(
+            version: u8, secret: u32, policy: u32, epoch: u32, node: u16, nonce: [u8; 12], sealed: Vec<u8>,
+        ) {
+            let header = TicketHeader {
+                version, key: id(secret, epoch), policy: TicketPolicy(policy), node: NodeId(node), nonce,
+            };
+            let mut ticket = header.encode().to_vec();
+            ticket.extend_from_slice(&sealed);
+            prop_assert_eq!(TicketHeader::decode(&ticket), Some((header, &sealed[..])));
+        }
+
+        #[test]
+        fn any_context_survives_the_round_trip(lineage: u64, born: u64, state: Vec<u8>) {
+            let context = TicketContext { lineage: Lineage(lineage), born: UnixSeconds(born) };
+            let mut opened = context.encode().to_vec();
+            opened.extend_from_slice(&state);
+            prop_assert_eq!(TicketContext::decode(&opened), Some((context, &state[..])));
+        }
+
+        #[test]
+        fn whatever_decodes_encodes_to_the_same_bytes(ticket in proptest::collection::vec(any::<u8>(), 0..64)) {
+            match TicketHeader::decode(&ticket) {
+                Some((header, sealed)) => {
+                    prop_assert_eq!([&header.encode()[..], sealed].concat(), ticket.clone());
+                    let ring = KeyRing::new(POLICY, WINDOW, id(1, 1), ());
+                    prop_assert!(!matches!(ring.select(&header), Selection::Key(())) || header.key == id(1, 1));
+                }
+                None => prop_assert!(ticket.len() < TicketHeader::LEN),
+            }
+            prop_assert_eq!(TicketContext::decode(&ticket).is_none(), ticket.len() < TicketContext::LEN);
+        }
+
+        /// The model remembers every key ever given and recomputes who must be held.
+        #[test]
+        fn the_ring_agrees_with_a_model(
+            steps in proptest::collection::vec((any::<bool>(), 0_u32..3, 0_u32..12), 1..40), keep in 0_u32..4,
+        ) {
+            let window = EpochWindow { period: Duration::from_secs(10), keep };
+            let near = |sealing: u32, epoch: u32| epoch <= sealing + 10 && epoch + 10 * keep >= sealing;
+            let mut ring = KeyRing::new(POLICY, window, id(0, 50), usize::MAX);
+            let mut sealing = id(0, 50);
+            let mut held = vec![(sealing, usize::MAX)];
+            for (serial, (rotate, secret, epoch)) in steps.into_iter().enumerate() {
+                let new = id(secret, epoch * 5);
+                if rotate {
+                    ring.rotate(new, serial);
+                    held.retain(|(old, _)| *old != new && near(new.epoch.0, old.epoch.0));
+                    held.push((new, serial));
+                    sealing = new;
+                } else {
+                    let fits = new != sealing && near(sealing.epoch.0, new.epoch.0);
+                    prop_assert_eq!(ring.accept(new, serial), fits);
+                    if fits {
+                        held.retain(|(old, _)| *old != new);
+                        held.push((new, serial));
+                    }
+                }
+                prop_assert_eq!(ring.len(), held.len());
+                prop_assert_eq!(ring.sealing().0, sealing);
+                for (secret, epoch) in (0..3).flat_map(|secret| (0..12).map(move |epoch| (secret, epoch * 5))) {
+                    let wanted = id(secret, epoch);
+                    let known = held.iter().any(|(old, _)| old.secret.0 == secret);
+                    let expected = match held.iter().find(|(old, _)| *old == wanted) {
+                        Some((_, serial)) => Selection::Key(serial),
+                        None if known => Selection::OtherEpoch,
+                        None => Selection::UnknownSecret,
+                    };
+                    prop_assert_eq!(ring.select(&header(wanted)), expected);
+                }
+            }
+        }
+    }
+}

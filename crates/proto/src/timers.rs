@@ -1,0 +1,390 @@
+//! A hashed timer wheel for the connections of one worker (Varghese and Lauck, 1987, scheme 6).
+//!
+//! Owns a ring of slots, one per tick, and the entries waiting in them; an entry due later than one turn of the wheel
+//! stays in its slot and is looked at once per turn. It does not know what a key means, reads no clock, and cannot
+//! cancel: the worker does. In which order to use it: `insert` at any time; sleep until `next_deadline`; then call
+//! `poll_expired` with the time until it returns nothing.
+//!
+//! Lazy re-arming: a connection's deadline moves with each byte, so moving its timer would cost more than the timer.
+//! The worker only writes the new deadline into the connection. When the entry fires, it compares: if the connection's
+//! own deadline lies ahead, it inserts the key again. A deadline that moves *nearer* needs a second entry, and the first
+//! fires in vain. A key must be told from a later user of the same slab place (keep a generation in it).
+//!
+//! Times are durations since one arbitrary origin, the caller's.
+//!
+//! Invariants: an entry never fires early; polled in time, it fires less than one tick late; an entry inserted with a
+//! deadline that has passed fires at the next tick and not in the same round of polls, so that a worker that always
+//! re-inserts cannot loop for ever. However far the time jumps, the walk is one turn of the wheel.
+
+use std::time::Duration;
+
+/// Wakes keys at their deadlines, to a tick. `K` is a small copyable name, e.g. a slab index with its generation.
+///
+/// Memory is `size_of::<K>()` + 16 bytes per entry at the peak, kept for reuse, and 8 KiB for the wheel.
+#[derive(Debug)]
+pub struct Timers<K> {
+    origin: Duration,
+    tick_nanos: u64,
+    /// The first tick whose slot was not collected yet.
+    cursor: u64,
+    /// The first entry of each slot, or [`NONE`].
+    slots: Box<[usize]>,
+    /// A bit per slot: not empty. Makes `next_deadline` a scan over 16 words.
+    occupied: Box<[u64]>,
+    /// The first entry that is due and not handed out yet.
+    due: usize,
+    /// The first entry free for reuse.
+    free: usize,
+    entries: Vec<Entry<K>>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Entry<K> {
+    key: K,
+    tick: u64,
+    next: usize,
+}
+
+impl<K: Copy> Timers<K> {
+    /// Starts an empty wheel at `now`. A turn is 1024 ticks; `tick` is at least one millisecond.
+    pub fn new(now: Duration, tick: Duration) -> Self {
+        Self::with_slots(now, tick, SLOTS)
+    }
+
+    fn with_slots(now: Duration, tick: Duration, slots: usize) -> Self {
+        debug_assert!(slots >= 64 && slots.is_power_of_two());
+        Self {
+            origin: now,
+            tick_nanos: nanos(tick.max(SHORTEST_TICK)),
+            cursor: 0,
+            slots: vec![NONE; slots].into(),
+            occupied: vec![0; slots / 64].into(),
+            due: NONE,
+            free: NONE,
+            entries: Vec::new(),
+            len: 0,
+        }
+    }
+
+    /// Adds an entry that fires at `deadline`, rounded up to a tick. Costs O(1), plus one look per turn of the wheel
+    /// that the entry waits.
+    ///
+    /// A deadline further than 584 years from the origin never fires.
+    pub fn insert(&mut self, deadline: Duration, key: K) {
+        let tick = nanos(deadline.saturating_sub(self.origin))
+            .div_ceil(self.tick_nanos)
+            .max(self.cursor);
+        let entry = Entry {
+            key,
+            tick,
+            next: NONE,
+        };
+        let index = self.free;
+        if index == NONE {
+            self.entries.push(entry);
+            self.link(self.entries.len() - 1);
+        } else {
+            self.free = self.entries[index].next;
+            self.entries[index] = entry;
+            self.link(index);
+        }
+        self.len += 1;
+    }
+
+    /// Takes one key whose deadline is not after `now`, in no particular order; call it until it returns nothing.
+    ///
+    /// The first call of a round collects all that is due; the others cost O(1). A `now` that goes back does nothing.
+    pub fn poll_expired(&mut self, now: Duration) -> Option<K> {
+        self.collect(nanos(now.saturating_sub(self.origin)) / self.tick_nanos);
+        let index = self.due;
+        if index == NONE {
+            return None;
+        }
+        let Entry { key, next, .. } = self.entries[index];
+        self.due = next;
+        self.entries[index].next = self.free;
+        self.free = index;
+        self.len -= 1;
+        Some(key)
+    }
+
+    /// The time at which to poll next: never after the earliest deadline, rounded up to its tick.
+    ///
+    /// It can be before: an entry that waits for more than a turn of the wheel wakes the caller once per turn. Nothing
+    /// when nothing waits. Costs a scan of 16 words.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        if self.due != NONE {
+            return Some(self.time(self.cursor.saturating_sub(1)));
+        }
+        let start = self.slot(self.cursor);
+        let slot = self.first_occupied(start)?;
+        let ahead = slot.wrapping_sub(start) & (self.slots.len() - 1);
+        Some(self.time(self.cursor.saturating_add(ahead as u64)))
+    }
+
+    /// How many entries wait or are due.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Says whether no entry waits or is due.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Moves everything due up to the tick `now` to the `due` list, and the cursor behind it.
+    fn collect(&mut self, now: u64) {
+        if now < self.cursor {
+            return;
+        }
+        // After a jump of more than a turn every slot is visited once, and none twice.
+        let first = self
+            .cursor
+            .max(now.saturating_sub(self.slots.len() as u64 - 1));
+        for tick in first..=now {
+            let slot = self.slot(tick);
+            let mut index = std::mem::replace(&mut self.slots[slot], NONE);
+            self.occupied[slot / 64] &= !(1 << (slot % 64));
+            while index != NONE {
+                let next = self.entries[index].next;
+                if self.entries[index].tick <= now {
+                    self.entries[index].next = self.due;
+                    self.due = index;
+                } else {
+                    self.link(index);
+                }
+                index = next;
+            }
+        }
+        self.cursor = now + 1;
+    }
+
+    /// Puts an entry in front of its slot's list.
+    fn link(&mut self, index: usize) {
+        let slot = self.slot(self.entries[index].tick);
+        self.entries[index].next = self.slots[slot];
+        self.slots[slot] = index;
+        self.occupied[slot / 64] |= 1 << (slot % 64);
+    }
+
+    /// The first slot that is not empty, from `start` around the wheel.
+    fn first_occupied(&self, start: usize) -> Option<usize> {
+        let words = self.occupied.len();
+        let ahead = self.occupied[start / 64] & (u64::MAX << (start % 64));
+        if ahead != 0 {
+            return Some(start / 64 * 64 + ahead.trailing_zeros() as usize);
+        }
+        // The last step comes back to the first word, for its slots before `start`.
+        (1..=words)
+            .map(|step| (start / 64 + step) % words)
+            .find_map(|word| {
+                let bits = self.occupied[word];
+                (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)
+            })
+    }
+
+    fn slot(&self, tick: u64) -> usize {
+        (tick & (self.slots.len() as u64 - 1)) as usize
+    }
+
+    fn time(&self, tick: u64) -> Duration {
+        self.origin
+            .saturating_add(Duration::from_nanos(tick.saturating_mul(self.tick_nanos)))
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The end of a list.
+const NONE: usize = usize::MAX;
+
+/// With ticks of 64 ms a turn is 65 s: most timeouts of a terminator are shorter and are looked at once.
+const SLOTS: usize = 1024;
+
+/// The resolution of `epoll_wait`; it also keeps tick numbers far from the end of their type.
+const SHORTEST_TICK: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(64);
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn drain(timers: &mut Timers<u64>, now: Duration) -> Vec<u64> {
+        let mut keys: Vec<u64> = std::iter::from_fn(|| timers.poll_expired(now)).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    #[test]
+    fn an_entry_fires_not_before_its_deadline_and_less_than_a_tick_after() {
+        let mut timers = Timers::new(ms(10), TICK);
+        timers.insert(ms(100), 1);
+        assert_eq!(timers.poll_expired(ms(100)), None);
+        let wake = timers.next_deadline().unwrap();
+        assert!(wake >= ms(100) && wake < ms(100) + TICK);
+        assert_eq!(timers.poll_expired(wake - Duration::from_nanos(1)), None);
+        assert_eq!(timers.poll_expired(wake), Some(1));
+        assert_eq!(timers.next_deadline(), None);
+        assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn a_deadline_in_the_past_fires_at_the_next_tick_and_not_in_the_same_round() {
+        let mut timers = Timers::new(ms(0), TICK);
+        timers.insert(ms(64), 1);
+        assert_eq!(timers.poll_expired(ms(1000)), Some(1));
+        timers.insert(ms(64), 2);
+        assert_eq!(
+            timers.poll_expired(ms(1000)),
+            None,
+            "a worker that always re-inserts must not loop"
+        );
+        assert_eq!(timers.next_deadline(), Some(ms(1024)));
+        assert_eq!(timers.poll_expired(ms(1024)), Some(2));
+    }
+
+    #[test]
+    fn an_entry_beyond_one_turn_waits_in_its_slot() {
+        let mut timers = Timers::new(ms(0), TICK);
+        let turn = TICK * SLOTS as u32;
+        timers.insert(turn * 3 + TICK, 1);
+        for round in 0..3 {
+            assert_eq!(timers.next_deadline(), Some(turn * round + TICK));
+            assert_eq!(timers.poll_expired(turn * round + TICK), None);
+        }
+        assert_eq!(timers.poll_expired(turn * 3 + TICK), Some(1));
+    }
+
+    #[test]
+    fn after_a_jump_of_a_year_everything_due_fires_at_once_and_the_rest_waits() {
+        let mut timers = Timers::new(ms(0), TICK);
+        let year = Duration::from_secs(365 * 24 * 3600);
+        for key in 0..5000 {
+            timers.insert(ms(key * 97), key);
+        }
+        timers.insert(year + TICK * 5, 5000);
+        assert_eq!(drain(&mut timers, year), (0..5000).collect::<Vec<_>>());
+        assert_eq!(timers.len(), 1);
+        assert_eq!(drain(&mut timers, year + TICK * 6), [5000]);
+    }
+
+    #[test]
+    fn the_far_end_of_time_does_not_overflow() {
+        let mut timers = Timers::new(Duration::ZERO, Duration::ZERO);
+        timers.insert(Duration::MAX, 1);
+        assert!(timers.next_deadline().is_some());
+        assert_eq!(timers.poll_expired(Duration::from_secs(1 << 33)), None);
+        timers.insert(Duration::ZERO, 2);
+        assert_eq!(
+            timers.poll_expired(Duration::from_secs((1 << 33) + 1)),
+            Some(2)
+        );
+        timers.insert(Duration::ZERO, 3);
+        let _ = timers.poll_expired(Duration::MAX);
+        timers.insert(Duration::MAX, 4);
+        let _ = (timers.poll_expired(Duration::MAX), timers.next_deadline());
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_fires_nothing() {
+        let mut timers = Timers::new(ms(1000), TICK);
+        assert_eq!(timers.poll_expired(ms(5000)), None);
+        timers.insert(ms(5100), 1);
+        assert_eq!(timers.poll_expired(ms(0)), None);
+        assert_eq!(drain(&mut timers, ms(5200)), [1]);
+    }
+
+    #[test]
+    fn places_of_fired_entries_are_used_again() {
+        let mut timers = Timers::new(ms(0), TICK);
+        for round in 0..1000 {
+            timers.insert(ms(round * 64), round);
+            timers.insert(ms(round * 64), round);
+            drain(&mut timers, ms(round * 64 + 128));
+        }
+        assert!(
+            timers.entries.len() <= 8,
+            "{} places for at most a few waiting entries",
+            timers.entries.len()
+        );
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert { after_ms: u64 },
+        Past { before_ms: u64 },
+        Pass { millis: u64 },
+        PollOnce,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0_u64..20_000).prop_map(|after_ms| Step::Insert { after_ms }),
+            1 => (0_u64..1000).prop_map(|before_ms| Step::Past { before_ms }),
+            4 => (0_u64..500).prop_map(|millis| Step::Pass { millis }),
+            1 => (0_u64..60_000).prop_map(|millis| Step::Pass { millis }),
+            1 => Just(Step::PollOnce),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// The model keeps, per key, the time from which it may fire and the time by which it must.
+        #[test]
+        fn the_wheel_agrees_with_a_sorted_map(steps in proptest::collection::vec(step(), 1..200), start in 0_u64..1000) {
+            let mut now = ms(start);
+            let mut timers = Timers::with_slots(now, TICK, 64);
+            let mut model: BTreeMap<(Duration, u64), Duration> = BTreeMap::new();
+            for (key, step) in (0_u64..).zip(steps) {
+                match step {
+                    Step::Insert { after_ms } => {
+                        timers.insert(now + ms(after_ms), key);
+                        model.insert((now + ms(after_ms), key), now + ms(after_ms) + TICK);
+                    }
+                    Step::Past { before_ms } => {
+                        let deadline = now.saturating_sub(ms(before_ms));
+                        timers.insert(deadline, key);
+                        model.insert((deadline, key), now + TICK);
+                    }
+                    Step::Pass { millis } => {
+                        now += ms(millis);
+                        let fired: Vec<u64> = std::iter::from_fn(|| timers.poll_expired(now)).collect();
+                        for key in fired {
+                            let entry = model.keys().copied().find(|(_, known)| *known == key);
+                            prop_assert!(entry.is_some_and(|(deadline, _)| deadline <= now), "{} fired early or twice", key);
+                            model.remove(&entry.unwrap());
+                        }
+                        prop_assert!(model.values().all(|latest| *latest > now), "an entry is more than a tick late");
+                    }
+                    Step::PollOnce => {
+                        if let Some(key) = timers.poll_expired(now) {
+                            let entry = model.keys().copied().find(|(_, known)| *known == key);
+                            prop_assert!(entry.is_some_and(|(deadline, _)| deadline <= now));
+                            model.remove(&entry.unwrap());
+                        }
+                    }
+                }
+                prop_assert_eq!(timers.len(), model.len());
+                prop_assert_eq!(timers.next_deadline().is_none(), model.is_empty());
+                if let (Some(wake), Some(latest)) = (timers.next_deadline(), model.values().min()) {
+                    prop_assert!(wake <= *latest, "the caller would oversleep");
+                }
+            }
+            let far = now + Duration::from_secs(3600);
+            prop_assert_eq!(std::iter::from_fn(|| timers.poll_expired(far)).count(), model.len());
+        }
+    }
+}
