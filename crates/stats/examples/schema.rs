@@ -1,0 +1,7 @@
+//! Prints the JSON schema of a report: `cargo run -p becket-stats --example schema >
+//! crates/stats/schema/becket-load.schema.json` after the types have changed.
+
+fn main() -> Result<(), serde_json::Error> {
+    print!("{}", becket_stats::report::Report::schema()?);
+    Ok(())
+}

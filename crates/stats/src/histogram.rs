@@ -1,0 +1,162 @@
+//! A histogram of durations.
+//!
+//! A thin coat over `hdrhistogram`: values are nanoseconds, three significant digits are kept, the
+//! range grows on demand up to one hour, and recording never fails: what lies beyond the range is
+//! clamped to its end. Each thread owns its own; they are merged when the run is over.
+//!
+//! A [`Summary`] is what a report stores: percentiles in microseconds and the shape as buckets of
+//! growing width, never a mean.
+
+use std::time::Duration;
+
+use crate::report::{Bucket, Summary};
+
+/// Counts durations with three significant digits.
+#[derive(Clone, Debug)]
+pub struct Histogram {
+    inner: hdrhistogram::Histogram<u64>,
+}
+
+impl Histogram {
+    /// Makes an empty histogram of about 16 KiB, which grows with the largest value recorded.
+    pub fn new() -> Self {
+        let Ok(mut inner) = hdrhistogram::Histogram::new(SIGNIFICANT_DIGITS) else {
+            unreachable!("three digits are within what hdrhistogram accepts")
+        };
+        inner.auto(true);
+        Self { inner }
+    }
+
+    /// Records one duration. Costs some nanoseconds; allocates only when the range grows.
+    pub fn record(&mut self, value: Duration) {
+        let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
+        let recorded = self.inner.record(nanos.clamp(1, LARGEST_NANOS));
+        debug_assert!(
+            recorded.is_ok(),
+            "clamped values fit an auto-resizing histogram"
+        );
+    }
+
+    /// Adds everything that `other` holds.
+    pub fn merge(&mut self, other: &Self) {
+        let added = self.inner.add(&other.inner);
+        debug_assert!(added.is_ok(), "both resize");
+    }
+
+    /// Returns how many values were recorded.
+    pub fn count(&self) -> u64 {
+        self.inner.len()
+    }
+
+    /// Returns whether nothing was recorded.
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// Returns the value at `quantile` (0.0 to 1.0), rounded up within three digits; zero when empty.
+    pub fn quantile(&self, quantile: f64) -> Duration {
+        if self.is_empty() {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(self.inner.value_at_quantile(quantile))
+    }
+
+    /// Returns how many values lie between `low` and `high`, both included.
+    pub fn count_between(&self, low: Duration, high: Duration) -> u64 {
+        let nanos = |d: Duration| {
+            u64::try_from(d.as_nanos())
+                .unwrap_or(u64::MAX)
+                .min(LARGEST_NANOS)
+        };
+        self.inner.count_between(nanos(low), nanos(high))
+    }
+
+    /// Returns the percentiles and the shape, for a report.
+    pub fn summary(&self) -> Summary {
+        let us = |nanos: u64| nanos as f64 / 1_000.0;
+        let at = |quantile: f64| us(self.inner.value_at_quantile(quantile));
+        if self.is_empty() {
+            return Summary::default();
+        }
+        Summary {
+            count: self.count(),
+            min_us: us(self.inner.min()),
+            p50_us: at(0.50),
+            p90_us: at(0.90),
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: us(self.inner.max()),
+            buckets: self.buckets(),
+        }
+    }
+
+    fn buckets(&self) -> Vec<Bucket> {
+        self.inner
+            .iter_log(BUCKET_START_NANOS, BUCKET_GROWTH)
+            .filter(|step| step.count_since_last_iteration() > 0)
+            .map(|step| Bucket {
+                up_to_us: step.value_iterated_to() as f64 / 1_000.0,
+                count: step.count_since_last_iteration(),
+            })
+            .collect()
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One microsecond in sixty thousand is finer than any clock error of a loop turn.
+const SIGNIFICANT_DIGITS: u8 = 3;
+/// One hour: longer than any time-out that the tools accept.
+const LARGEST_NANOS: u64 = 3_600_000_000_000;
+/// Buckets of the stored shape begin at one microsecond and grow by a quarter: ten per decade.
+const BUCKET_START_NANOS: u64 = 1_000;
+const BUCKET_GROWTH: f64 = 1.25;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_keep_three_digits() {
+        let mut histogram = Histogram::new();
+        for n in 1..=10_000u64 {
+            histogram.record(Duration::from_micros(n));
+        }
+        let summary = histogram.summary();
+        assert!((summary.p50_us - 5_000.0).abs() < 10.0, "{summary:?}");
+        assert!((summary.p999_us - 9_990.0).abs() < 20.0, "{summary:?}");
+        assert_eq!(summary.count, 10_000);
+        assert_eq!(summary.buckets.iter().map(|b| b.count).sum::<u64>(), 10_000);
+    }
+
+    #[test]
+    fn an_absurd_value_is_clamped_and_counted() {
+        let mut histogram = Histogram::new();
+        histogram.record(Duration::from_secs(1 << 40));
+        histogram.record(Duration::ZERO);
+        assert_eq!(histogram.count(), 2);
+    }
+
+    #[test]
+    fn merging_adds_counts() {
+        let (mut a, mut b) = (Histogram::new(), Histogram::new());
+        a.record(Duration::from_millis(1));
+        b.record(Duration::from_millis(100));
+        a.merge(&b);
+        assert_eq!(a.count(), 2);
+        assert_eq!(
+            a.count_between(Duration::from_millis(90), Duration::from_millis(110)),
+            1
+        );
+    }
+
+    #[test]
+    fn an_empty_histogram_has_an_empty_summary() {
+        assert_eq!(Histogram::new().summary(), Summary::default());
+        assert_eq!(Histogram::new().quantile(0.5), Duration::ZERO);
+    }
+}

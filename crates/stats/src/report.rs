@@ -1,0 +1,330 @@
+//! The report of one `becket-load` run, as stored in JSON.
+//!
+//! A run has one or more [`Step`]s (a ramp has many). A step answers: how many transactions were
+//! attempted, what became of each, how long each phase took, what kind of handshakes they really
+//! were, and what client and server spent on them. Nothing is averaged; nothing is dropped.
+//!
+//! The committed schema is `schema/becket-load.schema.json`; a test holds it to these types, and
+//! reading is strict: unknown fields are refused. [`SCHEMA_VERSION`] changes with the meaning.
+//! Units are in the names: `_us` microseconds, `_s` seconds, `_per_s` per second of wall time.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The version of the JSON form; it grows whenever a field changes its meaning or goes.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// One run of `becket-load`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// [`SCHEMA_VERSION`] of the writer.
+    pub schema: u32,
+    /// Name and version of the tool.
+    pub tool: String,
+    /// The target as given.
+    pub target: String,
+    /// What was asked for.
+    pub plan: Plan,
+    /// Where it ran.
+    pub conditions: Conditions,
+    /// What the TLS handshakes agreed on; absent for plain targets and when none succeeded.
+    pub negotiated: Option<Negotiated>,
+    /// The measured steps, in order.
+    pub steps: Vec<Step>,
+    /// The result in one sentence.
+    pub verdict: String,
+    /// Whether the run was ended by a signal before its time.
+    pub interrupted: bool,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// `closed` (a fixed number of connections, each starts when its last one ended) or `open`
+    /// (starts follow a schedule, whatever the server does).
+    pub load_loop: String,
+    /// Closed loop: connections in parallel. Open loop: the most that may be in parallel.
+    pub connections: usize,
+    /// Client threads.
+    pub threads: usize,
+    /// Seconds before the first step whose results were thrown away.
+    pub warm_up_s: f64,
+    /// `constant` or `poisson`; absent in a closed loop.
+    pub arrivals: Option<String>,
+    /// Seed of the arrivals and of nothing else.
+    pub seed: u64,
+    /// `never`, `always`, `every=N` or `ratio=R`.
+    pub resume: String,
+    /// `any`, `id`, `ticket` or `psk`.
+    pub resume_kind: String,
+    /// Requests per connection.
+    pub keepalive: u64,
+    /// Bytes of request body.
+    pub upload_bytes: u64,
+    /// Seconds after which a transaction is given up.
+    pub time_out_s: f64,
+    /// The command line, for repeating the run.
+    pub command: Vec<String>,
+}
+
+/// Where the run took place.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Conditions {
+    /// CPU model as the kernel names it.
+    pub cpu: String,
+    /// CPUs that this process may run on.
+    pub cpus: usize,
+    /// CPUs that client threads were pinned to, in order of thread; empty when not pinned.
+    pub pinned_to: Vec<usize>,
+    /// Kernel release.
+    pub kernel: String,
+    /// Start of the run, seconds since 1970.
+    pub started_unix_s: u64,
+}
+
+/// What the handshakes agreed on (the last one seen of each thread; they do not differ in practice).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Negotiated {
+    /// `TLSv1_2` or `TLSv1_3`.
+    pub version: String,
+    /// Cipher suite.
+    pub suite: String,
+    /// Key exchange group of the last full handshake.
+    pub group: Option<String>,
+    /// Signature scheme of the last full handshake.
+    pub signature: Option<String>,
+    /// ALPN protocol, if one was chosen.
+    pub alpn: Option<String>,
+    /// TLS 1.3 tickets received per full handshake.
+    pub tickets_per_full: Option<f64>,
+    /// TLS 1.3 tickets received per resumed handshake.
+    pub tickets_per_resumed: Option<f64>,
+}
+
+/// One measured stretch under constant conditions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Transactions per second that were asked for; absent in a closed loop.
+    pub rate_asked_per_s: Option<f64>,
+    /// Wall time of the step.
+    pub seconds: f64,
+    /// Transactions whose intended start lies in the step.
+    pub attempted: u64,
+    /// Of these, the ones that got their whole, right response.
+    pub succeeded: u64,
+    /// Of these, the ones that failed; `failures` says why.
+    pub failed: u64,
+    /// Of these, the ones that were still on their way when the run ended and whose time was not
+    /// up. `attempted = succeeded + failed + unfinished`.
+    pub unfinished: u64,
+    /// `attempted` per second.
+    pub rate_attempted_per_s: f64,
+    /// Transactions completed within the step, per second, whenever they began.
+    pub rate_succeeded_per_s: f64,
+    /// Transactions completed within the step, whenever they began.
+    pub completed: u64,
+    /// TCP connections begun.
+    pub connections: u64,
+    /// Connections that the server closed between two requests.
+    pub closed_while_idle: u64,
+    /// Bytes of TLS or TCP payload received.
+    pub bytes_in: u64,
+    /// Bytes of TLS or TCP payload sent.
+    pub bytes_out: u64,
+    /// Handshakes by what was asked and by what happened.
+    pub handshakes: Handshakes,
+    /// Failures by kind.
+    pub failures: BTreeMap<String, u64>,
+    /// Latencies by phase.
+    pub latency: Latencies,
+    /// What the client itself spent.
+    pub generator: Generator,
+    /// What the server spent, when its process was named.
+    pub server: Option<ServerCpu>,
+    /// Known stalls recognised in the latencies, each a sentence.
+    pub findings: Vec<String>,
+}
+
+/// Handshakes by what was asked and by what happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Handshakes {
+    /// The plan asked for a full handshake.
+    pub asked_full: u64,
+    /// The plan asked for resumption.
+    pub asked_resumed: u64,
+    /// Resumption was asked for, but the server had given nothing to resume with.
+    pub nothing_to_offer: u64,
+    /// Resumption was offered and the server made a full handshake of it.
+    pub declined: u64,
+    /// Full handshakes.
+    pub full: u64,
+    /// Full handshakes with a HelloRetryRequest (also counted in `full`).
+    pub full_with_retry: u64,
+    /// Resumed by TLS 1.2 session ID.
+    pub resumed_by_id: u64,
+    /// Resumed by TLS 1.2 ticket.
+    pub resumed_by_ticket: u64,
+    /// Resumed by TLS 1.3 pre-shared key.
+    pub resumed_by_psk: u64,
+    /// Early data that the server accepted.
+    pub early_data_accepted: u64,
+    /// Early data that the server refused; it was sent again.
+    pub early_data_rejected: u64,
+}
+
+impl Handshakes {
+    /// Returns how many handshakes were resumed, by whatever means.
+    pub fn resumed(&self) -> u64 {
+        self.resumed_by_id + self.resumed_by_ticket + self.resumed_by_psk
+    }
+}
+
+/// Latencies by phase. Each phase counts from the start of that phase, except `whole_corrected`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Latencies {
+    /// From the call of `connect` until the connection stood.
+    pub connect: Summary,
+    /// From the ClientHello until traffic keys, full handshakes.
+    pub handshake_full: Summary,
+    /// From the ClientHello until traffic keys, resumed handshakes.
+    pub handshake_resumed: Summary,
+    /// From the request until the first byte of the response.
+    pub first_byte: Summary,
+    /// From the real start until the last byte of the response: the uncorrected latency, which
+    /// hides what a stalled server kept from being started.
+    pub whole: Summary,
+    /// From the *intended* start until the last byte of the response; open loop only.
+    pub whole_corrected: Option<Summary>,
+}
+
+/// Percentiles and shape of one phase, in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Summary {
+    /// Values recorded.
+    pub count: u64,
+    /// Least value.
+    pub min_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90 in 100 are at most this.
+    pub p90_us: f64,
+    /// 99 in 100 are at most this.
+    pub p99_us: f64,
+    /// 999 in 1000 are at most this.
+    pub p999_us: f64,
+    /// Largest value.
+    pub max_us: f64,
+    /// The shape: counts of values above the previous bucket's end and up to this one's.
+    pub buckets: Vec<Bucket>,
+}
+
+/// One bar of a histogram.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Bucket {
+    /// Upper end, included.
+    pub up_to_us: f64,
+    /// Values in it.
+    pub count: u64,
+}
+
+/// What the client itself spent, and whether it was what was slow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Generator {
+    /// CPU seconds of all client threads.
+    pub cpu_s: f64,
+    /// CPU microseconds per completed transaction.
+    pub cpu_us_per_transaction: Option<f64>,
+    /// Share of the wall time in which the busiest thread ran or waited for a CPU, 0 to 1.
+    pub busiest_thread: f64,
+    /// 99 in 100 transactions began at most this late, because the client was not ready; open loop.
+    pub late_start_p99_us: Option<f64>,
+    /// Whether the client was what was slow: the rates are then lower bounds.
+    pub bound: bool,
+}
+
+/// What the named server processes, with their threads and children, spent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ServerCpu {
+    /// The processes that were named.
+    pub pids: Vec<u32>,
+    /// User and system CPU seconds.
+    pub cpu_s: f64,
+    /// Of these, user CPU seconds.
+    pub user_s: f64,
+    /// CPUs' worth of time: `cpu_s / seconds`.
+    pub cpus_used: f64,
+    /// CPU microseconds per completed transaction.
+    pub cpu_us_per_transaction: Option<f64>,
+}
+
+impl Report {
+    /// Returns the report as indented JSON with a final newline.
+    ///
+    /// # Errors
+    /// A number that JSON has no form for (not finite).
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|json| json + "\n")
+    }
+
+    /// Reads what [`Report::to_json`] wrote, strictly.
+    ///
+    /// # Errors
+    /// Malformed JSON, a missing or unknown field.
+    pub fn from_json(json: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(json)
+    }
+
+    /// Returns the JSON schema of the report as indented JSON with a final newline.
+    ///
+    /// # Errors
+    /// None in practice: the schema is made of strings and maps.
+    pub fn schema() -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(&schemars::schema_for!(Self)).map(|json| json + "\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_schema_is_the_one_of_the_types() {
+        let committed = include_str!("../schema/becket-load.schema.json");
+        let current = Report::schema().unwrap();
+        assert!(
+            committed == current,
+            "store this as schema/becket-load.schema.json:\n{current}"
+        );
+    }
+
+    #[test]
+    fn a_report_survives_its_json_and_unknown_fields_are_refused() {
+        let report = Report {
+            schema: SCHEMA_VERSION,
+            steps: vec![Step::default()],
+            ..Report::default()
+        };
+        let json = report.to_json().unwrap();
+        assert_eq!(Report::from_json(&json).unwrap(), report);
+        let altered = json.replacen("\"schema\"", "\"surprise\": 1, \"schema\"", 1);
+        assert!(
+            Report::from_json(&altered)
+                .unwrap_err()
+                .to_string()
+                .contains("surprise")
+        );
+    }
+}

@@ -1,0 +1,367 @@
+//! A report as a page for a terminal: the answer first, then what explains it.
+//!
+//! Columns are aligned by width of the text, not by tabs; nothing is coloured, so that the page can
+//! be pasted anywhere.
+
+use std::fmt::Write;
+
+use crate::report::{Handshakes, Report, Step, Summary};
+use crate::units::{show_bytes, show_count, show_rate, show_us};
+
+/// Writes the whole page.
+pub fn page(report: &Report) -> String {
+    let mut out = String::new();
+    heading(&mut out, report);
+    if report.steps.len() > 1 {
+        ramp_table(&mut out, &report.steps);
+    } else {
+        report
+            .steps
+            .iter()
+            .for_each(|step| step_page(&mut out, step));
+    }
+    line(&mut out, &format!("\n{}", report.verdict));
+    out
+}
+
+fn heading(out: &mut String, report: &Report) {
+    let plan = &report.plan;
+    line(
+        out,
+        &format!(
+            "{}: {} loop, {} connections, {} threads",
+            report.target, plan.load_loop, plan.connections, plan.threads
+        ),
+    );
+    if let Some(tls) = &report.negotiated {
+        let mut words = vec![tls.version.clone(), tls.suite.clone()];
+        words.extend(tls.group.clone());
+        words.extend(tls.signature.clone());
+        words.extend(tls.alpn.as_ref().map(|alpn| format!("ALPN {alpn}")));
+        words.extend(
+            tls.tickets_per_full
+                .map(|n| format!("{n:.1} tickets per full handshake")),
+        );
+        line(out, &format!("negotiated: {}", words.join(", ")));
+    }
+    if report.interrupted {
+        line(out, "interrupted: the figures cover the time until then");
+    }
+    line(out, "");
+}
+
+fn step_page(out: &mut String, step: &Step) {
+    if let Some(asked) = step.rate_asked_per_s {
+        row(out, "asked", &show_rate(asked));
+    }
+    row(
+        out,
+        "attempted",
+        &format!(
+            "{} ({})",
+            show_count(step.attempted),
+            show_rate(step.rate_attempted_per_s)
+        ),
+    );
+    row(
+        out,
+        "succeeded",
+        &format!(
+            "{} ({})",
+            show_count(step.succeeded),
+            show_rate(step.rate_succeeded_per_s)
+        ),
+    );
+    row(out, "failed", &failures(step));
+    if step.unfinished > 0 {
+        row(
+            out,
+            "unfinished",
+            &format!(
+                "{} still on their way at the end",
+                show_count(step.unfinished)
+            ),
+        );
+    }
+    row(out, "connections", &show_count(step.connections));
+    if step.closed_while_idle > 0 {
+        row(
+            out,
+            "closed idle",
+            &format!(
+                "{} by the server between requests",
+                show_count(step.closed_while_idle)
+            ),
+        );
+    }
+    handshakes(out, &step.handshakes);
+    let seconds = step.seconds.max(1e-9);
+    row(
+        out,
+        "received",
+        &format!(
+            "{} ({}/s)",
+            show_bytes(step.bytes_in as f64),
+            show_bytes(step.bytes_in as f64 / seconds)
+        ),
+    );
+    row(
+        out,
+        "sent",
+        &format!(
+            "{} ({}/s)",
+            show_bytes(step.bytes_out as f64),
+            show_bytes(step.bytes_out as f64 / seconds)
+        ),
+    );
+    cpu(out, step);
+    latencies(out, step);
+    for finding in &step.findings {
+        line(out, &format!("\nfound: {finding}"));
+    }
+}
+
+fn failures(step: &Step) -> String {
+    if step.failed == 0 {
+        return "0".to_owned();
+    }
+    let kinds: Vec<String> = step
+        .failures
+        .iter()
+        .map(|(kind, n)| format!("{kind}: {}", show_count(*n)))
+        .collect();
+    format!("{} ({})", show_count(step.failed), kinds.join(", "))
+}
+
+fn handshakes(out: &mut String, h: &Handshakes) {
+    let done = h.full + h.resumed();
+    if done == 0 {
+        return;
+    }
+    let mut words = vec![format!("{} full", show_count(h.full))];
+    let kinds = [
+        ("by session ID", h.resumed_by_id),
+        ("by ticket", h.resumed_by_ticket),
+        ("by PSK", h.resumed_by_psk),
+    ];
+    words.extend(
+        kinds
+            .iter()
+            .filter(|k| k.1 > 0)
+            .map(|(how, n)| format!("{} resumed {how}", show_count(*n))),
+    );
+    let share = 100.0 * h.resumed() as f64 / done as f64;
+    row(
+        out,
+        "handshakes",
+        &format!("{} ({share:.1} % resumed)", words.join(", ")),
+    );
+    row(
+        out,
+        "asked for",
+        &format!(
+            "{} full, {} resumed",
+            show_count(h.asked_full),
+            show_count(h.asked_resumed)
+        ),
+    );
+    let oddities = [
+        ("had nothing to resume with", h.nothing_to_offer),
+        ("declined by the server", h.declined),
+        ("took a HelloRetryRequest", h.full_with_retry),
+        ("sent early data that was accepted", h.early_data_accepted),
+        ("sent early data that was refused", h.early_data_rejected),
+    ];
+    for (what, n) in oddities.iter().filter(|o| o.1 > 0) {
+        row(out, "", &format!("{} {what}", show_count(*n)));
+    }
+}
+
+fn cpu(out: &mut String, step: &Step) {
+    let generator = &step.generator;
+    let each = generator
+        .cpu_us_per_transaction
+        .map_or(String::new(), |us| format!(", {us:.1} us per transaction"));
+    row(
+        out,
+        "client CPU",
+        &format!(
+            "busiest thread {:.0} %{each}",
+            generator.busiest_thread * 100.0
+        ),
+    );
+    if let Some(server) = &step.server {
+        let each = server
+            .cpu_us_per_transaction
+            .map_or(String::new(), |us| format!(", {us:.1} us per transaction"));
+        row(
+            out,
+            "server CPU",
+            &format!("{:.2} CPUs{each}", server.cpus_used),
+        );
+    }
+}
+
+fn latencies(out: &mut String, step: &Step) {
+    let header = ["latency", "count", "p50", "p90", "p99", "p99.9", "max"].map(str::to_owned);
+    let phases = [
+        ("connect", Some(&step.latency.connect)),
+        ("handshake, full", Some(&step.latency.handshake_full)),
+        ("handshake, resumed", Some(&step.latency.handshake_resumed)),
+        ("first byte", Some(&step.latency.first_byte)),
+        ("whole, uncorrected", Some(&step.latency.whole)),
+        ("whole, corrected", step.latency.whole_corrected.as_ref()),
+    ];
+    let shown = phases
+        .into_iter()
+        .filter_map(|(name, s)| s.filter(|s| s.count > 0).map(|s| (name, s)));
+    line(out, "");
+    columns(out, &header);
+    for (name, s) in shown {
+        columns(out, &summary_cells(name, s));
+    }
+}
+
+fn summary_cells(name: &str, s: &Summary) -> [String; 7] {
+    let [p50, p90, p99, p999, max] =
+        [s.p50_us, s.p90_us, s.p99_us, s.p999_us, s.max_us].map(show_us);
+    [
+        name.to_owned(),
+        show_count(s.count),
+        p50,
+        p90,
+        p99,
+        p999,
+        max,
+    ]
+}
+
+fn ramp_table(out: &mut String, steps: &[Step]) {
+    let header = [
+        "asked",
+        "attempted",
+        "succeeded",
+        "failed",
+        "p50",
+        "p99",
+        "client",
+    ]
+    .map(str::to_owned);
+    columns(out, &header);
+    for step in steps {
+        let whole = step
+            .latency
+            .whole_corrected
+            .as_ref()
+            .unwrap_or(&step.latency.whole);
+        columns(
+            out,
+            &[
+                step.rate_asked_per_s.map_or("-".to_owned(), show_rate),
+                show_rate(step.rate_attempted_per_s),
+                show_rate(step.rate_succeeded_per_s),
+                show_count(step.failed),
+                show_us(whole.p50_us),
+                show_us(whole.p99_us),
+                format!(
+                    "{:.0} %{}",
+                    step.generator.busiest_thread * 100.0,
+                    if step.generator.bound { " (bound)" } else { "" }
+                ),
+            ],
+        );
+    }
+    for step in steps.iter().filter(|step| step.failed > 0) {
+        line(
+            out,
+            &format!(
+                "failed at {}: {}",
+                step.rate_asked_per_s.map_or("-".to_owned(), show_rate),
+                failures(step)
+            ),
+        );
+    }
+}
+
+fn columns(out: &mut String, cells: &[String; 7]) {
+    let [first, rest @ ..] = cells;
+    let rest: String = rest.iter().map(|cell| format!("{cell:>12}")).collect();
+    line(out, format!("{first:<19}{rest}").trim_end());
+}
+
+fn row(out: &mut String, name: &str, value: &str) {
+    line(out, format!("{name:<12} {value}").trim_end());
+}
+
+fn line(out: &mut String, text: &str) {
+    let written = writeln!(out, "{text}");
+    debug_assert!(written.is_ok(), "writing to a string does not fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Latencies, Negotiated};
+
+    #[test]
+    fn the_page_says_what_was_resumed_and_why_things_failed() {
+        let step = Step {
+            attempted: 1_010,
+            succeeded: 1_000,
+            failed: 10,
+            failures: [("refused".to_owned(), 10)].into(),
+            handshakes: Handshakes {
+                full: 250,
+                resumed_by_psk: 750,
+                asked_full: 250,
+                asked_resumed: 750,
+                ..Handshakes::default()
+            },
+            latency: Latencies {
+                whole: Summary {
+                    count: 1_000,
+                    p50_us: 120.0,
+                    ..Summary::default()
+                },
+                ..Latencies::default()
+            },
+            ..Step::default()
+        };
+        let report = Report {
+            steps: vec![step],
+            negotiated: Some(Negotiated {
+                version: "TLSv1_3".to_owned(),
+                ..Negotiated::default()
+            }),
+            verdict: "fine".to_owned(),
+            ..Report::default()
+        };
+        let page = page(&report);
+        for expected in [
+            "refused: 10",
+            "750 resumed by PSK (75.0 % resumed)",
+            "120.0 us",
+            "TLSv1_3",
+            "fine",
+        ] {
+            assert!(page.contains(expected), "{expected} is missing in\n{page}");
+        }
+    }
+
+    #[test]
+    fn a_ramp_is_a_table_with_a_line_per_step() {
+        let step = |rate| Step {
+            rate_asked_per_s: Some(rate),
+            ..Step::default()
+        };
+        let report = Report {
+            steps: vec![step(1_000.0), step(2_000.0)],
+            ..Report::default()
+        };
+        let page = page(&report);
+        assert!(
+            page.contains("1 000/s") && page.contains("2 000/s"),
+            "{page}"
+        );
+    }
+}
