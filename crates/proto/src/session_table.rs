@@ -604,8 +604,8 @@ mod tests {
         let (mut seen, mut cursor) = (Vec::new(), Some(Cursor::default()));
         while let Some(from) = cursor {
             let before = seen.len();
-            cursor = table.visit(from, at(4), 7, |visited| {
-                assert_eq!(visited.remaining, at(6));
+            cursor = table.visit(from, at(1), 7, |visited| {
+                assert_eq!(visited.remaining, at(9));
                 seen.push(visited.session.lineage.0);
             });
             assert!(seen.len() - before <= 7);
