@@ -1,0 +1,296 @@
+//! The line that each connection leaves in the access log.
+//!
+//! An [`AccessRecord`] is filled by the worker when the connection ends and written by the control
+//! thread. [`AccessRecord::fields`] is the one list of what a line has; text and JSON both follow it,
+//! and so does `docs/metrics.md` by a test. What came from the peer (server name, protocol) is
+//! escaped in both formats; JSON escapes the backslash once more.
+//!
+//! Text is `key=value` separated by spaces after the time of accept, `-` where there is no value;
+//! JSON is one object per line with `null` there.
+
+use std::fmt::{self, Display, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Escaped, Timestamp};
+use crate::close_reason::CloseReason;
+use crate::config::LogFormat;
+
+/// What one connection was. A connection that ended early has `None` for what was not known yet.
+#[derive(Clone, Debug)]
+pub struct AccessRecord {
+    /// When it was accepted.
+    pub accepted: Timestamp,
+    /// Who connected; from the PROXY header where one is accepted.
+    pub client: SocketAddr,
+    /// Configuration name of the listener.
+    pub listener: Arc<str>,
+    /// The server name that the client asked for, as it was sent.
+    pub sni: Option<Box<str>>,
+    /// TLS version, such as `TLSv1.3`.
+    pub version: Option<&'static str>,
+    /// Cipher suite by its IANA name.
+    pub suite: Option<&'static str>,
+    /// Key exchange group; a TLS 1.2 resumption has none.
+    pub group: Option<&'static str>,
+    /// The protocol that was agreed on.
+    pub alpn: Option<Box<[u8]>>,
+    /// How the session was resumed; `None` for a full handshake and for none at all.
+    pub resumed: Option<ResumedBy>,
+    /// The server it went to, as configured.
+    pub server: Option<Arc<str>>,
+    /// Ciphertext bytes received from the client.
+    pub client_bytes_in: u64,
+    /// Ciphertext bytes sent to the client.
+    pub client_bytes_out: u64,
+    /// Plaintext bytes received from the server.
+    pub server_bytes_in: u64,
+    /// Plaintext bytes sent to the server.
+    pub server_bytes_out: u64,
+    /// From accept to traffic keys; `None` if the handshake was not completed.
+    pub handshake: Option<Duration>,
+    /// From accept to the end.
+    pub total: Duration,
+    /// Why it ended.
+    pub reason: CloseReason,
+}
+
+/// What a resumed handshake was opened with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumedBy {
+    /// TLS 1.2 session ID (RFC 5246, section 7.4.1.2).
+    Id,
+    /// TLS 1.2 ticket (RFC 5077).
+    Ticket,
+    /// TLS 1.3 pre-shared key (RFC 8446, section 2.2).
+    Psk,
+}
+
+impl ResumedBy {
+    /// The word in the log.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Ticket => "ticket",
+            Self::Psk => "psk",
+        }
+    }
+}
+
+/// One value of a line.
+#[derive(Clone, Copy)]
+pub enum Field<'a> {
+    /// Text that needs no escaping but JSON's own.
+    Text(&'a dyn Display),
+    /// A count, or a time in microseconds.
+    Count(u64),
+    /// Not known, or does not apply.
+    Absent,
+}
+
+impl AccessRecord {
+    /// Calls `each` with every field in the order of the line.
+    ///
+    /// # Errors
+    /// The first that `each` returns.
+    pub fn fields(&self, each: &mut dyn FnMut(&str, Field<'_>) -> fmt::Result) -> fmt::Result {
+        let listener = Escaped::word(&*self.listener);
+        let sni = self.sni.as_deref().map(Escaped::word);
+        let alpn = self.alpn.as_deref().map(Escaped::word);
+        let server = self.server.as_deref().map(Escaped::word);
+        each("client", Field::Text(&self.client))?;
+        each("listener", Field::Text(&listener))?;
+        each("sni", text(sni.as_ref()))?;
+        each("version", text(self.version.as_ref()))?;
+        each("suite", text(self.suite.as_ref()))?;
+        each("group", text(self.group.as_ref()))?;
+        each("alpn", text(alpn.as_ref()))?;
+        each("handshake", text(self.kind().as_ref()))?;
+        each("server", text(server.as_ref()))?;
+        each("client_bytes_in", Field::Count(self.client_bytes_in))?;
+        each("client_bytes_out", Field::Count(self.client_bytes_out))?;
+        each("server_bytes_in", Field::Count(self.server_bytes_in))?;
+        each("server_bytes_out", Field::Count(self.server_bytes_out))?;
+        let handshake = self.handshake.map(micros);
+        each(
+            "handshake_us",
+            handshake.map_or(Field::Absent, Field::Count),
+        )?;
+        each("total_us", Field::Count(micros(self.total)))?;
+        each("reason", Field::Text(&self.reason.label()))
+    }
+
+    /// Appends the line with its line break to `out`. Allocates only where `out` grows, and in
+    /// JSON for values with characters to escape.
+    pub fn write(&self, format: LogFormat, out: &mut String) {
+        let before = out.len();
+        let written = match format {
+            LogFormat::Text => self.write_text(out),
+            LogFormat::Json => self.write_json(out),
+        };
+        // A `String` takes everything, so that only a broken `Display` could end here.
+        if written.is_err() {
+            out.truncate(before);
+        }
+    }
+
+    /// `full`, or what it was resumed by; nothing if the handshake was not completed.
+    fn kind(&self) -> Option<&'static str> {
+        self.handshake?;
+        Some(self.resumed.map_or("full", ResumedBy::label))
+    }
+
+    fn write_text(&self, out: &mut String) -> fmt::Result {
+        write!(out, "{}", self.accepted)?;
+        self.fields(&mut |name, field| match field {
+            Field::Text(value) => write!(out, " {name}={value}"),
+            Field::Count(value) => write!(out, " {name}={value}"),
+            Field::Absent => write!(out, " {name}=-"),
+        })?;
+        out.write_char('\n')
+    }
+
+    fn write_json(&self, out: &mut String) -> fmt::Result {
+        write!(out, "{{\"time\":\"{}\"", self.accepted)?;
+        self.fields(&mut |name, field| match field {
+            Field::Text(value) => {
+                let value = serde_json::Value::String(value.to_string());
+                write!(out, ",\"{name}\":{value}")
+            }
+            Field::Count(value) => write!(out, ",\"{name}\":{value}"),
+            Field::Absent => write!(out, ",\"{name}\":null"),
+        })?;
+        out.write_str("}\n")
+    }
+}
+
+fn text<T: Display>(value: Option<&T>) -> Field<'_> {
+    value.map_or(Field::Absent, |value| Field::Text(value))
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn record() -> AccessRecord {
+        AccessRecord {
+            accepted: Timestamp::from_unix(Duration::from_micros(1_234_567_890_000_001)),
+            client: "192.0.2.1:4711".parse().unwrap(),
+            listener: "web".into(),
+            sni: Some("www.example.org".into()),
+            version: Some("TLSv1.3"),
+            suite: Some("TLS_AES_128_GCM_SHA256"),
+            group: Some("X25519MLKEM768"),
+            alpn: Some((*b"h2").into()),
+            resumed: Some(ResumedBy::Psk),
+            server: Some("127.0.0.1:8080".into()),
+            client_bytes_in: 900,
+            client_bytes_out: 2_000,
+            server_bytes_in: 1_024,
+            server_bytes_out: 80,
+            handshake: Some(Duration::from_micros(740)),
+            total: Duration::from_millis(12),
+            reason: CloseReason::Finished,
+        }
+    }
+
+    /// A connection that sent no TLS.
+    fn empty() -> AccessRecord {
+        AccessRecord {
+            sni: None,
+            version: None,
+            suite: None,
+            group: None,
+            alpn: None,
+            resumed: None,
+            server: None,
+            handshake: None,
+            reason: CloseReason::NotTls,
+            ..record()
+        }
+    }
+
+    fn line(record: &AccessRecord, format: LogFormat) -> String {
+        let mut out = String::new();
+        record.write(format, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_text_line_has_every_field_in_order() {
+        assert_eq!(
+            line(&record(), LogFormat::Text),
+            "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=www.example.org \
+             version=TLSv1.3 suite=TLS_AES_128_GCM_SHA256 group=X25519MLKEM768 alpn=h2 \
+             handshake=psk server=127.0.0.1:8080 client_bytes_in=900 client_bytes_out=2000 \
+             server_bytes_in=1024 server_bytes_out=80 handshake_us=740 total_us=12000 \
+             reason=finished\n"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_dash_or_null() {
+        let text = line(&empty(), LogFormat::Text);
+        assert!(text.contains(" sni=- version=- suite=- group=- alpn=- handshake=- server=- "));
+        let json: serde_json::Value =
+            serde_json::from_str(&line(&empty(), LogFormat::Json)).unwrap();
+        assert!(json["sni"].is_null() && json["handshake_us"].is_null());
+        assert_eq!(json["reason"], "not-tls");
+    }
+
+    #[test]
+    fn json_has_the_fields_of_text() {
+        let json: serde_json::Value =
+            serde_json::from_str(&line(&record(), LogFormat::Json)).unwrap();
+        let mut names = vec!["time".to_owned()];
+        let list = &mut names;
+        record()
+            .fields(&mut |name, _| {
+                list.push(name.to_owned());
+                Ok(())
+            })
+            .unwrap();
+        names.sort();
+        let keys: Vec<_> = json.as_object().unwrap().keys().cloned().collect();
+        assert_eq!(keys, names);
+        assert_eq!(json["client_bytes_in"], 900);
+        assert_eq!(json["alpn"], "h2");
+    }
+
+    #[test]
+    fn a_hostile_name_forges_neither_a_line_nor_a_field() {
+        let hostile = AccessRecord {
+            sni: Some("a reason=finished\nb\"\\".into()),
+            alpn: Some((*b"\xff\x00\x1b").into()),
+            ..record()
+        };
+        let text = line(&hostile, LogFormat::Text);
+        assert_eq!(text.lines().count(), 1);
+        assert_eq!(
+            text.split(' ').count(),
+            line(&record(), LogFormat::Text).split(' ').count()
+        );
+        assert!(
+            text.contains(r#"sni=a\x20reason=finished\x0ab\"\\ "#),
+            "{text}"
+        );
+        let json = line(&hostile, LogFormat::Json);
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json.lines().count(), 1);
+        assert_eq!(value["sni"], r#"a\x20reason=finished\x0ab\"\\"#);
+    }
+
+    #[test]
+    fn a_completed_handshake_that_was_not_resumed_is_full() {
+        let full = AccessRecord {
+            resumed: None,
+            ..record()
+        };
+        assert!(line(&full, LogFormat::Text).contains(" handshake=full "));
+    }
+}

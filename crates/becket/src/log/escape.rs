@@ -1,0 +1,102 @@
+//! Bytes that came from a peer, made harmless for logs and pages.
+//!
+//! Nothing that a peer sends may reach a log unescaped: a line break would forge a line, an escape
+//! sequence would drive the reader's terminal, a long name would fill the disk. [`Escaped`] is the
+//! only way such bytes are written.
+//!
+//! Invariants: the output is printable ASCII; it is at most [`LONGEST`] source bytes, written with at
+//! most four characters each, and a mark where the rest was left out.
+
+use std::fmt::{self, Display, Write};
+
+/// Writes peer bytes as printable ASCII: `\n` and the like become `\x0a`, a backslash `\\`, a
+/// double quote `\"`; what is beyond [`LONGEST`] bytes becomes `...`. Does not allocate.
+#[derive(Clone, Copy, Debug)]
+pub struct Escaped<'a> {
+    bytes: &'a [u8],
+    word: bool,
+}
+
+impl<'a> Escaped<'a> {
+    /// Escapes text or bytes; spaces stay.
+    pub fn new(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self {
+            bytes: bytes.as_ref(),
+            word: false,
+        }
+    }
+
+    /// Escapes spaces too, so that the result is one field of a line that is split at spaces.
+    /// An empty value becomes `""`.
+    pub fn word(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self {
+            bytes: bytes.as_ref(),
+            word: true,
+        }
+    }
+}
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.word && self.bytes.is_empty() {
+            return f.write_str("\"\"");
+        }
+        for &byte in self.bytes.iter().take(LONGEST) {
+            match byte {
+                b'\\' | b'"' => {
+                    f.write_char('\\')?;
+                    f.write_char(char::from(byte))?;
+                }
+                b' ' if !self.word => f.write_char(' ')?,
+                0x21..=0x7e => f.write_char(char::from(byte))?,
+                _ => write!(f, "\\x{byte:02x}")?,
+            }
+        }
+        if self.bytes.len() > LONGEST {
+            f.write_str("...")?;
+        }
+        Ok(())
+    }
+}
+
+/// Longest server name (RFC 1035, section 2.3.4) and ALPN protocol (RFC 7301, section 3.1).
+pub const LONGEST: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_becomes_printable_ascii() {
+        for byte in 0..=u8::MAX {
+            for text in [
+                Escaped::new(&[byte]).to_string(),
+                Escaped::word(&[byte]).to_string(),
+            ] {
+                let printable = |b: u8| (0x20..0x7f).contains(&b);
+                assert!(text.bytes().all(printable), "{byte} as {text:?}");
+                assert!(text.len() <= 4);
+            }
+        }
+        assert_eq!(
+            Escaped::new("a\r\nb\x1b[2J").to_string(),
+            r"a\x0d\x0ab\x1b[2J"
+        );
+        assert_eq!(Escaped::new(r#"a"b\c"#).to_string(), r#"a\"b\\c"#);
+    }
+
+    #[test]
+    fn a_word_has_no_space_and_is_never_empty() {
+        assert_eq!(Escaped::new("a b").to_string(), "a b");
+        assert_eq!(Escaped::word("a b").to_string(), r"a\x20b");
+        assert_eq!(Escaped::word("").to_string(), "\"\"");
+    }
+
+    #[test]
+    fn a_long_value_is_cut_and_marked() {
+        let exact = "x".repeat(LONGEST);
+        assert_eq!(Escaped::new(&exact).to_string(), exact);
+        let long = "x".repeat(LONGEST + 1);
+        assert_eq!(Escaped::new(&long).to_string(), exact + "...");
+    }
+}

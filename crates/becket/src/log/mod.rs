@@ -1,0 +1,199 @@
+//! Log lines: what is written, where, and how often.
+//!
+//! [`install`] turns `config::Log` into the process' `tracing` subscriber: text or JSON, a filter, and
+//! stderr or a file that SIGUSR1 opens anew. [`access`] is the line that each connection leaves.
+//! What a peer can trigger is bounded by a [`RateLimit`] per call site, and what a peer sent is only
+//! ever written as [`Escaped`].
+//!
+//! Not here: which events are logged (each call site), the way of access lines from the workers to
+//! their file (`control::access_log`), signals (`control`).
+
+pub mod access;
+mod escape;
+mod output;
+mod rate;
+mod timestamp;
+
+use std::io::{self, IsTerminal};
+
+use tracing::Subscriber;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+
+pub use escape::{Escaped, LONGEST};
+pub use output::{LogFile, Output};
+pub use rate::RateLimit;
+pub use timestamp::Timestamp;
+
+use crate::config::{Log, LogFormat};
+
+/// The installed log: what a signal or a reload may change about it.
+#[derive(Clone, Debug)]
+pub struct Logging {
+    output: Output,
+    filter: reload::Handle<EnvFilter, Registry>,
+}
+
+/// Why the log could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The level is not a filter that `tracing` knows.
+    #[error("log.level: {0}")]
+    Filter(String),
+    /// The file cannot be opened for appending.
+    #[error("log.file: {0}")]
+    File(#[source] io::Error),
+    /// The process already has a subscriber.
+    #[error("a log is already installed")]
+    Installed,
+}
+
+/// Installs the log for the whole process. Called once, before the first thread is started.
+///
+/// # Errors
+/// A filter that does not parse, a file that does not open, or a second call.
+pub fn install(log: &Log) -> Result<Logging, LogError> {
+    let output = Output::open(log.file.as_deref()).map_err(LogError::File)?;
+    let (subscriber, logging) = subscriber(log, output)?;
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Installed)?;
+    Ok(logging)
+}
+
+/// Says whether a level would be accepted, and if not, why; for `config::prepare`.
+///
+/// # Errors
+/// [`LogError::Filter`] with the reason.
+pub fn check_level(level: &str) -> Result<(), LogError> {
+    filter(level).map(drop)
+}
+
+impl Logging {
+    /// Opens the log file anew after it was rotated. A failure keeps the old file and is logged.
+    pub fn reopen(&self) {
+        if let Err(error) = self.output.reopen() {
+            let path = self.output.path().unwrap_or("stderr".as_ref());
+            tracing::error!(path = %path.display(), %error, "log file not reopened, keeping the old one");
+        }
+    }
+
+    /// Changes the filter, as a reload of the configuration may.
+    ///
+    /// # Errors
+    /// [`LogError::Filter`] if it does not parse; the old filter stays then.
+    pub fn set_level(&self, level: &str) -> Result<(), LogError> {
+        let filter = filter(level)?;
+        let refused = |error: reload::Error| LogError::Filter(error.to_string());
+        self.filter.reload(filter).map_err(refused)
+    }
+}
+
+/// Filter, format and output as one subscriber.
+fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Logging), LogError> {
+    let (filter, handle) = reload::Layer::new(filter(&log.level)?);
+    let lines = fmt::layer().with_writer(output.clone());
+    let lines = match log.format {
+        LogFormat::Text => lines.with_ansi(colour(&output)).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let subscriber = Registry::default().with(filter).with(lines);
+    let logging = Logging {
+        output,
+        filter: handle,
+    };
+    Ok((subscriber, logging))
+}
+
+fn filter(level: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::builder()
+        .parse(level)
+        .map_err(|error| LogError::Filter(error.to_string()))
+}
+
+/// Colours are for terminals, and only where NO_COLOR is not set.
+fn colour(output: &Output) -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    wanted && matches!(output, Output::Stderr) && io::stderr().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn log(format: LogFormat, level: &str, file: &Path) -> Log {
+        Log {
+            level: level.to_owned(),
+            format,
+            file: Some(file.to_owned()),
+            access: None,
+        }
+    }
+
+    /// Runs `act` under the subscriber of `log` and returns what was written.
+    fn written(log: &Log, act: impl FnOnce(&Logging)) -> String {
+        let path = log.file.as_deref().unwrap();
+        let output = Output::open(Some(path)).unwrap();
+        let (subscriber, logging) = subscriber(log, output).unwrap();
+        tracing::subscriber::with_default(subscriber, || act(&logging));
+        fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn text_lines_carry_level_and_fields_and_the_filter_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log(LogFormat::Text, "info", &dir.path().join("log"));
+        let text = written(&log, |_| {
+            tracing::info!(port = 8443, sni = %Escaped::new("a\nb"), "listening");
+            tracing::debug!("not wanted");
+        });
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("INFO"), "{text}");
+        assert!(text.contains(r"port=8443 sni=a\x0ab"), "{text}");
+    }
+
+    #[test]
+    fn json_lines_are_objects_with_the_fields_on_top() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log(LogFormat::Json, "becket=debug", &dir.path().join("log"));
+        let text = written(&log, |_| tracing::debug!(port = 8443, "listening"));
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(line["port"], 8443);
+        assert_eq!(line["message"], "listening");
+        assert_eq!(line["level"], "DEBUG");
+    }
+
+    #[test]
+    fn the_level_changes_while_running_and_a_bad_one_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log(LogFormat::Text, "warn", &dir.path().join("log"));
+        let text = written(&log, |logging| {
+            tracing::info!("first");
+            logging.set_level("info").unwrap();
+            assert!(logging.set_level("becket=loud").is_err());
+            tracing::info!("second");
+        });
+        assert!(!text.contains("first") && text.contains("second"), "{text}");
+    }
+
+    #[test]
+    fn a_reopen_that_fails_is_said_in_the_old_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
+        let log = log(LogFormat::Text, "info", &path);
+        let output = Output::open(Some(&path)).unwrap();
+        let (subscriber, logging) = subscriber(&log, output).unwrap();
+        fs::rename(&path, &moved).unwrap();
+        fs::create_dir(&path).unwrap();
+        tracing::subscriber::with_default(subscriber, || logging.reopen());
+        let text = fs::read_to_string(&moved).unwrap();
+        assert!(text.contains("not reopened"), "{text}");
+    }
+
+    #[test]
+    fn levels_are_checked_before_use() {
+        assert!(check_level("info,becket=debug").is_ok());
+        assert!(check_level("becket=loud").is_err());
+    }
+}

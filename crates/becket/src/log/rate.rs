@@ -1,0 +1,97 @@
+//! A bound on how often one place in the code logs.
+//!
+//! Each call site that a peer can trigger owns a [`RateLimit`]: the first N lines of a second are
+//! written, the rest is counted, and the next line that is written says how many were left out.
+//! Pure: `now` is an argument. One thread owns it, so that workers share no lock for logging what
+//! they suppress.
+
+use std::time::{Duration, Instant};
+
+/// Admits at most N lines per second.
+///
+/// ```
+/// # use becket::log::RateLimit;
+/// # use std::time::{Duration, Instant};
+/// let mut limit = RateLimit::per_second(1);
+/// let start = Instant::now();
+/// assert_eq!(limit.admit(start), Some(0));
+/// assert_eq!(limit.admit(start), None);
+/// assert_eq!(limit.admit(start + Duration::from_secs(1)), Some(1));
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimit {
+    lines_per_second: u32,
+    /// When the running second began; `None` before the first line.
+    window: Option<Instant>,
+    /// Lines admitted in the running second.
+    admitted: u32,
+    /// Lines suppressed since the last one that was admitted.
+    suppressed: u64,
+}
+
+impl RateLimit {
+    /// Makes a limit that starts with an unused second.
+    pub const fn per_second(lines: u32) -> Self {
+        Self {
+            lines_per_second: lines,
+            window: None,
+            admitted: 0,
+            suppressed: 0,
+        }
+    }
+
+    /// Decides about one line: `Some(n)` is to be written and to say that `n` were suppressed
+    /// before it; `None` is to be left out. A `now` earlier than the last one counts as the same
+    /// second.
+    pub fn admit(&mut self, now: Instant) -> Option<u64> {
+        let over = self
+            .window
+            .is_none_or(|start| now.saturating_duration_since(start) >= SECOND);
+        if over {
+            self.window = Some(now);
+            self.admitted = 0;
+        }
+        if self.admitted >= self.lines_per_second {
+            self.suppressed = self.suppressed.saturating_add(1);
+            return None;
+        }
+        self.admitted += 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "any instant will do as a start")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_cut_and_the_next_second_says_how_much_was_left_out() {
+        let mut limit = RateLimit::per_second(3);
+        let start = Instant::now();
+        let admitted = (0..10).filter_map(|_| limit.admit(start)).count();
+        assert_eq!(admitted, 3);
+        let almost = start + Duration::from_millis(999);
+        assert_eq!(limit.admit(almost), None);
+        assert_eq!(limit.admit(start + SECOND), Some(8));
+        assert_eq!(limit.admit(start + SECOND), Some(0));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_neither_panics_nor_opens_the_gate() {
+        let mut limit = RateLimit::per_second(1);
+        let start = Instant::now();
+        assert_eq!(limit.admit(start + SECOND), Some(0));
+        assert_eq!(limit.admit(start), None);
+    }
+
+    #[test]
+    fn a_limit_of_zero_admits_nothing() {
+        let mut limit = RateLimit::per_second(0);
+        let start = Instant::now();
+        assert_eq!(limit.admit(start), None);
+        assert_eq!(limit.admit(start + SECOND), None);
+    }
+}
