@@ -1,1 +1,20 @@
-//! To be described.
+//! Linux socket and process calls made safe.
+//!
+//! This is the only crate of the workspace with `unsafe` in it. Every function takes borrowed or owned descriptors, returns
+//! [`std::io::Result`] and does one thing; what to do about an error is for the caller, which knows the address, the key of the
+//! configuration or the connection it concerns. Calls that `rustix` or `socket2` offer safely are made through them, and `libc`
+//! is used for the rest.
+//!
+//! Linux only. Functions that concern the whole process say whether they must run before threads are started.
+
+pub mod affinity;
+mod cgroup;
+pub mod cpu;
+pub mod fd_passing;
+pub mod identity;
+pub mod memory;
+pub mod notify;
+pub mod privileges;
+pub mod reserve;
+pub mod rlimit;
+pub mod socket;

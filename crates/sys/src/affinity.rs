@@ -1,0 +1,94 @@
+//! Which CPUs this process may use, and a thread's tie to one of them.
+//!
+//! The number of workers follows from two limits that a container sets apart: the affinity mask (cpusets, taskset) and the CPU
+//! quota of the control group. More workers than that only take turns, and a worker that exhausts the quota stalls its
+//! connections until the next period.
+
+use std::io;
+use std::num::NonZeroUsize;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+pub use crate::cgroup::cpu_quota;
+
+/// Lists the CPUs that the calling thread may run on, ascending.
+///
+/// # Errors
+/// `InvalidInput` on a machine with more than 1024 CPUs.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|&cpu| allowed.is_set(cpu))
+        .collect())
+}
+
+/// Ties the calling thread to one CPU, by its number in [`allowed_cpus`]. Threads it starts inherit the tie.
+///
+/// # Errors
+/// `InvalidInput` for a CPU that does not exist or that the process may not use.
+pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    Ok(sched_setaffinity(None, &only)?)
+}
+
+/// Counts the workers that this process can keep busy: the CPUs it may use, or its quota rounded up if that is less.
+///
+/// Falls back to one if neither can be read.
+#[must_use]
+pub fn worker_count() -> NonZeroUsize {
+    let allowed = allowed_cpus().map_or(1, |cpus| cpus.len());
+    workers(allowed, cpu_quota())
+}
+
+fn workers(allowed: usize, quota: Option<f64>) -> NonZeroUsize {
+    // A cast from a float saturates.
+    let paid_for = quota.map_or(usize::MAX, |cpus| cpus.ceil() as usize);
+    NonZeroUsize::new(allowed.min(paid_for)).unwrap_or(NonZeroUsize::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_is_allowed_on_its_cpu_only() {
+        let cpu = *allowed_cpus().unwrap().last().unwrap();
+        let seen = std::thread::spawn(move || {
+            pin_current_thread(cpu).unwrap();
+            allowed_cpus().unwrap()
+        });
+        assert_eq!(seen.join().unwrap(), [cpu]);
+    }
+
+    #[test]
+    fn a_cpu_that_does_not_exist_is_an_error() {
+        assert_eq!(
+            pin_current_thread(usize::MAX).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        assert_eq!(
+            pin_current_thread(CpuSet::MAX_CPU - 1).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+    }
+
+    #[test]
+    fn workers_are_the_smaller_of_affinity_and_rounded_up_quota() {
+        let count = |allowed, quota| workers(allowed, quota).get();
+        assert_eq!(count(8, None), 8);
+        assert_eq!(count(8, Some(2.0)), 2);
+        assert_eq!(count(8, Some(2.01)), 3);
+        assert_eq!(count(8, Some(0.1)), 1);
+        assert_eq!(count(2, Some(64.0)), 2);
+        assert_eq!(count(0, Some(0.0)), 1);
+    }
+
+    #[test]
+    fn this_machine_has_work_for_someone() {
+        assert!(worker_count().get() <= allowed_cpus().unwrap().len());
+    }
+}

@@ -1,0 +1,219 @@
+//! The CPU quota of the control group that this process lives in.
+//!
+//! Version 2 keeps `cpu.max` ("quota period" or "max period") in each group, version 1 `cpu.cfs_quota_us` (-1: none) and
+//! `cpu.cfs_period_us`. A limit of any ancestor binds as well, so every directory from the own group up to the mount point is
+//! read and the smallest quota counts. Where the groups are mounted is read from `mountinfo`, as hybrid set-ups and containers
+//! put them anywhere. Whatever cannot be read is no limit.
+//!
+//! Sources: cgroups(7), proc(5), and the kernel's `Documentation/admin-guide/cgroup-v2.rst`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// Reads how many CPUs' worth of time the process may use, such as 1.5; `None` if that is not limited.
+///
+/// Reads a handful of files under `/proc` and `/sys`: for start-up and reload.
+#[must_use]
+pub fn cpu_quota() -> Option<f64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts
+        .lines()
+        .filter_map(Hierarchy::parse)
+        .filter_map(|hierarchy| hierarchy.quota(&groups))
+        .reduce(f64::min)
+}
+
+/// A mounted hierarchy that can limit CPU time.
+#[derive(Debug, PartialEq)]
+struct Hierarchy {
+    version: Version,
+    /// The group that is visible at the mount point.
+    root: PathBuf,
+    mount_point: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Hierarchy {
+    /// Reads a line of `mountinfo`: `id parent major:minor root mount-point options [tags] - type source super-options`.
+    fn parse(line: &str) -> Option<Self> {
+        let (place, kind) = line.split_once(" - ")?;
+        let mut place = place.split(' ').skip(3);
+        let (root, mount_point) = (unescape(place.next()?), unescape(place.next()?));
+        let mut kind = kind.split(' ');
+        let version = match kind.next()? {
+            "cgroup2" => Version::Two,
+            "cgroup" if kind.nth(1)?.split(',').any(|option| option == "cpu") => Version::One,
+            _ => return None,
+        };
+        Some(Self {
+            version,
+            root,
+            mount_point,
+        })
+    }
+
+    /// Finds the smallest quota from the own group, as `/proc/self/cgroup` names it, up to the mount point.
+    fn quota(&self, groups: &str) -> Option<f64> {
+        let group = own_group(groups, self.version)?;
+        // Outside the root (a bind mount, a namespace's `/..`), the mount point is all that is to be seen.
+        let below = Path::new(group)
+            .strip_prefix(&self.root)
+            .unwrap_or(Path::new(""));
+        let own = self.mount_point.join(below);
+        own.ancestors()
+            .take_while(|directory| directory.starts_with(&self.mount_point))
+            .filter_map(|directory| self.version.quota_of(directory))
+            .reduce(f64::min)
+    }
+}
+
+impl Version {
+    fn quota_of(self, group: &Path) -> Option<f64> {
+        let read = |name: &str| fs::read_to_string(group.join(name)).ok();
+        match self {
+            Self::Two => parse_cpu_max(&read("cpu.max")?),
+            Self::One => parse_cfs(&read("cpu.cfs_quota_us")?, &read("cpu.cfs_period_us")?),
+        }
+    }
+}
+
+/// Picks the path of the own group out of `/proc/self/cgroup`, whose lines are `id:controllers:path`.
+fn own_group(groups: &str, version: Version) -> Option<&str> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let ours = match version {
+            Version::Two => controllers.is_empty(),
+            Version::One => controllers.split(',').any(|name| name == "cpu"),
+        };
+        ours.then_some(path)
+    })
+}
+
+/// Reads `cpu.max`: "150000 100000" is one and a half CPUs, "max 100000" no limit.
+fn parse_cpu_max(text: &str) -> Option<f64> {
+    let (quota, period) = text.trim().split_once(' ')?;
+    parse_cfs(quota, period)
+}
+
+/// Divides a quota by its period, both in microseconds; a quota that is no positive number is none.
+fn parse_cfs(quota: &str, period: &str) -> Option<f64> {
+    let positive = |text: &str| text.trim().parse::<u64>().ok().filter(|&number| number > 0);
+    Some(positive(quota)? as f64 / positive(period)? as f64)
+}
+
+/// Undoes the octal escapes of `mountinfo` (`\040` is a space).
+fn unescape(field: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let escaped = match (first, tail.get(..3)) {
+            (b'\\', Some(digits)) => str::from_utf8(digits)
+                .ok()
+                .and_then(|digits| u8::from_str_radix(digits, 8).ok()),
+            _ => None,
+        };
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() {
+            tail.get(3..).unwrap_or_default()
+        } else {
+            tail
+        };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_max_is_quota_over_period() {
+        assert_eq!(parse_cpu_max("150000 100000\n"), Some(1.5));
+        assert_eq!(parse_cpu_max("max 100000\n"), None);
+        assert_eq!(parse_cpu_max("1000 0"), None);
+        assert_eq!(parse_cpu_max(""), None);
+    }
+
+    #[test]
+    fn a_negative_cfs_quota_is_no_limit() {
+        assert_eq!(parse_cfs("-1\n", "100000\n"), None);
+        assert_eq!(parse_cfs("400000\n", "100000\n"), Some(4.0));
+    }
+
+    #[test]
+    fn the_own_group_is_found_per_version() {
+        let groups =
+            "9:name=systemd:/x\n3:cpuset:/c\n2:cpu,cpuacct:/docker/a:b\n0::/user.slice/y\n";
+        assert_eq!(own_group(groups, Version::One), Some("/docker/a:b"));
+        assert_eq!(own_group(groups, Version::Two), Some("/user.slice/y"));
+        assert_eq!(own_group("3:cpuset:/c\n", Version::One), None);
+    }
+
+    #[test]
+    fn mountinfo_lines_name_version_root_and_place() {
+        let two = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+        let hierarchy = Hierarchy::parse(two).unwrap();
+        assert_eq!(hierarchy.version, Version::Two);
+        assert_eq!(hierarchy.mount_point, Path::new("/sys/fs/cgroup"));
+        let one = r"31 23 0:27 /docker/1 /mnt/my\040groups rw - cgroup cgroup rw,cpuacct,cpu";
+        let hierarchy = Hierarchy::parse(one).unwrap();
+        assert_eq!(hierarchy.version, Version::One);
+        assert_eq!(hierarchy.root, Path::new("/docker/1"));
+        assert_eq!(hierarchy.mount_point, Path::new("/mnt/my groups"));
+        assert_eq!(
+            Hierarchy::parse("32 23 0:28 / /x rw - cgroup cgroup rw,cpuset"),
+            None
+        );
+        assert_eq!(
+            Hierarchy::parse("33 23 0:28 / /tmp rw - tmpfs tmpfs rw"),
+            None
+        );
+        assert_eq!(Hierarchy::parse("nonsense"), None);
+    }
+
+    #[test]
+    fn the_smallest_quota_of_all_ancestors_counts() {
+        let mount = tempfile::tempdir().unwrap();
+        let own = mount.path().join("a/b");
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join("cpu.max"), "max 100000\n").unwrap();
+        fs::write(mount.path().join("a/cpu.max"), "200000 100000\n").unwrap();
+        fs::write(mount.path().join("cpu.max"), "300000 100000\n").unwrap();
+        let hierarchy = Hierarchy {
+            version: Version::Two,
+            root: "/".into(),
+            mount_point: mount.path().to_path_buf(),
+        };
+        assert_eq!(hierarchy.quota("0::/a/b\n"), Some(2.0));
+        assert_eq!(hierarchy.quota("0::/\n"), Some(3.0));
+        assert_eq!(hierarchy.quota("0::/../elsewhere\n"), Some(3.0));
+    }
+
+    #[test]
+    fn a_container_sees_its_own_group_at_the_mount_point() {
+        let mount = tempfile::tempdir().unwrap();
+        fs::write(mount.path().join("cpu.cfs_quota_us"), "50000\n").unwrap();
+        fs::write(mount.path().join("cpu.cfs_period_us"), "100000\n").unwrap();
+        let hierarchy = Hierarchy {
+            version: Version::One,
+            root: "/docker/1".into(),
+            mount_point: mount.path().to_path_buf(),
+        };
+        assert_eq!(hierarchy.quota("4:cpu:/docker/1\n"), Some(0.5));
+    }
+
+    #[test]
+    fn escapes_that_are_none_stay() {
+        assert_eq!(unescape(r"\\x\04"), Path::new(r"\\x\04"));
+        assert_eq!(unescape(r"a\134b"), Path::new(r"a\b"));
+    }
+}

@@ -1,0 +1,102 @@
+//! CPU time: what a thread, this process or another one has used so far.
+//!
+//! The difference of two readings is the cost of what lies between; on a shared machine it is the figure that repeats. The
+//! clocks count nanoseconds; `/proc` of another process counts ticks of 10 ms. Source: clock_gettime(2), proc(5).
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use rustix::param::clock_ticks_per_second;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Reads the CPU time of this process, user and system, all threads. One system call.
+#[must_use]
+pub fn process_time() -> Duration {
+    read(ClockId::ProcessCPUTime)
+}
+
+/// Reads the CPU time of the calling thread, user and system. One system call.
+#[must_use]
+pub fn thread_time() -> Duration {
+    read(ClockId::ThreadCPUTime)
+}
+
+/// Reads the CPU time of another process, user and system, all its threads but not its children; in steps of 10 ms.
+///
+/// # Errors
+/// `NotFound` if there is no such process; `InvalidData` if the kernel's line is not understood.
+pub fn time_of(pid: u32) -> io::Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    parse_stat(&stat, clock_ticks_per_second()).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+fn read(clock: ClockId) -> Duration {
+    // These clocks start at zero and only grow.
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
+/// Adds up fields 14 and 15 (utime, stime) of a line of `/proc/PID/stat`, which are in ticks.
+fn parse_stat(stat: &str, ticks_per_second: u64) -> Option<Duration> {
+    // Field 2 is the name in parentheses, which may hold spaces and parentheses itself.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut ticks = fields.split(' ').skip(11).map(str::parse::<u64>);
+    let ticks = ticks.next()?.ok()?.checked_add(ticks.next()?.ok()?)?;
+    let seconds = ticks.checked_div(ticks_per_second)?;
+    // The remainder is less than a second, so the product fits.
+    let nanoseconds = (ticks % ticks_per_second).checked_mul(1_000_000_000)? / ticks_per_second;
+    Some(Duration::from_secs(seconds) + Duration::from_nanos(nanoseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_and_system_ticks_add_up() {
+        let stat =
+            "42 (nginx: (w) 1) S 1 42 42 0 -1 4194624 100 0 0 0 1234 66 7 8 20 0 1 0 500 1000 20";
+        assert_eq!(parse_stat(stat, 100), Some(Duration::from_secs(13)));
+        assert_eq!(parse_stat(stat, 1000), Some(Duration::from_millis(1300)));
+    }
+
+    #[test]
+    fn a_line_that_is_not_understood_is_none() {
+        assert_eq!(parse_stat("", 100), None);
+        assert_eq!(parse_stat("42 (x) S 1 2 3", 100), None);
+        assert_eq!(
+            parse_stat("42 (x) S 1 42 42 0 -1 4 100 0 0 0 a 66 7", 100),
+            None
+        );
+        assert_eq!(
+            parse_stat("42 (x) S 1 42 42 0 -1 4 100 0 0 0 1 66 7", 0),
+            None
+        );
+    }
+
+    #[test]
+    fn work_shows_on_both_clocks() {
+        let (process, thread) = (process_time(), thread_time());
+        while thread_time() - thread < Duration::from_millis(2) {}
+        assert!(process_time() - process >= Duration::from_millis(2));
+    }
+
+    #[test]
+    fn another_look_at_this_process_agrees_within_some_ticks() {
+        let by_clock = process_time();
+        let by_ticks = time_of(std::process::id()).unwrap();
+        assert!(
+            by_ticks.abs_diff(by_clock) < Duration::from_secs(1),
+            "{by_ticks:?} and {by_clock:?}"
+        );
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_is_not_found() {
+        // Above the greatest pid that Linux gives out, 2^22.
+        assert_eq!(
+            time_of(1 << 30).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+}

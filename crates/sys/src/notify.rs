@@ -1,0 +1,208 @@
+//! Telling the service manager how we are.
+//!
+//! The protocol is that of sd_notify(3): datagrams of `KEY=value` lines to the Unix socket named in `NOTIFY_SOCKET`, a path or,
+//! after `@`, an abstract name. A manager that does not listen is no reason to stop: the caller logs the error and goes on.
+//! When to say what is decided in the terminator's server module.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// What there is to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice<'a> {
+    /// Start-up or a reload is finished.
+    Ready,
+    /// A reload has begun; [`Notice::Ready`] ends it. Sent with the monotonic time, as `Type=notify-reload` asks.
+    Reloading,
+    /// The drain has begun.
+    Stopping,
+    /// A line for people, shown by `systemctl status`. Control characters become spaces.
+    Status(&'a str),
+    /// A sign of life.
+    Watchdog,
+}
+
+/// The way to the service manager.
+#[derive(Debug)]
+pub struct Notifier {
+    socket: UnixDatagram,
+    address: SocketAddr,
+    watchdog: Option<Duration>,
+}
+
+impl Notifier {
+    /// Finds the service manager through the environment; `None` if there is none that wants to know.
+    ///
+    /// # Errors
+    /// `Unsupported` for an address that is neither a path nor abstract; `InvalidInput` for one that is too long.
+    pub fn from_env() -> io::Result<Option<Self>> {
+        let Some(address) = env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty())
+        else {
+            return Ok(None);
+        };
+        let [interval, pid] = ["WATCHDOG_USEC", "WATCHDOG_PID"].map(|name| env::var(name).ok());
+        let mut notifier = Self::new(&address)?;
+        notifier.watchdog = parse_watchdog(interval.as_deref(), pid.as_deref(), std::process::id());
+        Ok(Some(notifier))
+    }
+
+    fn new(address: &OsStr) -> io::Result<Self> {
+        let address = match address.as_bytes() {
+            [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+            [b'/', ..] => SocketAddr::from_pathname(address)?,
+            _ => {
+                let message =
+                    format!("NOTIFY_SOCKET is {address:?}, neither a path nor an abstract name");
+                return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+            }
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket,
+            address,
+            watchdog: None,
+        })
+    }
+
+    /// Sends notices in one datagram, without waiting.
+    ///
+    /// # Errors
+    /// What sendto(2) returns: `WouldBlock` if the manager does not keep up, `NotFound` or `ConnectionRefused` if it is gone.
+    pub fn send(&self, notices: &[Notice<'_>]) -> io::Result<()> {
+        // This clock starts at boot, so it is not negative.
+        let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+        self.socket
+            .send_to_addr(message(notices, now).as_bytes(), &self.address)
+            .map(drop)
+    }
+
+    /// Returns within which time the manager wants each [`Notice::Watchdog`]; send at half of it. `None` if it does not watch.
+    #[must_use]
+    pub fn watchdog_interval(&self) -> Option<Duration> {
+        self.watchdog
+    }
+}
+
+fn message(notices: &[Notice<'_>], now: Duration) -> String {
+    let mut text = String::new();
+    for notice in notices {
+        match notice {
+            Notice::Ready => text.push_str("READY=1"),
+            Notice::Reloading => {
+                text.push_str("RELOADING=1\nMONOTONIC_USEC=");
+                write!(text, "{}", now.as_micros()).unwrap_or_default();
+            }
+            Notice::Stopping => text.push_str("STOPPING=1"),
+            Notice::Status(status) => {
+                text.push_str("STATUS=");
+                text.extend(status.chars().map(|c| if c.is_control() { ' ' } else { c }));
+            }
+            Notice::Watchdog => text.push_str("WATCHDOG=1"),
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Reads the interval in microseconds; without a process number it is meant for whoever sees it.
+fn parse_watchdog(interval: Option<&str>, pid: Option<&str>, own_pid: u32) -> Option<Duration> {
+    if pid.is_some_and(|pid| pid.parse() != Ok(own_pid)) {
+        return None;
+    }
+    let microseconds = interval?.parse().ok().filter(|&interval| interval > 0)?;
+    Some(Duration::from_micros(microseconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(socket: &UnixDatagram) -> String {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn notices_are_lines() {
+        let notices = [
+            Notice::Ready,
+            Notice::Status("3 listeners"),
+            Notice::Watchdog,
+            Notice::Stopping,
+        ];
+        assert_eq!(
+            message(&notices, Duration::ZERO),
+            "READY=1\nSTATUS=3 listeners\nWATCHDOG=1\nSTOPPING=1\n"
+        );
+    }
+
+    #[test]
+    fn a_reload_carries_the_time_in_microseconds() {
+        let now = Duration::from_millis(1234);
+        assert_eq!(
+            message(&[Notice::Reloading], now),
+            "RELOADING=1\nMONOTONIC_USEC=1234000\n"
+        );
+    }
+
+    #[test]
+    fn a_status_cannot_smuggle_in_another_line() {
+        assert_eq!(
+            message(&[Notice::Status("a\nREADY=1")], Duration::ZERO),
+            "STATUS=a READY=1\n"
+        );
+    }
+
+    #[test]
+    fn a_socket_with_a_path_is_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let notifier = Notifier::new(path.as_os_str()).unwrap();
+        notifier.send(&[Notice::Ready]).unwrap();
+        assert_eq!(receive(&manager), "READY=1\n");
+        drop(manager);
+        assert_eq!(
+            notifier.send(&[Notice::Ready]).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+    }
+
+    #[test]
+    fn an_abstract_socket_is_told() {
+        let name = format!("becket-sys-notify-{}", std::process::id());
+        let manager =
+            UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        Notifier::new(OsStr::new(&format!("@{name}")))
+            .unwrap()
+            .send(&[Notice::Stopping])
+            .unwrap();
+        assert_eq!(receive(&manager), "STOPPING=1\n");
+    }
+
+    #[test]
+    fn other_addresses_are_not_supported() {
+        let error = Notifier::new(OsStr::new("vsock:2:1234")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn the_watchdog_is_for_the_process_it_names() {
+        let interval = Some(Duration::from_secs(30));
+        assert_eq!(parse_watchdog(Some("30000000"), Some("42"), 42), interval);
+        assert_eq!(parse_watchdog(Some("30000000"), None, 42), interval);
+        assert_eq!(parse_watchdog(Some("30000000"), Some("43"), 42), None);
+        assert_eq!(parse_watchdog(Some("0"), None, 42), None);
+        assert_eq!(parse_watchdog(None, Some("42"), 42), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! Resource limits: enough descriptors, no core dumps.
+//!
+//! A connection takes two descriptors, so the soft limit of 1024 that most systems hand out is soon met. Core dumps would write
+//! private keys and session secrets to disk. Source: setrlimit(2), prctl(2), core(5).
+
+use std::io;
+
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
+
+/// Raises the number of descriptors that the process may have open to `wanted`, and returns what it then is.
+///
+/// Never lowers it. The hard limit is raised too if that is needed and permitted (`CAP_SYS_RESOURCE`), up to `fs.nr_open`.
+///
+/// # Errors
+/// `PermissionDenied`, with a message that names the number wanted and the hard limit; the limits are then unchanged.
+pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
+    // No number stands for no limit.
+    let limit = getrlimit(Resource::Nofile);
+    let soft = limit.current.unwrap_or(u64::MAX);
+    if soft >= wanted {
+        return Ok(soft);
+    }
+    let hard = limit.maximum.unwrap_or(u64::MAX);
+    let raised = Rlimit {
+        current: Some(wanted),
+        maximum: limit.maximum.map(|hard| hard.max(wanted)),
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => Ok(wanted),
+        Err(error) => {
+            let error = io::Error::from(error);
+            Err(io::Error::new(
+                error.kind(),
+                format!(
+                    "{wanted} open files are needed, but the hard limit (RLIMIT_NOFILE) is {hard}: {error}"
+                ),
+            ))
+        }
+    }
+}
+
+/// Keeps the memory of this process from being written to disk or read by a debugger of the same user.
+///
+/// Sets `RLIMIT_CORE` to 0, which children inherit, and clears the dumpable flag, as the limit does not bind a core pattern that
+/// pipes. The files in `/proc/self` then belong to root; the process itself can still read them.
+///
+/// # Errors
+/// What setrlimit(2) or prctl(2) return; neither refuses this.
+pub fn forbid_core_dumps() -> io::Result<()> {
+    setrlimit(
+        Resource::Core,
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    )?;
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_suffices_is_left_and_returned() {
+        let soft = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        assert_eq!(raise_open_files(1).unwrap(), soft);
+    }
+
+    #[test]
+    fn more_than_the_kernel_can_give_is_refused_with_the_hard_limit() {
+        let before = getrlimit(Resource::Nofile);
+        if before.current.is_none() {
+            println!("skipped: no limit on open files");
+            return;
+        }
+        // Beyond the greatest value that fs.nr_open can have.
+        let error = raise_open_files(1 << 40).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        let message = error.to_string();
+        assert!(message.contains("1099511627776"), "{message}");
+        assert!(
+            message.contains(&before.maximum.unwrap_or(u64::MAX).to_string()),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,433 @@
+//! Listening sockets: made with all their options, probed for a rival, retired without resetting anybody.
+//!
+//! Linux copies the options of a listening socket to every socket accepted from it, so `TCP_NODELAY`, keep-alive and buffer
+//! sizes are set here once and cost no system call per connection.
+//!
+//! `SO_REUSEPORT` lets each worker have its own accept queue, at two prices. Binding succeeds beside a foreign process of the
+//! same user: [`probe`] finds that out. Closing one listener resets what is queued on it: [`refuse_new`] stops the queue from
+//! growing, so that the owner can accept until it is empty and then close.
+//!
+//! Which addresses, when and by whom, is the business of the terminator's own listener module.
+//! Source: socket(7), tcp(7), and the kernel's `Documentation/networking/filter.rst`.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, TcpKeepalive, Type};
+
+use super::set_int;
+
+/// How a listening socket, and with it every socket accepted from it, behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Shares the address among all sockets that set this (`SO_REUSEPORT`), one per worker. All must belong to one user.
+    pub reuse_port: bool,
+    /// Connections that may wait to be accepted. The kernel cuts it to `net.core.somaxconn`.
+    pub backlog: u32,
+    /// Completes the accept only when the client has sent data, or after this long (`TCP_DEFER_ACCEPT`); whole seconds, rounded
+    /// up by the kernel to the next step of its retransmission back-off.
+    pub defer_accept: Option<Duration>,
+    /// Accepts data in the SYN (`TCP_FASTOPEN`), with at most this many such connections pending.
+    pub fast_open: Option<u32>,
+    /// Probes idle connections for a dead client.
+    pub keepalive: Option<Keepalive>,
+    /// Bytes of `SO_SNDBUF`, which the kernel doubles for its own book-keeping. Setting it ends automatic tuning.
+    pub send_buffer: Option<usize>,
+    /// Bytes of `SO_RCVBUF`, which the kernel doubles for its own book-keeping. Setting it ends automatic tuning.
+    pub receive_buffer: Option<usize>,
+    /// Keeps a listener on an IPv6 address from taking IPv4 connections as well.
+    pub v6_only: bool,
+    /// Sends small segments at once (`TCP_NODELAY`): a handshake is a series of them.
+    pub no_delay: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            reuse_port: true,
+            backlog: DEFAULT_BACKLOG,
+            defer_accept: None,
+            fast_open: None,
+            keepalive: None,
+            send_buffer: None,
+            receive_buffer: None,
+            v6_only: true,
+            no_delay: true,
+        }
+    }
+}
+
+/// When TCP asks a silent peer whether it still exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Silence before the first probe; whole seconds, 1 to 32767.
+    pub time: Duration,
+    /// Time between probes; whole seconds, 1 to 32767.
+    pub interval: Duration,
+    /// Unanswered probes after which the connection is dead; 1 to 127.
+    pub count: u32,
+}
+
+/// Opens a listening socket: non-blocking, close-on-exec, with `SO_REUSEADDR`.
+///
+/// # Errors
+/// `AddrInUse` if another socket that does not share the address listens on it; `PermissionDenied` for a low port without
+/// `CAP_NET_BIND_SERVICE`; `AddrNotAvailable` for an address that no interface has; whatever the kernel says of an option out
+/// of its range.
+pub fn listen(address: SocketAddr, options: &ListenOptions) -> io::Result<TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking(),
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    if options.reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    if address.is_ipv6() {
+        socket.set_only_v6(options.v6_only)?;
+    }
+    // The window scale is settled in the SYN-ACK, so buffer sizes come before listen().
+    if let Some(bytes) = options.send_buffer {
+        socket.set_send_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.receive_buffer {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    socket.set_tcp_nodelay(options.no_delay)?;
+    if let Some(keepalive) = &options.keepalive {
+        let parameters = TcpKeepalive::new()
+            .with_time(keepalive.time)
+            .with_interval(keepalive.interval)
+            .with_retries(keepalive.count);
+        socket.set_tcp_keepalive(&parameters)?;
+    }
+    if let Some(patience) = options.defer_accept {
+        let seconds = patience
+            .as_secs()
+            .saturating_add(u64::from(patience.subsec_nanos() > 0));
+        set_int(
+            socket.as_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            clamp(seconds),
+        )?;
+    }
+    if let Some(pending) = options.fast_open {
+        set_int(
+            socket.as_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_FASTOPEN,
+            clamp(pending.into()),
+        )?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(clamp(options.backlog.into()))?;
+    Ok(socket.into())
+}
+
+/// Finds out whether something already serves `address`, be it another becket whose sockets share it.
+///
+/// Binds and listens once without `SO_REUSEPORT` and closes at once. Connections left in TIME_WAIT do not count. A client that
+/// connects within these microseconds is reset: probe before the address is announced. The answer can be stale when it arrives.
+///
+/// # Errors
+/// `AddrInUse` if the address is served; otherwise as [`listen`].
+pub fn probe(address: SocketAddr) -> io::Result<()> {
+    let options = ListenOptions {
+        reuse_port: false,
+        backlog: 1,
+        ..ListenOptions::default()
+    };
+    listen(address, &options).map(drop)
+}
+
+/// Makes a listening socket deaf to new connections, so that it can be emptied by accepting and then closed without a reset.
+///
+/// Attaches a socket filter that drops segments with SYN but without ACK and lets all else pass: connections that wait in the
+/// queue stay, and handshakes under way complete. A client that comes later is not refused; it retries its SYN (after 1 s,
+/// 3 s, 7 s) and finds another socket of the address, or a reset when there is none.
+///
+/// Under `defer_accept`, a client that has sent nothing yet is not in the queue, although it believes to be connected: it
+/// is still accepted when it sends in time, and reset if the listener is closed before. Sockets accepted from handshakes that
+/// complete later carry the filter too; it costs them a few instructions a segment and drops nothing of theirs.
+///
+/// # Errors
+/// What `SO_ATTACH_FILTER` returns: `ENOMEM` beyond `net.core.optmem_max`, `EPERM` on a socket whose filter is locked.
+pub fn refuse_new(listener: impl AsFd) -> io::Result<()> {
+    SockRef::from(&listener).attach_filter(&DROP_SYN)
+}
+
+/// Saturates at what the kernel's `int` holds.
+fn clamp(value: u64) -> libc::c_int {
+    libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX)
+}
+
+/// What `net.core.somaxconn`, which cuts it, is since Linux 5.4 unless somebody changed it.
+const DEFAULT_BACKLOG: u32 = 4096;
+
+/// Offset of the flags in the TCP header, where a filter on a TCP socket sees its packet begin.
+const TCP_FLAGS: u32 = 13;
+/// The flags SYN and ACK (RFC 9293, section 3.1).
+const SYN: u32 = 0x02;
+const SYN_ACK: u32 = 0x12;
+
+/// `if (flags & (SYN|ACK)) == SYN { drop } else { pass whole }`.
+const DROP_SYN: [SockFilter; 5] = [
+    SockFilter::new(
+        (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16,
+        0,
+        0,
+        TCP_FLAGS,
+    ),
+    SockFilter::new(
+        (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16,
+        0,
+        0,
+        SYN_ACK,
+    ),
+    SockFilter::new(
+        (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        0,
+        1,
+        SYN,
+    ),
+    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
+    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+    fn ready(fd: impl AsFd, flags: PollFlags, patience: Duration) -> bool {
+        let timeout = Timespec::try_from(patience).unwrap();
+        poll(&mut [PollFd::new(&fd, flags)], Some(&timeout)).unwrap() == 1
+    }
+
+    fn accept(listener: &TcpListener) -> TcpStream {
+        assert!(
+            ready(listener, PollFlags::IN, Duration::from_secs(10)),
+            "nothing to accept"
+        );
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream
+    }
+
+    fn exchange(a: &mut TcpStream, b: &mut TcpStream) {
+        let mut byte = [0];
+        a.write_all(b"x").unwrap();
+        b.read_exact(&mut byte).unwrap();
+        b.write_all(b"y").unwrap();
+        a.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"y");
+    }
+
+    #[test]
+    fn accepted_sockets_inherit_the_listeners_options() {
+        let keepalive = Keepalive {
+            time: Duration::from_secs(77),
+            interval: Duration::from_secs(7),
+            count: 3,
+        };
+        let options = ListenOptions {
+            keepalive: Some(keepalive),
+            receive_buffer: Some(50_000),
+            ..ListenOptions::default()
+        };
+        let listener = listen(LOOPBACK, &options).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = accept(&listener);
+        let accepted = SockRef::from(&accepted);
+        assert!(accepted.tcp_nodelay().unwrap());
+        assert!(accepted.keepalive().unwrap());
+        assert_eq!(accepted.tcp_keepalive_time().unwrap(), keepalive.time);
+        assert_eq!(
+            accepted.tcp_keepalive_interval().unwrap(),
+            keepalive.interval
+        );
+        assert_eq!(accepted.tcp_keepalive_retries().unwrap(), keepalive.count);
+        assert_eq!(accepted.recv_buffer_size().unwrap(), 100_000);
+    }
+
+    #[test]
+    fn options_that_are_off_are_off_on_accepted_sockets() {
+        let listener = listen(
+            LOOPBACK,
+            &ListenOptions {
+                no_delay: false,
+                ..ListenOptions::default()
+            },
+        )
+        .unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = accept(&listener);
+        assert!(!SockRef::from(&accepted).tcp_nodelay().unwrap());
+        assert!(!SockRef::from(&accepted).keepalive().unwrap());
+    }
+
+    #[test]
+    fn a_listener_neither_blocks_nor_survives_exec() {
+        let listener = listen(LOOPBACK, &ListenOptions::default()).unwrap();
+        assert_eq!(
+            listener.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        let flags = rustix::io::fcntl_getfd(&listener).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    }
+
+    #[test]
+    fn two_listeners_share_an_address_only_if_both_say_so() {
+        let first = listen(LOOPBACK, &ListenOptions::default()).unwrap();
+        let address = first.local_addr().unwrap();
+        let _second = listen(address, &ListenOptions::default()).unwrap();
+        let alone = ListenOptions {
+            reuse_port: false,
+            ..ListenOptions::default()
+        };
+        assert_eq!(
+            listen(address, &alone).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
+    }
+
+    #[test]
+    fn a_probe_finds_a_listener_that_shares_its_address() {
+        let listener = listen(LOOPBACK, &ListenOptions::default()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let error = probe(address).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EADDRINUSE));
+        let everywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port()));
+        assert_eq!(
+            probe(everywhere).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
+        drop(listener);
+        probe(address).unwrap();
+    }
+
+    #[test]
+    fn a_probe_does_not_mind_connections_in_time_wait() {
+        let listener = listen(LOOPBACK, &ListenOptions::default()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        // Who closes first keeps TIME_WAIT: here the server's side.
+        drop(accept(&listener));
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        drop((client, listener));
+        probe(address).unwrap();
+    }
+
+    #[test]
+    fn a_v6_listener_leaves_v4_alone_unless_told() {
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let Ok(listener) = listen(any, &ListenOptions::default()) else {
+            println!("skipped: no IPv6");
+            return;
+        };
+        assert!(SockRef::from(&listener).only_v6().unwrap());
+        let listener = listen(
+            any,
+            &ListenOptions {
+                v6_only: false,
+                ..ListenOptions::default()
+            },
+        )
+        .unwrap();
+        let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port()));
+        let _client = TcpStream::connect(v4).unwrap();
+        accept(&listener);
+    }
+
+    #[test]
+    fn a_deferred_accept_waits_for_the_first_byte() {
+        let options = ListenOptions {
+            defer_accept: Some(Duration::from_millis(9500)),
+            ..ListenOptions::default()
+        };
+        let listener = listen(LOOPBACK, &options).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(
+            listener.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        client.write_all(b"x").unwrap();
+        let mut byte = [0];
+        accept(&listener).read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+    }
+
+    #[test]
+    fn fast_open_is_accepted_by_the_kernel() {
+        let listener = listen(
+            LOOPBACK,
+            &ListenOptions {
+                fast_open: Some(64),
+                ..ListenOptions::default()
+            },
+        )
+        .unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        accept(&listener);
+    }
+
+    #[test]
+    fn a_deaf_listener_keeps_its_queue_and_takes_nobody_new() {
+        let listener = listen(LOOPBACK, &ListenOptions::default()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut early = TcpStream::connect(address).unwrap();
+        let mut early_accepted = accept(&listener);
+        let mut queued: Vec<_> = (0..3)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+
+        refuse_new(&listener).unwrap();
+
+        let late = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
+        let outcome = late.connect(&address.into()).unwrap_err();
+        assert_eq!(outcome.raw_os_error(), Some(libc::EINPROGRESS));
+        assert!(
+            !ready(&late, PollFlags::OUT, Duration::from_millis(200)),
+            "a new connection went through"
+        );
+
+        exchange(&mut early, &mut early_accepted);
+        let mut accepted: Vec<_> = queued.iter().map(|_| accept(&listener)).collect();
+        assert_eq!(
+            listener.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        drop(listener);
+        for (client, server) in queued.iter_mut().zip(&mut accepted) {
+            exchange(client, server);
+        }
+        exchange(&mut early, &mut early_accepted);
+    }
+
+    #[test]
+    fn a_deaf_listener_still_takes_a_deferred_client_that_speaks() {
+        let options = ListenOptions {
+            defer_accept: Some(Duration::from_secs(10)),
+            ..ListenOptions::default()
+        };
+        let listener = listen(LOOPBACK, &options).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        refuse_new(&listener).unwrap();
+        client.write_all(b"x").unwrap();
+        let mut server = accept(&listener);
+        server.read_exact(&mut [0]).unwrap();
+        // The accepted socket carries the filter, too.
+        exchange(&mut client, &mut server);
+    }
+}

@@ -1,0 +1,40 @@
+//! TCP sockets: the options that matter to a terminator.
+//!
+//! `listener` makes, probes and retires listening sockets; `stream` holds what a connection needs and `std` or `mio` lack.
+//! Everything is non-blocking and close-on-exec from birth. Sockets belong to the caller: functions borrow them.
+
+mod listener;
+mod stream;
+
+pub use listener::{Keepalive, ListenOptions, listen, probe, refuse_new};
+pub use stream::{
+    bind_no_port, client_gone, original_address, pending_error, reset_on_close, set_quick_ack,
+    unsent,
+};
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Sets a socket option of type `int` that neither `rustix` nor `socket2` offers.
+fn set_int(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the descriptor is borrowed, hence open; the pointer and length describe `value`, which the kernel only reads.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,271 @@
+//! What a connection asks of its socket and neither `std` nor `mio` offers.
+//!
+//! Each function is one system call on a borrowed socket and never blocks. Local and peer address are not here, as `std` has
+//! them. Sources: tcp(7), ip(7), socket(7), poll(2).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use socket2::SockRef;
+
+use super::set_int;
+
+/// Acknowledges what has arrived at once instead of waiting for data to ride on (`TCP_QUICKACK`).
+///
+/// Not lasting: the kernel returns to delayed acknowledgements when it sees fit.
+///
+/// # Errors
+/// What setsockopt(2) returns; on an open TCP socket, nothing.
+pub fn set_quick_ack(socket: impl AsFd) -> io::Result<()> {
+    SockRef::from(&socket).set_tcp_quickack(true)
+}
+
+/// Makes close() discard what is unsent and send RST (`SO_LINGER` with 0 s), leaving no TIME_WAIT.
+///
+/// # Errors
+/// What setsockopt(2) returns; on an open socket, nothing.
+pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
+    SockRef::from(&socket).set_linger(Some(Duration::ZERO))
+}
+
+/// Takes the error that waits on the socket (`SO_ERROR`): how a non-blocking connect ended, or why the peer is gone.
+///
+/// The kernel forgets it with this call.
+///
+/// # Errors
+/// What getsockopt(2) itself returns; the pending error is the `Ok(Some(_))`.
+pub fn pending_error(socket: impl AsFd) -> io::Result<Option<io::Error>> {
+    SockRef::from(&socket).take_error()
+}
+
+/// Counts the bytes written to the socket that the peer has not acknowledged (`SIOCOUTQ`), sent or not.
+///
+/// A FIN counts as one byte until it is acknowledged.
+///
+/// # Errors
+/// `InvalidInput` on a listening socket.
+pub fn unsent(socket: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is borrowed, hence open; SIOCOUTQ (the same number as TIOCOUTQ) writes one int.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// Tells whether the peer has ended its side, by FIN or by RST, as far as is known here.
+///
+/// A look worth its price before an expensive step such as signing, for a queue of handshakes whose clients gave up. It is one
+/// poll(2) without waiting. Compared with a peek at the receive queue it sees an end that lies behind unread data, and it leaves a pending
+/// error where it is. A half-close counts: before the handshake is done it can only mean that the client has gone;
+/// afterwards it may be a client that still reads.
+///
+/// # Errors
+/// `OutOfMemory`, from poll(2).
+pub fn client_gone(socket: impl AsFd) -> io::Result<bool> {
+    let mut look = [PollFd::new(&socket, PollFlags::RDHUP)];
+    match poll(
+        &mut look,
+        Some(&Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        }),
+    ) {
+        Ok(_) => {}
+        // Nothing was learnt; the next read tells.
+        Err(rustix::io::Errno::INTR) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    Ok(look.iter().any(|seen| seen.revents().intersects(ended)))
+}
+
+/// Gives a socket that is about to connect its source address, and leaves the port to connect().
+///
+/// With `IP_BIND_ADDRESS_NO_PORT` the port is chosen when the destination is known, so that one source address has all its
+/// ephemeral ports for *each* destination, instead of for all together.
+///
+/// # Errors
+/// `AddrNotAvailable` for an address that no interface has; `InvalidInput` for one of the other family or if the socket is
+/// already bound.
+pub fn bind_no_port(socket: impl AsFd, source: IpAddr) -> io::Result<()> {
+    // The kernel takes the option at this level for IPv6 sockets as well.
+    set_int(
+        socket.as_fd(),
+        libc::IPPROTO_IP,
+        libc::IP_BIND_ADDRESS_NO_PORT,
+        1,
+    )?;
+    SockRef::from(&socket).bind(&SocketAddr::new(source, 0).into())
+}
+
+/// Reads the destination that the client dialled before a netfilter REDIRECT or DNAT rule changed it (`SO_ORIGINAL_DST`).
+///
+/// # Errors
+/// `NotFound` (ENOENT) for a connection that no rule has touched; `ENOPROTOOPT` where the kernel has no connection tracking.
+pub fn original_address(socket: impl AsFd) -> io::Result<SocketAddr> {
+    let socket = SockRef::from(&socket);
+    let address = match socket.local_addr()?.is_ipv6() {
+        true => socket.original_dst_v6()?,
+        false => socket.original_dst_v4()?,
+    };
+    address
+        .as_socket()
+        .ok_or_else(|| io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        (client, server)
+    }
+
+    fn wait(fd: impl AsFd, flags: PollFlags) {
+        let timeout = Timespec {
+            tv_sec: 10,
+            tv_nsec: 0,
+        };
+        assert_eq!(
+            poll(&mut [PollFd::new(&fd, flags)], Some(&timeout)).unwrap(),
+            1
+        );
+    }
+
+    #[test]
+    fn quick_ack_is_switched_on() {
+        let (client, _server) = pair();
+        SockRef::from(&client).set_tcp_quickack(false).unwrap();
+        set_quick_ack(&client).unwrap();
+        assert!(SockRef::from(&client).tcp_quickack().unwrap());
+    }
+
+    #[test]
+    fn closing_a_socket_marked_for_reset_resets() {
+        let (client, mut server) = pair();
+        reset_on_close(&client).unwrap();
+        drop(client);
+        let error = server.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn the_pending_error_says_why_a_connect_failed_and_is_told_once() {
+        // Bound but not listening: the port is nobody else's and refuses.
+        let closed = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        closed
+            .bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())
+            .unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
+        let started = socket.connect(&closed.local_addr().unwrap()).unwrap_err();
+        assert_eq!(started.raw_os_error(), Some(libc::EINPROGRESS));
+        wait(&socket, PollFlags::OUT);
+        let error = pending_error(&socket).unwrap().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(pending_error(&socket).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_live_connection_has_no_pending_error() {
+        let (client, _server) = pair();
+        assert!(pending_error(&client).unwrap().is_none());
+    }
+
+    #[test]
+    fn unsent_counts_what_the_peer_has_no_room_for() {
+        let (mut client, _server) = pair();
+        assert_eq!(unsent(&client).unwrap(), 0);
+        client.set_nonblocking(true).unwrap();
+        while client.write(&[0; 65536]).is_ok() {}
+        assert!(unsent(&client).unwrap() > 0);
+    }
+
+    #[test]
+    fn a_quiet_or_talking_client_is_not_gone() {
+        let (mut client, server) = pair();
+        assert!(!client_gone(&server).unwrap());
+        client.write_all(b"x").unwrap();
+        wait(&server, PollFlags::IN);
+        assert!(!client_gone(&server).unwrap());
+    }
+
+    #[test]
+    fn a_client_that_closed_behind_its_data_is_gone() {
+        let (mut client, mut server) = pair();
+        client.write_all(b"x").unwrap();
+        drop(client);
+        wait(&server, PollFlags::RDHUP);
+        assert!(client_gone(&server).unwrap());
+        assert_eq!(server.read(&mut [0]).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_client_that_reset_is_gone_and_its_error_still_pending() {
+        let (client, server) = pair();
+        reset_on_close(&client).unwrap();
+        drop(client);
+        wait(&server, PollFlags::RDHUP);
+        assert!(client_gone(&server).unwrap());
+        let error = pending_error(&server).unwrap().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_bound_source_gets_its_port_only_when_it_connects() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 7));
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        bind_no_port(&socket, source).unwrap();
+        assert_eq!(
+            socket.local_addr().unwrap().as_socket().unwrap(),
+            SocketAddr::new(source, 0)
+        );
+        socket
+            .connect(&listener.local_addr().unwrap().into())
+            .unwrap();
+        let (_accepted, from) = listener.accept().unwrap();
+        assert_eq!(from.ip(), source);
+        assert_ne!(from.port(), 0);
+    }
+
+    #[test]
+    fn a_v6_source_can_be_bound_without_a_port() {
+        let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) else {
+            println!("skipped: no IPv6");
+            return;
+        };
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
+        bind_no_port(&socket, IpAddr::V6(Ipv6Addr::LOCALHOST)).unwrap();
+        assert_eq!(socket.local_addr().unwrap().as_socket().unwrap().port(), 0);
+        socket
+            .connect(&listener.local_addr().unwrap().into())
+            .unwrap();
+    }
+
+    #[test]
+    fn a_foreign_source_address_is_an_error() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        // TEST-NET-1, RFC 5737: on no interface.
+        let error = bind_no_port(&socket, IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+    }
+
+    #[test]
+    fn a_connection_that_was_not_redirected_has_no_original_address() {
+        let (_client, server) = pair();
+        assert!(original_address(&server).is_err());
+    }
+}

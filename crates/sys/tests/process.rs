@@ -1,0 +1,480 @@
+//! What changes a whole process, each case alone in a child: credentials, limits, environment, inherited descriptors.
+//!
+//! Run without a case, this program starts itself once for every case, with the name in an environment variable, and expects
+//! exit 0. Without the test harness a case has its process, and its only thread, to itself.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a case fails by panicking, as a test does"
+)]
+
+use std::env;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use becket_sys::fd_passing::inherited_listeners;
+use becket_sys::identity::Identity;
+use becket_sys::memory::{Memory, open_descriptors};
+use becket_sys::notify::{Notice, Notifier};
+use becket_sys::privileges::{drop_to, forbid_new_privileges, is_root, readable_by};
+use becket_sys::reserve::ReserveFd;
+use becket_sys::rlimit::{forbid_core_dumps, raise_open_files};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, dumpable_behavior, getrlimit, setrlimit,
+};
+
+struct Case {
+    name: &'static str,
+    needs_root: bool,
+    /// Starts the child; most cases need no more than the name.
+    start: fn(Command) -> bool,
+    run: fn(),
+}
+
+const CASES: [Case; 12] = [
+    Case {
+        name: "dropped_privileges_leave_one_capability_and_no_way_back",
+        needs_root: true,
+        start: plain,
+        run: dropping,
+    },
+    Case {
+        name: "a_dropped_process_can_still_measure_itself",
+        needs_root: true,
+        start: plain,
+        run: measuring_after_drop,
+    },
+    Case {
+        name: "new_privileges_are_forbidden_to_later_threads",
+        needs_root: false,
+        start: plain,
+        run: no_new_privileges,
+    },
+    Case {
+        name: "the_run_users_view_of_files_is_the_kernels",
+        needs_root: true,
+        start: plain,
+        run: readable,
+    },
+    Case {
+        name: "without_root_only_the_own_view_can_be_asked_for",
+        needs_root: true,
+        start: plain,
+        run: readable_without_root,
+    },
+    Case {
+        name: "core_dumps_are_off_and_proc_stays_readable",
+        needs_root: false,
+        start: plain,
+        run: core_dumps,
+    },
+    Case {
+        name: "open_files_are_raised_to_the_hard_limit_and_no_further",
+        needs_root: true,
+        start: plain,
+        run: open_files,
+    },
+    Case {
+        name: "the_reserve_gives_back_a_descriptor_when_none_is_left",
+        needs_root: false,
+        start: plain,
+        run: reserve,
+    },
+    Case {
+        name: "descriptors_are_counted_exactly",
+        needs_root: false,
+        start: plain,
+        run: counting,
+    },
+    Case {
+        name: "inherited_listeners_are_taken_once",
+        needs_root: false,
+        start: with_listeners,
+        run: inheriting,
+    },
+    Case {
+        name: "inherited_listeners_are_refused_beside_threads",
+        needs_root: false,
+        start: with_listeners,
+        run: inheriting_late,
+    },
+    Case {
+        name: "the_service_manager_is_found_in_the_environment",
+        needs_root: false,
+        start: with_manager,
+        run: notifying,
+    },
+];
+
+fn main() -> ExitCode {
+    if let Ok(name) = env::var(CASE) {
+        let case = CASES
+            .iter()
+            .find(|case| case.name == name)
+            .expect("a known case");
+        (case.run)();
+        return ExitCode::SUCCESS;
+    }
+    let mut failed = false;
+    for case in &CASES {
+        if case.needs_root && !is_root() {
+            println!("skipped: needs root: {}", case.name);
+            continue;
+        }
+        let mut child = Command::new(env::current_exe().expect("own path"));
+        child.env(CASE, case.name);
+        let passed = (case.start)(child);
+        println!("{}: {}", case.name, if passed { "ok" } else { "FAILED" });
+        failed |= !passed;
+    }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+fn plain(mut child: Command) -> bool {
+    child.status().expect("child starts").success()
+}
+
+// Credentials
+
+fn dropping() {
+    let user = Identity {
+        uid: UID,
+        gid: GID,
+        groups: vec![GID, OTHER_GID],
+    };
+    let kept = drop_to(&user).unwrap();
+    for status in ["/proc/self/status", "/proc/thread-self/status"] {
+        let status = std::thread::spawn(move || fs::read_to_string(status).unwrap())
+            .join()
+            .unwrap();
+        assert_eq!(field(&status, "Uid"), format!("{UID}\t{UID}\t{UID}\t{UID}"));
+        assert_eq!(field(&status, "Gid"), format!("{GID}\t{GID}\t{GID}\t{GID}"));
+        assert_eq!(field(&status, "Groups"), format!("{GID} {OTHER_GID}"));
+        let expected = u64::from(kept) << 10;
+        for set in ["CapEff", "CapPrm"] {
+            assert_eq!(
+                u64::from_str_radix(field(&status, set), 16).unwrap(),
+                expected,
+                "{set}"
+            );
+        }
+        assert_eq!(
+            u64::from_str_radix(field(&status, "CapInh"), 16).unwrap(),
+            0
+        );
+    }
+    assert!(!is_root());
+    assert!(
+        drop_to(&Identity {
+            uid: UID + 1,
+            ..user
+        })
+        .is_err(),
+        "there is a way back"
+    );
+    if kept {
+        bind_some_low_port();
+    }
+}
+
+/// Any free port below 1024 will do.
+fn bind_some_low_port() {
+    for port in (1..1024).rev() {
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            outcome => return drop(outcome.unwrap()),
+        }
+    }
+}
+
+fn measuring_after_drop() {
+    forbid_core_dumps().unwrap();
+    drop_to(&Identity {
+        uid: UID,
+        gid: GID,
+        groups: Vec::new(),
+    })
+    .unwrap();
+    assert!(open_descriptors().unwrap() >= 3);
+    assert!(Memory::of_this_process().unwrap().pss > 0);
+    assert!(becket_sys::cpu::time_of(std::process::id()).is_ok());
+}
+
+fn no_new_privileges() {
+    forbid_new_privileges().unwrap();
+    let status = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status").unwrap())
+        .join()
+        .unwrap();
+    assert_eq!(field(&status, "NoNewPrivs"), "1");
+}
+
+fn readable() {
+    let user = Identity {
+        uid: UID,
+        gid: GID,
+        groups: vec![OTHER_GID],
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let mode = |path: &Path, bits| fs::set_permissions(path, Permissions::from_mode(bits)).unwrap();
+    mode(directory.path(), 0o755);
+    let file = directory.path().join("key.pem");
+    fs::write(&file, "x").unwrap();
+    let readable = || readable_by(&file, &user).unwrap();
+
+    mode(&file, 0o600);
+    assert!(!readable(), "root's own file");
+    mode(&file, 0o604);
+    assert!(readable(), "a file for everybody");
+    chown(&file, None, Some(OTHER_GID)).unwrap();
+    mode(&file, 0o640);
+    assert!(readable(), "a file of a supplementary group");
+    mode(&file, 0o604);
+    assert!(!readable(), "a file that its group may not read");
+    chown(&file, None, Some(GID)).unwrap();
+    mode(&file, 0o640);
+    assert!(readable(), "a file of the primary group");
+    chown(&file, Some(UID), Some(0)).unwrap();
+    mode(&file, 0o600);
+    assert!(readable(), "a file of the user");
+    mode(directory.path(), 0o700);
+    assert!(!readable(), "a directory that keeps the user out");
+    assert!(
+        !readable_by(directory.path(), &user).unwrap(),
+        "a directory that cannot be listed"
+    );
+    mode(directory.path(), 0o755);
+    assert!(
+        readable_by(directory.path(), &user).unwrap(),
+        "a directory that can be listed"
+    );
+    let missing = readable_by(&directory.path().join("missing"), &user);
+    assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
+
+    // The question leaves no trace on who asks.
+    assert!(is_root());
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    assert_eq!(field(&status, "Uid"), "0\t0\t0\t0");
+    assert_eq!(field(&status, "Threads"), "1");
+    assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::Dumpable);
+}
+
+fn readable_without_root() {
+    let own = Identity {
+        uid: UID,
+        gid: GID,
+        groups: Vec::new(),
+    };
+    drop_to(&own).unwrap();
+    assert!(readable_by(Path::new("/dev/null"), &own).unwrap());
+    let other = readable_by(
+        Path::new("/dev/null"),
+        &Identity {
+            uid: UID + 1,
+            ..own
+        },
+    );
+    assert_eq!(other.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+}
+
+// Limits
+
+fn core_dumps() {
+    forbid_core_dumps().unwrap();
+    assert_eq!(
+        getrlimit(Resource::Core),
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0)
+        }
+    );
+    assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+    assert!(open_descriptors().is_ok());
+    assert!(Memory::of_this_process().is_ok());
+}
+
+fn open_files() {
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(64),
+            maximum: Some(128),
+        },
+    )
+    .unwrap();
+    drop_to(&Identity {
+        uid: UID,
+        gid: GID,
+        groups: Vec::new(),
+    })
+    .unwrap();
+    assert_eq!(raise_open_files(100).unwrap(), 100);
+    assert_eq!(raise_open_files(90).unwrap(), 100);
+    let error = raise_open_files(129).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    assert!(
+        error.to_string().contains("(RLIMIT_NOFILE) is 128"),
+        "{error}"
+    );
+    assert_eq!(
+        getrlimit(Resource::Nofile),
+        Rlimit {
+            current: Some(100),
+            maximum: Some(128)
+        }
+    );
+    assert_eq!(raise_open_files(128).unwrap(), 128);
+}
+
+fn reserve() {
+    let mut reserve = ReserveFd::new().unwrap();
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(32),
+            maximum,
+        },
+    )
+    .unwrap();
+    let mut taken = Vec::new();
+    let error = loop {
+        match File::open("/dev/null") {
+            Ok(file) => taken.push(file),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+    assert!(reserve.release());
+    let opened = File::open("/dev/null").unwrap();
+    assert_eq!(
+        reserve.restore().unwrap_err().raw_os_error(),
+        Some(libc::EMFILE)
+    );
+    assert!(!reserve.is_held());
+    drop(opened);
+    reserve.restore().unwrap();
+    assert!(File::open("/dev/null").is_err());
+}
+
+fn counting() {
+    let before = open_descriptors().unwrap();
+    let files: Vec<_> = (0..5).map(|_| File::open("/dev/null").unwrap()).collect();
+    assert_eq!(open_descriptors().unwrap(), before + 5);
+    drop(files);
+    assert_eq!(open_descriptors().unwrap(), before);
+}
+
+// The service manager
+
+/// Passes two listeners as descriptors 3 and 4, the way systemd does.
+fn with_listeners(child: Command) -> bool {
+    let [first, second] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let addresses = [&first, &second].map(|listener| listener.local_addr().unwrap().to_string());
+    let mut shell = Command::new("sh");
+    shell
+        .arg("-c")
+        .arg("export LISTEN_PID=$$; exec \"$0\" 3<&0 4>&1 </dev/null >&2")
+        .arg(child.get_program());
+    shell.envs(
+        child
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    shell
+        .env("LISTEN_FDS", "2")
+        .env("LISTEN_FDNAMES", "tls:admin")
+        .env(ADDRESSES, addresses.join(" "));
+    shell
+        .stdin(OwnedFd::from(first))
+        .stdout(OwnedFd::from(second));
+    shell.status().expect("shell starts").success()
+}
+
+fn inheriting() {
+    let inherited = inherited_listeners().unwrap();
+    let names: Vec<_> = inherited
+        .iter()
+        .map(|inherited| inherited.name.as_deref())
+        .collect();
+    assert_eq!(names, [Some("tls"), Some("admin")]);
+    let addresses = env::var(ADDRESSES).unwrap();
+    for (inherited, address) in inherited.iter().zip(addresses.split(' ')) {
+        let listener = &inherited.listener;
+        assert_eq!(listener.local_addr().unwrap().to_string(), address);
+        assert!(
+            rustix::io::fcntl_getfd(listener)
+                .unwrap()
+                .contains(rustix::io::FdFlags::CLOEXEC)
+        );
+        assert_eq!(
+            listener.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+        let _client = TcpStream::connect(address).unwrap();
+        listener.accept().unwrap();
+    }
+    assert!(env::vars().all(|(name, _)| !name.starts_with("LISTEN_")));
+    assert!(inherited_listeners().unwrap().is_empty());
+}
+
+fn inheriting_late() {
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || stopped.recv());
+    assert_eq!(
+        inherited_listeners().unwrap_err().kind(),
+        io::ErrorKind::ResourceBusy
+    );
+    assert!(env::var("LISTEN_FDS").is_ok());
+    drop(stop);
+    assert!(thread.join().unwrap().is_err());
+}
+
+fn with_manager(mut child: Command) -> bool {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    child
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "2000000")
+        .env_remove("WATCHDOG_PID");
+    let passed = child.status().expect("child starts").success();
+    let mut told = [0; 64];
+    manager.set_nonblocking(true).unwrap();
+    let length = manager.recv(&mut told).unwrap_or(0);
+    passed && &told[..length] == b"READY=1\nSTATUS=serving\n"
+}
+
+fn notifying() {
+    let notifier = Notifier::from_env().unwrap().expect("a manager");
+    assert_eq!(
+        notifier.watchdog_interval(),
+        Some(std::time::Duration::from_secs(2))
+    );
+    notifier
+        .send(&[Notice::Ready, Notice::Status("serving")])
+        .unwrap();
+}
+
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {status}"))
+        .trim()
+}
+
+const CASE: &str = "BECKET_SYS_CASE";
+const ADDRESSES: &str = "BECKET_SYS_ADDRESSES";
+// Numbers that are most likely nobody's.
+const UID: u32 = 54_321;
+const GID: u32 = 54_322;
+const OTHER_GID: u32 = 54_323;
