@@ -1,0 +1,189 @@
+//! Runs the bodies of the fuzz targets without a fuzzer: on real inputs, mutated by a seeded generator.
+//!
+//! The bodies live in `fuzz/src` and are shared by path, so that `cargo test` holds every change to what the fuzzer
+//! would: no panic, no change of mind as bytes come, and no hello that the peek reads otherwise than rustls.
+//! A failure prints the input; `cargo +nightly fuzz run` searches deeper.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test, in which the lint sees no test functions"
+)]
+
+#[path = "../../../fuzz/src/client_hello.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod client_hello;
+#[path = "../../../fuzz/src/http_head.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod http_head;
+#[path = "../../../fuzz/src/proxy_header.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod proxy_header;
+
+use std::panic::catch_unwind;
+use std::path::Path;
+
+const ROUNDS: usize = 6_000;
+
+#[test]
+fn the_peek_agrees_with_rustls_on_mutated_hellos() {
+    let hellos = testdata("client_hello");
+    let mut inputs: Vec<_> = hellos.iter().map(|hello| fragmented(hello, 3)).collect();
+    // The target frames its input also as the body of a hello and as a list of extensions.
+    inputs.extend(hellos.iter().map(|hello| hello[9..].to_vec()));
+    inputs.extend(hellos.iter().map(|hello| extensions(hello).to_vec()));
+    inputs.extend(hellos);
+    run_on_mutations(&inputs, client_hello::run);
+}
+
+#[test]
+fn the_peek_agrees_with_rustls_on_what_a_host_name_is() {
+    let mut inputs: Vec<_> = [
+        "_dmarc.Example.com.",
+        "xn--bcher-kva.de",
+        "a-b.1a",
+        "192.0.2.1",
+        "2001:db8::192.0.2.1",
+        "::",
+    ]
+    .map(|name| name.as_bytes().to_vec())
+    .to_vec();
+    inputs.push([b"a".repeat(63), b"b".repeat(62)].join(&b'.'));
+    inputs.push(
+        [
+            b"a".repeat(50),
+            b"b".repeat(50),
+            b"c".repeat(50),
+            b"d".repeat(50),
+            b"e".repeat(49),
+        ]
+        .join(&b'.'),
+    );
+    run_on_mutations(&inputs, client_hello::run);
+}
+
+#[test]
+fn proxy_headers_survive_mutation() {
+    let mut inputs = testdata("proxy_header");
+    inputs.push(b"PROXY UNKNOWN anything\r\n".to_vec());
+    inputs.push(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec());
+    run_on_mutations(&inputs, proxy_header::run);
+}
+
+#[test]
+fn request_heads_survive_mutation() {
+    let inputs = [
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, close\r\n\r\n".to_vec(),
+        b"\r\nPOST /x HTTP/1.0\nContent-Length: 12\nTransfer-Encoding: chunked\n\nbody".to_vec(),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+    ];
+    run_on_mutations(&inputs, http_head::run);
+}
+
+fn testdata(directory: &str) -> Vec<Vec<u8>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("testdata")
+        .join(directory);
+    let mut files: Vec<_> = path
+        .read_dir()
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(!files.is_empty());
+    files
+        .iter()
+        .map(|file| std::fs::read(file).unwrap())
+        .collect()
+}
+
+/// Spreads the content of a one-record hello over `count` records.
+fn fragmented(record: &[u8], count: usize) -> Vec<u8> {
+    let content = &record[5..];
+    let mut out = Vec::new();
+    for part in content.chunks(content.len().div_ceil(count)) {
+        out.extend(&record[..3]);
+        out.extend(u16::try_from(part.len()).unwrap().to_be_bytes());
+        out.extend(part);
+    }
+    out
+}
+
+/// Finds the list of extensions in a one-record hello.
+fn extensions(record: &[u8]) -> &[u8] {
+    let session_id = 5 + 4 + 2 + 32;
+    let suites = session_id + 1 + usize::from(record[session_id]);
+    let compression =
+        suites + 2 + usize::from(u16::from_be_bytes([record[suites], record[suites + 1]]));
+    &record[compression + 1 + usize::from(record[compression]) + 2..]
+}
+
+/// Runs a target's body. Every hundredth input at least must be one that it accepts, or it would only see rubbish.
+fn run_on_mutations(inputs: &[Vec<u8>], body: fn(&[u8]) -> usize) {
+    let mut accepted: usize = inputs.iter().map(|input| check(body, input)).sum();
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..ROUNDS {
+        let mut input = inputs[random.below(inputs.len())].clone();
+        for _ in 0..=random.below(4) {
+            mutate(&mut input, &mut random);
+        }
+        accepted += check(body, &input);
+    }
+
+    assert!(
+        accepted > ROUNDS / 100,
+        "only {accepted} of {ROUNDS} inputs were accepted"
+    );
+}
+
+fn check(body: fn(&[u8]) -> usize, input: &[u8]) -> usize {
+    catch_unwind(|| body(input)).unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()))
+}
+
+/// Changes an input in one of the ways that break parsers: a bit, a byte, a length, a part lost, doubled or moved.
+fn mutate(input: &mut Vec<u8>, random: &mut Random) {
+    if input.is_empty() {
+        input.push(random.byte());
+        return;
+    }
+    let at = random.below(input.len());
+    let end = at + random.below((input.len() - at).min(24) + 1);
+    match random.below(7) {
+        0 => input[at] ^= 1 << random.below(8),
+        1 => input[at] = random.byte(),
+        2 => {
+            input[at] = [
+                0,
+                1,
+                0x7f,
+                0x80,
+                0xff,
+                input[at].wrapping_add(1),
+                input[at].wrapping_sub(1),
+            ][random.below(7)]
+        }
+        3 => input.truncate(at),
+        4 => drop(input.drain(at..end)),
+        5 => input.extend_from_within(at..end),
+        _ => {
+            let part = input[at..end].to_vec();
+            let to = random.below(input.len());
+            input.splice(to..to, part);
+        }
+    }
+}
+
+/// A xorshift generator: the same inputs in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % bound
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.below(256) as u8
+    }
+}

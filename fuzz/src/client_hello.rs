@@ -1,0 +1,189 @@
+//! The ClientHello peek, held to itself and to rustls.
+//!
+//! Two parsers see each hello: the peek picks the policy, rustls picks the certificate. So whatever rustls accepts the
+//! peek must have read alike, or refused for one of the few rules in which it is stricter by intent.
+
+use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES, Malformed, NotHello, Peek, peek};
+use rustls::server::{Accepted, Acceptor};
+
+/// Checks one input in four frames: as the bytes of a connection, as the body of a hello, as its extensions, as a name.
+///
+/// The frames are right, so that an input need not have hit upon consistent lengths to get past them.
+///
+/// Returns in how many frames rustls accepted it: a run over rubbish alone would show nothing.
+///
+/// # Panics
+///
+/// When the peek changes its mind as bytes come, or reads another hello than rustls.
+pub fn run(data: &[u8]) -> usize {
+    let raw = check(data);
+    let data = &data[..data.len().min(MAX_FRAMED)];
+    let fragment = 1 + usize::from(data.first().copied().unwrap_or(0)) * 4;
+    let body = check(&in_records(data, fragment));
+    let extensions = check(&in_records(&in_hello(data), MAX_FRAMED * 2));
+    let name = check(&in_records(
+        &in_hello(&in_server_name(data)),
+        MAX_FRAMED * 2,
+    ));
+    [raw, body, extensions, name]
+        .into_iter()
+        .filter(|accepted| *accepted)
+        .count()
+}
+
+/// Checks one stream; says whether rustls accepts it.
+fn check(stream: &[u8]) -> bool {
+    let answer = peek(stream);
+    if let Peek::Hello(hello) = &answer {
+        walk(hello);
+        assert!(hello.wire_len() <= stream.len());
+        assert_eq!(
+            peek(&stream[..hello.wire_len()]),
+            answer,
+            "reads no further than it says"
+        );
+        assert_eq!(peek(&stream[..hello.wire_len() - 1]), Peek::Incomplete);
+    }
+    for cut in [1, 3, 5, 9, stream.len() / 2, stream.len().saturating_sub(1)] {
+        let early = peek(stream.get(..cut).unwrap_or(stream));
+        assert!(
+            early == Peek::Incomplete || early == answer,
+            "{early:?} became {answer:?}"
+        );
+    }
+    let accepted = accept(stream);
+    if let Some(accepted) = &accepted {
+        compare(&answer, accepted);
+    }
+    accepted.is_some()
+}
+
+/// Makes a handshake message of type client_hello with this body and spreads it over records.
+fn in_records(body: &[u8], fragment: usize) -> Vec<u8> {
+    let mut message = vec![1, 0];
+    message.extend((body.len() as u16).to_be_bytes());
+    message.extend(body);
+    let mut stream = Vec::new();
+    for part in message.chunks(fragment) {
+        stream.extend([22, 3, 1]);
+        stream.extend((part.len() as u16).to_be_bytes());
+        stream.extend(part);
+    }
+    stream
+}
+
+/// Makes the body of a hello with these extensions behind the one that rustls insists on.
+fn in_hello(extensions: &[u8]) -> Vec<u8> {
+    let signature_algorithms = [0, 13, 0, 4, 0, 2, 4, 3];
+    let mut body = vec![3, 3];
+    body.extend([0x5a; 32]);
+    body.extend([0, 0, 4, 0x13, 1, 0xc0, 0x2b, 1, 0]);
+    body.extend((extensions.len() as u16 + signature_algorithms.len() as u16).to_be_bytes());
+    body.extend(signature_algorithms);
+    body.extend(extensions);
+    body
+}
+
+/// Makes a server_name extension that names one host.
+fn in_server_name(name: &[u8]) -> Vec<u8> {
+    let name = &name[..name.len().min(MAX_NAME_BYTES + 3)];
+    let len = name.len() as u16;
+    let mut extension = vec![0, 0];
+    extension.extend((len + 5).to_be_bytes());
+    extension.extend((len + 3).to_be_bytes());
+    extension.push(0);
+    extension.extend(len.to_be_bytes());
+    extension.extend(name);
+    extension
+}
+
+/// Calls every getter.
+fn walk(hello: &ClientHello<'_>) {
+    let numbers = [
+        hello.cipher_suites().count(),
+        hello.signature_schemes().count(),
+        hello.groups().count(),
+        hello.supported_versions().count(),
+    ];
+    assert!(numbers.iter().all(|count| count * 2 <= hello.body().len()));
+    assert!(hello.alpn().all(|protocol| !protocol.is_empty()));
+    assert!(hello.psk_identities().all(|psk| !psk.identity.is_empty()));
+    assert!(hello.session_id().len() <= 32 && hello.random().len() == 32);
+    assert!(
+        hello
+            .session_ticket()
+            .is_none_or(|ticket| ticket.len() < hello.body().len())
+    );
+    assert!(!(hello.names_address() && hello.server_name().is_some()));
+    let switches = [
+        hello.offers_tls12(),
+        hello.offers_tls13(),
+        hello.offers_psk_dhe_ke(),
+        hello.offers_early_data(),
+        hello.offers_extended_master_secret(),
+    ];
+    std::hint::black_box(switches);
+}
+
+/// Gives the bytes to rustls as a connection would; `None` if it refuses them or wants more.
+fn accept(mut data: &[u8]) -> Option<Accepted> {
+    let mut acceptor = Acceptor::default();
+    while !data.is_empty() {
+        if acceptor.read_tls(&mut data).ok()? == 0 {
+            return None;
+        }
+        if let Some(accepted) = acceptor.accept().ok()? {
+            return Some(accepted);
+        }
+    }
+    None
+}
+
+/// Holds the peek to what rustls has accepted.
+fn compare(answer: &Peek<'_>, accepted: &Accepted) {
+    let peeked = match answer {
+        Peek::Hello(hello) => hello,
+        Peek::Refused(not_hello) if is_stricter_by_intent(*not_hello) => return,
+        other => panic!("rustls accepts what is {other:?}"),
+    };
+    let hello = accepted.client_hello();
+    let mut lower = [0; MAX_NAME_BYTES];
+    let name = peeked
+        .server_name()
+        .map(|name| name.to_lowercase(&mut lower));
+    assert_eq!(name, hello.server_name());
+    assert!(peeked.alpn().eq(hello.alpn().into_iter().flatten()), "alpn");
+    assert!(
+        peeked
+            .cipher_suites()
+            .eq(hello.cipher_suites().iter().map(|suite| u16::from(*suite))),
+        "suites"
+    );
+    let schemes = hello
+        .signature_schemes()
+        .iter()
+        .map(|scheme| u16::from(*scheme));
+    assert!(peeked.signature_schemes().eq(schemes), "signature schemes");
+    let groups = hello
+        .named_groups()
+        .unwrap_or_default()
+        .iter()
+        .map(|group| u16::from(*group));
+    assert!(peeked.groups().eq(groups), "groups");
+}
+
+/// The rules that the peek has and rustls has not.
+fn is_stricter_by_intent(not_hello: NotHello) -> bool {
+    matches!(
+        not_hello,
+        // A record version other than 0x03xx: rustls also takes those of SSL 2.0 and DTLS.
+        NotHello::NotTls
+            | NotHello::Malformed(Malformed::RecordVersion)
+            // Above 2^14 bytes: rustls takes 2 KiB more.
+            | NotHello::Malformed(Malformed::OversizedRecord)
+            | NotHello::Malformed(Malformed::TooManyExtensions)
+    )
+}
+
+/// The most of an input that is put into a frame, in bytes: a hello of this length fits into one record.
+const MAX_FRAMED: usize = 8000;

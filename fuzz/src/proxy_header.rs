@@ -1,0 +1,75 @@
+//! The PROXY header: decoding for good, and writing back what was read.
+
+use becket_proto::proxy_header::{
+    Accept, Decoded, Endpoints, Format, MAX_V2_BYTES, ProxyHeader, Transport, decode,
+};
+
+/// Checks one input. Returns how many of the three kinds of receivers read a header in it.
+///
+/// # Panics
+///
+/// When an answer changes as bytes come, or when a header that was read is not read back after being written.
+pub fn run(data: &[u8]) -> usize {
+    let mut read = 0;
+    for accept in [Accept::V1, Accept::V2, Accept::Either] {
+        let answer = decode(data, accept);
+        for cut in [
+            1,
+            6,
+            13,
+            14,
+            16,
+            106,
+            data.len() / 2,
+            data.len().saturating_sub(1),
+        ] {
+            let early = decode(data.get(..cut).unwrap_or(data), accept);
+            assert!(
+                early == Decoded::Incomplete || early == answer,
+                "{early:?} became {answer:?}"
+            );
+        }
+        match answer {
+            Decoded::Header { header, len } => {
+                assert!(len <= data.len() && len <= MAX_V2_BYTES);
+                round_trips(&header);
+                read += 1;
+            }
+            Decoded::Incomplete => assert!(data.len() < MAX_V2_BYTES),
+            Decoded::Refused(_) => {}
+        }
+    }
+    read
+}
+
+fn round_trips(header: &ProxyHeader<'_>) {
+    for (checksum, padding) in [(false, None), (true, Some(3))] {
+        let mut bytes = Vec::new();
+        header
+            .encode(Format::V2 { checksum, padding }, &mut bytes)
+            .expect("what was read can be written");
+        // The checksum and padding that came were not kept: only these two can make it longer than what was read.
+        if bytes.len() <= MAX_V2_BYTES {
+            assert_eq!(read_back(&bytes, Accept::V2), *header);
+        }
+    }
+    let mut line = Vec::new();
+    header
+        .encode(Format::V1, &mut line)
+        .expect("version 1 never fails");
+    let read = read_back(&line, Accept::V1);
+    match header.endpoints {
+        Endpoints::Inet {
+            transport: Transport::Stream,
+            ..
+        } => assert_eq!(read.endpoints, header.endpoints),
+        _ => assert_eq!(read.endpoints, Endpoints::Unknown),
+    }
+}
+
+fn read_back(bytes: &[u8], accept: Accept) -> ProxyHeader<'_> {
+    match decode(bytes, accept) {
+        Decoded::Header { header, len } if len == bytes.len() => header,
+        other => panic!("{other:?} from {bytes:?}"),
+    }
+}
