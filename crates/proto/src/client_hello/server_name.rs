@@ -133,9 +133,8 @@ mod tests {
             "1.2.3.4a",
             "3com.com",
             "1-2",
-            "-".repeat(0).as_str(),
         ] {
-            assert_eq!(is_dns_name(name), !name.is_empty(), "{name}");
+            assert!(is_dns_name(name), "{name}");
         }
         assert!(is_dns_name(&longest_label));
         assert!(!is_dns_name(&format!("{longest_label}a")));
