@@ -1,0 +1,434 @@
+//! The configuration file as written: one struct per table, nothing computed.
+//!
+//! Every key of `docs/config.md` is a field here, in kebab case, and a field's `Default` is the
+//! documented default; a test holds the page against these structs. Values with a notation of
+//! their own (durations, sizes, addresses, names) stay text: `prepare.rs` parses them, so that
+//! all faults are found in one go. `None` stands for "not set" where no single value could be
+//! the default. Reading the text, with lines and every fault, is `read.rs`' work.
+
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::error::Problem;
+use super::{AlpnMismatch, LogFormat, ProxyVersion, UnknownNames};
+
+/// The whole file.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct File {
+    /// `[[listener]]`
+    pub listener: Vec<FileListener>,
+    /// `[[policy]]`
+    pub policy: Vec<FilePolicy>,
+    /// `[[backend]]`
+    pub backend: Vec<FileBackend>,
+    /// `[limits]`
+    pub limits: FileLimits,
+    /// `[timeouts]`
+    pub timeouts: FileTimeouts,
+    /// `[sessions]`
+    pub sessions: FileSessions,
+    /// `[log]`
+    pub log: FileLog,
+    /// `[admin]`
+    pub admin: FileAdmin,
+    /// `[process]`
+    pub process: FileProcess,
+}
+
+impl File {
+    /// Parses TOML.
+    ///
+    /// # Errors
+    /// Every syntax error, or else every unknown key and every value of a wrong type.
+    pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
+        let reading = super::read::read(text);
+        match reading.problems.is_empty() {
+            true => Ok(reading.file.unwrap_or_default()),
+            false => Err(reading.problems),
+        }
+    }
+}
+
+/// `[[listener]]`: one front door.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileListener {
+    /// Unique.
+    pub name: Option<String>,
+    /// `HOST:PORT`, `[V6]:PORT` or `:PORT`.
+    pub bind: Option<Vec<String>>,
+    /// Bundles, directories and pairs.
+    pub certificates: Option<Vec<FileCertificate>>,
+    /// Name of a `[[policy]]`.
+    pub policy: Option<String>,
+    /// Name of a `[[backend]]`.
+    pub backend: Option<String>,
+    /// Protocols, most preferred first.
+    pub alpn: Vec<String>,
+    /// What to do when no protocol is shared.
+    pub alpn_mismatch: AlpnMismatch,
+    /// What to do with a name that no certificate covers.
+    pub unknown_names: UnknownNames,
+    /// `[[listener.route]]`
+    pub route: Vec<FileRoute>,
+    /// Connections waiting to be accepted.
+    pub backlog: u32,
+    /// A duration or `off`.
+    pub defer_accept: Scalar,
+    /// Queue length or `off`.
+    pub fast_open: Scalar,
+    /// A duration or `off`.
+    pub keepalive: Scalar,
+    /// A size or `system`.
+    pub receive_buffer: Scalar,
+    /// A size or `system`.
+    pub send_buffer: Scalar,
+}
+
+impl Default for FileListener {
+    fn default() -> Self {
+        Self {
+            name: None,
+            bind: None,
+            certificates: None,
+            policy: None,
+            backend: None,
+            alpn: Vec::new(),
+            alpn_mismatch: AlpnMismatch::default(),
+            unknown_names: UnknownNames::default(),
+            route: Vec::new(),
+            backlog: 4096,
+            defer_accept: "10s".into(),
+            fast_open: "off".into(),
+            keepalive: "off".into(),
+            receive_buffer: "system".into(),
+            send_buffer: "system".into(),
+        }
+    }
+}
+
+/// `[[listener.route]]`: where some of a listener's clients go.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileRoute {
+    /// Server names, exact or `*.name`.
+    pub names: Vec<String>,
+    /// Protocols; the route is for clients that offer one of them.
+    pub alpn: Option<Vec<String>>,
+    /// Name of a `[[policy]]`.
+    pub policy: Option<String>,
+    /// Name of a `[[backend]]`.
+    pub backend: Option<String>,
+}
+
+/// An entry of `certificates`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum FileCertificate {
+    /// A bundle of chain and key, or a directory of bundles.
+    Path(String),
+    /// Chain and key in two files.
+    Pair(FilePair),
+}
+
+/// `{ chain = "..", key = ".." }`
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FilePair {
+    /// Certificates, the server's own first.
+    pub chain: Option<String>,
+    /// The private key.
+    pub key: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for FileCertificate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Shapes;
+        impl<'de> Visitor<'de> for Shapes {
+            type Value = FileCertificate;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a file, a directory or { chain = \"..\", key = \"..\" }")
+            }
+
+            fn visit_str<E>(self, path: &str) -> Result<Self::Value, E> {
+                Ok(FileCertificate::Path(path.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                FilePair::deserialize(MapAccessDeserializer::new(map)).map(FileCertificate::Pair)
+            }
+        }
+        deserializer.deserialize_any(Shapes)
+    }
+}
+
+/// `[[policy]]`: TLS parameters of a group of clients.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FilePolicy {
+    /// Unique.
+    pub name: Option<String>,
+    /// `1.2`, `1.3`.
+    pub versions: Vec<FileVersion>,
+    /// Most preferred first; the default depends on the machine.
+    pub suites: Option<Vec<String>>,
+    /// A set.
+    pub groups: Vec<String>,
+    /// Whether clients authenticate.
+    pub client_certificates: FileClientCertificates,
+    /// A bundle of CAs.
+    pub client_ca: Option<String>,
+    /// Refuse TLS 1.2 without extended master secret; the default follows `client-certificates`.
+    pub require_ems: Option<bool>,
+    /// Hand out tickets to TLS 1.2 clients.
+    pub tls12_tickets: bool,
+}
+
+impl Default for FilePolicy {
+    fn default() -> Self {
+        Self {
+            name: None,
+            versions: vec![FileVersion::Tls12, FileVersion::Tls13],
+            suites: None,
+            groups: ["X25519MLKEM768", "X25519", "P-256", "P-384"]
+                .map(String::from)
+                .to_vec(),
+            client_certificates: FileClientCertificates::default(),
+            client_ca: None,
+            require_ems: None,
+            tls12_tickets: true,
+        }
+    }
+}
+
+/// A TLS version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum FileVersion {
+    /// RFC 5246.
+    #[serde(rename = "1.2")]
+    Tls12,
+    /// RFC 8446.
+    #[serde(rename = "1.3")]
+    Tls13,
+}
+
+/// Whether clients authenticate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileClientCertificates {
+    /// No certificate is asked for.
+    #[default]
+    Off,
+    /// A client without one is served.
+    Optional,
+    /// A client without one is refused.
+    Required,
+}
+
+/// `[[backend]]`: a pool of servers.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileBackend {
+    /// Unique.
+    pub name: Option<String>,
+    /// The PROXY header towards the servers.
+    pub proxy_header: Option<ProxyVersion>,
+    /// `[[backend.server]]`
+    pub server: Vec<FileServer>,
+}
+
+/// `[[backend.server]]`: one server.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileServer {
+    /// `HOST:PORT`, `[V6]:PORT` or `/unix/path`.
+    pub address: Option<String>,
+}
+
+/// `[limits]`
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileLimits {
+    /// Connections in all.
+    pub connections: u64,
+    /// Unfinished handshakes.
+    pub handshakes: u64,
+    /// A size.
+    pub client_hello: Scalar,
+    /// Connections.
+    pub accepts_per_turn: u64,
+    /// Handshakes.
+    pub handshakes_per_turn: u64,
+    /// A size.
+    pub bytes_per_turn: Scalar,
+}
+
+impl Default for FileLimits {
+    fn default() -> Self {
+        Self {
+            connections: 100_000,
+            handshakes: 10_000,
+            client_hello: "16KiB".into(),
+            accepts_per_turn: 64,
+            handshakes_per_turn: 16,
+            bytes_per_turn: "256KiB".into(),
+        }
+    }
+}
+
+/// `[timeouts]`, all durations.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileTimeouts {
+    /// From accept to the end of the handshake.
+    pub handshake: Scalar,
+    /// To connect to a server.
+    pub connect: Scalar,
+    /// Without a byte in either direction.
+    pub idle: Scalar,
+    /// Without a byte once one side has finished sending.
+    pub half_closed: Scalar,
+    /// For the client to take the last bytes and close.
+    pub linger: Scalar,
+    /// From SIGTERM to the end of the process.
+    pub drain: Scalar,
+}
+
+impl Default for FileTimeouts {
+    fn default() -> Self {
+        Self {
+            handshake: "10s".into(),
+            connect: "5s".into(),
+            idle: "10m".into(),
+            half_closed: "1m".into(),
+            linger: "2s".into(),
+            drain: "30s".into(),
+        }
+    }
+}
+
+/// `[sessions]`
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileSessions {
+    /// Sessions; 0 is off.
+    pub table_entries: u64,
+    /// A duration.
+    pub id_lifetime: Scalar,
+    /// A duration.
+    pub ticket_rotation: Scalar,
+    /// A duration.
+    pub max_age: Scalar,
+}
+
+impl Default for FileSessions {
+    fn default() -> Self {
+        Self {
+            table_entries: 200_000,
+            id_lifetime: "5m".into(),
+            ticket_rotation: "8h".into(),
+            max_age: "24h".into(),
+        }
+    }
+}
+
+/// `[log]`
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileLog {
+    /// A filter of `tracing`.
+    pub level: String,
+    /// Text or JSON.
+    pub format: LogFormat,
+    /// `stderr` or a file.
+    pub file: String,
+    /// `off`, `stderr` or a file.
+    pub access: String,
+}
+
+impl Default for FileLog {
+    fn default() -> Self {
+        Self {
+            level: "info".to_owned(),
+            format: LogFormat::default(),
+            file: "stderr".to_owned(),
+            access: "off".to_owned(),
+        }
+    }
+}
+
+/// `[admin]`
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileAdmin {
+    /// `HOST:PORT` or `[V6]:PORT`.
+    pub address: Option<String>,
+}
+
+/// `[process]`
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileProcess {
+    /// A number or `auto`.
+    pub workers: Scalar,
+    /// Pin each worker to a core.
+    pub pin: bool,
+    /// User to become once the sockets are bound.
+    pub user: Option<String>,
+    /// Group to become.
+    pub group: Option<String>,
+    /// Allow core dumps.
+    pub core_dumps: bool,
+    /// Write TLS secrets to the file that SSLKEYLOGFILE names.
+    pub key_log: bool,
+}
+
+impl Default for FileProcess {
+    fn default() -> Self {
+        Self {
+            workers: "auto".into(),
+            pin: true,
+            user: None,
+            group: None,
+            core_dumps: false,
+            key_log: false,
+        }
+    }
+}
+
+/// A string or a whole number as written, to be parsed by its notation later.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Scalar(pub String);
+
+impl From<&str> for Scalar {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Shapes;
+        impl Visitor<'_> for Shapes {
+            type Value = Scalar;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a whole number")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Scalar, E> {
+                Ok(Scalar(text.to_owned()))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Scalar, E> {
+                Ok(Scalar(number.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Shapes)
+    }
+}

@@ -1,0 +1,184 @@
+//! The flags of `becket run` as a configuration: they become a [`File`], so that there is one
+//! path of validation, and problems name the flag where a file has the key.
+//!
+//! With `--config` the file is everything, and only the few flags that an operator changes for
+//! one start (workers, admin address, logs) may go with it: they replace the file's values.
+
+use std::path::{Path, PathBuf};
+
+use super::file::{File, FileBackend, FileCertificate, FileListener, FileServer, Scalar};
+use super::{LogFormat, ProxyVersion};
+
+/// What to run: certificates and addresses, or a configuration file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct Flags {
+    /// Configuration file (TOML); see docs/config.md and examples/
+    #[arg(long, value_name = "FILE", conflicts_with_all = WITHOUT_CONFIG)]
+    pub config: Option<PathBuf>,
+
+    /// Where clients arrive: HOST:PORT, [V6]:PORT or :PORT (all addresses); repeatable
+    #[arg(long, value_name = "ADDR", help_heading = "What to serve")]
+    pub frontend: Vec<String>,
+
+    /// Where connections go: HOST:PORT, [V6]:PORT or /unix/path; repeatable, one pool
+    #[arg(long, value_name = "ADDR", help_heading = "What to serve")]
+    pub backend: Vec<String>,
+
+    /// PEM files with chain and key, or directories of *.pem; the last one is the default
+    #[arg(value_name = "CERT.pem", help_heading = "What to serve")]
+    pub certificates: Vec<String>,
+
+    /// Protocols to offer by ALPN, most preferred first, such as h2,http/1.1
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "What to serve"
+    )]
+    pub alpn: Vec<String>,
+
+    /// Send a PROXY header to the backend, with the client's address
+    #[arg(long, value_name = "VERSION", help_heading = "What to serve")]
+    pub proxy_header: Option<ProxyVersion>,
+
+    /// Worker threads: a number, or auto for one per usable core
+    #[arg(long, value_name = "N|auto", help_heading = "Process")]
+    pub workers: Option<String>,
+
+    /// Address of /metrics and /status, such as 127.0.0.1:9443
+    #[arg(long, value_name = "ADDR", help_heading = "Process")]
+    pub admin: Option<String>,
+
+    /// User to become once the sockets are bound
+    #[arg(long, value_name = "NAME", help_heading = "Process")]
+    pub user: Option<String>,
+
+    /// Group to become; default is the user's
+    #[arg(long, value_name = "NAME", help_heading = "Process")]
+    pub group: Option<String>,
+
+    /// Allow core dumps, which hold private keys
+    #[arg(long, help_heading = "Process")]
+    pub core_dumps: bool,
+
+    /// Write TLS secrets to the file that SSLKEYLOGFILE names
+    #[arg(long, help_heading = "Process")]
+    pub key_log: bool,
+
+    /// What to log: error, warn, info, debug, trace, or a filter such as becket::tls=debug
+    #[arg(long, value_name = "FILTER", help_heading = "Logs")]
+    pub log_level: Option<String>,
+
+    /// Shape of log lines
+    #[arg(long, value_name = "FORMAT", help_heading = "Logs")]
+    pub log_format: Option<LogFormat>,
+
+    /// Where to log: stderr or a file, reopened on SIGUSR1
+    #[arg(long, value_name = "FILE", help_heading = "Logs")]
+    pub log_file: Option<String>,
+
+    /// One line per connection: off, stderr or a file
+    #[arg(long, value_name = "FILE", help_heading = "Logs")]
+    pub access_log: Option<String>,
+}
+
+impl Flags {
+    /// Writes the flags as a file with one listener and one backend.
+    pub fn to_file(&self, base: &Path) -> File {
+        let servers = self.backend.iter().map(|address| FileServer {
+            address: Some(address.clone()),
+        });
+        let certificates = self.certificates.iter().cloned().map(FileCertificate::Path);
+        let mut file = File {
+            listener: vec![FileListener {
+                name: Some(NAME.to_owned()),
+                bind: Some(self.frontend.clone()),
+                certificates: Some(certificates.collect()),
+                backend: Some(NAME.to_owned()),
+                alpn: self.alpn.clone(),
+                ..FileListener::default()
+            }],
+            backend: vec![FileBackend {
+                name: Some(NAME.to_owned()),
+                proxy_header: self.proxy_header,
+                server: servers.collect(),
+            }],
+            ..File::default()
+        };
+        file.process.user.clone_from(&self.user);
+        file.process.group.clone_from(&self.group);
+        file.process.core_dumps = self.core_dumps;
+        file.process.key_log = self.key_log;
+        self.replace_in(&mut file, base);
+        file
+    }
+
+    /// Replaces what may be replaced beside `--config`. Relative paths of logs start at `base`,
+    /// the folder in which the flag was typed.
+    pub fn replace_in(&self, file: &mut File, base: &Path) {
+        if let Some(workers) = &self.workers {
+            file.process.workers = Scalar(workers.clone());
+        }
+        if let Some(admin) = &self.admin {
+            file.admin.address = Some(admin.clone());
+        }
+        if let Some(level) = &self.log_level {
+            file.log.level.clone_from(level);
+        }
+        if let Some(format) = self.log_format {
+            file.log.format = format;
+        }
+        let place = |text: &String| match text.as_str() {
+            "off" | "stderr" | "" => text.clone(),
+            path => base.join(path).to_string_lossy().into_owned(),
+        };
+        if let Some(log) = &self.log_file {
+            file.log.file = place(log);
+        }
+        if let Some(access) = &self.access_log {
+            file.log.access = place(access);
+        }
+    }
+
+    /// The flag that set the key at `path`, if one did.
+    pub fn named(&self, path: &str) -> Option<&'static str> {
+        let replaced = match path {
+            "process.workers" => self.workers.is_some().then_some("--workers"),
+            "admin.address" => self.admin.is_some().then_some("--admin"),
+            "log.level" => self.log_level.is_some().then_some("--log-level"),
+            "log.file" => self.log_file.is_some().then_some("--log-file"),
+            "log.access" => self.access_log.is_some().then_some("--access-log"),
+            _ => None,
+        };
+        if replaced.is_some() || self.config.is_some() {
+            return replaced;
+        }
+        let flags = [
+            ("listener[main].bind", "--frontend"),
+            ("listener[main].certificates", "CERT.pem"),
+            ("listener[main].alpn", "--alpn"),
+            ("backend[main].server", "--backend"),
+            ("process.user", "--user"),
+            ("process.group", "--group"),
+            ("process.key-log", "--key-log"),
+        ];
+        let flag = flags.iter().find(|(key, _)| path.starts_with(key));
+        flag.map(|(_, flag)| *flag)
+    }
+}
+
+/// The name of the listener and the backend that flags describe; the label in metrics.
+const NAME: &str = "main";
+
+/// The flags that a file replaces.
+const WITHOUT_CONFIG: [&str; 9] = [
+    "frontend",
+    "backend",
+    "certificates",
+    "alpn",
+    "proxy_header",
+    "user",
+    "group",
+    "core_dumps",
+    "key_log",
+];

@@ -1,0 +1,341 @@
+//! Certificates with their keys, as files hold them: loaded, matched and proved.
+//!
+//! A [`Loaded`] is one chain whose first certificate belongs to the private key, whose every
+//! certificate is signed by the next, and whose names are known. Whatever is wrong with the
+//! files is put in the report; what has expired is a warning, because to refuse it would turn
+//! a late renewal into an outage. Decoding is `pem.rs`' work, maps of names are `listeners.rs`'.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::CryptoProvider;
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
+use rustls::{CertificateError, Error, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use super::NamePattern;
+use super::error::{Problem, Report};
+use super::pem::Pem;
+use super::values;
+
+/// One chain with its key.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What rustls signs with.
+    pub key: Arc<CertifiedKey>,
+    /// From the certificate, in lower case; may be empty.
+    pub names: Vec<NamePattern>,
+    /// The file of the chain.
+    pub file: PathBuf,
+}
+
+/// Loads chains and keys, and notes what is wrong with them.
+#[derive(Debug)]
+pub struct Loader {
+    /// What loads private keys and verifies signatures.
+    pub provider: CryptoProvider,
+    /// The time at which certificates must be valid.
+    pub now: UnixTime,
+}
+
+impl Loader {
+    /// Loads chain and key from one file. `path` is the key path for problems.
+    pub fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
+        let pem = read(path, file, report)?;
+        warn_if_readable(path, file, &pem, report);
+        self.check(path, file, pem, report)
+    }
+
+    /// Loads chain and key from two files. `path` is the key path for problems.
+    pub fn pair(
+        &self,
+        path: &str,
+        chain: &Path,
+        key: &Path,
+        report: &mut Report,
+    ) -> Option<Loaded> {
+        let of_chain = read(&format!("{path}.chain"), chain, report);
+        let of_key = read(&format!("{path}.key"), key, report);
+        let (of_chain, of_key) = (of_chain?, of_key?);
+        let pem = Pem {
+            certificates: of_chain.certificates,
+            ..of_key
+        };
+        warn_if_readable(path, key, &pem, report);
+        self.check(path, chain, pem, report)
+    }
+
+    fn check(&self, path: &str, file: &Path, mut pem: Pem, report: &mut Report) -> Option<Loaded> {
+        let fault = match (pem.certificates.len(), pem.keys.len()) {
+            (0, _) => "no certificate",
+            (_, 0) if pem.encrypted => "the private key needs a password",
+            (_, 0) => "no private key",
+            (_, 1) => "",
+            _ => "more than one private key",
+        };
+        if !fault.is_empty() {
+            report.error(
+                shown(path, file, fault)
+                    .accepted("certificates, the server's own first, and one private key, PEM"),
+            );
+            return None;
+        }
+        let facts = facts_of(path, file, &pem.certificates, report)?;
+        let key = self.match_key(path, file, &mut pem, report);
+        let ordered = self.check_chain(path, file, &pem.certificates, &facts, report);
+        self.check_dates(path, file, &facts, report);
+        let leaf = facts.into_iter().next()?;
+        for name in &leaf.unusable {
+            let fault = format!("the certificate has a name that no client can ask for: {name:?}");
+            report.warn(shown(path, file, fault));
+        }
+        ordered.then_some(Loaded {
+            key: Arc::new(CertifiedKey::new(pem.certificates, key?)),
+            names: leaf.names,
+            file: file.to_owned(),
+        })
+    }
+
+    /// Loads the key and proves that it belongs to the first certificate.
+    fn match_key(
+        &self,
+        path: &str,
+        file: &Path,
+        pem: &mut Pem,
+        report: &mut Report,
+    ) -> Option<Arc<dyn rustls::sign::SigningKey>> {
+        let mut der = pem.keys.pop()?;
+        let der = std::mem::replace(&mut *der, PrivateKeyDer::Pkcs8(Vec::new().into()));
+        // The provider erases the bytes once it has parsed them.
+        let key = match self.provider.key_provider.load_private_key(der) {
+            Ok(key) => key,
+            Err(error) => {
+                report.error(
+                    shown(path, file, format!("a private key that cannot be used: {error}"))
+                        .accepted("RSA of at least 2048 bits, P-256, P-384, P-521 or Ed25519; PKCS#8, PKCS#1 or SEC1"),
+                );
+                return None;
+            }
+        };
+        let owner = pem.certificates.iter().position(|certificate| {
+            CertifiedKey::new(vec![certificate.clone()], key.clone())
+                .keys_match()
+                .is_ok()
+        });
+        let fault = match owner {
+            Some(0) => return Some(key),
+            Some(at) => format!(
+                "the private key belongs to certificate {}, not to the first",
+                at + 1
+            ),
+            None => "the private key belongs to another certificate".to_owned(),
+        };
+        report.error(shown(path, file, fault).accepted("the key of the first certificate"));
+        None
+    }
+
+    /// Proves that each certificate is issued and signed by the next.
+    fn check_chain(
+        &self,
+        path: &str,
+        file: &Path,
+        chain: &[CertificateDer<'_>],
+        facts: &[Facts],
+        report: &mut Report,
+    ) -> bool {
+        for (at, pair) in facts.windows(2).enumerate() {
+            let [of, by] = pair else { continue };
+            if of.issuer_der != by.subject_der {
+                let fault = format!(
+                    "the chain is out of order: certificate {} ({}) is issued by {}, but certificate {} is {}",
+                    at + 1,
+                    of.subject,
+                    of.issuer,
+                    at + 2,
+                    by.subject,
+                );
+                report.error(
+                    shown(path, file, fault).accepted("each certificate followed by its issuer's"),
+                );
+                return false;
+            }
+        }
+        match self.verify(chain, facts) {
+            Some(Error::InvalidCertificate(CertificateError::BadSignature)) => {
+                let fault = "a certificate of the chain is not signed by the next one";
+                report.error(
+                    shown(path, file, fault).accepted("each certificate followed by its issuer's"),
+                );
+                false
+            }
+            Some(error) => {
+                let fault = format!("clients may refuse this chain: {error}");
+                report.warn(shown(path, file, fault));
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Verifies the signatures, with the last certificate taken for the root. Dates and purposes
+    /// that concern the client alone are left out.
+    fn verify(&self, chain: &[CertificateDer<'_>], facts: &[Facts]) -> Option<Error> {
+        let [leaf, between @ .., last] = chain else {
+            return None;
+        };
+        let mut roots = RootCertStore::empty();
+        if let Err(error) = roots.add(last.clone()) {
+            return Some(error);
+        }
+        let leaf = match ParsedCertificate::try_from(leaf) {
+            Ok(leaf) => leaf,
+            Err(error) => return Some(error),
+        };
+        let born = facts.first().map_or(0, |facts| facts.not_before);
+        let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(
+            u64::try_from(born).unwrap_or_default(),
+        ));
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let verified =
+            verify_server_cert_signed_by_trust_anchor(&leaf, &roots, between, at, algorithms);
+        match verified.err()? {
+            Error::InvalidCertificate(
+                CertificateError::Expired
+                | CertificateError::ExpiredContext { .. }
+                | CertificateError::NotValidYet
+                | CertificateError::NotValidYetContext { .. },
+            ) => None,
+            error => Some(error),
+        }
+    }
+
+    fn check_dates(&self, path: &str, file: &Path, facts: &[Facts], report: &mut Report) {
+        let now = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX);
+        for (at, facts) in facts.iter().enumerate() {
+            let left = facts.not_after.saturating_sub(now);
+            let fault = match left {
+                _ if facts.not_before > now => "is not valid yet".to_owned(),
+                ..0 => "has expired".to_owned(),
+                0..WARN_SECONDS => format!("expires in {} days", left / 86_400),
+                _ => continue,
+            };
+            let fault = format!("certificate {} ({}) {fault}", at + 1, facts.subject);
+            report.warn(shown(path, file, fault));
+        }
+    }
+}
+
+/// What a certificate says, as far as it matters here.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Whom it names, for people.
+    pub subject: String,
+    /// Who signed it, for people.
+    pub issuer: String,
+    /// DNS names, else the common name.
+    pub names: Vec<NamePattern>,
+    /// DNS names that no ClientHello can contain.
+    pub unusable: Vec<String>,
+    /// Seconds since 1970.
+    pub not_before: i64,
+    /// Seconds since 1970.
+    pub not_after: i64,
+    subject_der: Vec<u8>,
+    issuer_der: Vec<u8>,
+}
+
+impl Facts {
+    /// Parses a certificate.
+    ///
+    /// # Errors
+    /// Says why it does not parse.
+    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, String> {
+        let (_, parsed) = X509Certificate::from_der(certificate)
+            .map_err(|error| format!("not a certificate: {error}"))?;
+        let mut facts = Self {
+            subject: parsed.subject().to_string(),
+            issuer: parsed.issuer().to_string(),
+            names: Vec::new(),
+            unusable: Vec::new(),
+            not_before: parsed.validity().not_before.timestamp(),
+            not_after: parsed.validity().not_after.timestamp(),
+            subject_der: parsed.subject().as_raw().to_vec(),
+            issuer_der: parsed.issuer().as_raw().to_vec(),
+        };
+        let alternative = parsed.subject_alternative_name().ok().flatten();
+        let general = alternative.map(|names| names.value.general_names.as_slice());
+        for name in general.unwrap_or_default() {
+            if let GeneralName::DNSName(name) = name {
+                facts.add_name(name);
+            }
+        }
+        // RFC 6125, section 6.4.4: the common name counts only where there is no other.
+        if general.is_none() {
+            let common = parsed.subject().iter_common_name().next();
+            if let Some(name) = common.and_then(|name| name.as_str().ok()) {
+                facts.add_name(name);
+            }
+        }
+        Ok(facts)
+    }
+
+    fn add_name(&mut self, name: &str) {
+        match values::server_name(name) {
+            Ok(name) if !self.names.contains(&name) => self.names.push(name),
+            Ok(_) => {}
+            Err(_) => self.unusable.push(name.to_owned()),
+        }
+    }
+}
+
+fn facts_of(
+    path: &str,
+    file: &Path,
+    chain: &[CertificateDer<'_>],
+    report: &mut Report,
+) -> Option<Vec<Facts>> {
+    let parsed: Result<Vec<_>, _> = chain.iter().map(Facts::of).collect();
+    parsed
+        .map_err(|fault| report.error(shown(path, file, fault)))
+        .ok()
+}
+
+fn read(path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
+    Pem::read(file)
+        .map_err(|fault| report.error(shown(path, file, fault).accepted("a readable PEM file")))
+        .ok()
+}
+
+fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
+    if pem.world_readable && !pem.keys.is_empty() {
+        let fault = "everybody on this machine can read this private key";
+        report.warn(shown(path, file, fault).accepted("chmod o-r"));
+    }
+}
+
+/// Loads a bundle of CA certificates. `path` is the key path for problems.
+pub fn authorities(path: &str, file: &Path, report: &mut Report) -> Option<RootCertStore> {
+    let pem = read(path, file, report)?;
+    let mut roots = RootCertStore::empty();
+    for (at, certificate) in pem.certificates.iter().enumerate() {
+        if let Err(error) = roots.add(certificate.clone()) {
+            let fault = format!("certificate {} cannot be used as a CA: {error}", at + 1);
+            report.error(shown(path, file, fault));
+        }
+    }
+    if pem.certificates.is_empty() {
+        report.error(shown(path, file, "no certificate").accepted("CA certificates, PEM"));
+    }
+    (!roots.is_empty()).then_some(roots)
+}
+
+/// A problem with a file as its value.
+pub fn shown(path: &str, file: &Path, fault: impl Into<String>) -> Problem {
+    Problem::new(path, fault).text(&file.to_string_lossy())
+}
+
+/// Two weeks: a renewal that runs daily has failed many times by then.
+const WARN_SECONDS: i64 = 14 * 86_400;

@@ -1,0 +1,325 @@
+//! The configuration as the program uses it: validated, immutable, shared by `Arc`.
+//!
+//! A [`Config`] is valid by construction: files are read, keys match their certificates, names
+//! are resolved, every reference between sections is an index. It is made by [`prepare`] from
+//! a [`File`](file::File), which mirrors the text and computes nothing; `prepare` reports every
+//! error at once, each with its key path. A reload makes a second `Config` beside the first and
+//! swaps the `Arc`: nothing in here changes after it was made.
+//!
+//! Built by: `prepare.rs`. Read by: workers (`tls`, `connection`, `listener`) and control.
+
+pub mod error;
+pub mod file;
+pub mod flags;
+pub mod keys;
+pub mod pem;
+pub mod prepare;
+pub mod read;
+pub mod source;
+pub mod values;
+
+mod backends;
+mod listeners;
+mod policies;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::RootCertStore;
+use serde::{Deserialize, Serialize};
+
+use crate::tls::certs::CertificateMap;
+
+/// Everything a running terminator was told.
+#[derive(Debug)]
+pub struct Config {
+    /// Where clients arrive. Names are unique; addresses are unique over all listeners.
+    pub listeners: Vec<Arc<Listener>>,
+    /// Where connections go. [`Route::backend`] indexes this list.
+    pub backends: Vec<Arc<Backend>>,
+    /// Bounds on what peers can make grow.
+    pub limits: Limits,
+    /// How long each phase of a connection may take.
+    pub timeouts: Timeouts,
+    /// Tickets and the table of TLS 1.2 sessions.
+    pub sessions: Sessions,
+    /// Where and how to log.
+    pub log: Log,
+    /// The address of `/metrics` and `/status`; nothing listens when absent.
+    pub admin: Option<SocketAddr>,
+    /// What concerns the process as a whole; a reload does not change it.
+    pub process: Process,
+}
+
+/// One front door: addresses, certificates, and routes behind it.
+#[derive(Debug)]
+pub struct Listener {
+    /// Configuration name, unique; a label of metrics and logs.
+    pub name: Arc<str>,
+    /// Addresses to bind, at least one.
+    pub bind: Vec<SocketAddr>,
+    /// Options of the listening sockets; accepted ones inherit them.
+    pub socket: SocketOptions,
+    /// Chains and keys by name, with the default.
+    pub certificates: Arc<CertificateMap>,
+    /// What to do with a name that no certificate covers.
+    pub unknown_names: UnknownNames,
+    /// Tried in order; the last one matches every hello.
+    pub routes: Vec<Route>,
+}
+
+/// Where a hello goes: the first route whose names and protocols match.
+#[derive(Debug)]
+pub struct Route {
+    /// Server names this route is for; empty means any, also none.
+    pub names: Vec<NamePattern>,
+    /// Protocols offered by ALPN, most preferred first; empty means that ALPN is not negotiated.
+    pub alpn: Vec<Vec<u8>>,
+    /// Only hellos that offer one of `alpn` match. Not so where the list is the listener's.
+    pub alpn_only: bool,
+    /// What to do when the client offers ALPN and none of it is ours.
+    pub alpn_mismatch: AlpnMismatch,
+    /// TLS parameters and the border that sessions never cross.
+    pub policy: Arc<Policy>,
+    /// Index into [`Config::backends`].
+    pub backend: usize,
+}
+
+/// A server name as a route or a certificate spells it, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NamePattern {
+    /// `www.example.org`
+    Exact(String),
+    /// `*.example.org`, kept without `*.`; stands for exactly one label.
+    Wildcard(String),
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => f.write_str(name),
+            Self::Wildcard(suffix) => write!(f, "*.{suffix}"),
+        }
+    }
+}
+
+/// What to do with a server name that no certificate covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnknownNames {
+    /// Answer with the default certificate.
+    #[default]
+    Default,
+    /// Refuse with the alert `unrecognized_name` (RFC 6066, section 3).
+    Refuse,
+}
+
+/// What to do when ALPN lists do not overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum AlpnMismatch {
+    /// Go on as if the client had not offered ALPN.
+    #[default]
+    Continue,
+    /// Refuse with the alert `no_application_protocol` (RFC 7301, section 3.2).
+    Refuse,
+}
+
+/// TLS parameters of a group of clients. A session made under one policy never opens another.
+#[derive(Debug)]
+pub struct Policy {
+    /// Configuration name; part of the digest.
+    pub name: String,
+    /// SHA-256 over what makes sessions exchangeable; see [`crate::tls::policy`].
+    pub digest: [u8; 32],
+    /// Versions allowed; at least one.
+    pub versions: Versions,
+    /// Suites, most preferred first: the server's order decides.
+    pub suites: Vec<rustls::SupportedCipherSuite>,
+    /// Key exchange groups that are accepted; the client's order decides.
+    pub groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>,
+    /// Whether and how clients authenticate.
+    pub client_auth: ClientAuth,
+    /// Refuse TLS 1.2 clients without extended master secret (RFC 7627).
+    pub require_ems: bool,
+    /// Hand out tickets to TLS 1.2 clients; without, they resume by session ID.
+    pub tls12_tickets: bool,
+}
+
+/// TLS versions of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// RFC 5246.
+    pub tls12: bool,
+    /// RFC 8446.
+    pub tls13: bool,
+}
+
+/// Authentication of clients by certificate.
+#[derive(Clone, Debug, Default)]
+pub enum ClientAuth {
+    /// No certificate is asked for.
+    #[default]
+    Off,
+    /// One is asked for; a client without one is served.
+    Optional(Arc<RootCertStore>),
+    /// One is asked for; a client without one is refused.
+    Required(Arc<RootCertStore>),
+}
+
+/// A pool of servers.
+#[derive(Debug)]
+pub struct Backend {
+    /// Configuration name, unique; a label of metrics and logs.
+    pub name: String,
+    /// Servers, at least one.
+    pub servers: Vec<Server>,
+    /// The PROXY header that is sent first on every connection.
+    pub proxy_header: Option<ProxyVersion>,
+}
+
+/// One server of a backend.
+#[derive(Debug)]
+pub struct Server {
+    /// Its address as configured; a label of metrics and logs.
+    pub name: Arc<str>,
+    /// The addresses that the name resolved to, tried in order; a unix socket has one.
+    pub addresses: Vec<ServerAddress>,
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerAddress {
+    /// TCP over IPv4 or IPv6.
+    Tcp(SocketAddr),
+    /// A unix stream socket.
+    Unix(PathBuf),
+}
+
+/// Version of the PROXY protocol towards a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProxyVersion {
+    /// Text.
+    V1,
+    /// Binary, with TLVs about the TLS connection.
+    V2,
+}
+
+/// Options of listening sockets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// Queue of connections that the kernel completed and we have not accepted.
+    pub backlog: u32,
+    /// TCP_DEFER_ACCEPT: wake up when the ClientHello is there; `None` is off.
+    pub defer_accept: Option<Duration>,
+    /// TCP_FASTOPEN queue length; `None` is off.
+    pub fast_open: Option<u32>,
+    /// SO_KEEPALIVE: idle time before the first probe; `None` is off.
+    pub keepalive: Option<Duration>,
+    /// SO_RCVBUF in bytes; `None` leaves it to the kernel.
+    pub receive_buffer: Option<usize>,
+    /// SO_SNDBUF in bytes; `None` leaves it to the kernel.
+    pub send_buffer: Option<usize>,
+}
+
+/// Bounds on what peers can make grow, and on the work of one loop turn. All are at least 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections in all, over all workers.
+    pub connections: usize,
+    /// Unfinished handshakes, over all workers.
+    pub handshakes: usize,
+    /// Bytes of an unfinished ClientHello, record headers included.
+    pub client_hello: usize,
+    /// Connections accepted in one turn of a worker's loop.
+    pub accepts_per_turn: usize,
+    /// Handshakes moved in one turn of a worker's loop.
+    pub handshakes_per_turn: usize,
+    /// Bytes relayed for one connection and direction in one turn.
+    pub bytes_per_turn: usize,
+}
+
+/// How long each phase of a connection may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From accept to the end of the handshake.
+    pub handshake: Duration,
+    /// To connect to a server.
+    pub connect: Duration,
+    /// Without a byte in either direction.
+    pub idle: Duration,
+    /// Without a byte once one side has finished sending.
+    pub half_closed: Duration,
+    /// For the client to take the last bytes and close.
+    pub linger: Duration,
+    /// From SIGTERM to the end of the process.
+    pub drain: Duration,
+}
+
+/// Resumption.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sessions {
+    /// Sessions kept in memory for TLS 1.2 clients that resume by ID; 0 is off.
+    pub table_entries: usize,
+    /// How long a session ID is good for.
+    pub id_lifetime: Duration,
+    /// How often the ticket key changes; a ticket is good for at least one rotation, at most two.
+    pub ticket_rotation: Duration,
+    /// Age after the full handshake at which no session resumes.
+    pub max_age: Duration,
+}
+
+/// Where and how to log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// `tracing` filter, such as `info` or `becket=debug`.
+    pub level: String,
+    /// Text for people or JSON for machines.
+    pub format: LogFormat,
+    /// `None` is stderr.
+    pub file: Option<PathBuf>,
+    /// One line per connection; off by default.
+    pub access: Option<AccessLog>,
+}
+
+/// Shape of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Where the access log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    /// Beside the other lines.
+    Stderr,
+    /// To a file of its own, reopened on SIGUSR1.
+    File(PathBuf),
+}
+
+/// What concerns the process as a whole; a reload does not change it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Worker threads; `None` is one per usable core.
+    pub workers: Option<NonZeroUsize>,
+    /// Pin each worker to a core.
+    pub pin: bool,
+    /// User (and optionally group) to become once the sockets are bound.
+    pub user: Option<String>,
+    /// Group to become; default is the user's.
+    pub group: Option<String>,
+    /// Allow core dumps, which hold keys.
+    pub core_dumps: bool,
+    /// Write TLS secrets to the file that SSLKEYLOGFILE names.
+    pub key_log: bool,
+}

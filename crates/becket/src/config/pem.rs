@@ -1,0 +1,242 @@
+//! Reads PEM files (RFC 7468) and keeps private keys out of memory that is not erased.
+//!
+//! A [`Pem`] holds the certificates and private keys of one file in their order; other sections,
+//! such as the DH PARAMETERS of older terminators, are passed over. The text of the file, the
+//! decoded keys and everything between are erased when dropped. That is why the sections are
+//! cut out here, where a library would leave a copy of the base64 text behind. Which key
+//! belongs to which certificate is `keys.rs`' concern.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{
+    CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
+};
+use zeroize::Zeroizing;
+
+/// What a PEM file contains.
+#[derive(Debug, Default)]
+pub struct Pem {
+    /// In the order of the file.
+    pub certificates: Vec<CertificateDer<'static>>,
+    /// In the order of the file.
+    pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
+    /// There is a private key that needs a password.
+    pub encrypted: bool,
+    /// Everybody on this machine can read the file.
+    pub world_readable: bool,
+}
+
+impl Pem {
+    /// Reads a file of at most 16 MiB. Blocks.
+    ///
+    /// # Errors
+    /// Says why the file cannot be read, or which section is broken.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let mut file = File::open(path).map_err(|error| reason(&error))?;
+        let meta = file.metadata().map_err(|error| reason(&error))?;
+        if !meta.is_file() {
+            return Err("not a file".to_owned());
+        }
+        if meta.len() > LARGEST_FILE {
+            return Err("larger than 16 MiB".to_owned());
+        }
+        // One byte more than the file, so that the buffer never moves and leaves a copy.
+        let room = usize::try_from(meta.len()).unwrap_or_default() + 1;
+        let mut text = Zeroizing::new(Vec::with_capacity(room));
+        let read = file.by_ref().take(meta.len()).read_to_end(&mut text);
+        read.map_err(|error| reason(&error))?;
+        let mut pem = Self::parse(&text)?;
+        pem.world_readable = meta.permissions().mode() & 0o004 != 0;
+        Ok(pem)
+    }
+
+    /// Parses the text of a file.
+    ///
+    /// # Errors
+    /// Says which section is broken, and how.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let mut pem = Self::default();
+        let mut rest = text;
+        let mut count = 0;
+        while let Some(section) = Section::next(&mut rest)? {
+            count += 1;
+            let broken = |what: &str| format!("section {count}: broken {what}");
+            let key = || section.secret().ok_or_else(|| broken("private key"));
+            match section.label {
+                b"CERTIFICATE" => {
+                    let der = CertificateDer::from_pem_slice(section.whole);
+                    pem.certificates
+                        .push(der.map_err(|_| broken("certificate"))?);
+                }
+                b"PRIVATE KEY" => pem.push_key(PrivatePkcs8KeyDer::from(key()?)),
+                b"RSA PRIVATE KEY" | b"EC PRIVATE KEY" if section.is_encrypted() => {
+                    pem.encrypted = true;
+                }
+                b"RSA PRIVATE KEY" => pem.push_key(PrivatePkcs1KeyDer::from(key()?)),
+                b"EC PRIVATE KEY" => pem.push_key(PrivateSec1KeyDer::from(key()?)),
+                b"ENCRYPTED PRIVATE KEY" => pem.encrypted = true,
+                _ => {}
+            }
+        }
+        Ok(pem)
+    }
+
+    fn push_key(&mut self, key: impl Into<PrivateKeyDer<'static>>) {
+        self.keys.push(Zeroizing::new(key.into()));
+    }
+}
+
+/// What the system says, without its number.
+pub fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string().to_lowercase();
+    match text.split_once(" (os error") {
+        Some((text, _)) => text.to_owned(),
+        None => text,
+    }
+}
+
+/// One section, borrowed from the text.
+struct Section<'a> {
+    label: &'a [u8],
+    /// With its first and last line.
+    whole: &'a [u8],
+    body: &'a [u8],
+}
+
+impl<'a> Section<'a> {
+    /// Takes the next section off the text.
+    fn next(rest: &mut &'a [u8]) -> Result<Option<Self>, String> {
+        let text = *rest;
+        let Some(start) = find(text, BEGIN) else {
+            return Ok(None);
+        };
+        let whole = text.get(start..).unwrap_or_default();
+        let after = whole.get(BEGIN.len()..).unwrap_or_default();
+        let label = find(after, DASHES)
+            .and_then(|end| after.get(..end))
+            .filter(|label| !label.contains(&b'\n'))
+            .ok_or("a BEGIN line without its dashes")?;
+        let end_line = [END, label, DASHES].concat();
+        let shown = String::from_utf8_lossy(label);
+        let end = find(whole, &end_line).ok_or_else(|| format!("no END {shown}"))?;
+        let header = BEGIN.len() + label.len() + DASHES.len();
+        let body = whole.get(header..end).unwrap_or_default();
+        if find(body, BEGIN).is_some() {
+            return Err(format!("no END {shown}"));
+        }
+        let length = end + end_line.len();
+        *rest = whole.get(length..).unwrap_or_default();
+        Ok(Some(Self {
+            label,
+            whole: whole.get(..length).unwrap_or_default(),
+            body,
+        }))
+    }
+
+    /// RFC 1421 headers, as OpenSSL writes them above a key with a password.
+    fn is_encrypted(&self) -> bool {
+        find(self.body, b"ENCRYPTED").is_some()
+    }
+
+    /// The body decoded, in a buffer of its final size.
+    fn secret(&self) -> Option<Vec<u8>> {
+        let digits = || self.body.iter().filter(|byte| !byte.is_ascii_whitespace());
+        let padding = digits().rev().take_while(|byte| **byte == b'=').count();
+        let count = digits().count();
+        if count % 4 != 0 || padding > 2 {
+            return None;
+        }
+        let mut out = Zeroizing::new(Vec::with_capacity(count / 4 * 3));
+        let (mut bits, mut held) = (0u32, 0);
+        for digit in digits().take(count - padding) {
+            bits = (bits << 6) | u32::from(base64(*digit)?);
+            held += 6;
+            if held >= 8 {
+                held -= 8;
+                out.push((bits >> held & 0xff) as u8);
+            }
+        }
+        Some(std::mem::take(&mut *out))
+    }
+}
+
+/// The value of a digit (RFC 4648, section 4).
+fn base64(digit: u8) -> Option<u8> {
+    match digit {
+        b'A'..=b'Z' => Some(digit - b'A'),
+        b'a'..=b'z' => Some(digit - b'a' + 26),
+        b'0'..=b'9' => Some(digit - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
+
+const BEGIN: &[u8] = b"-----BEGIN ";
+const END: &[u8] = b"-----END ";
+const DASHES: &[u8] = b"-----";
+
+/// Far above any bundle of CAs; below what a mistyped path could make us read.
+const LARGEST_FILE: u64 = 16 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_decode_as_the_library_decodes_them() {
+        for _ in 0..8 {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let pem = Pem::parse(key.serialize_pem().as_bytes()).unwrap();
+            assert_eq!(pem.keys[0].secret_der(), key.serialized_der());
+        }
+    }
+
+    #[test]
+    fn sections_of_other_kinds_are_passed_over() {
+        let text = b"x\n-----BEGIN DH PARAMETERS-----\n!!\n-----END DH PARAMETERS-----\n\
+            -----BEGIN ENCRYPTED PRIVATE KEY-----\n!!\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        let pem = Pem::parse(text).unwrap();
+        assert!(pem.certificates.is_empty() && pem.keys.is_empty() && pem.encrypted);
+    }
+
+    #[test]
+    fn broken_sections_are_named() {
+        for (text, fault) in [
+            ("-----BEGIN CERTIFICATE-----\nAAAA\n", "no END CERTIFICATE"),
+            (
+                "-----BEGIN CERTIFICATE\n-----",
+                "a BEGIN line without its dashes",
+            ),
+            (
+                "-----BEGIN PRIVATE KEY-----\n-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----",
+                "no END PRIVATE KEY",
+            ),
+            (
+                "-----BEGIN PRIVATE KEY-----\nAAA\n-----END PRIVATE KEY-----",
+                "section 1: broken private key",
+            ),
+            (
+                "-----BEGIN CERTIFICATE-----\n??\n-----END CERTIFICATE-----",
+                "section 1: broken certificate",
+            ),
+        ] {
+            assert_eq!(Pem::parse(text.as_bytes()).unwrap_err(), fault);
+        }
+    }
+
+    #[test]
+    fn a_directory_and_a_missing_file_are_faults() {
+        assert_eq!(Pem::read(Path::new("/")).unwrap_err(), "not a file");
+        let fault = Pem::read(Path::new("/nowhere/x.pem")).unwrap_err();
+        assert_eq!(fault, "no such file or directory");
+    }
+}

@@ -1,0 +1,456 @@
+//! From the file to the [`Config`]: reads keys, resolves names, checks every reference.
+//!
+//! [`prepare`] changes nothing outside and starts nothing, so that a reload and `becket check`
+//! can run it beside a running terminator. It never stops at the first fault: each part leaves
+//! a harmless value where it found one and goes on, and the outcome is a `Config` only if there
+//! was no error at all. Blocks on files and name resolution. Never panics, whatever the file.
+//!
+//! This file holds the sections with plain values; `listeners.rs`, `policies.rs` and
+//! `backends.rs` hold the rest.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustls_pki_types::UnixTime;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use super::error::{Problem, Rejected, Report};
+use super::file::{File, Scalar};
+use super::keys::Loader;
+use super::pem::reason;
+use super::values::{self, Address};
+use super::{AccessLog, Config, Limits, Log, Process, Sessions, Timeouts};
+
+/// What the outcome depends on besides the file.
+pub struct World<'a> {
+    /// Relative paths start here: the folder of the file.
+    pub base: &'a Path,
+    /// The time at which certificates must be valid.
+    pub now: UnixTime,
+    /// This machine has IPv6, so `:PORT` means both families.
+    pub ipv6: bool,
+    /// Resolves a host name. Blocks.
+    pub resolve: &'a dyn Fn(&str) -> io::Result<Vec<IpAddr>>,
+}
+
+impl<'a> World<'a> {
+    /// The world as the operating system has it.
+    pub fn system(base: &'a Path, now: UnixTime) -> Self {
+        Self {
+            base,
+            now,
+            ipv6: UdpSocket::bind("[::]:0").is_ok(),
+            resolve: &|host| Ok((host, 0).to_socket_addrs()?.map(|at| at.ip()).collect()),
+        }
+    }
+}
+
+/// A valid configuration and what was noticed on the way.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Ready for use.
+    pub config: Config,
+    /// Not wrong enough to refuse.
+    pub warnings: Vec<Problem>,
+    /// Every file and directory that a reload must be able to read again.
+    pub files: Vec<PathBuf>,
+}
+
+/// Makes a configuration. Blocks.
+///
+/// # Errors
+/// All that is wrong, each with its key path.
+pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
+    let mut draft = Draft {
+        file,
+        world,
+        loader: Loader {
+            provider: rustls::crypto::aws_lc_rs::default_provider(),
+            now: world.now,
+        },
+        report: Report::default(),
+        files: Vec::new(),
+        binds: Vec::new(),
+        used_policies: HashSet::new(),
+        used_backends: HashSet::new(),
+    };
+    let backends = draft.backends();
+    let policies = draft.policies();
+    let listeners = draft.listeners(&policies);
+    draft.warn_unused();
+    let config = Config {
+        listeners,
+        backends,
+        limits: draft.limits(),
+        timeouts: draft.timeouts(),
+        sessions: draft.sessions(),
+        log: draft.log(),
+        admin: draft.admin(),
+        process: draft.process(),
+    };
+    let Report { errors, warnings } = draft.report;
+    if !errors.is_empty() {
+        return Err(Rejected {
+            origin: String::new(),
+            errors,
+            warnings,
+        });
+    }
+    Ok(Prepared {
+        config,
+        warnings,
+        files: draft.files,
+    })
+}
+
+/// A configuration in the making.
+pub(super) struct Draft<'a> {
+    pub(super) file: &'a File,
+    pub(super) world: &'a World<'a>,
+    pub(super) loader: Loader,
+    pub(super) report: Report,
+    pub(super) files: Vec<PathBuf>,
+    /// Addresses taken so far, with the key that takes them.
+    pub(super) binds: Vec<(SocketAddr, String)>,
+    pub(super) used_policies: HashSet<String>,
+    pub(super) used_backends: HashSet<usize>,
+}
+
+impl Draft<'_> {
+    fn limits(&mut self) -> Limits {
+        let file = self.file;
+        let limits = &file.limits;
+        Limits {
+            connections: self.count("limits.connections", limits.connections),
+            handshakes: self.count("limits.handshakes", limits.handshakes),
+            client_hello: self.size("limits.client-hello", &limits.client_hello, HELLO_BYTES),
+            accepts_per_turn: self.count("limits.accepts-per-turn", limits.accepts_per_turn),
+            handshakes_per_turn: self
+                .count("limits.handshakes-per-turn", limits.handshakes_per_turn),
+            bytes_per_turn: self.size("limits.bytes-per-turn", &limits.bytes_per_turn, TURN_BYTES),
+        }
+    }
+
+    fn timeouts(&mut self) -> Timeouts {
+        let file = self.file;
+        let timeouts = &file.timeouts;
+        let mut read =
+            |key: &str, value| self.duration(&format!("timeouts.{key}"), value, SHORTEST..=LONGEST);
+        Timeouts {
+            handshake: read("handshake", &timeouts.handshake),
+            connect: read("connect", &timeouts.connect),
+            idle: read("idle", &timeouts.idle),
+            half_closed: read("half-closed", &timeouts.half_closed),
+            linger: read("linger", &timeouts.linger),
+            drain: read("drain", &timeouts.drain),
+        }
+    }
+
+    fn sessions(&mut self) -> Sessions {
+        let file = self.file;
+        let sessions = &file.sessions;
+        let mut read = |key: &str, value, longest| {
+            self.duration(&format!("sessions.{key}"), value, SECOND..=longest)
+        };
+        let id_lifetime = read("id-lifetime", &sessions.id_lifetime, TICKET_LIFETIME);
+        let ticket_rotation = read(
+            "ticket-rotation",
+            &sessions.ticket_rotation,
+            TICKET_LIFETIME / 2,
+        );
+        let max_age = read("max-age", &sessions.max_age, TICKET_LIFETIME);
+        let entries = sessions.table_entries;
+        let table_entries = usize::try_from(entries).ok().filter(|n| *n <= MOST_THINGS);
+        if table_entries.is_none() {
+            self.out_of_range("sessions.table-entries", entries.to_string(), COUNT_FROM_0);
+        }
+        Sessions {
+            table_entries: table_entries.unwrap_or_default(),
+            id_lifetime,
+            ticket_rotation,
+            max_age,
+        }
+    }
+
+    fn log(&mut self) -> Log {
+        let file = self.file;
+        let log = &file.log;
+        if !is_filter(&log.level) {
+            self.report.error(
+                Problem::new("log.level", "not a filter")
+                    .text(&log.level)
+                    .accepted("error, warn, info, debug, trace, or a list such as \"info,becket::tls=debug\""),
+            );
+        }
+        Log {
+            level: log.level.clone(),
+            format: log.format,
+            file: match log.file.as_str() {
+                "stderr" => None,
+                path => Some(self.log_file("log.file", path)),
+            },
+            access: match log.access.as_str() {
+                "off" => None,
+                "stderr" => Some(AccessLog::Stderr),
+                path => Some(AccessLog::File(self.log_file("log.access", path))),
+            },
+        }
+    }
+
+    /// A file to be written: its folder must be there.
+    fn log_file(&mut self, path: &str, text: &str) -> PathBuf {
+        let file = self.world.base.join(text);
+        let fault = match file.parent() {
+            _ if text.is_empty() => Some("empty"),
+            _ if file.is_dir() => Some("a directory"),
+            Some(folder) if !folder.is_dir() => Some("the folder does not exist"),
+            _ => None,
+        };
+        if let Some(fault) = fault {
+            let problem = Problem::new(path, fault).text(text);
+            self.report
+                .error(problem.accepted("stderr or the path of a file"));
+        }
+        file
+    }
+
+    fn admin(&mut self) -> Option<SocketAddr> {
+        let text = self.file.admin.address.as_deref()?;
+        let path = "admin.address";
+        let address = self.report.take(path, text, values::listen_address(text))?;
+        if matches!(address, Address::Any(_)) {
+            self.report.error(
+                Problem::new(
+                    path,
+                    "the admin page has no password, so the address must be explicit",
+                )
+                .text(text)
+                .accepted("HOST:PORT or [V6]:PORT, such as 127.0.0.1:9443"),
+            );
+            return None;
+        }
+        let address = self.resolve(path, text, &address).into_iter().next()?;
+        self.claim(path, text, address);
+        Some(address)
+    }
+
+    fn process(&mut self) -> Process {
+        let file = self.file;
+        let process = &file.process;
+        for (key, name) in [("user", &process.user), ("group", &process.group)] {
+            if name
+                .as_deref()
+                .is_some_and(|name| name.is_empty() || name.contains('\0'))
+            {
+                let problem = Problem::new(format!("process.{key}"), "not a name").text("");
+                self.report.error(problem.accepted("a name or a number"));
+            }
+        }
+        if process.key_log {
+            let fault = "TLS secrets are written to the file that SSLKEYLOGFILE names";
+            self.report
+                .warn(Problem::new("process.key-log", fault).value("true"));
+        }
+        Process {
+            workers: self.workers(&process.workers),
+            pin: process.pin,
+            user: process.user.clone(),
+            group: process.group.clone(),
+            core_dumps: process.core_dumps,
+            key_log: process.key_log,
+        }
+    }
+
+    fn workers(&mut self, workers: &Scalar) -> Option<NonZeroUsize> {
+        if workers.0 == "auto" {
+            return None;
+        }
+        let number = workers.0.parse().ok();
+        let number = number.filter(|number: &NonZeroUsize| number.get() <= MOST_WORKERS);
+        if number.is_none() {
+            let problem = Problem::new("process.workers", "not a number of workers");
+            self.report
+                .error(problem.text(&workers.0).accepted("\"auto\" or 1 to 1024"));
+        }
+        number
+    }
+
+    /// A number of things, at least 1.
+    fn count(&mut self, path: &str, value: u64) -> usize {
+        match usize::try_from(value) {
+            Ok(value) if (1..=MOST_THINGS).contains(&value) => value,
+            _ => {
+                self.out_of_range(path, value.to_string(), COUNT_FROM_1);
+                1
+            }
+        }
+    }
+
+    /// A number of bytes.
+    pub(super) fn size(&mut self, path: &str, value: &Scalar, range: RangeInclusive<u64>) -> usize {
+        let Some(bytes) = self.report.take(path, &value.0, values::size(&value.0)) else {
+            return 1;
+        };
+        match usize::try_from(bytes) {
+            Ok(size) if range.contains(&bytes) => size,
+            _ => {
+                let (least, most) = (range.start(), range.end());
+                let accepted = format!("{least} to {most} bytes");
+                self.out_of_range(path, format!("{:?}", value.0), &accepted);
+                1
+            }
+        }
+    }
+
+    /// A duration.
+    pub(super) fn duration(
+        &mut self,
+        path: &str,
+        value: &Scalar,
+        range: RangeInclusive<Duration>,
+    ) -> Duration {
+        let parsed = values::duration(&value.0);
+        let Some(duration) = self.report.take(path, &value.0, parsed) else {
+            return SECOND;
+        };
+        if !range.contains(&duration) {
+            let accepted = format!("{:?} to {:?}", range.start(), range.end());
+            self.out_of_range(path, format!("{:?}", value.0), &accepted);
+        }
+        duration
+    }
+
+    fn out_of_range(&mut self, path: &str, value: String, accepted: &str) {
+        let problem = Problem::new(path, "not in range").value(value);
+        self.report.error(problem.accepted(accepted));
+    }
+
+    /// The socket addresses of an address as written; none, and an error, if there is none.
+    pub(super) fn resolve(&mut self, path: &str, text: &str, address: &Address) -> Vec<SocketAddr> {
+        let (name, port) = match address {
+            Address::Unix(_) => return Vec::new(),
+            Address::Ip(ip, port) => return vec![SocketAddr::new(*ip, *port)],
+            Address::Any(port) => {
+                let mut any = vec![SocketAddr::from(([0, 0, 0, 0], *port))];
+                if self.world.ipv6 {
+                    any.push(SocketAddr::from(([0u16; 8], *port)));
+                }
+                return any;
+            }
+            Address::Name(name, port) => (name, *port),
+        };
+        let (found, why) = match (self.world.resolve)(name) {
+            Ok(found) => (found, "it has no address".to_owned()),
+            Err(error) => (Vec::new(), reason(&error)),
+        };
+        if found.is_empty() {
+            let fault = format!("the name does not resolve: {why}");
+            let problem = Problem::new(path, fault).text(text);
+            self.report
+                .error(problem.accepted("a name that DNS or /etc/hosts knows"));
+        }
+        let mut seen = HashSet::new();
+        let new = found.into_iter().filter(|ip| seen.insert(*ip));
+        new.map(|ip| SocketAddr::new(ip, port)).collect()
+    }
+
+    /// Takes an address for a socket of ours; of two that overlap the second is an error.
+    pub(super) fn claim(&mut self, path: &str, text: &str, address: SocketAddr) {
+        let overlaps = |other: &SocketAddr| {
+            let (a, b) = (address.ip(), other.ip());
+            let covers = a == b || a.is_unspecified() || b.is_unspecified();
+            address.port() == other.port() && a.is_ipv4() == b.is_ipv4() && covers
+        };
+        let taken = self.binds.iter().find(|(other, _)| overlaps(other));
+        if let Some((other, by)) = taken.filter(|_| address.port() != 0) {
+            let fault = match *other == address {
+                true => format!("{address} is bound by {by} already"),
+                false => format!("{address} overlaps with {other} of {by}"),
+            };
+            let problem = Problem::new(path, fault).text(text);
+            self.report.error(problem.accepted("each address once"));
+        }
+        self.binds.push((address, path.to_owned()));
+    }
+
+    /// Checks the names of the sections of one kind, which must be there and differ.
+    pub(super) fn check_names<'n>(
+        &mut self,
+        names: impl Iterator<Item = (String, Option<&'n str>)>,
+    ) {
+        let mut seen = HashSet::new();
+        for (path, name) in names {
+            let path = format!("{path}.name");
+            let Some(name) = name else {
+                let problem = Problem::new(path, "missing");
+                self.report.error(problem.accepted("a name of its own"));
+                continue;
+            };
+            let usable = self.report.take(&path, name, values::section_name(name));
+            if usable.is_some() && !seen.insert(name) {
+                let problem = Problem::new(path, "an earlier section has this name");
+                self.report
+                    .error(problem.text(name).accepted("a name of its own"));
+            }
+        }
+    }
+
+    fn warn_unused(&mut self) {
+        let file = self.file;
+        for (index, backend) in file.backend.iter().enumerate() {
+            if let Some(name) = backend.name.as_deref()
+                && !self.used_backends.contains(&index)
+            {
+                let fault = "no listener uses this backend";
+                self.report
+                    .warn(Problem::new(format!("backend[{name}]"), fault));
+            }
+        }
+        for policy in &file.policy {
+            if let Some(name) = policy.name.as_deref()
+                && !self.used_policies.contains(name)
+            {
+                let fault = "no listener uses this policy";
+                self.report
+                    .warn(Problem::new(format!("policy[{name}]"), fault));
+            }
+        }
+    }
+}
+
+/// Whether `tracing` takes it, and a lone word is a level: as a target it would silence us.
+fn is_filter(level: &str) -> bool {
+    let parts = level.split(',').map(str::trim);
+    let lone = parts.filter(|part| !part.contains(['=', '[']));
+    !level.trim().is_empty()
+        && EnvFilter::try_new(level).is_ok()
+        && lone
+            .into_iter()
+            .all(|word| word.parse::<LevelFilter>().is_ok())
+}
+
+const COUNT_FROM_1: &str = "1 to 100000000";
+const COUNT_FROM_0: &str = "0 (off) to 100000000";
+const MOST_THINGS: usize = 100_000_000;
+const MOST_WORKERS: usize = 1024;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The resolution of the timers; 0 would end every connection at once.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// A hello of curl is about 600 bytes, one with X25519MLKEM768 1.8 KB. rustls takes no handshake
+/// message above 64 KiB.
+const HELLO_BYTES: RangeInclusive<u64> = 1024..=64 * 1024;
+
+/// At least one TLS record (RFC 8446, section 5.1), or it could never be relayed.
+const TURN_BYTES: RangeInclusive<u64> = 16 * 1024..=1024 * 1024 * 1024;
+
+/// RFC 8446, section 4.6.1: no ticket is good for more than seven days.
+const TICKET_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
