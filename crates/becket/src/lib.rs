@@ -1,2 +1,25 @@
-//! To be described.
+//! Becket: a TLS terminator. TLS in, TCP out, one worker per core.
+//!
+//! This library is the whole program; the binary only parses arguments. Start reading at
+//! [`server`], which lists what is shared and brings everything up, then [`worker`], the event
+//! loop, and [`connection`], the life of one client. `docs/architecture.md` has the picture.
 #![forbid(unsafe_code)]
+
+pub mod acceptor;
+pub mod backend;
+pub mod clock;
+pub mod close_reason;
+pub mod config;
+pub mod connection;
+pub mod door;
+pub mod failure_log;
+pub mod leg;
+pub mod log;
+pub mod mailbox;
+pub mod metrics;
+pub mod net;
+pub mod scratch;
+pub mod server;
+pub mod socket;
+pub mod tls;
+pub mod worker;

@@ -6,6 +6,8 @@
 use std::fmt::{self, Display};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Serialize, Serializer};
+
 /// Microseconds since 1970-01-01T00:00:00Z, without leap seconds. Fixed width when displayed:
 /// `2026-02-28T23:59:59.000001Z`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +30,13 @@ impl From<SystemTime> for Timestamp {
     /// A clock that is set before the epoch counts as the epoch.
     fn from(time: SystemTime) -> Self {
         Self::from_unix(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+}
+
+impl Serialize for Timestamp {
+    /// As the text of its `Display`.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

@@ -1,0 +1,101 @@
+//! One listening socket of one worker.
+//!
+//! Every worker has a socket of its own for every address (`SO_REUSEPORT`), so the kernel spreads
+//! connections and no lock is shared. Options were set on the listening socket and are inherited:
+//! accepting costs one system call.
+//!
+//! An acceptor that is removed is *retired* first: new SYNs are turned away by a socket filter,
+//! what the kernel had completed is accepted, and only then is the socket closed. To close it at
+//! once would reset every connection in its queue.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use mio::net::{TcpListener, TcpStream};
+
+use crate::door::Door;
+
+/// A listening socket and what stands behind it.
+#[derive(Debug)]
+pub struct Acceptor {
+    socket: TcpListener,
+    address: SocketAddr,
+    /// Where its clients go in; replaced by a reload.
+    pub door: Rc<Door>,
+    /// There may be connections to accept.
+    pub ready: bool,
+    /// When a retiring acceptor may be closed.
+    retired_at: Option<Duration>,
+}
+
+/// What one call of accept got.
+#[derive(Debug)]
+pub enum Accepted {
+    /// A client.
+    Client(TcpStream, SocketAddr),
+    /// The queue is empty.
+    Nothing,
+    /// This one left while it waited; go on with the next.
+    Lost,
+    /// No descriptor or no memory: pause.
+    Exhausted(io::Error),
+}
+
+impl Acceptor {
+    /// Takes over a bound socket that is registered already.
+    pub fn new(socket: TcpListener, address: SocketAddr, door: Rc<Door>) -> Self {
+        Self {
+            socket,
+            address,
+            door,
+            ready: true,
+            retired_at: None,
+        }
+    }
+
+    /// The configured address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts one connection.
+    pub fn accept(&mut self) -> Accepted {
+        match self.socket.accept() {
+            Ok((socket, client)) => Accepted::Client(socket, client),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    self.ready = false;
+                    Accepted::Nothing
+                }
+                io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => Accepted::Lost,
+                _ => Accepted::Exhausted(error),
+            },
+        }
+    }
+
+    /// Turns new clients away and gives those on their way [`GRACE`] to be accepted.
+    pub fn retire(&mut self, now: Duration) {
+        if self.retired_at.is_some() {
+            return;
+        }
+        self.retired_at = Some(now + GRACE);
+        if let Err(error) = becket_sys::socket::refuse_new(&self.socket) {
+            tracing::warn!(address = %self.address, %error, "clients that connect now may be reset");
+        }
+    }
+
+    /// Whether it is retiring.
+    pub fn is_retiring(&self) -> bool {
+        self.retired_at.is_some()
+    }
+
+    /// Whether it has been retiring for long enough and its queue is empty.
+    pub fn is_done(&self, now: Duration) -> bool {
+        !self.ready && self.retired_at.is_some_and(|at| now >= at)
+    }
+}
+
+/// A client whose SYN was answered needs one round trip to get into the queue.
+pub const GRACE: Duration = Duration::from_millis(250);

@@ -1,0 +1,37 @@
+//! The clocks, read once per turn of a worker's loop.
+//!
+//! Everything below the loop takes [`Now`] as an argument, so that time is a value in tests.
+
+use std::time::{Instant, SystemTime};
+
+use crate::connection::Now;
+
+/// Reads clocks against the start of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    /// Takes the origin of all monotonic times.
+    #[expect(clippy::disallowed_methods, reason = "the one origin")]
+    pub fn start() -> Self {
+        Self {
+            origin: Instant::now(),
+        }
+    }
+
+    /// Reads both clocks: two calls into the vDSO.
+    #[expect(clippy::disallowed_methods, reason = "the one reading per turn")]
+    pub fn now(&self) -> Now {
+        let instant = Instant::now();
+        let unix = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        Now {
+            mono: instant.saturating_duration_since(self.origin),
+            instant,
+            unix,
+        }
+    }
+}

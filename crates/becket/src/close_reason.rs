@@ -1,0 +1,88 @@
+//! Why a connection ended: one value that is the metric label, the field of the access log and
+//! what tests assert.
+//!
+//! What a peer does is an outcome, not an error. Every connection ends with exactly one reason,
+//! chosen by the first thing that made its end inevitable.
+
+/// Declares the reasons once: variant, label, sentence.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident = $label:literal,)*) => {
+        /// Why a connection ended.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum CloseReason { $($(#[$doc])* $variant,)* }
+
+        impl CloseReason {
+            /// Every reason, in the order of declaration: `ALL[r as usize] == r`.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The label in metrics and logs.
+            pub const fn label(self) -> &'static str {
+                match self { $(Self::$variant => $label,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Both sides sent their end of data; nothing was lost.
+    Finished = "finished",
+    /// The client ended its stream without close_notify; what it sent may be cut short.
+    ClientTruncated = "client-truncated",
+    /// The client reset the connection while relaying.
+    ClientReset = "client-reset",
+    /// The client sent a fatal alert or broken TLS while relaying.
+    ClientTlsError = "client-tls-error",
+    /// The client left before the handshake was done.
+    HandshakeAborted = "handshake-aborted",
+    /// The handshake took longer than `timeouts.handshake`.
+    HandshakeTimeout = "handshake-timeout",
+    /// The handshake failed: nothing in common, bad signature, broken message.
+    HandshakeFailed = "handshake-failed",
+    /// The ClientHello is larger than `limits.client-hello`.
+    HelloTooLarge = "hello-too-large",
+    /// The first bytes are not TLS.
+    NotTls = "not-tls",
+    /// The first bytes are an HTTP request in clear text; it was answered with status 400.
+    PlainHttp = "plain-http",
+    /// No certificate covers the server name and unknown names are refused.
+    UnknownName = "unknown-name",
+    /// No protocol in common and the route refuses that.
+    AlpnMismatch = "alpn-mismatch",
+    /// The client's certificate was missing, not trusted or no longer valid.
+    ClientCertificate = "client-certificate",
+    /// `limits.handshakes` was reached.
+    HandshakeLimit = "handshake-limit",
+    /// No descriptor was left for it.
+    NoDescriptor = "no-descriptor",
+    /// No server of the backend could be connected.
+    ConnectFailed = "connect-failed",
+    /// No server of the backend answered within `timeouts.connect`.
+    ConnectTimeout = "connect-timeout",
+    /// The server reset the connection; the client saw no clean end.
+    ServerReset = "server-reset",
+    /// Nothing moved for `timeouts.idle`.
+    IdleTimeout = "idle-timeout",
+    /// Nothing moved for `timeouts.half-closed` after one side had finished.
+    HalfClosedTimeout = "half-closed-timeout",
+    /// The client did not take the last bytes within `timeouts.linger`.
+    LingerTimeout = "linger-timeout",
+    /// The process stopped.
+    Stopped = "stopped",
+    /// A fault of ours; the log says which.
+    Internal = "internal",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_indexed_by_the_discriminant_and_labels_are_unique() {
+        for (i, reason) in CloseReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, i);
+            let same = CloseReason::ALL.iter().filter(|other| other.label() == reason.label());
+            assert_eq!(same.count(), 1, "{}", reason.label());
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The end of a connection that the client has not ended: the last bytes out, FIN, and a wait.
+//!
+//! A socket that is closed with unread bytes in it sends a reset, and a reset may overtake the
+//! last bytes of the answer in the client's kernel (RFC 9112, section 9.6 describes it). So the
+//! connection is half-closed, and what still comes is read and dropped until the client has
+//! ended, too much has come, or `timeouts.linger` is over.
+
+use super::{Core, Net, Next, Phase, Turn};
+use crate::close_reason::CloseReason;
+use crate::leg::Got;
+use crate::scratch::READ;
+use crate::socket::Socket;
+
+/// Waits for the client to take the last bytes.
+#[derive(Debug)]
+pub struct Closing {
+    reason: CloseReason,
+    last: Vec<u8>,
+    sent: usize,
+    finished: bool,
+    dropped: u64,
+}
+
+impl Closing {
+    /// Sends `last` and FIN, then waits. The reason was decided by what led here.
+    pub fn begin<N: Net>(
+        reason: CloseReason,
+        last: Vec<u8>,
+        core: &mut Core<N>,
+        turn: &Turn<'_, N>,
+    ) -> Next<N> {
+        core.deadline = turn.now.mono + turn.timeouts.linger;
+        core.client.ready.readable = true;
+        Next::Go(Phase::Closing(Self {
+            reason,
+            last,
+            sent: 0,
+            finished: false,
+            dropped: 0,
+        }))
+    }
+
+    /// Does what can be done now.
+    pub fn advance<N: Net>(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let client = &mut core.client;
+        if !self.finished {
+            let rest = self.last.get(self.sent..).unwrap_or_default();
+            match client.send(rest, &turn.counters.client_bytes_out) {
+                Ok(n) => self.sent += n,
+                Err(_) => return Next::End(self.reason),
+            }
+            if self.sent < self.last.len() {
+                return Next::Wait(Phase::Closing(self));
+            }
+            self.finished = true;
+            self.last = Vec::new();
+            client.socket.finish();
+        }
+        while client.ready.readable {
+            let before = client.traffic.received;
+            let counter = &turn.counters.client_bytes_in;
+            turn.scratch.sealed_in.clear();
+            match client.receive(&mut turn.scratch.sealed_in, READ, counter) {
+                Ok(Got::Bytes) => self.dropped += client.traffic.received - before,
+                Ok(Got::Nothing) => break,
+                Ok(Got::End) | Err(_) => return Next::End(self.reason),
+            }
+            if self.dropped > MOST_DROPPED {
+                return Next::End(self.reason);
+            }
+        }
+        Next::Wait(Phase::Closing(self))
+    }
+
+    /// The client did not close in time.
+    pub fn expire<N: Net>(self) -> Next<N> {
+        Next::End(match self.reason {
+            CloseReason::Finished => CloseReason::LingerTimeout,
+            reason => reason,
+        })
+    }
+}
+
+/// What a client may still send before it is cut off: it has been told to stop.
+const MOST_DROPPED: u64 = 1024 * 1024;

@@ -1,0 +1,192 @@
+//! From traffic keys to a server that answers.
+//!
+//! The server is connected at once, without waiting for client bytes: protocols in which the
+//! server speaks first work. The PROXY header and what the client has said already are one write,
+//! tried right after `connect`: if it is taken, the server is there, and a turn of the loop is
+//! saved. As long as nothing was taken, another server can be tried without harm.
+
+use std::io;
+use std::rc::Rc;
+
+use becket_proto::half_pipe::HalfPipe;
+
+use super::closing::Closing;
+use super::relay::Relaying;
+use super::{Core, Net, Next, Phase, Turn, introduction};
+use crate::backend::pool::{Attempt, Pool};
+use crate::close_reason::CloseReason;
+use crate::leg::{Leg, Ready};
+use crate::tls::engine::Engine;
+
+/// What the handshake hands over.
+#[derive(Debug)]
+pub struct Established {
+    /// Traffic keys.
+    pub engine: Engine,
+    /// Where the route leads.
+    pub pool: Rc<Pool>,
+    /// A partial record.
+    pub held: Vec<u8>,
+    /// The client has sent close_notify already.
+    pub client_ended: bool,
+}
+
+/// A client with keys and without a server.
+#[derive(Debug)]
+pub struct Connecting<N: Net> {
+    waiting: Waiting,
+    server: Leg<N::Server>,
+}
+
+/// What does not change from one attempt to the next.
+#[derive(Debug)]
+struct Waiting {
+    engine: Engine,
+    pool: Rc<Pool>,
+    attempt: Attempt,
+    held: Vec<u8>,
+    to_server: HalfPipe,
+    to_client: HalfPipe,
+}
+
+impl<N: Net> Connecting<N> {
+    /// Sends the last flight of the handshake, which is in `scratch.sealed_out`, and starts to
+    /// connect; `scratch.plain` goes to the server first.
+    pub fn begin(
+        established: Established,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Next<N> {
+        let flight = turn.scratch.sealed_out.filled();
+        let Ok(sent) = core.client.send(flight, &turn.counters.client_bytes_out) else {
+            return Next::End(CloseReason::ClientReset);
+        };
+        let mut to_client = HalfPipe::new(false);
+        to_client.offer(flight.get(sent..).unwrap_or_default());
+
+        let mut to_server = HalfPipe::new(core.client.ready.readable);
+        if let Some(version) = established.pool.proxy_header() {
+            match introduction::proxy_header(version, core, &established.engine) {
+                Ok(header) => to_server.offer(&header),
+                Err(_) => return Closing::begin(CloseReason::Internal, Vec::new(), core, turn),
+            }
+        }
+        to_server.offer(turn.scratch.plain.filled());
+        if established.client_ended {
+            to_server.end_source();
+        }
+        let waiting = Waiting {
+            attempt: established.pool.begin(),
+            engine: established.engine,
+            pool: established.pool,
+            held: established.held,
+            to_server,
+            to_client,
+        };
+        waiting.dial(None, core, turn)
+    }
+
+    /// Takes note of the server socket's readiness.
+    pub fn handle_ready(&mut self, ready: Ready) {
+        self.server.ready.add(ready);
+    }
+
+    /// Does what can be done now.
+    pub fn advance(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        match self.settle(turn) {
+            Ok(true) => {
+                turn.counters.connects.add(1);
+                let Waiting {
+                    engine,
+                    held,
+                    to_server,
+                    to_client,
+                    ..
+                } = self.waiting;
+                let relaying = Relaying::new(engine, self.server, held, (to_server, to_client));
+                relaying.begin(core, turn)
+            }
+            Ok(false) => Next::Wait(Phase::Connecting(self)),
+            Err(error) => self.waiting.next_server(&error, core, turn),
+        }
+    }
+
+    /// The server did not answer in time.
+    pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let error = io::Error::from(io::ErrorKind::TimedOut);
+        self.waiting.next_server(&error, core, turn)
+    }
+
+    /// Whether the server is connected.
+    fn settle(&mut self, turn: &Turn<'_, N>) -> io::Result<bool> {
+        let first = self.waiting.to_server.waiting();
+        if first.is_empty() {
+            let decided = self.server.ready.writable || self.server.ready.ended;
+            return if decided {
+                N::connected(&self.server.socket).map(|()| true)
+            } else {
+                Ok(false)
+            };
+        }
+        match self.server.send(first, &turn.counters.server_bytes_out) {
+            Ok(0) => Ok(false),
+            Ok(n) => {
+                self.waiting.to_server.sent(n);
+                Ok(true)
+            }
+            // The error of the connect itself may have been taken by the send.
+            Err(_) => Err(N::connected(&self.server.socket)
+                .err()
+                .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),
+        }
+    }
+}
+
+impl Waiting {
+    fn next_server<N: Net>(
+        mut self,
+        error: &io::Error,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Next<N> {
+        turn.counters.connect_failures.add(1);
+        self.attempt.failed();
+        self.dial(Some(error), core, turn)
+    }
+
+    /// Starts to connect to the attempt's address, or to the next that does not fail at once.
+    fn dial<N: Net>(
+        mut self,
+        error: Option<&io::Error>,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Next<N> {
+        let mut failure = None;
+        while let Some(target) = self.pool.target(self.attempt) {
+            match turn.net.connect(target.address) {
+                Ok(socket) => {
+                    core.facts.server = Some(target.server.clone());
+                    core.deadline = turn.now.mono + turn.timeouts.connect;
+                    let server = Leg::new(socket, Ready::default());
+                    let waiting = self;
+                    return Next::Go(Phase::Connecting(Connecting { waiting, server }));
+                }
+                Err(error) => {
+                    turn.counters.connect_failures.add(1);
+                    self.attempt.failed();
+                    failure = Some(error);
+                }
+            }
+        }
+        let error = failure.as_ref().or(error);
+        let reason = match error.map(io::Error::kind) {
+            Some(io::ErrorKind::TimedOut) => CloseReason::ConnectTimeout,
+            _ => CloseReason::ConnectFailed,
+        };
+        let detail = error.map(ToString::to_string).unwrap_or_default();
+        let detail = format!("backend {}: {detail}", self.pool.name());
+        turn.failures.note(&core.facts, reason, &detail, turn.now);
+        // No close_notify: the client must not take nothing for a whole answer.
+        Closing::begin(reason, Vec::new(), core, turn)
+    }
+}

@@ -1,0 +1,91 @@
+//! What is known of a connection, for the access log, the metrics and the PROXY header.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Now;
+use crate::close_reason::CloseReason;
+use crate::leg::Traffic;
+use crate::log::Timestamp;
+use crate::log::access::{AccessRecord, ResumedBy};
+use crate::tls::names;
+use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
+
+/// Filled in as the connection proceeds.
+#[derive(Debug)]
+pub struct Facts {
+    /// Who connected.
+    pub client: SocketAddr,
+    /// The listener's configuration name.
+    pub listener: Arc<str>,
+    /// Time of the accept.
+    pub accepted: Now,
+    /// The server name of the hello, lower case.
+    pub server_name: Option<Box<str>>,
+    /// What the handshake agreed on; `None` until it is complete.
+    pub tls: Option<Agreed>,
+    /// The server that was connected.
+    pub server: Option<Arc<str>>,
+    /// Plaintext to and from the server.
+    pub server_traffic: Traffic,
+}
+
+/// What a handshake agreed on.
+#[derive(Clone, Debug)]
+pub struct Agreed {
+    /// Negotiated version.
+    pub version: Option<ProtocolVersion>,
+    /// Negotiated suite.
+    pub suite: Option<CipherSuite>,
+    /// Key exchange group; a resumed TLS 1.2 handshake has none.
+    pub group: Option<NamedGroup>,
+    /// Negotiated protocol.
+    pub alpn: Option<Box<[u8]>>,
+    /// How the session was resumed; `None` is a full handshake.
+    pub resumed: Option<ResumedBy>,
+    /// Whether the client proved its identity by certificate, in this handshake or in the one
+    /// that the session descends from.
+    pub client_verified: bool,
+    /// From accept to traffic keys.
+    pub took: Duration,
+}
+
+impl Facts {
+    /// Nothing but the accept is known.
+    pub fn new(client: SocketAddr, listener: Arc<str>, accepted: Now) -> Self {
+        Self {
+            client,
+            listener,
+            accepted,
+            server_name: None,
+            tls: None,
+            server: None,
+            server_traffic: Traffic::default(),
+        }
+    }
+
+    /// The line of the access log.
+    pub fn record(&self, client: Traffic, reason: CloseReason, now: Now) -> AccessRecord {
+        let tls = self.tls.as_ref();
+        AccessRecord {
+            accepted: Timestamp::from_unix(self.accepted.unix),
+            client: self.client,
+            listener: Arc::clone(&self.listener),
+            sni: self.server_name.clone(),
+            version: tls.and_then(|tls| tls.version).map(names::version),
+            suite: tls.and_then(|tls| tls.suite).map(names::suite),
+            group: tls.and_then(|tls| tls.group).map(names::group),
+            alpn: tls.and_then(|tls| tls.alpn.clone()),
+            resumed: tls.and_then(|tls| tls.resumed),
+            server: self.server.clone(),
+            client_bytes_in: client.received,
+            client_bytes_out: client.sent,
+            server_bytes_in: self.server_traffic.received,
+            server_bytes_out: self.server_traffic.sent,
+            handshake: tls.map(|tls| tls.took),
+            total: now.mono.saturating_sub(self.accepted.mono),
+            reason,
+        }
+    }
+}

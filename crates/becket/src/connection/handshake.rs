@@ -1,0 +1,310 @@
+//! From the first byte to traffic keys.
+//!
+//! 1. Bytes gather until `proto::client_hello` sees a whole ClientHello.
+//! 2. The [`Door`] chooses route, policy and twin by it; a refusal is one alert.
+//! 3. The same bytes, and all that follow, go to the [`Engine`]; each flight leaves in one send.
+//! 4. When keys are ready, a resumed client certificate is verified again, and the connection
+//!    goes on to its server with whatever plaintext has come already.
+//!
+//! What a client can make us hold: `limits.client-hello` bytes before the hello is whole, one
+//! record after it (more only where client certificates are asked for), `timeouts.handshake` long.
+//!
+//! Source: RFC 8446 section 4, RFC 5246 section 7.
+
+use std::rc::Rc;
+
+use becket_proto::client_hello::{NotHello, Peek, peek};
+use becket_proto::http_head::PLAIN_HTTP_ANSWER;
+use rustls::HandshakeKind;
+
+use super::closing::Closing;
+use super::connect::{Connecting, Established};
+use super::resumed;
+use super::{Core, Net, Next, Phase, Turn};
+use crate::close_reason::CloseReason;
+use crate::door::Door;
+use crate::leg::{Got, Ready};
+use crate::scratch::{Buffer, LARGEST_RECORD, READ};
+use crate::tls::context::{self, Resuming};
+use crate::tls::engine::{Engine, Received};
+use crate::tls::front::{Choice, server_name};
+
+/// A client whose handshake is not complete.
+#[derive(Debug)]
+pub struct Handshaking {
+    door: Rc<Door>,
+    /// Set once the hello was understood.
+    chosen: Option<Chosen>,
+    /// Received and not consumed: an unfinished hello or record.
+    held: Vec<u8>,
+    /// What the socket did not take of a flight.
+    flight: Vec<u8>,
+}
+
+/// What the hello decided.
+#[derive(Debug)]
+pub struct Chosen {
+    /// Index of the route in its listener.
+    pub route: usize,
+    /// Keys and handshake state.
+    pub engine: Engine,
+    /// Lent to the thread while rustls runs.
+    pub resuming: Option<Resuming>,
+}
+
+/// Why a handshake fails; the answer to the client, if any, is in `scratch.sealed_out`.
+#[derive(Debug)]
+struct Failed {
+    reason: CloseReason,
+    detail: String,
+}
+
+impl Handshaking {
+    /// Starts for a client that came through `door`.
+    pub fn new(door: Rc<Door>) -> Self {
+        Self {
+            door,
+            chosen: None,
+            held: Vec::new(),
+            flight: Vec::new(),
+        }
+    }
+
+    /// Whether this readiness can move the handshake. A fresh socket always reports that it is
+    /// writable; to look for bytes then would cost a system call for nothing.
+    pub fn cares_for(&self, ready: Ready) -> bool {
+        ready.readable || ready.ended || (ready.writable && !self.flight.is_empty())
+    }
+
+    /// Does what can be done now.
+    pub fn advance<N: Net>(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        turn.scratch.clear();
+        turn.scratch.sealed_out.push(&self.flight);
+        loop {
+            if self.send_flight(core, turn).is_err() {
+                return end(CloseReason::HandshakeAborted, turn);
+            }
+            if !self.flight.is_empty() || !core.client.ready.readable {
+                return Next::Wait(Phase::Handshaking(self));
+            }
+            match self.take_in(core, turn) {
+                Ok(received) if received.ready => return self.leave(received, core, turn),
+                Ok(received) if received.ended => return end(CloseReason::HandshakeAborted, turn),
+                Ok(_) => {}
+                Err(failed) => return fail(&failed, core, turn),
+            }
+        }
+    }
+
+    /// The handshake took too long.
+    pub fn expire<N: Net>(self, turn: &Turn<'_, N>) -> Next<N> {
+        end(CloseReason::HandshakeTimeout, turn)
+    }
+
+    /// Sends what is in `scratch.sealed_out`, and keeps what the socket does not take.
+    fn send_flight<N: Net>(&mut self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Result<(), ()> {
+        let flight = turn.scratch.sealed_out.filled();
+        let sent = core
+            .client
+            .send(flight, &turn.counters.client_bytes_out)
+            .map_err(drop)?;
+        self.flight = flight.get(sent..).unwrap_or_default().to_vec();
+        Ok(())
+    }
+
+    /// Receives once and gives what came to whoever is to understand it.
+    fn take_in<N: Net>(
+        &mut self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Result<Received, Failed> {
+        turn.scratch.clear();
+        let input = &mut turn.scratch.sealed_in;
+        input.push(&self.held);
+        match core
+            .client
+            .receive(input, READ, &turn.counters.client_bytes_in)
+        {
+            Ok(Got::Bytes) => {}
+            Ok(Got::Nothing) => return Ok(Received::default()),
+            Ok(Got::End) | Err(_) => return Err(Failed::quietly(CloseReason::HandshakeAborted)),
+        }
+        self.held = Vec::new();
+        if self.chosen.is_none() && !self.understand(core, turn)? {
+            return Ok(Received::default());
+        }
+        self.converse(turn)
+    }
+
+    /// Looks for the hello. False when it is not whole yet.
+    fn understand<N: Net>(
+        &mut self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Result<bool, Failed> {
+        let input = turn.scratch.sealed_in.filled();
+        let out = &mut turn.scratch.sealed_out;
+        let hello = match peek(input) {
+            Peek::Hello(hello) if hello.wire_len() <= turn.limits.client_hello => hello,
+            Peek::Incomplete if input.len() < turn.limits.client_hello => {
+                self.held = input.to_vec();
+                return Ok(false);
+            }
+            Peek::Hello(_) | Peek::Incomplete => {
+                let detail = format!("above the limit of {} bytes", turn.limits.client_hello);
+                return Err(Failed::new(CloseReason::HelloTooLarge, detail));
+            }
+            Peek::Refused(other) => {
+                answer(other, out);
+                return Err(Failed::new(reason_of(other), format!("{other:?}")));
+            }
+        };
+        let name = server_name(&hello);
+        core.facts.server_name.clone_from(&name);
+        let served = match self.door.front.choose(&hello, name.as_deref()) {
+            Choice::Serve(served) => served,
+            Choice::Refuse { alert, reason } => {
+                out.push(&fatal_alert(alert));
+                return Err(Failed::new(reason, format!("answered with alert {alert}")));
+            }
+        };
+        let engine = Engine::new(served.config)
+            .map_err(|error| Failed::new(CloseReason::Internal, error.to_string()))?;
+        self.chosen = Some(Chosen {
+            route: served.route,
+            engine,
+            resuming: Some(Resuming::new(name)),
+        });
+        Ok(true)
+    }
+
+    /// Gives what came to TLS, which leaves plaintext and its answer in the scratch buffers.
+    fn converse<N: Net>(&mut self, turn: &mut Turn<'_, N>) -> Result<Received, Failed> {
+        let Some(chosen) = &mut self.chosen else {
+            return Err(Failed::quietly(CloseReason::Internal));
+        };
+        let engine = &mut chosen.engine;
+        if let Some(resuming) = &mut chosen.resuming {
+            resuming.unix_now = turn.now.unix_seconds();
+            resuming.mono_now = turn.now.mono;
+            if !matches!(engine.handshake_kind(), None | Some(HandshakeKind::Resumed)) {
+                resuming.forget_opened();
+            }
+        }
+        let scratch = &mut *turn.scratch;
+        let input = scratch.sealed_in.filled_mut();
+        let received = context::lend(&mut chosen.resuming, || {
+            engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out)
+        })
+        .map_err(|error| Failed::new(reason_of_error(&error), error.to_string()))?;
+        let rest = input.get(received.consumed..).unwrap_or_default();
+        let route = self.door.front.route(chosen.route);
+        let most = match route.and_then(|(_, twins)| twins.verifier()) {
+            Some(_) => LARGEST_CHAIN,
+            None => LARGEST_RECORD,
+        };
+        if rest.len() > most {
+            let detail = format!("an unfinished message of more than {most} bytes");
+            return Err(Failed::new(CloseReason::HandshakeFailed, detail));
+        }
+        self.held = rest.to_vec();
+        Ok(received)
+    }
+
+    /// Keys are ready: checks who resumed, counts, and goes on to a server.
+    fn leave<N: Net>(
+        self,
+        received: Received,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Next<N> {
+        let route = self.chosen.as_ref().map(|chosen| chosen.route);
+        let found = route.and_then(|route| {
+            let (_, twins) = self.door.front.route(route)?;
+            Some((twins, self.door.pool(route)?))
+        });
+        let (Some(chosen), Some((twins, pool))) = (self.chosen, found) else {
+            return end(CloseReason::Internal, turn);
+        };
+        let agreed = resumed::agreed(&chosen, turn.now.mono.saturating_sub(core.facts.accepted.mono));
+        if let Err(error) = resumed::verify_again(&chosen, twins, turn.now.unix_seconds()) {
+            turn.scratch.sealed_out.clear();
+            let failed = Failed::new(CloseReason::ClientCertificate, error.to_string());
+            return fail(&failed, core, turn);
+        }
+        turn.counters.handshakes_ended.add(1);
+        resumed::count(&chosen, &agreed, turn.counters);
+        core.facts.tls = Some(agreed);
+        let established = Established {
+            engine: chosen.engine,
+            pool: Rc::clone(pool),
+            held: self.held,
+            client_ended: received.ended,
+        };
+        Connecting::begin(established, core, turn)
+    }
+}
+
+impl Failed {
+    fn new(reason: CloseReason, detail: String) -> Self {
+        Self { reason, detail }
+    }
+
+    /// What the reason alone says is enough.
+    fn quietly(reason: CloseReason) -> Self {
+        Self::new(reason, String::new())
+    }
+}
+
+/// Counts the end of a handshake that leads to nothing.
+fn end<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
+    turn.counters.handshakes_ended.add(1);
+    Next::End(reason)
+}
+
+/// Tells the client why, if there is a way to, and closes.
+fn fail<N: Net>(failed: &Failed, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    turn.failures
+        .note(&core.facts, failed.reason, &failed.detail, turn.now);
+    if failed.reason == CloseReason::HandshakeAborted {
+        return end(failed.reason, turn);
+    }
+    turn.counters.handshakes_ended.add(1);
+    let last = turn.scratch.sealed_out.filled().to_vec();
+    Closing::begin(failed.reason, last, core, turn)
+}
+
+fn reason_of(other: NotHello) -> CloseReason {
+    match other {
+        NotHello::PlainHttp => CloseReason::PlainHttp,
+        NotHello::NotTls | NotHello::ProxyHeader => CloseReason::NotTls,
+        _ => CloseReason::HandshakeFailed,
+    }
+}
+
+fn reason_of_error(error: &rustls::Error) -> CloseReason {
+    match error {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
+            CloseReason::ClientCertificate
+        }
+        rustls::Error::NoApplicationProtocol => CloseReason::AlpnMismatch,
+        _ => CloseReason::HandshakeFailed,
+    }
+}
+
+/// What to say to something that is not a ClientHello.
+fn answer(other: NotHello, out: &mut Buffer) {
+    match other.alert() {
+        Some(alert) => out.push(&fatal_alert(alert)),
+        None if other == NotHello::PlainHttp => out.push(PLAIN_HTTP_ANSWER),
+        None => {}
+    }
+}
+
+/// A record with one fatal alert, in clear: no keys exist yet (RFC 8446, sections 5.1 and 6).
+fn fatal_alert(description: u8) -> [u8; 7] {
+    [21, 0x03, 0x03, 0, 2, 2, description]
+}
+
+/// rustls takes handshake messages up to 64 KiB; a client's chain may be that long, in records.
+const LARGEST_CHAIN: usize = 80 * 1024;

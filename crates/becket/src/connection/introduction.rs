@@ -1,0 +1,67 @@
+//! The PROXY header that introduces a client to its server.
+//!
+//! Source: HAProxy's proxy-protocol.txt, sections 2.1 and 2.2; the codec is
+//! [`becket_proto::proxy_header`].
+
+use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, SslTlv, Tlvs};
+
+use super::{Core, Net};
+use crate::config::ProxyVersion;
+use crate::log::access::ResumedBy;
+use crate::socket::Socket;
+use crate::tls::engine::Engine;
+use crate::tls::names;
+
+/// Encodes the header for a client whose handshake is complete.
+///
+/// # Errors
+///
+/// When a field is longer than the protocol can say.
+pub fn proxy_header<N: Net>(
+    version: ProxyVersion,
+    core: &Core<N>,
+    engine: &Engine,
+) -> Result<Vec<u8>, EncodeError> {
+    let endpoints = match core.client.socket.local_address() {
+        Some(local) => Endpoints::tcp(core.facts.client, local),
+        None => Endpoints::Unknown,
+    };
+    let tls = core.facts.tls.as_ref();
+    let has_certificate = tls.is_some_and(|tls| tls.client_verified);
+    let resumed: Option<ResumedBy> = tls.and_then(|tls| tls.resumed);
+    let suite = engine
+        .facts()
+        .negotiated_cipher_suite()
+        .and_then(|suite| suite.suite().as_str());
+    let common_name = None;
+    let ssl = SslTlv {
+        is_tls: true,
+        cert_in_connection: has_certificate && resumed.is_none(),
+        cert_in_session: has_certificate,
+        verify: u32::from(!has_certificate),
+        version: tls.and_then(|tls| tls.version).map(names::version),
+        common_name,
+        cipher: suite,
+        signature_algorithm: None,
+        key_algorithm: None,
+    };
+    let header = ProxyHeader {
+        endpoints,
+        tlvs: Tlvs {
+            alpn: tls.and_then(|tls| tls.alpn.as_deref()),
+            authority: core.facts.server_name.as_deref(),
+            unique_id: None,
+            ssl: Some(ssl),
+        },
+    };
+    let mut out = Vec::new();
+    let format = match version {
+        ProxyVersion::V1 => Format::V1,
+        ProxyVersion::V2 => Format::V2 {
+            checksum: false,
+            padding: None,
+        },
+    };
+    header.encode(format, &mut out)?;
+    Ok(out)
+}

@@ -1,0 +1,281 @@
+//! One connection, from accept to close: client side and server side, whole life.
+//!
+//! A connection is in exactly one [`Phase`]. A phase is advanced by value and answers with what
+//! comes [`Next`]; the worker owns the loop. Phases see sockets through [`Net`], so the same code
+//! runs on real sockets and on scripted ones (tests, fuzzing).
+//!
+//! ```text
+//! Handshaking ──► Connecting ──► Relaying ──► (gone)
+//!      └───────────────┴────────────┴──► Closing ──► (gone)
+//! ```
+//!
+//! Room is kept for Greeting (a PROXY header before the hello) and Queued (waiting for a slot).
+
+pub mod closing;
+pub mod connect;
+pub mod facts;
+pub mod handshake;
+pub mod introduction;
+pub mod relay;
+pub mod resumed;
+
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use becket_proto::ticket::UnixSeconds;
+
+use self::closing::Closing;
+use self::connect::Connecting;
+use self::facts::Facts;
+use self::handshake::Handshaking;
+use self::relay::Relaying;
+use crate::close_reason::CloseReason;
+use crate::config::{Limits, ServerAddress, Timeouts};
+use crate::door::Door;
+use crate::failure_log::FailureLog;
+use crate::leg::{Leg, Ready};
+use crate::log::access::AccessRecord;
+use crate::metrics::Counters;
+use crate::scratch::Scratch;
+use crate::socket::Socket;
+
+/// The sockets that connections run on.
+pub trait Net {
+    /// Towards clients.
+    type Client: Socket + fmt::Debug;
+    /// Towards servers.
+    type Server: Socket + fmt::Debug;
+
+    /// Starts to connect; readiness will be reported for the connection that is being advanced.
+    ///
+    /// # Errors
+    ///
+    /// When it failed at once: no such socket, no descriptor, refused.
+    fn connect(&mut self, address: &ServerAddress) -> io::Result<Self::Server>;
+
+    /// The outcome of a connect that has become writable.
+    ///
+    /// # Errors
+    ///
+    /// Why the connect failed.
+    fn connected(server: &Self::Server) -> io::Result<()>;
+}
+
+/// What a worker lends to the connection that it advances.
+#[derive(Debug)]
+pub struct Turn<'a, N> {
+    /// Where new sockets come from.
+    pub net: &'a mut N,
+    /// Read once per loop turn.
+    pub now: Now,
+    /// Buffers in transit.
+    pub scratch: &'a mut Scratch,
+    /// The worker's numbers.
+    pub counters: &'a Counters,
+    /// Bounds of the current configuration.
+    pub limits: &'a Limits,
+    /// Time-outs of the current configuration.
+    pub timeouts: &'a Timeouts,
+    /// Where failures are told, at a bounded rate.
+    pub failures: &'a mut FailureLog,
+}
+
+/// The two clocks of a loop turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Monotonic, since the process started.
+    pub mono: Duration,
+    /// The same, as an instant.
+    pub instant: Instant,
+    /// Wall clock, since 1970.
+    pub unix: Duration,
+}
+
+impl Now {
+    /// The wall clock in whole seconds.
+    pub fn unix_seconds(&self) -> UnixSeconds {
+        UnixSeconds(self.unix.as_secs())
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Connection<N: Net> {
+    core: Core<N>,
+    /// `None` only while it is being advanced.
+    phase: Option<Phase<N>>,
+}
+
+/// What outlives every phase.
+#[derive(Debug)]
+pub struct Core<N: Net> {
+    /// Towards the client.
+    pub client: Leg<N::Client>,
+    /// What the log and the metrics want to know.
+    pub facts: Facts,
+    /// When to give up, if nothing happens.
+    pub deadline: Duration,
+}
+
+/// Where a connection is in its life.
+#[derive(Debug)]
+pub enum Phase<N: Net> {
+    /// Until traffic keys.
+    Handshaking(Handshaking),
+    /// Until a server answers.
+    Connecting(Connecting<N>),
+    /// Until both directions have ended.
+    Relaying(Relaying<N>),
+    /// Until the client has taken the last bytes.
+    Closing(Closing),
+}
+
+/// What an advanced phase wants.
+#[derive(Debug)]
+pub enum Next<N: Net> {
+    /// To be advanced at the next readiness or at the deadline.
+    Wait(Phase<N>),
+    /// To be advanced again in the next turn: its budget is spent.
+    Yield(Phase<N>),
+    /// To be advanced at once: another phase began.
+    Go(Phase<N>),
+    /// To be dropped.
+    End(CloseReason),
+}
+
+/// What [`Connection::advance`] left behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advanced {
+    /// Nothing to do before the next event or deadline.
+    Waiting,
+    /// More to do, in the next turn.
+    Unfinished,
+    /// Over.
+    Ended(CloseReason),
+}
+
+/// Which socket of a connection an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Who speaks TLS to us.
+    Client,
+    /// Whom we relay to.
+    Server,
+}
+
+impl<N: Net> Connection<N> {
+    /// Starts a connection that was just accepted through `door`.
+    pub fn new(
+        client: N::Client,
+        door: Rc<Door>,
+        facts: Facts,
+        deadline: Duration,
+        counters: &Counters,
+    ) -> Self {
+        counters.handshakes_begun.add(1);
+        // The hello is probably there: a first receive is worth a try.
+        let ready = Ready {
+            readable: true,
+            ..Ready::default()
+        };
+        Self {
+            core: Core {
+                client: Leg::new(client, ready),
+                facts,
+                deadline,
+            },
+            phase: Some(Phase::Handshaking(Handshaking::new(door))),
+        }
+    }
+
+    /// Takes note of readiness. Returns whether the connection should be advanced for it.
+    pub fn handle_ready(&mut self, side: Side, ready: Ready) -> bool {
+        match (side, &mut self.phase) {
+            (Side::Client, Some(phase)) => {
+                self.core.client.ready.add(ready);
+                match phase {
+                    Phase::Handshaking(phase) => phase.cares_for(ready),
+                    Phase::Connecting(_) => false,
+                    Phase::Relaying(_) | Phase::Closing(_) => true,
+                }
+            }
+            (Side::Server, Some(Phase::Connecting(phase))) => {
+                phase.handle_ready(ready);
+                true
+            }
+            (Side::Server, Some(Phase::Relaying(phase))) => {
+                phase.handle_ready(ready);
+                true
+            }
+            (Side::Server, _) | (_, None) => false,
+        }
+    }
+
+    /// Does all that can be done now.
+    pub fn advance(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
+        while let Some(phase) = self.phase.take() {
+            let next = match phase {
+                Phase::Handshaking(phase) => phase.advance(&mut self.core, turn),
+                Phase::Connecting(phase) => phase.advance(&mut self.core, turn),
+                Phase::Relaying(phase) => phase.advance(&mut self.core, turn),
+                Phase::Closing(phase) => phase.advance(&mut self.core, turn),
+            };
+            match next {
+                Next::Go(phase) => self.phase = Some(phase),
+                Next::Wait(phase) => {
+                    self.phase = Some(phase);
+                    return Advanced::Waiting;
+                }
+                Next::Yield(phase) => {
+                    self.phase = Some(phase);
+                    return Advanced::Unfinished;
+                }
+                Next::End(reason) => return Advanced::Ended(reason),
+            }
+        }
+        Advanced::Ended(CloseReason::Internal)
+    }
+
+    /// The deadline has passed: gives up, or tries the next server.
+    pub fn expire(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
+        let next = match self.phase.take() {
+            Some(Phase::Handshaking(phase)) => phase.expire(turn),
+            Some(Phase::Connecting(phase)) => phase.expire(&mut self.core, turn),
+            Some(Phase::Relaying(phase)) => phase.expire(&mut self.core, turn),
+            Some(Phase::Closing(phase)) => phase.expire(),
+            None => Next::End(CloseReason::Internal),
+        };
+        match next {
+            Next::End(reason) => Advanced::Ended(reason),
+            Next::Go(phase) | Next::Wait(phase) | Next::Yield(phase) => {
+                self.phase = Some(phase);
+                self.advance(turn)
+            }
+        }
+    }
+
+    /// When [`Self::expire`] is due.
+    pub fn deadline(&self) -> Duration {
+        self.core.deadline
+    }
+
+    /// Whether the handshake is still going on.
+    pub fn is_handshaking(&self) -> bool {
+        matches!(self.phase, Some(Phase::Handshaking(_)))
+    }
+
+    /// The line of the access log.
+    pub fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
+        self.core.facts.record(self.core.client.traffic, reason, now)
+    }
+
+    /// The process stops: counts what is being cut off.
+    pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
+        if self.is_handshaking() {
+            turn.counters.handshakes_ended.add(1);
+        }
+        CloseReason::Stopped
+    }
+}

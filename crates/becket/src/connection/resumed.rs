@@ -1,0 +1,91 @@
+//! What a completed handshake was: full or resumed, how, and whether the client may still come in.
+
+use std::time::Duration;
+
+use becket_proto::ticket::UnixSeconds;
+use rustls::pki_types::UnixTime;
+use rustls::{HandshakeKind, ProtocolVersion};
+
+use super::facts::Agreed;
+use super::handshake::Chosen;
+use crate::log::access::ResumedBy;
+use crate::metrics::{Counters, HandshakeClass};
+use crate::tls::twins::Twins;
+
+/// Reads what the handshake agreed on.
+pub fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
+    let facts = chosen.engine.facts();
+    let version = facts.protocol_version();
+    Agreed {
+        version,
+        suite: facts.negotiated_cipher_suite().map(|suite| suite.suite()),
+        group: facts.negotiated_key_exchange_group().map(|group| group.name()),
+        alpn: facts.alpn_protocol().map(Box::from),
+        resumed: means(chosen, version),
+        client_verified: facts.peer_certificates().is_some_and(|chain| !chain.is_empty()),
+        took,
+    }
+}
+
+fn means(chosen: &Chosen, version: Option<ProtocolVersion>) -> Option<ResumedBy> {
+    if chosen.engine.handshake_kind() != Some(HandshakeKind::Resumed) {
+        return None;
+    }
+    let by_id = chosen
+        .resuming
+        .as_ref()
+        .and_then(|resuming| resuming.opened)
+        .is_some_and(|opened| opened.by_id);
+    Some(match (version, by_id) {
+        (Some(ProtocolVersion::TLSv1_3), _) => ResumedBy::Psk,
+        (_, true) => ResumedBy::Id,
+        (_, false) => ResumedBy::Ticket,
+    })
+}
+
+/// Verifies the client's chain again after a resumption, which skips that: since the full
+/// handshake it may have expired, been revoked, or lost its CA.
+///
+/// # Errors
+///
+/// When the chain no longer verifies, or a client that must have one has none.
+pub fn verify_again(
+    chosen: &Chosen,
+    twins: &Twins,
+    now: UnixSeconds,
+) -> Result<(), rustls::Error> {
+    let Some(verifier) = twins.verifier() else {
+        return Ok(());
+    };
+    if chosen.engine.handshake_kind() != Some(HandshakeKind::Resumed) {
+        return Ok(());
+    }
+    match chosen.engine.facts().peer_certificates() {
+        Some([leaf, intermediates @ ..]) => {
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(now.0));
+            verifier.verify_client_cert(leaf, intermediates, now).map(drop)
+        }
+        _ if verifier.client_auth_mandatory() => Err(rustls::Error::NoCertificatesPresented),
+        _ => Ok(()),
+    }
+}
+
+/// Counts a completed handshake and what became of the session that the client offered.
+pub fn count(chosen: &Chosen, agreed: &Agreed, counters: &Counters) {
+    let class = HandshakeClass {
+        tls13: agreed.version == Some(ProtocolVersion::TLSv1_3),
+        resumed: agreed.resumed.is_some(),
+    };
+    if let Some(counter) = counters.handshakes.get(class.index()) {
+        counter.add(1);
+    }
+    if class.resumed {
+        counters.handshake_resumed.record(agreed.took);
+    } else {
+        counters.handshake_full.record(agreed.took);
+    }
+    let outcome = chosen.resuming.as_ref().and_then(|resuming| resuming.outcome);
+    if let Some(counter) = outcome.and_then(|outcome| counters.resumptions.get(outcome as usize)) {
+        counter.add(1);
+    }
+}

@@ -1,0 +1,102 @@
+//! The certificates that listeners answer with, and when they expire.
+//!
+//! The list is made once per configuration, since it parses every leaf (some 10 us each), and kept
+//! beside it for the pages. Whether a certificate is sound is `config::prepare`'s question, not asked
+//! here: one that does not parse is left out.
+
+use std::sync::Arc;
+
+use rustls::SignatureAlgorithm;
+use rustls::sign::CertifiedKey;
+use serde::Serialize;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::config::{Config, Listener, NamePattern};
+use crate::log::Timestamp;
+
+/// One name of one listener and the certificate for one kind of key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Certificate {
+    /// Configuration name of the listener.
+    pub listener: String,
+    /// The server name, `*.example.org` for a wildcard, or [`DEFAULT`].
+    pub name: String,
+    /// Kind of key: `ecdsa`, `rsa`, `ed25519` or `other`.
+    pub key: &'static str,
+    /// When it expires.
+    pub not_after: Timestamp,
+}
+
+/// Lists every certificate of every listener by name, sorted. The default certificate has a line of
+/// its own only where no name has it.
+pub fn certificates(config: &Config) -> Arc<[Certificate]> {
+    let mut list: Vec<_> = config.listeners.iter().flat_map(|l| of(l)).collect();
+    list.sort_by(|a, b| (&a.listener, &a.name, a.key).cmp(&(&b.listener, &b.name, b.key)));
+    list.into()
+}
+
+fn of(listener: &Listener) -> Vec<Certificate> {
+    let map = &listener.certificates;
+    let mut list = Vec::new();
+    let mut named = Vec::new();
+    for (name, keys) in map.names() {
+        let name = match name {
+            NamePattern::Exact(name) => name,
+            NamePattern::Wildcard(suffix) => format!("*.{suffix}"),
+        };
+        for key in keys.iter() {
+            named.push(Arc::as_ptr(key));
+            list.extend(entry(listener, &name, key));
+        }
+    }
+    named.sort_unstable();
+    for key in map.default_keys().iter() {
+        if named.binary_search(&Arc::as_ptr(key)).is_err() {
+            list.extend(entry(listener, DEFAULT, key));
+        }
+    }
+    list
+}
+
+fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certificate> {
+    let (_, leaf) = X509Certificate::from_der(key.cert.first()?).ok()?;
+    let not_after = u64::try_from(leaf.validity().not_after.timestamp()).unwrap_or(0);
+    Some(Certificate {
+        listener: listener.name.clone(),
+        name: name.to_owned(),
+        key: kind(key.key.algorithm()),
+        not_after: Timestamp::from_unix(std::time::Duration::from_secs(not_after)),
+    })
+}
+
+fn kind(algorithm: SignatureAlgorithm) -> &'static str {
+    match algorithm {
+        SignatureAlgorithm::ECDSA => "ecdsa",
+        SignatureAlgorithm::RSA => "rsa",
+        SignatureAlgorithm::ED25519 => "ed25519",
+        _ => "other",
+    }
+}
+
+/// Stands for clients that send no name, or one that is not covered. Not a valid host name.
+pub const DEFAULT: &str = "(default)";
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn every_name_is_listed_once_and_the_default_only_if_it_has_no_name() {
+        let config = sample::config();
+        let list = certificates(&config);
+        let names: Vec<_> = list.iter().map(|c| (&*c.listener, &*c.name, c.key)).collect();
+        let expected = [
+            ("other", "(default)", "ecdsa"),
+            ("web", "*.example.net", "ecdsa"),
+            ("web", "example.org", "ecdsa"),
+        ];
+        assert_eq!(names, expected);
+        assert!(list.iter().all(|c| c.not_after.to_string().starts_with("2040-01-01T")));
+    }
+}

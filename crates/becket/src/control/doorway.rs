@@ -1,0 +1,122 @@
+//! A listening socket that lets in a bounded number of connections for a bounded time.
+//!
+//! The HTTP servers of the control thread (admin, demo backend) stand on it. A connection holds a slot
+//! until it is dropped; while all slots are taken, nothing is accepted and clients wait in the
+//! kernel's queue. With a lifetime, a connection is cut off when it is over, whatever it is doing, so
+//! that no peer can hold a slot for ever by sending a header one byte at a time.
+//!
+//! Needs a tokio runtime with time enabled. Not for the data path.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+
+/// The listening socket.
+#[derive(Debug)]
+pub struct Doorway {
+    listener: TcpListener,
+    slots: Arc<Semaphore>,
+    lifetime: Option<Duration>,
+}
+
+impl Doorway {
+    /// Lets in `slots` connections at a time, each for `lifetime` at most; `None` is no limit.
+    pub fn new(listener: TcpListener, slots: usize, lifetime: Option<Duration>) -> Self {
+        Self {
+            listener,
+            slots: Arc::new(Semaphore::new(slots)),
+            lifetime,
+        }
+    }
+}
+
+impl Listener for Doorway {
+    type Io = Visit;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Visit, SocketAddr) {
+        // Nobody closes the semaphore; were it closed, connections would be counted no more.
+        let slot = Arc::clone(&self.slots).acquire_owned().await.ok();
+        let (stream, peer) = Listener::accept(&mut self.listener).await;
+        let visit = Visit {
+            stream,
+            end: self.lifetime.map(|time| Box::pin(tokio::time::sleep(time))),
+            _slot: slot,
+        };
+        (visit, peer)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// One connection that was let in.
+#[derive(Debug)]
+pub struct Visit {
+    stream: TcpStream,
+    end: Option<Pin<Box<Sleep>>>,
+    _slot: Option<OwnedSemaphorePermit>,
+}
+
+impl Visit {
+    /// Fails when the time is over; else makes sure that the task wakes up then.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match &mut self.end {
+            Some(end) if end.as_mut().poll(cx).is_ready() => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AsyncRead for Visit {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Visit {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,186 @@
+//! A server that the tests of the admin pages look at: two listeners, three certificates, one
+//! backend, and switches for what changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use rustls::crypto::aws_lc_rs as provider;
+use rustls::sign::CertifiedKey;
+
+use super::certificates::certificates;
+use super::view::{Condition, Occupancy, Reload, TicketKeys, View};
+use crate::config::{
+    Backend, ClientAuth, Config, Limits, Listener, Log, LogFormat, NamePattern, Policy, Process,
+    Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames, Versions,
+};
+use crate::log::Timestamp;
+use crate::metrics::Counters;
+use crate::tls::certs::{CertificateMap, KeySet};
+
+/// The server.
+pub(super) struct Sample {
+    config: Arc<Config>,
+    counters: Vec<Arc<Counters>>,
+    /// What `condition` says.
+    pub(super) draining: AtomicBool,
+}
+
+impl Sample {
+    pub(super) fn new(counters: Vec<Arc<Counters>>) -> Self {
+        Self {
+            config: Arc::new(config()),
+            counters,
+            draining: AtomicBool::new(false),
+        }
+    }
+}
+
+impl View for Sample {
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config)
+    }
+
+    fn counters(&self) -> Vec<Arc<Counters>> {
+        self.counters.clone()
+    }
+
+    fn condition(&self) -> Condition {
+        let now = Timestamp::from_unix(Duration::from_secs(1_800_000_000));
+        Condition {
+            now,
+            started: Timestamp::from_unix(Duration::from_secs(1_799_990_000)),
+            uptime: Duration::from_secs(10_000),
+            draining: self.draining.load(Relaxed),
+            reload: Some(Reload {
+                time: now,
+                errors: vec!["listener.web.bind: \"<b>\" is not an address".to_owned()],
+            }),
+            sessions: Occupancy {
+                entries: 12,
+                capacity: 200_000,
+            },
+            tickets: TicketKeys {
+                epoch: 3,
+                next_rotation: Duration::from_secs(7_200),
+            },
+            certificates: certificates(&self.config),
+        }
+    }
+}
+
+/// `web` has two named certificates, one of them its default; `other` has only a default.
+pub(super) fn config() -> Config {
+    let named = key("example.org");
+    let mut web = CertificateMap::new(set(Arc::clone(&named)));
+    web.insert(NamePattern::Exact("example.org".to_owned()), named);
+    let wildcard = NamePattern::Wildcard("example.net".to_owned());
+    web.insert(wildcard, key("*.example.net"));
+    let other = CertificateMap::new(set(key("other.example")));
+    Config {
+        listeners: vec![listener("web", web), listener("other", other)],
+        backends: vec![Arc::new(Backend {
+            name: "app".to_owned(),
+            servers: vec![Server {
+                name: "localhost:8080".to_owned(),
+                addresses: vec![ServerAddress::Tcp(([127, 0, 0, 1], 8080).into())],
+            }],
+            proxy_header: None,
+        })],
+        limits: LIMITS,
+        timeouts: TIMEOUTS,
+        sessions: SESSIONS,
+        log: Log {
+            level: "info".to_owned(),
+            format: LogFormat::Text,
+            file: None,
+            access: None,
+        },
+        admin: None,
+        process: Process {
+            workers: None,
+            pin: false,
+            user: None,
+            group: None,
+            core_dumps: false,
+            key_log: false,
+        },
+    }
+}
+
+fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
+    Arc::new(Listener {
+        name: name.to_owned(),
+        bind: vec![([127, 0, 0, 1], 8443).into()],
+        socket: SocketOptions {
+            backlog: 16,
+            defer_accept: None,
+            fast_open: None,
+            keepalive: None,
+            receive_buffer: None,
+            send_buffer: None,
+        },
+        certificates: Arc::new(certificates),
+        unknown_names: UnknownNames::Default,
+        routes: vec![Route {
+            names: vec![NamePattern::Wildcard("example.net".to_owned())],
+            alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            alpn_mismatch: crate::config::AlpnMismatch::Continue,
+            policy: Arc::new(Policy {
+                name: name.to_owned(),
+                digest: [0xab; 32],
+                versions: Versions {
+                    tls12: true,
+                    tls13: true,
+                },
+                suites: provider::DEFAULT_CIPHER_SUITES.to_vec(),
+                groups: provider::DEFAULT_KX_GROUPS.to_vec(),
+                client_auth: ClientAuth::Off,
+                require_ems: false,
+                tls12_tickets: false,
+            }),
+            backend: 0,
+        }],
+    })
+}
+
+fn set(key: Arc<CertifiedKey>) -> KeySet {
+    let mut set = KeySet::default();
+    set.insert(key);
+    set
+}
+
+fn key(name: &str) -> Arc<CertifiedKey> {
+    let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2040, 1, 1);
+    let pair = rcgen::KeyPair::generate().unwrap();
+    let leaf = params.self_signed(&pair).unwrap();
+    let der = rustls_pki_types::PrivateKeyDer::try_from(pair.serialize_der()).unwrap();
+    let signer = provider::sign::any_supported_type(&der).unwrap();
+    Arc::new(CertifiedKey::new(vec![leaf.der().clone()], signer))
+}
+
+const LIMITS: Limits = Limits {
+    connections: 10,
+    handshakes: 10,
+    client_hello: 16 * 1024,
+    accepts_per_turn: 1,
+    handshakes_per_turn: 1,
+    bytes_per_turn: 64 * 1024,
+};
+
+const TIMEOUTS: Timeouts = Timeouts {
+    handshake: Duration::from_secs(10),
+    connect: Duration::from_secs(5),
+    idle: Duration::from_secs(600),
+    half_closed: Duration::from_secs(60),
+    linger: Duration::from_secs(5),
+    drain: Duration::from_secs(30),
+};
+
+const SESSIONS: Sessions = Sessions {
+    table_entries: 200_000,
+    id_lifetime: Duration::from_secs(300),
+    ticket_rotation: Duration::from_secs(8 * 3600),
+    max_age: Duration::from_secs(24 * 3600),
+};

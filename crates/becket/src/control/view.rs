@@ -1,0 +1,73 @@
+//! What the admin pages may see of the running server.
+//!
+//! [`View`] is implemented beside the shared things (`server.rs`) and read by `admin`; the pages hold
+//! nothing themselves. Every method is called on the control thread, once per page, and must not
+//! wait for a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::certificates::Certificate;
+use crate::config::Config;
+use crate::log::Timestamp;
+use crate::metrics::Counters;
+
+/// The server as the admin pages see it.
+pub trait View: Send + Sync + 'static {
+    /// The configuration in use.
+    fn config(&self) -> Arc<Config>;
+    /// The counters of every worker, in the order of the workers.
+    fn counters(&self) -> Vec<Arc<Counters>>;
+    /// What is neither configured nor counted.
+    fn condition(&self) -> Condition;
+}
+
+/// What is neither configured nor counted.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    /// The time of this reading.
+    pub now: Timestamp,
+    /// When the process started.
+    pub started: Timestamp,
+    /// Since the process started, by the monotonic clock.
+    pub uptime: Duration,
+    /// Whether it stopped accepting and finishes what it has.
+    pub draining: bool,
+    /// The last reload; `None` before the first.
+    pub reload: Option<Reload>,
+    /// The table of TLS 1.2 sessions.
+    pub sessions: Occupancy,
+    /// The ticket keys.
+    pub tickets: TicketKeys,
+    /// Every certificate in use; see [`certificates`](super::certificates::certificates).
+    pub certificates: Arc<[Certificate]>,
+}
+
+/// How a reload went.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reload {
+    /// When it was tried.
+    pub time: Timestamp,
+    /// Why nothing was changed; empty if it succeeded.
+    pub errors: Vec<String>,
+}
+
+/// How full a table is.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Occupancy {
+    /// Entries in it.
+    pub entries: usize,
+    /// Entries it may hold; 0 is off.
+    pub capacity: usize,
+}
+
+/// Where the rotation of ticket keys stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TicketKeys {
+    /// Number of the epoch whose key seals new tickets.
+    pub epoch: u64,
+    /// Until the next epoch.
+    pub next_rotation: Duration,
+}

@@ -1,0 +1,26 @@
+//! What stands behind one listening address: the TLS front and the pools that its routes lead to.
+//!
+//! Owned by one worker and shared, by `Rc`, with the handshakes that came through it: a reload
+//! builds new doors, and those who are inside finish with the old one.
+
+use std::rc::Rc;
+
+use crate::backend::pool::Pool;
+use crate::tls::front::Front;
+
+/// A listener as one worker serves it.
+#[derive(Debug)]
+pub struct Door {
+    /// Certificates, routes and twins.
+    pub front: Front,
+    /// Pools by backend index; routes refer to them.
+    pub pools: Rc<[Rc<Pool>]>,
+}
+
+impl Door {
+    /// The pool that a route leads to.
+    pub fn pool(&self, route: usize) -> Option<&Rc<Pool>> {
+        let (route, _) = self.front.route(route)?;
+        self.pools.get(route.backend)
+    }
+}

@@ -1,0 +1,125 @@
+//! One leg of a connection: a socket, what is known of its readiness, and how much it carried.
+//!
+//! The sockets are registered edge-triggered, once. A short read or write empties or fills the
+//! socket (epoll(7) says so of streams), so the next byte brings a new event and no call is spent
+//! on finding `EAGAIN`. The exception is an end that was already reported: no event follows it,
+//! so such a leg stays readable until the end itself was read.
+
+use crate::metrics::Counter;
+use crate::scratch::Buffer;
+use crate::socket::{Fault, Socket};
+
+/// One side's socket.
+#[derive(Debug)]
+pub struct Leg<S> {
+    /// Non-blocking, registered.
+    pub socket: S,
+    /// Gathered from events, cleared by calls.
+    pub ready: Ready,
+    /// Bytes so far.
+    pub traffic: Traffic,
+}
+
+/// Bytes that a leg carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From the peer.
+    pub received: u64,
+    /// To the peer.
+    pub sent: u64,
+}
+
+/// Readiness of a socket, gathered until a phase looks at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Bytes, the end or an error may be received.
+    pub readable: bool,
+    /// Bytes may be sent, or a connect was decided.
+    pub writable: bool,
+    /// The peer has ended its stream: what is received is the last.
+    pub ended: bool,
+}
+
+/// What [`Leg::receive`] got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// Bytes, now in the buffer.
+    Bytes,
+    /// Nothing for now.
+    Nothing,
+    /// The end of the stream.
+    End,
+}
+
+impl<S: Socket> Leg<S> {
+    /// A leg of which nothing is known but `ready`.
+    pub fn new(socket: S, ready: Ready) -> Self {
+        Self {
+            socket,
+            ready,
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// Receives up to `most` bytes behind what `buffer` holds. One system call.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Closed`] or [`Fault::Reset`], never [`Fault::WouldBlock`].
+    pub fn receive(
+        &mut self,
+        buffer: &mut Buffer,
+        most: usize,
+        counter: &Counter,
+    ) -> Result<Got, Fault> {
+        let room = buffer.room(most).get_mut(..most).unwrap_or_default();
+        match self.socket.receive(room).map_err(Fault::from) {
+            Ok(0) => {
+                self.ready.readable = false;
+                Ok(Got::End)
+            }
+            Ok(n) => {
+                buffer.advance(n);
+                self.traffic.received += n as u64;
+                counter.add(n as u64);
+                self.ready.readable = n == most || self.ready.ended;
+                Ok(Got::Bytes)
+            }
+            Err(Fault::WouldBlock) => {
+                self.ready.readable = false;
+                Ok(Got::Nothing)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Sends from `bytes` and returns how many were taken; fewer than all means that the socket
+    /// is full. One system call, none for no bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn send(&mut self, bytes: &[u8], counter: &Counter) -> Result<usize, Fault> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let sent = match self.socket.send(bytes).map_err(Fault::from) {
+            Ok(n) => n,
+            Err(Fault::WouldBlock) => 0,
+            Err(fault) => return Err(fault),
+        };
+        self.ready.writable = sent == bytes.len();
+        self.traffic.sent += sent as u64;
+        counter.add(sent as u64);
+        Ok(sent)
+    }
+}
+
+impl Ready {
+    /// Adds what an event says.
+    pub fn add(&mut self, other: Self) {
+        self.readable |= other.readable;
+        self.writable |= other.writable;
+        self.ended |= other.ended;
+    }
+}

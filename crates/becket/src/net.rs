@@ -1,0 +1,65 @@
+//! Real sockets, registered with the worker's poll.
+
+use std::io;
+
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
+
+use crate::config::ServerAddress;
+use crate::connection::Net;
+use crate::socket::ServerSocket;
+
+/// Makes sockets for the connection that is being advanced.
+#[derive(Debug)]
+pub struct RealNet {
+    registry: Registry,
+    /// Under which events of its server socket are reported.
+    token: Token,
+}
+
+impl RealNet {
+    /// Makes sockets that report to the poll of `registry`.
+    pub fn new(registry: Registry) -> Self {
+        Self {
+            registry,
+            token: Token(0),
+        }
+    }
+
+    /// Sockets made from now on belong to the connection with this server token.
+    pub fn serve(&mut self, token: Token) {
+        self.token = token;
+    }
+}
+
+impl Net for RealNet {
+    type Client = TcpStream;
+    type Server = ServerSocket;
+
+    fn connect(&mut self, address: &ServerAddress) -> io::Result<ServerSocket> {
+        match address {
+            ServerAddress::Tcp(address) => {
+                let mut socket = TcpStream::connect(*address)?;
+                socket.set_nodelay(true)?;
+                self.registry.register(&mut socket, self.token, BOTH)?;
+                Ok(ServerSocket::Tcp(socket))
+            }
+            ServerAddress::Unix(path) => {
+                let mut socket = UnixStream::connect(path)?;
+                self.registry.register(&mut socket, self.token, BOTH)?;
+                Ok(ServerSocket::Unix(socket))
+            }
+        }
+    }
+
+    fn connected(server: &ServerSocket) -> io::Result<()> {
+        let error = match server {
+            ServerSocket::Tcp(socket) => socket.take_error()?,
+            ServerSocket::Unix(socket) => socket.take_error()?,
+        };
+        error.map_or(Ok(()), Err)
+    }
+}
+
+/// Registered once and never changed: edges of both kinds.
+pub const BOTH: Interest = Interest::READABLE.add(Interest::WRITABLE);

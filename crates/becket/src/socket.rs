@@ -1,0 +1,155 @@
+//! What the connection needs of a socket, so that it runs on real ones and on scripted ones.
+//!
+//! Sockets are non-blocking; `WouldBlock` is an answer like any other. Errors are read once
+//! ([`Fault`]), so that phases decide by cause and never by error number.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+
+use mio::net::{TcpStream, UnixStream};
+
+/// A non-blocking stream socket.
+pub trait Socket {
+    /// Receives into `buffer`; 0 is the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when nothing is there, or the socket's fault.
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Sends from `bytes` and returns how many were taken.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when nothing was taken, or the socket's fault.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Sends FIN behind what was sent; receiving goes on.
+    fn finish(&mut self);
+
+    /// The address that the peer connected to, where there is one. A system call.
+    fn local_address(&self) -> Option<SocketAddr>;
+
+    /// Makes the coming close a reset: the peer must not take what it got for the whole.
+    fn reset_on_close(&mut self);
+}
+
+/// Why a socket gave nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Try again at the next readiness.
+    WouldBlock,
+    /// The peer closed its receiving side in good order (EPIPE).
+    Closed,
+    /// The peer reset the connection, or the network did.
+    Reset,
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::WouldBlock => Self::WouldBlock,
+            ErrorKind::BrokenPipe => Self::Closed,
+            _ => Self::Reset,
+        }
+    }
+}
+
+/// A socket towards a server.
+#[derive(Debug)]
+pub enum ServerSocket {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A unix stream socket.
+    Unix(UnixStream),
+}
+
+impl Socket for TcpStream {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        uninterrupted(|| self.read(buffer))
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        uninterrupted(|| self.write(bytes))
+    }
+
+    fn finish(&mut self) {
+        // Fails only when the peer is gone already, and then it has learnt of the end.
+        let _gone = self.shutdown(Shutdown::Write);
+    }
+
+    fn local_address(&self) -> Option<SocketAddr> {
+        self.local_addr().ok()
+    }
+
+    fn reset_on_close(&mut self) {
+        let _gone = becket_sys::socket::reset_on_close(&*self);
+    }
+}
+
+impl Socket for UnixStream {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        uninterrupted(|| self.read(buffer))
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        uninterrupted(|| self.write(bytes))
+    }
+
+    fn finish(&mut self) {
+        let _gone = self.shutdown(Shutdown::Write);
+    }
+
+    fn local_address(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    /// A unix socket with unread data resets by itself; there is no linger to set.
+    fn reset_on_close(&mut self) {}
+}
+
+impl Socket for ServerSocket {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.receive(buffer),
+            Self::Unix(socket) => socket.receive(buffer),
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => Socket::send(socket, bytes),
+            Self::Unix(socket) => Socket::send(socket, bytes),
+        }
+    }
+
+    fn finish(&mut self) {
+        match self {
+            Self::Tcp(socket) => socket.finish(),
+            Self::Unix(socket) => socket.finish(),
+        }
+    }
+
+    fn local_address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(socket) => socket.local_address(),
+            Self::Unix(socket) => socket.local_address(),
+        }
+    }
+
+    fn reset_on_close(&mut self) {
+        match self {
+            Self::Tcp(socket) => socket.reset_on_close(),
+            Self::Unix(socket) => socket.reset_on_close(),
+        }
+    }
+}
+
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the running handshake tells rustls' session store and ticketer, and what they tell back.
+//!
+//! rustls calls the store and the ticketer synchronously from `process_tls_records` and passes
+//! nothing but bytes. So the worker lends the handshake's [`Resuming`] to this thread for the
+//! time of that call: `encrypt` and `put` seal its origin beside rustls' state, `decrypt` and
+//! `get` leave in it what they opened or why they did not. The certificate resolver finds the
+//! peeked server name here and refuses if rustls read another one.
+//!
+//! RFC 8446 has no notion of the *origin*: the full handshake from which all later tickets of a
+//! client descend. rustls stamps every ticket anew and checks no age, so the age is kept here.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use becket_proto::ticket::{Lineage, TicketContext, UnixSeconds};
+
+use crate::metrics::Resumption;
+
+/// One handshake's part in resumption.
+#[derive(Debug)]
+pub struct Resuming {
+    /// Wall clock of this loop turn.
+    pub unix_now: UnixSeconds,
+    /// Monotonic clock of this loop turn, from the process start.
+    pub mono_now: Duration,
+    /// The name that was peeked from the hello, lower case.
+    pub server_name: Option<Box<str>>,
+    /// The session that the client brought, once it was opened.
+    pub opened: Option<Opened>,
+    /// What became of the offer; `None` while the client has offered nothing.
+    pub outcome: Option<Resumption>,
+    /// This handshake's own origin; made when first needed.
+    fresh: Option<TicketContext>,
+}
+
+/// A session that was opened; whether rustls also used it, only `handshake_kind` tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// The full handshake from which it descends.
+    pub origin: TicketContext,
+    /// Found by ID in the table, else sealed in a ticket.
+    pub by_id: bool,
+}
+
+impl Resuming {
+    /// Starts for a hello with this server name.
+    pub fn new(server_name: Option<Box<str>>) -> Self {
+        Self {
+            unix_now: UnixSeconds(0),
+            mono_now: Duration::ZERO,
+            server_name,
+            opened: None,
+            outcome: None,
+            fresh: None,
+        }
+    }
+
+    /// The origin to seal: the one that was opened, or this handshake's own. Must not be called
+    /// for a handshake that opened a session and did not use it; see [`Self::forget_opened`].
+    pub fn origin(&mut self) -> TicketContext {
+        if let Some(opened) = self.opened {
+            return opened.origin;
+        }
+        let born = self.unix_now;
+        *self.fresh.get_or_insert_with(|| TicketContext {
+            lineage: random_lineage(),
+            born,
+        })
+    }
+
+    /// Keeps what became of an offered session or ticket.
+    pub fn note<T>(&mut self, result: &Result<T, Resumption>, opened: impl FnOnce(&T) -> Opened) {
+        match result {
+            Ok(found) => {
+                self.opened = Some(opened(found));
+                self.outcome = Some(Resumption::Opened);
+            }
+            Err(cause) => self.outcome = Some(*cause),
+        }
+    }
+
+    /// The handshake turned out to be a full one: what was opened is not its origin.
+    pub fn forget_opened(&mut self) {
+        self.opened = None;
+    }
+}
+
+fn random_lineage() -> Lineage {
+    let mut bytes = [0; 8];
+    // Only a broken system source fails, and then the handshake before this call has failed too.
+    match aws_lc_rs::rand::fill(&mut bytes) {
+        Ok(()) => Lineage(u64::from_ne_bytes(bytes)),
+        Err(_) => Lineage(0),
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Resuming>> = const { RefCell::new(None) };
+}
+
+/// Runs `body` with `resuming` lent to this thread.
+pub fn lend<T>(resuming: &mut Option<Resuming>, body: impl FnOnce() -> T) -> T {
+    let before = CURRENT.replace(resuming.take());
+    let result = body();
+    *resuming = CURRENT.replace(before);
+    result
+}
+
+/// Gives `body` the handshake that is lent to this thread; `None` outside of [`lend`].
+pub fn with<T>(body: impl FnOnce(&mut Resuming) -> T) -> Option<T> {
+    CURRENT.with_borrow_mut(|current| current.as_mut().map(body))
+}

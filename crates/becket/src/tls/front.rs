@@ -1,0 +1,154 @@
+//! The TLS face of one listener: from a peeked hello to a route's twin, or to a refusal.
+//!
+//! Owned by one worker, rebuilt on reload and when ticket keys rotate. Choosing allocates only
+//! the lower-cased server name, which the connection keeps for the log and the PROXY header.
+
+use std::sync::Arc;
+
+use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES};
+use rustls::ServerConfig;
+
+use super::twins::{Parts, Twins};
+use crate::close_reason::CloseReason;
+use crate::config::{AlpnMismatch, Listener, NamePattern, Route, UnknownNames};
+
+/// Routes of one listener with their twins.
+#[derive(Debug)]
+pub struct Front {
+    listener: Arc<Listener>,
+    twins: Vec<Twins>,
+}
+
+/// How a hello is answered.
+#[derive(Debug)]
+pub enum Choice {
+    /// By a handshake.
+    Serve(Served),
+    /// By a fatal alert.
+    Refuse {
+        /// AlertDescription (RFC 8446, section 6).
+        alert: u8,
+        /// For the log and the metrics.
+        reason: CloseReason,
+    },
+}
+
+/// A hello that a route takes.
+#[derive(Debug)]
+pub struct Served {
+    /// Index of the route in its listener.
+    pub route: usize,
+    /// The twin to handshake with.
+    pub config: Arc<ServerConfig>,
+}
+
+impl Front {
+    /// Builds the twins of every route.
+    ///
+    /// # Errors
+    ///
+    /// As [`Twins::new`].
+    pub fn new(listener: Arc<Listener>, parts: &Parts) -> Result<Self, rustls::Error> {
+        let twins = listener
+            .routes
+            .iter()
+            .map(|route| Twins::new(route, &listener.certificates, parts))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { listener, twins })
+    }
+
+    /// The listener's configuration.
+    pub fn listener(&self) -> &Arc<Listener> {
+        &self.listener
+    }
+
+    /// A route and its twins, by [`Served::route`].
+    pub fn route(&self, index: usize) -> Option<(&Route, &Twins)> {
+        self.listener.routes.get(index).zip(self.twins.get(index))
+    }
+
+    /// Chooses the route by name and protocols, then its twin by what the hello can resume.
+    pub fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
+        if let Some(name) = name
+            && self.listener.unknown_names == UnknownNames::Refuse
+            && self.listener.certificates.named(name).is_none()
+        {
+            return Choice::Refuse {
+                alert: UNRECOGNIZED_NAME,
+                reason: CloseReason::UnknownName,
+            };
+        }
+        let Some((index, alpn)) = self.find(hello, name) else {
+            return Choice::Refuse {
+                alert: NO_APPLICATION_PROTOCOL,
+                reason: CloseReason::AlpnMismatch,
+            };
+        };
+        match self.twins.get(index) {
+            Some(twins) => Choice::Serve(Served {
+                route: index,
+                config: Arc::clone(twins.pick(hello, alpn)),
+            }),
+            None => Choice::Refuse {
+                alert: INTERNAL_ERROR,
+                reason: CloseReason::Internal,
+            },
+        }
+    }
+
+    /// The first route that matches name and protocols, else the first that matches the name and
+    /// goes on without ALPN. The flag says whether ALPN is negotiated.
+    fn find(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Option<(usize, bool)> {
+        let named = |(_, route): &(usize, &Route)| route.is_for(name);
+        let mut routes = self.listener.routes.iter().enumerate().filter(named);
+        let overlaps =
+            |route: &Route| hello.alpn().any(|offer| route.alpn.iter().any(|ours| ours == offer));
+        let offered = hello.alpn().next().is_some();
+        if !offered {
+            return routes.next().map(|(index, _)| (index, false));
+        }
+        if let Some((index, _)) = routes.clone().find(|(_, route)| overlaps(route)) {
+            return Some((index, true));
+        }
+        routes
+            .find(|(_, route)| route.alpn.is_empty() || route.alpn_mismatch == AlpnMismatch::Continue)
+            .map(|(index, _)| (index, false))
+    }
+}
+
+impl Route {
+    /// Whether the route takes clients that ask for this name, which is in lower case.
+    pub fn is_for(&self, name: Option<&str>) -> bool {
+        if self.names.is_empty() {
+            return true;
+        }
+        name.is_some_and(|name| self.names.iter().any(|pattern| pattern.matches(name)))
+    }
+}
+
+impl NamePattern {
+    /// Whether a name in lower case is covered; a wildcard stands for exactly one label.
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Exact(exact) => exact == name,
+            Self::Wildcard(suffix) => name
+                .split_once('.')
+                .is_some_and(|(label, rest)| !label.is_empty() && rest == suffix),
+        }
+    }
+}
+
+/// The hello's server name in lower case.
+pub fn server_name(hello: &ClientHello<'_>) -> Option<Box<str>> {
+    let mut buffer = [0; MAX_NAME_BYTES];
+    hello
+        .server_name()
+        .map(|name| Box::from(name.to_lowercase(&mut buffer)))
+}
+
+/// RFC 6066, section 3.
+const UNRECOGNIZED_NAME: u8 = 112;
+/// RFC 7301, section 3.2.
+const NO_APPLICATION_PROTOCOL: u8 = 120;
+/// RFC 8446, section 6.2.
+const INTERNAL_ERROR: u8 = 80;

@@ -1,0 +1,23 @@
+//! TLS towards the client: what is offered, to whom, and what may be resumed.
+//!
+//! * [`certs`]: chains and keys by server name, and the choice among them;
+//! * [`policy`]: the digest of a policy, the border that sessions never cross;
+//! * [`twins`]: the few `ServerConfig`s of one route, and which of them answers a hello;
+//! * [`front`]: the routes of one listener: from a peeked hello to a twin, or a refusal;
+//! * [`context`]: what the running handshake tells the store and the ticketer, and back;
+//! * [`sessions`], [`tickets`]: resumption by ID and by ticket;
+//! * [`engine`]: rustls' unbuffered connection as "bytes in, bytes out";
+//! * [`names`]: what versions, suites and groups are called;
+//!
+//! Every worker builds its own [`front::Front`]s from the shared configuration: what a handshake
+//! touches (twins, ticket keys) is then owned by one thread, and no reference count is fought over.
+
+pub mod certs;
+pub mod context;
+pub mod engine;
+pub mod front;
+pub mod names;
+pub mod policy;
+pub mod sessions;
+pub mod tickets;
+pub mod twins;

@@ -1,0 +1,77 @@
+//! TLS 1.2 sessions by ID: one table for all workers, seen by rustls through one policy.
+//!
+//! The table is [`becket_proto::session_table`]'s: sharded, bounded, expiring. A [`Store`] adds
+//! the policy to every key, so that an ID of one policy is never found under another, and the
+//! handshake's origin to every entry. TLS 1.3 never comes here: its twins have a ticketer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
+use becket_proto::ticket::{TicketContext, too_old};
+use rustls::server::StoresServerSessions;
+
+use super::context::{self, Opened};
+use crate::metrics::Resumption;
+
+/// The view of one policy on the table that all workers share.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// Shared by all workers; each call takes one shard's lock.
+    pub table: Arc<SessionTable>,
+    /// The border that no session crosses.
+    pub policy: PolicyTag,
+    /// How long an ID is good for.
+    pub lifetime: Duration,
+    /// Age since the full handshake at which nothing resumes.
+    pub max_age: Duration,
+    /// Whether new sessions are stored. Not for clients that get a ticket: they would never
+    /// come back by ID.
+    pub stores: bool,
+}
+
+impl StoresServerSessions for Store {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        context::with(|resuming| {
+            let origin = resuming.origin();
+            let session = Session::new(value, origin.lineage, origin.born);
+            let lives = Lives {
+                now: resuming.mono_now,
+                ttl: self.lifetime,
+            };
+            self.table.insert(self.policy, &key, session, lives).stored
+        })
+        .unwrap_or(false)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        context::with(|resuming| {
+            let result = match self.table.get(self.policy, key, resuming.mono_now) {
+                Lookup::Hit(session) if too_old(session.born, resuming.unix_now, self.max_age) => {
+                    Err(Resumption::TooOld)
+                }
+                Lookup::Hit(session) => Ok(session),
+                Lookup::Miss => Err(Resumption::Unknown),
+                Lookup::Expired => Err(Resumption::Expired),
+                Lookup::OtherPolicy => Err(Resumption::OtherPolicy),
+            };
+            resuming.note(&result, |session| Opened {
+                origin: TicketContext {
+                    lineage: session.lineage,
+                    born: session.born,
+                },
+                by_id: true,
+            });
+            result.ok().map(Session::into_state)
+        })?
+    }
+
+    /// Unused: rustls takes only TLS 1.3 sessions, and those are tickets.
+    fn take(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn can_cache(&self) -> bool {
+        self.stores
+    }
+}

@@ -1,0 +1,289 @@
+//! Session tickets: one key per policy and epoch, sealed with AES-256-GCM-SIV.
+//!
+//! A ticket is a header, then the sealed context and rustls' state (the layout is
+//! [`becket_proto::ticket`]'s). The header and the whole policy digest are associated data, so a
+//! ticket of one policy never opens under another. The header selects the key: at most one AEAD
+//! operation decides, and a mismatch is counted as what it is. GCM-SIV (RFC 8452) because many
+//! nodes may draw random nonces under one key.
+//!
+//! A [`Ticketer`] is immutable and owned by one worker. Control makes new [`Secrets`] at every
+//! rotation; workers then derive their keys once and build new twins. Old keys die with the last
+//! handshake that borrowed them, at most `timeouts.handshake` later.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use becket_proto::session_table::PolicyTag;
+use becket_proto::ticket::{
+    EpochWindow, KeyId, KeyRing, NodeId, Selection, TicketContext, TicketHeader, too_old,
+};
+use rustls::server::ProducesTickets;
+use zeroize::Zeroizing;
+
+use super::context::{self, Opened};
+use crate::metrics::Resumption;
+
+/// The secrets of all epochs that still open tickets, newest last; never empty.
+///
+/// Alone, each is drawn at random when its epoch begins, so an erased one opens nothing again.
+pub struct Secrets {
+    /// How long an epoch lasts.
+    pub rotation: Duration,
+    /// Oldest first; the last one seals.
+    pub epochs: Vec<EpochSecret>,
+}
+
+/// The secret of one epoch.
+#[derive(Clone)]
+pub struct EpochSecret {
+    /// Its name in ticket headers.
+    pub id: KeyId,
+    /// Erased on drop.
+    pub secret: Zeroizing<[u8; 32]>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<KeyId> = self.epochs.iter().map(|epoch| epoch.id).collect();
+        out.debug_struct("Secrets").field("epochs", &ids).finish()
+    }
+}
+
+/// Seals and opens the tickets of one policy for rustls.
+#[derive(Debug)]
+pub struct Ticketer {
+    ring: KeyRing<Arc<LessSafeKey>>,
+    policy: [u8; 32],
+    lifetime: Duration,
+    max_age: Duration,
+}
+
+impl Ticketer {
+    /// Derives the policy's keys, one HKDF each. Returns nothing when there is no secret.
+    pub fn new(secrets: &Secrets, policy: [u8; 32], max_age: Duration) -> Option<Self> {
+        let (newest, older) = secrets.epochs.split_last()?;
+        let window = EpochWindow {
+            period: secrets.rotation,
+            keep: KEPT_EPOCHS,
+        };
+        let tag = PolicyTag::from_digest(&policy).for_ticket();
+        let mut ring = KeyRing::new(tag, window, newest.id, derive(newest, &policy)?);
+        for epoch in older {
+            ring.accept(epoch.id, derive(epoch, &policy)?);
+        }
+        Some(Self {
+            ring,
+            policy,
+            lifetime: secrets.rotation.min(max_age).min(LONGEST_LIFETIME),
+            max_age,
+        })
+    }
+
+    /// Whether a ticket names a key of ours: cheap, and no proof.
+    pub fn recognises(&self, ticket: &[u8]) -> bool {
+        TicketHeader::decode(ticket)
+            .is_some_and(|(header, _)| matches!(self.ring.select(&header), Selection::Key(_)))
+    }
+
+    fn seal(&self, origin: TicketContext, state: &[u8]) -> Option<Vec<u8>> {
+        let (id, key) = self.ring.sealing();
+        let mut nonce = [0; 12];
+        aws_lc_rs::rand::fill(&mut nonce).ok()?;
+        let header = TicketHeader {
+            version: TicketHeader::VERSION,
+            key: id,
+            policy: self.ring.policy(),
+            node: NodeId(0),
+            nonce,
+        }
+        .encode();
+        let whole = TicketHeader::LEN + TicketContext::LEN + state.len() + TAG;
+        let mut ticket = Vec::with_capacity(whole);
+        ticket.extend_from_slice(&header);
+        ticket.extend_from_slice(&origin.encode());
+        ticket.extend_from_slice(state);
+        let sealed = ticket.get_mut(TicketHeader::LEN..)?;
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let tag = key
+            .seal_in_place_separate_tag(nonce, self.associated(&header), sealed)
+            .ok()?;
+        ticket.extend_from_slice(tag.as_ref());
+        Some(ticket)
+    }
+
+    fn open(&self, ticket: &[u8]) -> Result<(TicketContext, Vec<u8>), Resumption> {
+        let (header, sealed) = TicketHeader::decode(ticket).ok_or(Resumption::Unknown)?;
+        let key = match self.ring.select(&header) {
+            Selection::Key(key) => key,
+            Selection::UnknownVersion | Selection::UnknownSecret => {
+                return Err(Resumption::Unknown);
+            }
+            Selection::OtherPolicy => return Err(Resumption::OtherPolicy),
+            Selection::OtherEpoch => return Err(Resumption::Expired),
+        };
+        let mut sealed = Zeroizing::new(sealed.to_vec());
+        let nonce = Nonce::assume_unique_for_key(header.nonce);
+        let opened = key
+            .open_in_place(nonce, self.associated(&header.encode()), &mut sealed)
+            .map_err(|_| Resumption::BadSeal)?;
+        let (origin, state) = TicketContext::decode(opened).ok_or(Resumption::BadSeal)?;
+        Ok((origin, state.to_vec()))
+    }
+
+    fn associated(&self, header: &[u8; TicketHeader::LEN]) -> Aad<[u8; TicketHeader::LEN + 32]> {
+        let mut bytes = [0; TicketHeader::LEN + 32];
+        let (first, second) = bytes.split_at_mut(TicketHeader::LEN);
+        first.copy_from_slice(header);
+        second.copy_from_slice(&self.policy);
+        Aad::from(bytes)
+    }
+}
+
+impl ProducesTickets for Ticketer {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        u32::try_from(self.lifetime.as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let origin = context::with(|resuming| resuming.origin())?;
+        self.seal(origin, plain)
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        let result = self.open(cipher);
+        context::with(|resuming| {
+            let result = result.and_then(|(origin, state)| {
+                if too_old(origin.born, resuming.unix_now, self.max_age) {
+                    return Err(Resumption::TooOld);
+                }
+                Ok((origin, state))
+            });
+            resuming.note(&result, |(origin, _)| Opened {
+                origin: *origin,
+                by_id: false,
+            });
+            result.ok().map(|(_, state)| state)
+        })?
+    }
+}
+
+/// Output length of the derivation.
+struct KeyLength;
+
+impl KeyType for KeyLength {
+    fn len(&self) -> usize {
+        32
+    }
+}
+
+/// HKDF-SHA256 (RFC 5869) from the epoch's secret; the info is the policy, preceded by its
+/// length, and the start of the epoch.
+fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
+    let extracted = Salt::new(HKDF_SHA256, b"becket ticket 1").extract(&epoch.secret[..]);
+    let length = (policy.len() as u32).to_be_bytes();
+    let start = epoch.id.epoch.0.to_be_bytes();
+    let info = [&length[..], policy, &start];
+    let mut key = Zeroizing::new([0; 32]);
+    extracted
+        .expand(&info, KeyLength)
+        .and_then(|okm| okm.fill(&mut key[..]))
+        .ok()?;
+    let key = UnboundKey::new(&AES_256_GCM_SIV, &key[..]).ok()?;
+    Some(Arc::new(LessSafeKey::new(key)))
+}
+
+/// Epochs whose tickets still open beside the current one: a ticket lives for one to two rotations.
+pub const KEPT_EPOCHS: u32 = 1;
+/// RFC 8446, section 4.6.1: "Servers MUST NOT use any value greater than 604800 seconds".
+const LONGEST_LIFETIME: Duration = Duration::from_secs(604_800);
+/// Bytes that the seal adds (RFC 8452).
+const TAG: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use becket_proto::ticket::{Epoch, SecretId, UnixSeconds};
+
+    use super::context::Resuming;
+    use super::*;
+
+    fn secrets(epochs: &[(u32, u8)]) -> Secrets {
+        let epochs = epochs.iter().map(|&(start, byte)| EpochSecret {
+            id: KeyId {
+                secret: SecretId(1),
+                epoch: Epoch(start),
+            },
+            secret: Zeroizing::new([byte; 32]),
+        });
+        Secrets {
+            rotation: Duration::from_secs(100),
+            epochs: epochs.collect(),
+        }
+    }
+
+    fn ticketer(epochs: &[(u32, u8)], policy: u8) -> Ticketer {
+        let day = Duration::from_secs(86_400);
+        Ticketer::new(&secrets(epochs), [policy; 32], day).expect("secrets are given")
+    }
+
+    fn at(now: u64) -> Option<Resuming> {
+        let mut resuming = Resuming::new(None);
+        resuming.unix_now = UnixSeconds(now);
+        Some(resuming)
+    }
+
+    fn outcome(of: &Ticketer, ticket: &[u8], now: u64) -> Option<Resumption> {
+        let mut resuming = at(now);
+        let opened = context::lend(&mut resuming, || of.decrypt(ticket));
+        let resuming = resuming?;
+        assert_eq!(opened.is_some(), resuming.outcome == Some(Resumption::Opened));
+        resuming.outcome
+    }
+
+    #[test]
+    fn a_ticket_opens_with_its_origin_and_state() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let mut making = at(1005);
+        let ticket = context::lend(&mut making, || one.encrypt(b"state")).expect("sealed");
+        let mut opening = at(1010);
+        let state = context::lend(&mut opening, || one.decrypt(&ticket));
+        assert_eq!(state.as_deref(), Some(&b"state"[..]));
+        let origin = making.expect("lent back").origin();
+        assert_eq!(opening.expect("lent back").origin(), origin);
+        assert_eq!(origin.born, UnixSeconds(1005));
+    }
+
+    #[test]
+    fn a_ticket_that_cannot_be_used_is_counted_by_its_cause() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let ticket = context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed");
+        assert_eq!(outcome(&ticketer(&[(1000, 7), (1100, 8)], 1), &ticket, 1101), Some(Resumption::Opened));
+        assert_eq!(outcome(&ticketer(&[(1200, 9)], 1), &ticket, 1201), Some(Resumption::Expired));
+        assert_eq!(outcome(&ticketer(&[(1000, 7)], 2), &ticket, 1001), Some(Resumption::OtherPolicy));
+        assert_eq!(outcome(&ticketer(&[(1000, 8)], 1), &ticket, 1001), Some(Resumption::BadSeal));
+        assert_eq!(outcome(&one, b"not one of ours", 1001), Some(Resumption::Unknown));
+        assert_eq!(outcome(&one, &ticket, 1000 + 86_400), Some(Resumption::TooOld));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let ticket = context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed");
+        for bit in 0..ticket.len() * 8 {
+            let mut bad = ticket.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(outcome(&one, &bad, 1000), Some(Resumption::Opened), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_sealed_outside_a_handshake() {
+        assert!(ticketer(&[(1000, 7)], 1).encrypt(b"state").is_none());
+    }
+}

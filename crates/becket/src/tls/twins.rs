@@ -1,0 +1,211 @@
+//! The few `ServerConfig`s of one route, alike but for how sessions resume and whether ALPN is
+//! negotiated.
+//!
+//! rustls fixes per configuration what should depend on the hello: whether ALPN may fail to
+//! overlap, how many tickets are sent, whether a TLS 1.2 client gets a ticket or an ID. So each
+//! route has twins, and the peeked hello picks one ([`Twins::pick`]). They differ in nothing that
+//! concerns trust: certificates, verifier and policy are the same.
+
+use std::sync::Arc;
+
+use becket_proto::client_hello::ClientHello;
+use becket_proto::session_table::{PolicyTag, SessionTable};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::{ClientHello as ReadHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::server::{ProducesTickets, WebPkiClientVerifier, danger::ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{KeyLogFile, ServerConfig, SupportedProtocolVersion, version};
+
+use super::certs::CertificateMap;
+use super::context;
+use super::sessions::Store;
+use super::tickets::{Secrets, Ticketer};
+use crate::config::{ClientAuth, Policy, Route, Sessions};
+
+/// What a route's twins are made of, beside the route itself.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Shared by all workers.
+    pub table: Arc<SessionTable>,
+    /// Current ticket secrets.
+    pub secrets: Arc<Secrets>,
+    /// Lifetimes.
+    pub sessions: Sessions,
+    /// Write secrets to the file that SSLKEYLOGFILE names.
+    pub key_log: bool,
+}
+
+/// The configurations of one route.
+#[derive(Debug)]
+pub struct Twins {
+    with_alpn: Resuming,
+    without_alpn: Resuming,
+    ticketer: Arc<Ticketer>,
+    tls13: bool,
+    tls12_tickets: bool,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+/// One ALPN setting, by how sessions resume.
+#[derive(Debug)]
+struct Resuming {
+    /// TLS 1.3, two tickets: the client has none of ours.
+    two_tickets: Arc<ServerConfig>,
+    /// TLS 1.3 with a ticket of ours: one new one replaces it. Also TLS 1.2 by ticket.
+    one_ticket: Arc<ServerConfig>,
+    /// TLS 1.2 by session ID.
+    by_id: Arc<ServerConfig>,
+}
+
+impl Twins {
+    /// Builds the configurations of a route. Costs one key derivation per ticket epoch.
+    ///
+    /// # Errors
+    ///
+    /// When the policy's suites, groups and versions do not fit each other, when the set of CAs
+    /// is empty, or when there is no ticket secret.
+    pub fn new(
+        route: &Route,
+        certificates: &Arc<CertificateMap>,
+        parts: &Parts,
+    ) -> Result<Self, rustls::Error> {
+        let policy = &route.policy;
+        let verifier = client_verifier(policy)?;
+        let ticketer = Ticketer::new(&parts.secrets, policy.digest, parts.sessions.max_age)
+            .map(Arc::new)
+            .ok_or_else(|| rustls::Error::General("no ticket secret".into()))?;
+        let mut plain = base(policy, certificates, verifier.clone())?;
+        if parts.key_log {
+            plain.key_log = Arc::new(KeyLogFile::new());
+        }
+        let mut with_alpn = plain.clone();
+        with_alpn.alpn_protocols.clone_from(&route.alpn);
+        let resuming = |base| Resuming::new(base, policy, parts, &ticketer);
+        Ok(Self {
+            with_alpn: resuming(with_alpn),
+            without_alpn: resuming(plain),
+            ticketer,
+            tls13: policy.versions.tls13,
+            tls12_tickets: policy.tls12_tickets,
+            verifier,
+        })
+    }
+
+    /// The configuration that answers this hello. `alpn` says whether to negotiate it.
+    pub fn pick(&self, hello: &ClientHello<'_>, alpn: bool) -> &Arc<ServerConfig> {
+        let twins = if alpn {
+            &self.with_alpn
+        } else {
+            &self.without_alpn
+        };
+        if self.tls13 && hello.offers_tls13() {
+            let returns = hello
+                .psk_identities()
+                .any(|psk| self.ticketer.recognises(psk.identity));
+            return if returns {
+                &twins.one_ticket
+            } else {
+                &twins.two_tickets
+            };
+        }
+        if self.tls12_tickets && hello.session_ticket().is_some() {
+            return &twins.one_ticket;
+        }
+        &twins.by_id
+    }
+
+    /// Verifies client certificates; `None` when the policy asks for none.
+    pub fn verifier(&self) -> Option<&Arc<dyn ClientCertVerifier>> {
+        self.verifier.as_ref()
+    }
+}
+
+impl Resuming {
+    fn new(base: ServerConfig, policy: &Policy, parts: &Parts, ticketer: &Arc<Ticketer>) -> Self {
+        let store = |stores| {
+            Arc::new(Store {
+                table: parts.table.clone(),
+                policy: PolicyTag::from_digest(&policy.digest),
+                lifetime: parts.sessions.id_lifetime,
+                max_age: parts.sessions.max_age,
+                stores,
+            })
+        };
+        let mut two_tickets = base.clone();
+        two_tickets.session_storage = store(false);
+        two_tickets.ticketer = Arc::clone(ticketer) as Arc<dyn ProducesTickets>;
+        let mut one_ticket = two_tickets.clone();
+        one_ticket.send_tls13_tickets = 1;
+        let mut by_id = base;
+        by_id.session_storage = store(parts.sessions.table_entries > 0);
+        Self {
+            two_tickets: Arc::new(two_tickets),
+            one_ticket: Arc::new(one_ticket),
+            by_id: Arc::new(by_id),
+        }
+    }
+}
+
+/// Everything that the twins share.
+fn base(
+    policy: &Policy,
+    certificates: &Arc<CertificateMap>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+) -> Result<ServerConfig, rustls::Error> {
+    let provider = CryptoProvider {
+        cipher_suites: policy.suites.clone(),
+        kx_groups: policy.groups.clone(),
+        ..aws_lc_rs::default_provider()
+    };
+    let mut versions: Vec<&'static SupportedProtocolVersion> = Vec::new();
+    if policy.versions.tls13 {
+        versions.push(&version::TLS13);
+    }
+    if policy.versions.tls12 {
+        versions.push(&version::TLS12);
+    }
+    let builder = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&versions)?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(Resolver(Arc::clone(certificates))));
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.ignore_client_order = true;
+    config.require_ems = policy.require_ems;
+    Ok(config)
+}
+
+fn client_verifier(policy: &Policy) -> Result<Option<Arc<dyn ClientCertVerifier>>, rustls::Error> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let build = |roots: &Arc<_>| {
+        WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider)
+    };
+    let builder = match &policy.client_auth {
+        ClientAuth::Off => return Ok(None),
+        ClientAuth::Optional(roots) => build(roots).allow_unauthenticated(),
+        ClientAuth::Required(roots) => build(roots),
+    };
+    builder
+        .build()
+        .map(Some)
+        .map_err(|error| rustls::Error::General(error.to_string()))
+}
+
+/// Finds the chain for the name that rustls read, and refuses when that is not the name by which
+/// the route was chosen: two parsers saw the hello, and they must not disagree on it.
+#[derive(Debug)]
+struct Resolver(Arc<CertificateMap>);
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ReadHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name();
+        context::with(|resuming| resuming.server_name.as_deref() == name).filter(|same| *same)?;
+        let keys = name
+            .and_then(|name| self.0.named(name))
+            .unwrap_or_else(|| self.0.default_keys());
+        let chosen = keys.choose(hello.signature_schemes());
+        chosen.or_else(|| keys.iter().next()).cloned()
+    }
+}

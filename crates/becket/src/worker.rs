@@ -1,0 +1,610 @@
+//! One worker: poll, mailbox, sockets, timers; one thread, one core, no lock shared with others.
+//!
+//! Owns its poll, its listening sockets, its slab of connections, its timers, its buffers and its
+//! counters. The order of a turn is the order of what matters: established traffic first, then
+//! handshakes (an RSA signature takes a quarter of a millisecond), then new clients. Each is
+//! bounded per turn, so that no kind of work starves another; what is left over is continued in
+//! the next turn, which then does not sleep.
+//!
+//! Descriptors are registered once, edge-triggered, and never modified; closing deregisters.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use becket_proto::timers::Timers;
+use becket_sys::reserve::ReserveFd;
+use mio::event::Event;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use slab::Slab;
+
+use crate::acceptor::{Accepted, Acceptor};
+use crate::backend::pool::Pool;
+use crate::clock::Clock;
+use crate::close_reason::CloseReason;
+use crate::config::Config;
+use crate::connection::facts::Facts;
+use crate::connection::{Advanced, Connection, Now, Side, Turn};
+use crate::door::Door;
+use crate::failure_log::FailureLog;
+use crate::leg::Ready;
+use crate::log::RateLimit;
+use crate::log::access::AccessRecord;
+use crate::mailbox::{Letter, Mailbox};
+use crate::metrics::Counters;
+use crate::net::{BOTH, RealNet};
+use crate::scratch::Scratch;
+use crate::server::Shared;
+use crate::tls::front::Front;
+use crate::tls::tickets::Secrets;
+use crate::tls::twins::Parts;
+
+/// A thread that serves connections.
+#[derive(Debug)]
+pub struct Worker {
+    poll: Poll,
+    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
+    counters: Arc<Counters>,
+    access: SyncSender<AccessRecord>,
+    config: Arc<Config>,
+    secrets: Arc<Secrets>,
+    number: usize,
+    clock: Clock,
+    now: Now,
+    net: RealNet,
+    scratch: Scratch,
+    failures: FailureLog,
+    acceptors: Slab<Acceptor>,
+    connections: Slab<Slot>,
+    /// Connections to advance, established ones apart from handshakes.
+    established: VecDeque<usize>,
+    handshaking: VecDeque<usize>,
+    handshakes: usize,
+    timers: Timers<Alarm>,
+    alarms: u32,
+    reserve: ReserveFd,
+    paused_until: Option<Duration>,
+    pauses: RateLimit,
+    ending: Ending,
+}
+
+/// What a worker is started with.
+#[derive(Debug)]
+pub struct Start {
+    /// Which worker, from 0.
+    pub number: usize,
+    /// What all workers share.
+    pub shared: Arc<Shared>,
+    /// Its poll; the mailbox's waker belongs to it.
+    pub poll: Poll,
+    /// How control speaks to it.
+    pub mailbox: Arc<Mailbox>,
+    /// Its numbers.
+    pub counters: Arc<Counters>,
+    /// Where lines of the access log go.
+    pub access: SyncSender<AccessRecord>,
+    /// The configuration to begin with.
+    pub config: Arc<Config>,
+    /// Ticket secrets to begin with.
+    pub secrets: Arc<Secrets>,
+    /// Its listening sockets.
+    pub sockets: Vec<(SocketAddr, TcpListener)>,
+}
+
+/// A connection and its place in the worker's queues.
+#[derive(Debug)]
+struct Slot {
+    connection: Connection<RealNet>,
+    queued: bool,
+    handshaking: bool,
+    /// The earliest alarm that is set, and its number: a later one replaces it.
+    alarm_at: Duration,
+    alarm: u32,
+}
+
+/// A timer entry; stale when the slot has another alarm by now.
+#[derive(Clone, Copy, Debug)]
+struct Alarm {
+    slot: usize,
+    number: u32,
+}
+
+/// Whether and how the worker is coming to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    No,
+    Draining,
+    Now,
+}
+
+impl Worker {
+    /// Takes over poll and sockets, and builds the doors.
+    ///
+    /// # Errors
+    ///
+    /// When TLS configurations cannot be built, or a descriptor is missing.
+    pub fn new(start: Start) -> io::Result<Self> {
+        let clock = start.shared.clock;
+        let now = clock.now();
+        let net = RealNet::new(start.poll.registry().try_clone()?);
+        let mut worker = Self {
+            poll: start.poll,
+            shared: start.shared,
+            mailbox: start.mailbox,
+            counters: start.counters,
+            access: start.access,
+            config: Arc::clone(&start.config),
+            secrets: start.secrets,
+            number: start.number,
+            clock,
+            now,
+            net,
+            scratch: Scratch::new(),
+            failures: FailureLog::new(),
+            acceptors: Slab::new(),
+            connections: Slab::new(),
+            established: VecDeque::new(),
+            handshaking: VecDeque::new(),
+            handshakes: 0,
+            timers: Timers::new(now.mono, TICK),
+            alarms: 0,
+            reserve: ReserveFd::new()?,
+            paused_until: None,
+            pauses: RateLimit::per_second(1),
+            ending: Ending::No,
+        };
+        worker.serve_by(start.config, start.sockets)?;
+        Ok(worker)
+    }
+
+    /// Serves until told to end.
+    ///
+    /// # Errors
+    ///
+    /// When the poll fails, which is a fault of the system or ours.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.is_over() {
+            let timeout = self.timeout();
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            self.turn(&events);
+        }
+        self.cut_off();
+        Ok(())
+    }
+
+    fn turn(&mut self, events: &Events) {
+        self.now = self.clock.now();
+        self.counters.turns.add(1);
+        for event in events {
+            self.note(event);
+        }
+        self.expire();
+        self.advance_established();
+        self.accept();
+        self.advance_handshakes();
+        self.close_retired();
+    }
+
+    fn note(&mut self, event: &Event) {
+        let Token(token) = event.token();
+        if token == MAILBOX {
+            self.read_mail();
+        } else if token >= FIRST_ACCEPTOR {
+            if let Some(acceptor) = self.acceptors.get_mut(token - FIRST_ACCEPTOR) {
+                acceptor.ready = true;
+            }
+        } else {
+            self.note_connection(token, readiness(event));
+        }
+    }
+
+    fn note_connection(&mut self, token: usize, ready: Ready) {
+        let (index, side) = address_of(token);
+        // A slot that was emptied in this turn may be reported once more.
+        let Some(slot) = self.connections.get_mut(index) else {
+            return;
+        };
+        if slot.connection.handle_ready(side, ready) {
+            self.enqueue(index);
+        }
+    }
+
+    fn enqueue(&mut self, index: usize) {
+        let Some(slot) = self.connections.get_mut(index) else {
+            return;
+        };
+        if slot.queued {
+            return;
+        }
+        slot.queued = true;
+        if slot.handshaking {
+            self.handshaking.push_back(index);
+        } else {
+            self.established.push_back(index);
+        }
+    }
+
+    /// Advances every established connection that has something to do, once.
+    fn advance_established(&mut self) {
+        for _ in 0..self.established.len() {
+            if let Some(index) = self.established.pop_front() {
+                self.advance(index, Connection::advance);
+            }
+        }
+    }
+
+    fn advance_handshakes(&mut self) {
+        for _ in 0..self.config.limits.handshakes_per_turn {
+            let Some(index) = self.handshaking.pop_front() else {
+                return;
+            };
+            self.advance(index, Connection::advance);
+        }
+    }
+
+    fn expire(&mut self) {
+        while let Some(alarm) = self.timers.poll_expired(self.now.mono) {
+            let Some(slot) = self.connections.get_mut(alarm.slot) else {
+                continue;
+            };
+            if slot.alarm != alarm.number {
+                continue;
+            }
+            slot.alarm_at = Duration::MAX;
+            if slot.connection.deadline() <= self.now.mono {
+                self.advance(alarm.slot, Connection::expire);
+            } else {
+                self.set_alarm(alarm.slot);
+            }
+        }
+    }
+
+    /// Runs one step of a connection and deals with what it left behind.
+    fn advance(
+        &mut self,
+        index: usize,
+        step: impl FnOnce(&mut Connection<RealNet>, &mut Turn<'_, RealNet>) -> Advanced,
+    ) {
+        let Some(slot) = self.connections.get_mut(index) else {
+            return;
+        };
+        slot.queued = false;
+        self.net.serve(token_of(index, Side::Server));
+        let mut turn = Turn {
+            net: &mut self.net,
+            now: self.now,
+            scratch: &mut self.scratch,
+            counters: &self.counters,
+            limits: &self.config.limits,
+            timeouts: &self.config.timeouts,
+            failures: &mut self.failures,
+        };
+        let advanced = step(&mut slot.connection, &mut turn);
+        let left = slot.handshaking && !slot.connection.is_handshaking();
+        if left {
+            slot.handshaking = false;
+            self.handshakes -= 1;
+        }
+        match advanced {
+            Advanced::Ended(reason) => self.close(index, reason),
+            Advanced::Waiting => self.set_alarm(index),
+            Advanced::Unfinished => {
+                self.set_alarm(index);
+                self.enqueue(index);
+            }
+        }
+    }
+
+    /// Makes sure that an alarm rings no later than the deadline. A later deadline needs none
+    /// now: the alarm that is set will find it.
+    fn set_alarm(&mut self, index: usize) {
+        let Some(slot) = self.connections.get_mut(index) else {
+            return;
+        };
+        let deadline = slot.connection.deadline();
+        if deadline >= slot.alarm_at {
+            return;
+        }
+        self.alarms = self.alarms.wrapping_add(1);
+        slot.alarm_at = deadline;
+        slot.alarm = self.alarms;
+        let alarm = Alarm {
+            slot: index,
+            number: self.alarms,
+        };
+        self.timers.insert(deadline, alarm);
+    }
+
+    fn close(&mut self, index: usize, reason: CloseReason) {
+        let slot = self.connections.remove(index);
+        if slot.handshaking {
+            self.handshakes -= 1;
+        }
+        self.counters.closed.of(reason).add(1);
+        self.shared.release_connection();
+        self.paused_until = None;
+        if self.config.log.access.is_some() {
+            let record = slot.connection.record(reason, self.now);
+            if self.access.try_send(record).is_err() {
+                self.counters.access_lines_dropped.add(1);
+            }
+        }
+    }
+
+    /// Accepts from every socket that may have clients, in bounded batches.
+    fn accept(&mut self) {
+        if self.paused_until.is_some_and(|until| self.now.mono < until) {
+            return;
+        }
+        self.paused_until = None;
+        let mut left = self.config.limits.accepts_per_turn;
+        for key in 0..self.acceptors.capacity() {
+            while left > 0 && self.paused_until.is_none() {
+                // Clients are better off in the kernel's queue than in ours.
+                if self.handshaking.len() >= self.config.limits.handshakes_per_turn {
+                    return;
+                }
+                let Some(acceptor) = self.acceptors.get_mut(key).filter(|acceptor| acceptor.ready)
+                else {
+                    break;
+                };
+                if !self.shared.claim_connection(self.config.limits.connections) {
+                    self.paused_until = Some(self.now.mono + PAUSE);
+                    return;
+                }
+                left -= 1;
+                match acceptor.accept() {
+                    Accepted::Client(socket, address) => {
+                        let door = Rc::clone(&acceptor.door);
+                        self.admit(socket, address, door);
+                    }
+                    Accepted::Nothing | Accepted::Lost => self.shared.release_connection(),
+                    Accepted::Exhausted(error) => {
+                        self.shared.release_connection();
+                        self.pause(key, &error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, door: Rc<Door>) {
+        self.counters.accepted.add(1);
+        let share = self.config.limits.handshakes.div_ceil(self.shared.workers);
+        if self.handshakes >= share {
+            return self.turn_away(&socket, CloseReason::HandshakeLimit);
+        }
+        let entry = self.connections.vacant_entry();
+        let index = entry.key();
+        let token = token_of(index, Side::Client);
+        if self
+            .poll
+            .registry()
+            .register(&mut socket, token, BOTH)
+            .is_err()
+        {
+            return self.turn_away(&socket, CloseReason::NoDescriptor);
+        }
+        let listener = Arc::clone(&door.front.listener().name);
+        let facts = Facts::new(address, listener, self.now);
+        let deadline = self.now.mono + self.config.timeouts.handshake;
+        let connection = Connection::new(socket, door, facts, deadline, &self.counters);
+        entry.insert(Slot {
+            connection,
+            queued: false,
+            handshaking: true,
+            alarm_at: Duration::MAX,
+            alarm: 0,
+        });
+        self.handshakes += 1;
+        self.enqueue(index);
+    }
+
+    /// Resets a client that cannot be served, which costs the least on both sides.
+    fn turn_away(&self, socket: &TcpStream, reason: CloseReason) {
+        let _gone = becket_sys::socket::reset_on_close(socket);
+        self.counters.closed.of(reason).add(1);
+        self.shared.release_connection();
+    }
+
+    /// No descriptor is left: spends the reserve on turning one client away, so that it learns
+    /// of it, and stops accepting for a while.
+    fn pause(&mut self, key: usize, error: &io::Error) {
+        self.counters.accept_pauses.add(1);
+        if self.reserve.release() {
+            if let Some(Accepted::Client(socket, _)) =
+                self.acceptors.get_mut(key).map(Acceptor::accept)
+            {
+                self.counters.accepted.add(1);
+                let _gone = becket_sys::socket::reset_on_close(&socket);
+                self.counters.closed.of(CloseReason::NoDescriptor).add(1);
+            }
+            // What was reset is closed by now; when another thread was faster, try again later.
+            let _later = self.reserve.restore();
+        }
+        self.paused_until = Some(self.now.mono + PAUSE);
+        if let Some(suppressed) = self.pauses.admit(self.now.instant) {
+            tracing::error!(%error, suppressed, "accepting paused");
+        }
+    }
+
+    fn read_mail(&mut self) {
+        for letter in self.mailbox.take() {
+            match letter {
+                Letter::Config { config, added } => {
+                    if let Err(error) = self.serve_by(config, added) {
+                        tracing::error!(%error, worker = self.number, "reload failed in a worker");
+                    }
+                }
+                Letter::Secrets(secrets) => {
+                    self.secrets = secrets;
+                    let config = Arc::clone(&self.config);
+                    if let Err(error) = self.serve_by(config, Vec::new()) {
+                        tracing::error!(%error, worker = self.number, "ticket keys not changed");
+                    }
+                }
+                Letter::Drain => {
+                    self.ending = Ending::Draining;
+                    for (_, acceptor) in &mut self.acceptors {
+                        acceptor.retire(self.now.mono);
+                    }
+                }
+                Letter::Stop => self.ending = Ending::Now,
+            }
+        }
+    }
+
+    /// Builds doors for a configuration, then gives them to the sockets: those that stay, those
+    /// that are new; those whose address is gone are retired. An error changes nothing.
+    fn serve_by(
+        &mut self,
+        config: Arc<Config>,
+        added: Vec<(SocketAddr, TcpListener)>,
+    ) -> io::Result<()> {
+        let doors = self.doors(&config).map_err(io::Error::other)?;
+        let door_at = |address: SocketAddr| {
+            let listener = config
+                .listeners
+                .iter()
+                .position(|listener| listener.bind.contains(&address))?;
+            doors.get(listener).cloned()
+        };
+        for (_, acceptor) in &mut self.acceptors {
+            match door_at(acceptor.address()) {
+                Some(door) => acceptor.door = door,
+                None => acceptor.retire(self.now.mono),
+            }
+        }
+        for (address, socket) in added {
+            let Some(door) = door_at(address) else {
+                continue;
+            };
+            let mut socket = mio::net::TcpListener::from_std(socket);
+            let entry = self.acceptors.vacant_entry();
+            let token = Token(FIRST_ACCEPTOR + entry.key());
+            let registry = self.poll.registry();
+            registry.register(&mut socket, token, Interest::READABLE)?;
+            entry.insert(Acceptor::new(socket, address, door));
+        }
+        self.config = config;
+        Ok(())
+    }
+
+    fn doors(&self, config: &Config) -> Result<Vec<Rc<Door>>, rustls::Error> {
+        let pools: Rc<[Rc<Pool>]> = config
+            .backends
+            .iter()
+            .map(|backend| Rc::new(Pool::new(Arc::clone(backend), self.number)))
+            .collect();
+        let door = |listener: &Arc<_>| {
+            let front = Front::new(Arc::clone(listener), &self.parts(config))?;
+            Ok(Rc::new(Door {
+                front,
+                pools: Rc::clone(&pools),
+            }))
+        };
+        config.listeners.iter().map(door).collect()
+    }
+
+    fn parts(&self, config: &Config) -> Parts {
+        Parts {
+            table: Arc::clone(&self.shared.table),
+            secrets: Arc::clone(&self.secrets),
+            sessions: config.sessions.clone(),
+            key_log: config.process.key_log,
+        }
+    }
+
+    fn close_retired(&mut self) {
+        let now = self.now.mono;
+        self.acceptors.retain(|_, acceptor| {
+            if acceptor.is_retiring() {
+                // The filter lets nobody in who would wake us; look once a turn.
+                let done = acceptor.is_done(now);
+                acceptor.ready = true;
+                return !done;
+            }
+            true
+        });
+    }
+
+    /// How long the poll may sleep.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.established.is_empty() || !self.handshaking.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let acceptors = || self.acceptors.iter().map(|(_, acceptor)| acceptor);
+        if acceptors().any(Acceptor::is_retiring) {
+            return Some(TICK);
+        }
+        let until = |at: Duration| at.saturating_sub(self.now.mono);
+        match self.paused_until {
+            Some(at) => Some(until(at).max(Duration::from_millis(1))),
+            None if acceptors().any(|acceptor| acceptor.ready) => Some(Duration::ZERO),
+            None => self.timers.next_deadline().map(until),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self.ending {
+            Ending::No => false,
+            Ending::Draining => self.connections.is_empty() && self.acceptors.is_empty(),
+            Ending::Now => true,
+        }
+    }
+
+    /// Counts those who are still here as stopped; dropping the slab closes them.
+    fn cut_off(&mut self) {
+        let rest: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
+        for index in rest {
+            self.advance(index, |connection, turn| {
+                Advanced::Ended(connection.stop(turn))
+            });
+        }
+    }
+}
+
+/// Events of a poll call that is not the mailbox's.
+fn readiness(event: &Event) -> Ready {
+    let failed = event.is_error();
+    Ready {
+        readable: event.is_readable() || event.is_read_closed() || failed,
+        writable: event.is_writable() || event.is_write_closed() || failed,
+        ended: event.is_read_closed() || failed,
+    }
+}
+
+/// The token of one socket of a connection.
+fn token_of(index: usize, side: Side) -> Token {
+    Token(index * 2 + usize::from(side == Side::Server))
+}
+
+fn address_of(token: usize) -> (usize, Side) {
+    let side = if token % 2 == 0 {
+        Side::Client
+    } else {
+        Side::Server
+    };
+    (token / 2, side)
+}
+
+/// The mailbox's token.
+pub const MAILBOX: usize = usize::MAX - 1;
+/// Tokens from here to the mailbox's are listening sockets.
+const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
+/// Events taken from the kernel at once: more only delays the first.
+const EVENTS: usize = 256;
+/// How late a time-out may come.
+const TICK: Duration = Duration::from_millis(50);
+/// How long accepting rests when descriptors or connections are used up.
+const PAUSE: Duration = Duration::from_millis(100);
