@@ -1,3 +1,68 @@
-//! To be described.
+//! The `becket` program: arguments to configuration to server to exit code.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done as told |
+//! | 1 | `check` found warnings, or the system failed us |
+//! | 2 | wrong arguments or configuration; nothing was started |
+//! | 3 | connections were still open at the drain deadline |
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use anyhow::Context;
+use becket::check::check;
+use becket::cli::{CheckFlags, Cli, Command, DemoFlags};
+use becket::config::flags::Flags;
+use becket::config::prepare::Prepared;
+use becket::config::source::Source;
+use clap::Parser;
+use rustls_pki_types::UnixTime;
+
+/// rustls allocates for every record: glibc's allocator halves bulk throughput.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run(flags) => run(*flags),
+        Command::Check(flags) => run_check(*flags),
+        Command::Demo(flags) => demo(&flags),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("becket: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(flags: Flags) -> anyhow::Result<ExitCode> {
+    let source = Source::new(flags).context("the current folder")?;
+    match source.load(UnixTime::now()) {
+        Ok(prepared) => serve(prepared, source),
+        Err(rejected) => {
+            eprintln!("{rejected}");
+            Ok(ExitCode::from(WRONG_CONFIGURATION))
+        }
+    }
+}
+
+fn run_check(CheckFlags { flags, json }: CheckFlags) -> anyhow::Result<ExitCode> {
+    let source = Source::new(flags).context("the current folder")?;
+    let findings = check(&source, UnixTime::now());
+    let code = ExitCode::from(findings.exit_code());
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&findings)?),
+        false => print!("{findings}"),
+    }
+    Ok(code)
+}
+
+fn serve(_prepared: Prepared, _source: Source) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("the server is not built yet")
+}
+
+fn demo(_flags: &DemoFlags) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("the demo is not built yet")
+}
+
+const WRONG_CONFIGURATION: u8 = 2;

@@ -7,8 +7,10 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 /// One fault of a configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Key path, such as `listener[web].bind[1]`, or the flag; empty for the text as a whole.
     pub path: String,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::{ALL_CIPHER_SUITES, kx_group};
-use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite};
+use rustls::{ProtocolVersion, SupportedCipherSuite};
 
 use super::error::Problem;
 use super::file::{FileClientCertificates, FilePolicy, FileVersion};
@@ -16,6 +16,7 @@ use super::keys;
 use super::prepare::Draft;
 use super::read::labels;
 use super::{ClientAuth, Policy, Versions};
+use crate::tls::names;
 use crate::tls::policy::digest;
 
 impl Draft<'_> {
@@ -206,18 +207,10 @@ fn suites_named(name: &str) -> Vec<SupportedCipherSuite> {
     let short = CIPHERS.contains(&cipher.as_str());
     let all = ALL_CIPHER_SUITES.iter().copied();
     all.filter(|suite| {
-        let iana = iana_name(suite.suite());
+        let iana = names::suite(suite.suite());
         iana == name || short && iana.contains(&cipher)
     })
     .collect()
-}
-
-/// The name of a suite in the registry of IANA, which knows no `TLS13_`.
-pub(crate) fn iana_name(suite: CipherSuite) -> String {
-    match suite.as_str() {
-        Some(name) => name.replacen("TLS13_", "TLS_", 1),
-        None => format!("{suite:?}"),
-    }
 }
 
 fn group_named(name: &str) -> Option<&'static dyn SupportedKxGroup> {

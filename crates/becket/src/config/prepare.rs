@@ -16,8 +16,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use becket_sys::identity::Identity;
 use rustls_pki_types::UnixTime;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::error::{Problem, Rejected, Report};
@@ -26,6 +26,7 @@ use super::keys::Loader;
 use super::pem::reason;
 use super::values::{self, Address};
 use super::{AccessLog, Config, Limits, Log, Process, Sessions, Timeouts};
+use crate::log::check_level;
 
 /// What the outcome depends on besides the file.
 pub struct World<'a> {
@@ -243,15 +244,7 @@ impl Draft<'_> {
     fn process(&mut self) -> Process {
         let file = self.file;
         let process = &file.process;
-        for (key, name) in [("user", &process.user), ("group", &process.group)] {
-            if name
-                .as_deref()
-                .is_some_and(|name| name.is_empty() || name.contains('\0'))
-            {
-                let problem = Problem::new(format!("process.{key}"), "not a name").text("");
-                self.report.error(problem.accepted("a name or a number"));
-            }
-        }
+        self.check_identity(process.user.as_deref(), process.group.as_deref());
         if process.key_log {
             let fault = "TLS secrets are written to the file that SSLKEYLOGFILE names";
             self.report
@@ -265,6 +258,27 @@ impl Draft<'_> {
             core_dumps: process.core_dumps,
             key_log: process.key_log,
         }
+    }
+
+    fn check_identity(&mut self, user: Option<&str>, group: Option<&str>) {
+        let problem = match (user, group) {
+            (None, None) => return,
+            (None, Some(group)) => {
+                let fault = "a group without a user";
+                Problem::new("process.group", fault)
+                    .text(group)
+                    .accepted("process.user with it")
+            }
+            (Some(user), group) => {
+                let Err(error) = Identity::find(user, group) else {
+                    return;
+                };
+                Problem::new("process.user", reason(&error))
+                    .text(user)
+                    .accepted("a user, and perhaps a group, of this machine")
+            }
+        };
+        self.report.error(problem);
     }
 
     fn workers(&mut self, workers: &Scalar) -> Option<NonZeroUsize> {
@@ -429,7 +443,7 @@ fn is_filter(level: &str) -> bool {
     let parts = level.split(',').map(str::trim);
     let lone = parts.filter(|part| !part.contains(['=', '[']));
     !level.trim().is_empty()
-        && EnvFilter::try_new(level).is_ok()
+        && check_level(level).is_ok()
         && lone
             .into_iter()
             .all(|word| word.parse::<LevelFilter>().is_ok())

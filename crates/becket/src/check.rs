@@ -1,0 +1,373 @@
+//! `becket check`: everything that `run` would load, as a table or as JSON, with its faults.
+//!
+//! It runs the same `prepare` as a start and a reload, so that what passes here starts there.
+//! What it adds is what only a look at the running machine tells: addresses that are taken,
+//! which is a warning, because a becket that is about to be reloaded holds them rightly.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::UnixTime;
+use serde::Serialize;
+
+use crate::config::error::Problem;
+use crate::config::keys::Facts;
+use crate::config::pem::reason;
+use crate::config::source::Source;
+use crate::config::{ClientAuth, Config, Listener, Policy, ServerAddress, UnknownNames};
+use crate::log::Timestamp;
+use crate::tls::names;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Findings {
+    /// The file, or the command line.
+    pub origin: String,
+    /// Any of these refuses the configuration.
+    pub errors: Vec<Problem>,
+    /// These do not.
+    pub warnings: Vec<Problem>,
+    /// What would run; absent when there are errors.
+    #[serde(flatten)]
+    pub summary: Option<Summary>,
+}
+
+impl Findings {
+    /// 0 fine, 1 warnings, 2 errors.
+    pub fn exit_code(&self) -> u8 {
+        match (self.errors.is_empty(), self.warnings.is_empty()) {
+            (false, _) => 2,
+            (true, false) => 1,
+            (true, true) => 0,
+        }
+    }
+}
+
+/// Loads everything and looks whether its addresses are free. Blocks.
+pub fn check(source: &Source, now: UnixTime) -> Findings {
+    let origin = source.origin();
+    match source.load(now) {
+        Err(rejected) => Findings {
+            origin,
+            errors: rejected.errors,
+            warnings: rejected.warnings,
+            summary: None,
+        },
+        Ok(prepared) => {
+            let mut warnings = prepared.warnings;
+            warnings.extend(taken(&prepared.config));
+            Findings {
+                origin,
+                errors: Vec::new(),
+                warnings,
+                summary: Some(Summary::of(&prepared.config)),
+            }
+        }
+    }
+}
+
+/// Addresses that cannot be bound now.
+fn taken(config: &Config) -> Vec<Problem> {
+    let listening = config.listeners.iter().flat_map(|listener| {
+        let path = format!("listener[{}].bind", listener.name);
+        listener.bind.iter().map(move |at| (path.clone(), *at))
+    });
+    let admin = config.admin.map(|at| ("admin.address".to_owned(), at));
+    let probed = listening.chain(admin).filter_map(|(path, address)| {
+        let error = becket_sys::socket::probe(address).err()?;
+        let fault = match error.kind() {
+            ErrorKind::AddrInUse => "in use, perhaps by a running becket".to_owned(),
+            ErrorKind::AddrNotAvailable => "not an address of this machine".to_owned(),
+            ErrorKind::PermissionDenied => "this user may not bind it".to_owned(),
+            _ => format!("cannot be bound: {}", reason(&error)),
+        };
+        Some(Problem::new(path, fault).text(&address.to_string()))
+    });
+    probed.collect()
+}
+
+/// What would run.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Summary {
+    listeners: Vec<ListenerSummary>,
+    policies: Vec<PolicySummary>,
+    backends: Vec<BackendSummary>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ListenerSummary {
+    name: String,
+    bind: Vec<String>,
+    unknown_names: UnknownNames,
+    certificates: Vec<CertificateSummary>,
+    routes: Vec<RouteSummary>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct CertificateSummary {
+    /// Names for which it is used; `*` where it is the default.
+    names: Vec<String>,
+    kind: String,
+    /// Certificates in the chain.
+    chain: usize,
+    expires: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct RouteSummary {
+    names: Vec<String>,
+    alpn: Vec<String>,
+    policy: String,
+    backend: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct PolicySummary {
+    name: String,
+    digest: String,
+    versions: Vec<&'static str>,
+    suites: Vec<&'static str>,
+    groups: Vec<&'static str>,
+    client_certificates: &'static str,
+    require_ems: bool,
+    tls12_tickets: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct BackendSummary {
+    name: String,
+    servers: Vec<ServerSummary>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ServerSummary {
+    name: String,
+    addresses: Vec<String>,
+}
+
+impl Summary {
+    fn of(config: &Config) -> Self {
+        let mut policies = BTreeMap::new();
+        for route in config
+            .listeners
+            .iter()
+            .flat_map(|listener| &listener.routes)
+        {
+            let summary = PolicySummary::of(&route.policy);
+            policies.insert(route.policy.name.to_string(), summary);
+        }
+        let listeners = config.listeners.iter();
+        let backends = config.backends.iter().map(|backend| BackendSummary {
+            name: backend.name.to_string(),
+            servers: backend
+                .servers
+                .iter()
+                .map(|server| ServerSummary {
+                    name: server.name.to_string(),
+                    addresses: server.addresses.iter().map(shown).collect(),
+                })
+                .collect(),
+        });
+        Self {
+            listeners: listeners
+                .map(|listener| ListenerSummary::of(listener, config))
+                .collect(),
+            policies: policies.into_values().collect(),
+            backends: backends.collect(),
+        }
+    }
+}
+
+impl ListenerSummary {
+    fn of(listener: &Listener, config: &Config) -> Self {
+        let routes = listener.routes.iter().map(|route| RouteSummary {
+            names: route.names.iter().map(ToString::to_string).collect(),
+            alpn: route
+                .alpn
+                .iter()
+                .map(|protocol| String::from_utf8_lossy(protocol).into_owned())
+                .collect(),
+            policy: route.policy.name.to_string(),
+            backend: config
+                .backends
+                .get(route.backend)
+                .map(|backend| backend.name.to_string())
+                .unwrap_or_default(),
+        });
+        Self {
+            name: listener.name.to_string(),
+            bind: listener.bind.iter().map(ToString::to_string).collect(),
+            unknown_names: listener.unknown_names,
+            certificates: certificates(listener),
+            routes: routes.collect(),
+        }
+    }
+}
+
+/// Every chain of a listener once, with the names it answers to.
+fn certificates(listener: &Listener) -> Vec<CertificateSummary> {
+    let map = &listener.certificates;
+    let named = map.names().flat_map(|(name, keys)| {
+        let name = name.to_string();
+        keys.iter().map(move |key| (name.clone(), key))
+    });
+    let default = map.default_keys().iter().map(|key| ("*".to_owned(), key));
+    let mut by_chain: Vec<(&Arc<CertifiedKey>, Vec<String>)> = Vec::new();
+    for (name, key) in named.chain(default) {
+        match by_chain
+            .iter_mut()
+            .find(|(other, _)| Arc::ptr_eq(other, key))
+        {
+            Some((_, names)) => names.push(name),
+            None => by_chain.push((key, vec![name])),
+        }
+    }
+    let summaries = by_chain.into_iter().map(|(key, mut names)| {
+        names.sort_by_key(|name| (name == "*", name.clone()));
+        let expires = key.cert.first().and_then(|leaf| Facts::of(leaf).ok());
+        let expires = expires.map_or(0, |facts| u64::try_from(facts.not_after).unwrap_or(0));
+        CertificateSummary {
+            names,
+            kind: format!("{:?}", key.key.algorithm()),
+            chain: key.cert.len(),
+            expires: day(expires),
+        }
+    });
+    let mut summaries: Vec<CertificateSummary> = summaries.collect();
+    summaries.sort_by(|a, b| (&a.names, &a.kind).cmp(&(&b.names, &b.kind)));
+    summaries
+}
+
+impl PolicySummary {
+    fn of(policy: &Policy) -> Self {
+        let versions = [
+            (policy.versions.tls12, "1.2"),
+            (policy.versions.tls13, "1.3"),
+        ];
+        let versions = versions.iter().filter(|(allowed, _)| *allowed);
+        let suites = policy
+            .suites
+            .iter()
+            .map(|suite| names::suite(suite.suite()));
+        let groups = policy.groups.iter().map(|group| names::group(group.name()));
+        let digest = policy.digest.iter().map(|byte| format!("{byte:02x}"));
+        Self {
+            name: policy.name.to_string(),
+            digest: digest.collect(),
+            versions: versions.map(|(_, name)| *name).collect(),
+            suites: suites.collect(),
+            groups: groups.collect(),
+            client_certificates: match policy.client_auth {
+                ClientAuth::Off => "off",
+                ClientAuth::Optional(_) => "optional",
+                ClientAuth::Required(_) => "required",
+            },
+            require_ems: policy.require_ems,
+            tls12_tickets: policy.tls12_tickets,
+        }
+    }
+}
+
+fn shown(address: &ServerAddress) -> String {
+    match address {
+        ServerAddress::Tcp(address) => address.to_string(),
+        ServerAddress::Unix(path) => path.display().to_string(),
+    }
+}
+
+/// The date of a moment, in seconds since 1970.
+fn day(seconds: u64) -> String {
+    let moment = Timestamp::from_unix(Duration::from_secs(seconds)).to_string();
+    moment.chars().take_while(|c| *c != 'T').collect()
+}
+
+impl Display for Findings {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(summary) = &self.summary {
+            write!(f, "{summary}")?;
+        }
+        for problem in &self.errors {
+            writeln!(f, "error: {problem}")?;
+        }
+        for problem in &self.warnings {
+            writeln!(f, "warning: {problem}")?;
+        }
+        let (errors, warnings) = (self.errors.len(), self.warnings.len());
+        match (errors, warnings) {
+            (0, 0) => writeln!(f, "{}: fine", self.origin),
+            _ => writeln!(f, "{}: {errors} errors, {warnings} warnings", self.origin),
+        }
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for listener in &self.listeners {
+            write!(f, "{listener}")?;
+        }
+        for policy in &self.policies {
+            writeln!(f, "policy {}", policy.name)?;
+            writeln!(f, "  digest    {}", policy.digest)?;
+            writeln!(f, "  versions  {}", policy.versions.join(", "))?;
+            writeln!(f, "  suites    {}", policy.suites.join("\n            "))?;
+            writeln!(f, "  groups    {}", policy.groups.join(", "))?;
+            writeln!(f, "  clients   certificates {}", policy.client_certificates)?;
+        }
+        for backend in &self.backends {
+            writeln!(f, "backend {}", backend.name)?;
+            for server in &backend.servers {
+                let addresses = server.addresses.join(", ");
+                match addresses == server.name {
+                    true => writeln!(f, "  server    {addresses}")?,
+                    false => writeln!(f, "  server    {} -> {addresses}", server.name)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for ListenerSummary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "listener {}", self.name)?;
+        writeln!(f, "  bind      {}", self.bind.join(", "))?;
+        for certificate in &self.certificates {
+            let CertificateSummary {
+                kind,
+                chain,
+                expires,
+                ..
+            } = certificate;
+            let names = certificate.names.join(" ");
+            writeln!(
+                f,
+                "  {kind:<8}  chain of {chain}, expires {expires}: {names}"
+            )?;
+        }
+        for route in &self.routes {
+            let names = match route.names.is_empty() {
+                true => "any name".to_owned(),
+                false => route.names.join(" "),
+            };
+            let alpn = match route.alpn.is_empty() {
+                true => String::new(),
+                false => format!(" ({})", route.alpn.join(", ")),
+            };
+            let (policy, backend) = (&route.policy, &route.backend);
+            writeln!(f, "  route     {names}{alpn} -> {backend}, policy {policy}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! The command line: `becket run`, `becket check`, `becket demo`.
+//!
+//! Only the shape of the arguments is here; clap refuses what does not fit with exit code 2.
+//! What the flags of `run` mean is in `config::flags`, and what is wrong with their values is
+//! said by `config::prepare`, together with everything else.
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::flags::Flags;
+
+/// Arguments of this process.
+#[derive(Debug, Parser)]
+#[command(
+    name = "becket",
+    version,
+    about = "TLS terminator: TLS in, TCP out, one worker per core",
+    after_help = EXAMPLES,
+    propagate_version = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Terminate TLS until told to stop
+    #[command(after_help = RUN, after_long_help = RUN)]
+    Run(Box<Flags>),
+    /// Load everything that `run` would, say what is wrong, and stop
+    #[command(after_help = CHECK)]
+    Check(Box<CheckFlags>),
+    /// Show it at work: a certificate and a backend made on the spot
+    #[command(after_help = DEMO)]
+    Demo(DemoFlags),
+}
+
+/// Arguments of `becket check`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CheckFlags {
+    /// What would be run.
+    #[command(flatten)]
+    pub flags: Flags,
+
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `becket demo`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct DemoFlags {
+    /// Port to listen on; default is 8443 or the next one that is free
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  becket demo
+      Serve https://127.0.0.1:8443 with a certificate made on the spot.
+  becket run --frontend :443 --backend 127.0.0.1:8080 site.pem
+      TLS for one site; site.pem holds the chain and the private key.
+  becket run --config /etc/becket/becket.toml
+      Many names, policies, routes: see docs/config.md and examples/.
+  becket check --config /etc/becket/becket.toml
+      Find every fault of a configuration before it is used.";
+
+const RUN: &str = "\
+Examples:
+  becket run --frontend :443 --backend 127.0.0.1:8080 site.pem
+      One site. ':443' is every IPv4 and IPv6 address.
+  becket run --frontend :443 --backend /run/app.sock --proxy-header v2 \\
+             --user www-data rsa.pem ecdsa.pem
+      Both kinds of certificate for one name: clients get ECDSA where they can.
+      The backend learns the client's address from the PROXY header.
+  becket run --config becket.toml --workers 2 --admin 127.0.0.1:9443
+      With --config only --workers, --admin and the log flags may be given too.
+
+Signals:
+  SIGHUP   read certificates and configuration again; a fault changes nothing
+  SIGTERM  stop accepting, finish what is open, exit 0 (3 if time ran out)
+  SIGINT   stop now
+  SIGUSR1  open the log files again
+
+Exit codes: 0 done, 2 wrong configuration or arguments (all faults are listed).";
+
+const CHECK: &str = "\
+Exit codes: 0 fine, 1 warnings (a certificate that expires soon, a port in use), 2 errors.";
+
+const DEMO: &str = "\
+The certificate is for localhost and kept under the user's state directory, so that a client
+that was told to trust it keeps working.";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_takes_addresses_and_certificates() {
+        let line = "becket run --frontend :443 --frontend [::1]:444 --backend /run/app \
+                    --alpn h2,http/1.1 --proxy-header v2 a.pem b.pem";
+        let Command::Run(flags) = parse(line).unwrap().command else {
+            panic!("not run");
+        };
+        assert_eq!(flags.frontend, [":443", "[::1]:444"]);
+        assert_eq!(flags.certificates, ["a.pem", "b.pem"]);
+        assert_eq!(flags.alpn, ["h2", "http/1.1"]);
+    }
+
+    #[test]
+    fn a_file_takes_only_workers_admin_and_logs_beside_it() {
+        for accepted in [
+            "--workers 2",
+            "--admin 127.0.0.1:1",
+            "--log-level debug --log-format json --log-file a --access-log b",
+        ] {
+            assert!(parse(&format!("becket run --config f {accepted}")).is_ok());
+        }
+        for refused in [
+            "a.pem",
+            "--frontend :1",
+            "--backend a:1",
+            "--alpn h2",
+            "--proxy-header v1",
+            "--user a",
+            "--group a",
+            "--core-dumps",
+            "--key-log",
+        ] {
+            let error = parse(&format!("becket run --config f {refused}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{refused}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn check_takes_what_run_takes() {
+        let line = "becket check --frontend :1 --backend b:1 a.pem --json";
+        let Command::Check(check) = parse(line).unwrap().command else {
+            panic!("not check");
+        };
+        assert!(check.json);
+        assert_eq!(check.flags.backend, ["b:1"]);
+    }
+}
