@@ -7,6 +7,8 @@
 
 pub mod acceptor;
 pub mod backend;
+pub mod check;
+pub mod cli;
 pub mod clock;
 pub mod close_reason;
 pub mod config;
