@@ -1,0 +1,238 @@
+//! Certificates as files hold them: what loads, what is refused, and who answers to which name.
+
+use crate::common::{Folder, Made, NOW, lines, site};
+use becket::config::NamePattern;
+use rustls::SignatureAlgorithm;
+
+#[test]
+fn a_bundle_a_pair_and_a_directory_load() {
+    let folder = Folder::new();
+    folder.bundle("bundle.pem", &["bundle.test", "*.bundle.test"]);
+    let pair = Made::new(&["pair.test"], &rcgen::PKCS_ECDSA_P384_SHA384);
+    folder.write("pair.crt", &pair.pem());
+    folder.write("pair.key", &pair.key.serialize_pem());
+    folder.bundle("dir/a.pem", &["a.test"]);
+    folder.bundle("dir/b.pem", &["b.test"]);
+    folder.bundle("dir/.hidden.pem", &["hidden.test"]);
+    folder.write("dir/readme.txt", "not a certificate");
+    let text = site("['bundle.pem', { chain = 'pair.crt', key = 'pair.key' }, 'dir']");
+    let prepared = folder.prepare(&text).unwrap();
+    assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
+    let map = &prepared.config.listeners[0].certificates;
+    for name in [
+        "bundle.test",
+        "x.bundle.test",
+        "pair.test",
+        "a.test",
+        "b.test",
+    ] {
+        assert!(map.named(name).is_some(), "{name}");
+    }
+    for name in ["x.y.bundle.test", "hidden.test"] {
+        assert!(map.named(name).is_none(), "{name}");
+    }
+    let files = &prepared.files;
+    assert!(
+        files.contains(&folder.path().join("dir/b.pem")),
+        "{files:?}"
+    );
+}
+
+#[test]
+fn the_last_file_and_those_that_share_a_name_with_it_are_the_default() {
+    let folder = Folder::new();
+    folder.write("1.pem", &Made::rsa(&["a.test", "b.test"]).bundle());
+    folder.bundle("2.pem", &["other.test"]);
+    folder.bundle("3.pem", &["b.test"]);
+    let prepared = folder
+        .prepare(&site("['1.pem', '2.pem', '3.pem']"))
+        .unwrap();
+    let map = &prepared.config.listeners[0].certificates;
+    let kinds = map.default_keys().iter().map(|key| key.key.algorithm());
+    let kinds: Vec<SignatureAlgorithm> = kinds.collect();
+    assert_eq!(kinds, [SignatureAlgorithm::ECDSA, SignatureAlgorithm::RSA]);
+    assert_eq!(map.named("a.test").unwrap().iter().count(), 1);
+    assert_eq!(map.named("b.test").unwrap().iter().count(), 2);
+}
+
+#[test]
+fn of_two_certificates_with_one_name_and_kind_the_later_is_used_with_a_warning() {
+    let folder = Folder::new();
+    folder.bundle("old.pem", &["a.test"]);
+    folder.bundle("new.pem", &["a.test"]);
+    let prepared = folder.prepare(&site("['old.pem', 'new.pem']")).unwrap();
+    let warnings = lines(&prepared.warnings);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("for a.test this certificate is used, not"));
+    assert!(warnings[0].contains("old.pem"));
+}
+
+#[test]
+fn a_chain_in_order_loads_with_and_without_its_root() {
+    let folder = Folder::new();
+    let root = Made::authority("root");
+    let between = root.issue_authority("between");
+    let leaf = between.issue(&["a.test"]);
+    folder.write("short.pem", &(leaf.bundle() + &between.pem()));
+    folder.write("long.pem", &(leaf.bundle() + &between.pem() + &root.pem()));
+    for file in ["short.pem", "long.pem"] {
+        let prepared = folder.prepare(&site(&format!("['{file}']"))).unwrap();
+        assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
+    }
+}
+
+#[test]
+fn a_chain_out_of_order_is_refused_with_the_two_that_do_not_fit() {
+    let folder = Folder::new();
+    let root = Made::authority("root");
+    let between = root.issue_authority("between");
+    let leaf = between.issue(&["a.test"]);
+    folder.write("a.pem", &(leaf.bundle() + &root.pem() + &between.pem()));
+    let errors = lines(&folder.prepare(&site("['a.pem']")).unwrap_err().errors);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].contains(
+        "the chain is out of order: certificate 1 (CN=a.test) is issued by CN=between, \
+         but certificate 2 is CN=root"
+    ));
+}
+
+#[test]
+fn a_chain_whose_issuer_has_the_name_but_not_the_key_is_refused() {
+    let folder = Folder::new();
+    let real = Made::authority("root");
+    let other = Made::authority("root");
+    let leaf = real.issue(&["a.test"]);
+    folder.write("a.pem", &(leaf.bundle() + &other.pem()));
+    let errors = lines(&folder.prepare(&site("['a.pem']")).unwrap_err().errors);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(
+        errors[0].contains("not signed by the next one"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn a_key_of_another_certificate_is_refused() {
+    let folder = Folder::new();
+    let (a, b) = (
+        Made::new(&["a.test"], &rcgen::PKCS_ED25519),
+        Made::new(&["b.test"], &rcgen::PKCS_ED25519),
+    );
+    folder.write("a.pem", &(a.pem() + &b.key.serialize_pem()));
+    let errors = lines(&folder.prepare(&site("['a.pem']")).unwrap_err().errors);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].starts_with("listener[web].certificates[0] = "));
+    assert!(errors[0].contains("the private key belongs to another certificate"));
+}
+
+#[test]
+fn a_key_of_a_later_certificate_of_the_chain_is_named() {
+    let folder = Folder::new();
+    let root = Made::authority("root");
+    let leaf = root.issue(&["a.test"]);
+    let text = leaf.pem() + &root.pem() + &root.key.serialize_pem();
+    folder.write("a.pem", &text);
+    let errors = lines(&folder.prepare(&site("['a.pem']")).unwrap_err().errors);
+    assert!(errors[0].contains("belongs to certificate 2, not to the first"));
+}
+
+#[test]
+fn files_without_what_is_needed_are_refused() {
+    let folder = Folder::new();
+    let made = Made::new(&["a.test"], &rcgen::PKCS_ECDSA_P256_SHA256);
+    folder.write("chain.pem", &made.pem());
+    folder.write("key.pem", &made.key.serialize_pem());
+    folder.write("two.pem", &(made.bundle() + &made.key.serialize_pem()));
+    folder.write("broken.pem", "-----BEGIN CERTIFICATE-----\n");
+    let secret = "-----BEGIN ENCRYPTED PRIVATE KEY-----\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    folder.write("secret.pem", &(made.pem() + secret));
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let text = site(
+        "['chain.pem', 'key.pem', 'two.pem', 'broken.pem', 'secret.pem', 'empty', 'none.pem', \
+         { chain = 'chain.pem' }]",
+    );
+    let errors = lines(&folder.prepare(&text).unwrap_err().errors);
+    let expected = [
+        "certificates[0] = ",
+        "certificates[1] = ",
+        "certificates[2] = ",
+        "certificates[3] = ",
+        "certificates[4] = ",
+        "certificates[5] = ",
+        "certificates[6] = ",
+        "certificates[7].key: ",
+    ];
+    let faults = [
+        "no private key",
+        "no certificate",
+        "more than one private key",
+        "no END CERTIFICATE",
+        "the private key needs a password",
+        "no *.pem in this directory",
+        "no such file or directory",
+        "missing",
+    ];
+    assert_eq!(errors.len(), faults.len(), "{errors:#?}");
+    for ((error, path), fault) in errors.iter().zip(expected).zip(faults) {
+        assert!(error.contains(path) && error.contains(fault), "{error}");
+    }
+}
+
+#[test]
+fn dates_are_warnings() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let year = 365 * 86_400;
+    for (now, fault) in [
+        (NOW, None),
+        (NOW - year, Some("is not valid yet")),
+        (NOW + year, Some("has expired")),
+        (1_735_689_600 - 3 * 86_400, Some("expires in 3 days")),
+    ] {
+        let prepared = folder.prepare_at(&site("['a.pem']"), now).unwrap();
+        let warnings = lines(&prepared.warnings);
+        match fault {
+            None => assert!(warnings.is_empty(), "{warnings:?}"),
+            Some(fault) => assert!(warnings[0].contains(fault), "{warnings:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_key_that_everybody_can_read_is_a_warning() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let file = folder.bundle("a.pem", &["a.test"]);
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let prepared = folder.prepare(&site("['a.pem']")).unwrap();
+    assert!(lines(&prepared.warnings)[0].contains("can read this private key"));
+}
+
+#[test]
+fn the_common_name_counts_only_without_other_names() {
+    let folder = Folder::new();
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "Old.test");
+    let key = rcgen::KeyPair::generate().unwrap();
+    let pem = params.self_signed(&key).unwrap().pem() + &key.serialize_pem();
+    folder.write("a.pem", &pem);
+    let prepared = folder.prepare(&site("['a.pem']")).unwrap();
+    let map = &prepared.config.listeners[0].certificates;
+    let names: Vec<NamePattern> = map.names().map(|(name, _)| name).collect();
+    assert_eq!(names, [NamePattern::Exact("old.test".into())]);
+}
+
+#[test]
+fn all_three_encodings_of_keys_load() {
+    let folder = Folder::new();
+    // PKCS#8, PKCS#1 and SEC1 as openssl writes them; certificates of the same keys.
+    for file in ["pkcs8.pem", "pkcs1.pem", "sec1.pem"] {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config/keys");
+        let text = std::fs::read_to_string(format!("{source}/{file}")).unwrap();
+        folder.write(file, &text);
+        let prepared = folder.prepare(&site(&format!("['{file}']"))).unwrap();
+        assert_eq!(prepared.config.listeners.len(), 1);
+    }
+}

@@ -1,0 +1,337 @@
+//! What is wrong with a configuration is said all at once, each fault with its key path.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::common::{Folder, Made, NOW, lines, site};
+use becket::config::file::File;
+use becket::config::flags::Flags;
+use becket::config::source::Source;
+use becket::config::{AlpnMismatch, ClientAuth, NamePattern, ServerAddress};
+use rustls_pki_types::UnixTime;
+
+fn now() -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(NOW))
+}
+
+#[test]
+fn every_error_is_reported_with_its_key_path() {
+    let folder = Folder::new();
+    let text = r#"
+        [[listener]]
+        name = "web"
+        bind = ["127.0.0.1:8443", "nowhere", "0.0.0.0:8443"]
+        certificates = ["missing.pem"]
+        backend = "apq"
+        policy = "strict"
+        [[listener]]
+        name = "web"
+        bind = ["127.0.0.1:8443"]
+        [[policy]]
+        name = "mtls"
+        client-certificates = "required"
+        suites = ["RC4"]
+        groups = ["X25519MLKEM768"]
+        [[backend]]
+        name = "app"
+        [[backend.server]]
+        address = "unknown.test:80"
+        [[backend.server]]
+        address = ":80"
+        [limits]
+        connections = 0
+        client-hello = "1GiB"
+        [timeouts]
+        idle = "10"
+        [log]
+        level = "loud"
+        [admin]
+        address = ":9443"
+        [process]
+        workers = 0
+    "#;
+    let errors = lines(&folder.prepare(text).unwrap_err().errors);
+    let expected = [
+        r#"listener[web].bind[1] = "nowhere": no port; accepted: HOST:PORT, [V6]:PORT or :PORT"#,
+        r#"listener[web].bind[2] = "0.0.0.0:8443": 0.0.0.0:8443 overlaps with 127.0.0.1:8443 of listener[web].bind[0]"#,
+        r#"listener[web].certificates[0] = "#,
+        r#"listener[web].backend = "apq": no backend has this name; accepted: "app""#,
+        r#"listener[web].policy = "strict": no policy has this name; accepted: "mtls""#,
+        r#"listener[1].name = "web": an earlier section has this name"#,
+        r#"listener[1].bind[0] = "127.0.0.1:8443": 127.0.0.1:8443 is bound by listener[web].bind[0] already"#,
+        "listener[1].certificates: missing",
+        r#"listener[1].backend: missing: where clients go that no route takes; accepted: "app""#,
+        "policy[mtls].client-ca: missing, though client certificates are asked for",
+        r#"policy[mtls].suites[0] = "RC4": not a suite"#,
+        "policy[mtls].suites: no suite for TLS 1.2, which the policy allows",
+        "policy[mtls].suites: no suite for TLS 1.3, which the policy allows",
+        "policy[mtls].groups: no group for TLS 1.2, which the policy allows",
+        r#"backend[app].server[0].address = "unknown.test:80": the name does not resolve: name not known"#,
+        r#"backend[app].server[1].address = ":80": no host"#,
+        "limits.connections = 0: not in range; accepted: 1 to 100000000",
+        r#"limits.client-hello = "1GiB": not in range; accepted: 1024 to 65536 bytes"#,
+        r#"timeouts.idle = "10": a duration without a unit"#,
+        r#"log.level = "loud": not a filter"#,
+        r#"admin.address = ":9443": the admin page has no password"#,
+        r#"process.workers = "0": not a number of workers; accepted: "auto" or 1 to 1024"#,
+    ];
+    for expected in expected {
+        let found = errors.iter().any(|error| error.starts_with(expected));
+        assert!(found, "{expected} is not in {errors:#?}");
+    }
+    assert_eq!(errors.len(), expected.len(), "{errors:#?}");
+}
+
+#[test]
+fn faults_of_shape_and_of_meaning_are_reported_together_with_lines() {
+    let folder = Folder::new();
+    folder.write(
+        "becket.toml",
+        "colour = 1\n[[listener]]\nname = \"web\"\nbind = [\"127.0.0.1:1\", 5]\n[process]\nworkers = 0\n",
+    );
+    let flags = Flags {
+        config: Some("becket.toml".into()),
+        ..Flags::default()
+    };
+    let source = Source::at(flags, folder.path().to_owned());
+    let rejected = source.load(now()).unwrap_err();
+    let errors = lines(&rejected.errors);
+    let starts = [
+        "backend: missing",
+        "line 1: colour: unknown key",
+        "line 2: listener[web].certificates: missing",
+        "line 2: listener[web].backend: missing",
+        "line 4: listener[web].bind[1] = 5: wrong type",
+        "line 6: process.workers = \"0\": not a number of workers",
+    ];
+    assert_eq!(errors.len(), starts.len(), "{errors:#?}");
+    for (error, start) in errors.iter().zip(starts) {
+        assert!(error.starts_with(start), "{error} is not {start}");
+    }
+    assert!(rejected.to_string().starts_with("becket.toml: 6 errors\n"));
+}
+
+#[test]
+fn problems_of_flags_name_the_flag() {
+    let flags = Flags {
+        frontend: vec!["nowhere".into()],
+        workers: Some("0".into()),
+        certificates: vec!["missing.pem".into()],
+        ..Flags::default()
+    };
+    let source = Source::at(flags, PathBuf::from("/"));
+    let errors = lines(&source.load(now()).unwrap_err().errors);
+    let starts = [
+        "--backend: missing",
+        "CERT.pem = \"/missing.pem\": no such file",
+        "--frontend = \"nowhere\": no port",
+        "--workers = \"0\": not a number",
+    ];
+    assert_eq!(errors.len(), starts.len(), "{errors:#?}");
+    for (error, start) in errors.iter().zip(starts) {
+        assert!(error.starts_with(start), "{error} is not {start}");
+    }
+}
+
+#[test]
+fn flags_beside_a_file_replace_its_values() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let text = site("['a.pem']") + "[process]\nworkers = 0\n[log]\nlevel = 'loud'\n";
+    folder.write("sub/becket.toml", &text.replace("a.pem", "../a.pem"));
+    let flags = Flags {
+        config: Some("sub/becket.toml".into()),
+        workers: Some("3".into()),
+        log_level: Some("debug".into()),
+        log_file: Some("becket.log".into()),
+        ..Flags::default()
+    };
+    let source = Source::at(flags, folder.path().to_owned());
+    let prepared = source.load(now()).unwrap();
+    let config = prepared.config;
+    assert_eq!(config.process.workers.map(|n| n.get()), Some(3));
+    assert_eq!(config.log.level, "debug");
+    assert_eq!(config.log.file, Some(folder.path().join("becket.log")));
+    assert!(prepared.files.contains(&source.file().unwrap()));
+}
+
+#[test]
+fn flags_make_one_listener_in_front_of_one_pool() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let flags = Flags {
+        frontend: vec![":8443".into()],
+        backend: vec!["127.0.0.1:80".into(), "/run/app.sock".into()],
+        certificates: vec!["a.pem".into()],
+        alpn: vec!["h2".into(), "http/1.1".into()],
+        ..Flags::default()
+    };
+    let source = Source::at(flags, folder.path().to_owned());
+    let config = source.load(now()).unwrap().config;
+    let listener = &config.listeners[0];
+    assert!(listener.bind.contains(&"0.0.0.0:8443".parse().unwrap()));
+    assert_eq!(listener.routes.len(), 1);
+    assert_eq!(
+        listener.routes[0].alpn,
+        [b"h2".to_vec(), b"http/1.1".to_vec()]
+    );
+    let servers = &config.backends[0].servers;
+    assert_eq!(
+        servers[1].addresses,
+        [ServerAddress::Unix("/run/app.sock".into())]
+    );
+}
+
+#[test]
+fn every_address_of_a_port_is_both_families() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let text = site("['a.pem']").replace("127.0.0.1:8443", ":8443");
+    let config = folder.prepare(&text).unwrap().config;
+    let expected = ["0.0.0.0:8443", "[::]:8443"].map(|at| at.parse().unwrap());
+    assert_eq!(config.listeners[0].bind, expected);
+}
+
+#[test]
+fn a_name_resolves_to_all_its_addresses_or_is_an_error() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let text = |host: &str| site("['a.pem']").replace("127.0.0.1:8080", &format!("{host}:80"));
+    let config = folder.prepare(&text("app.test")).unwrap().config;
+    assert_eq!(config.backends[0].servers[0].addresses.len(), 2);
+    assert_eq!(&*config.backends[0].servers[0].name, "app.test:80");
+    let errors = lines(&folder.prepare(&text("empty.test")).unwrap_err().errors);
+    assert!(errors[0].contains("it has no address"));
+}
+
+#[test]
+fn routes_come_in_order_and_the_listener_itself_is_the_last() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test", "*.a.test"]);
+    let text = r#"
+        [[listener]]
+        name = "web"
+        bind = ["127.0.0.1:0"]
+        certificates = ["a.pem"]
+        backend = "app"
+        alpn = ["http/1.1"]
+        alpn-mismatch = "refuse"
+        [[listener.route]]
+        alpn = ["h2"]
+        backend = "h2"
+        [[listener.route]]
+        names = ["x.a.test", "*.A.test", "b.test"]
+        policy = "other"
+        [[policy]]
+        name = "other"
+        versions = ["1.3"]
+        suites = ["CHACHA20-POLY1305", "TLS_AES_128_GCM_SHA256"]
+        groups = ["X25519MLKEM768", "secp256r1"]
+        [[policy]]
+        name = "unused"
+        [[backend]]
+        name = "app"
+        [[backend.server]]
+        address = "127.0.0.1:1"
+        [[backend]]
+        name = "h2"
+        [[backend.server]]
+        address = "127.0.0.1:2"
+        [[backend]]
+        name = "spare"
+        [[backend.server]]
+        address = "127.0.0.1:3"
+    "#;
+    let prepared = folder.prepare(text).unwrap();
+    let routes = &prepared.config.listeners[0].routes;
+    assert_eq!(routes.len(), 3);
+    assert_eq!((routes[0].backend, routes[0].alpn_only), (1, true));
+    assert_eq!((routes[1].backend, routes[1].alpn_only), (0, false));
+    assert_eq!(routes[1].names[1], NamePattern::Wildcard("a.test".into()));
+    assert_eq!(routes[1].alpn, [b"http/1.1".to_vec()]);
+    assert_eq!(routes[1].alpn_mismatch, AlpnMismatch::Refuse);
+    let other = &routes[1].policy;
+    assert!(!other.versions.tls12 && other.versions.tls13);
+    assert_eq!((other.suites.len(), other.groups.len()), (2, 2));
+    assert_eq!(routes[2].policy.name, *"web");
+    assert_ne!(routes[2].policy.digest, other.digest);
+    let warnings = lines(&prepared.warnings);
+    assert_eq!(warnings.len(), 3, "{warnings:#?}");
+    assert!(
+        warnings[0].starts_with(r#"listener[web].route[1].names[2] = "b.test": no certificate"#)
+    );
+    assert!(warnings[1].starts_with("backend[spare]: no listener uses"));
+    assert!(warnings[2].starts_with("policy[unused]: no listener uses"));
+}
+
+#[test]
+fn client_certificates_bring_their_authorities_and_extended_master_secret() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let authority = Made::authority("clients");
+    folder.write("ca.pem", &authority.pem());
+    let text = site("['a.pem']")
+        + "[[policy]]\nname = 'web'\nclient-certificates = 'optional'\nclient-ca = 'ca.pem'\n";
+    let config = folder.prepare(&text).unwrap().config;
+    let policy = &config.listeners[0].routes[0].policy;
+    assert!(policy.require_ems);
+    assert!(matches!(&policy.client_auth, ClientAuth::Optional(roots) if roots.len() == 1));
+    let open = folder.prepare(&site("['a.pem']")).unwrap().config;
+    let open = &open.listeners[0].routes[0].policy;
+    assert!(!open.require_ems);
+    assert_eq!(open.name, policy.name);
+    assert_ne!(open.digest, policy.digest);
+}
+
+#[test]
+fn an_authority_without_a_demand_for_certificates_is_an_error() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let text = site("['a.pem']") + "[[policy]]\nname = 'web'\nclient-ca = 'a.pem'\n";
+    let errors = lines(&folder.prepare(&text).unwrap_err().errors);
+    assert!(errors[0].contains("no client certificate is asked for"));
+}
+
+#[test]
+fn suites_have_short_names_and_the_names_of_iana() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let policy = |keys: &str| {
+        let text = site("['a.pem']") + "[[policy]]\nname = 'web'\n" + keys;
+        folder.prepare(&text).map(|prepared| {
+            let suites = &prepared.config.listeners[0].routes[0].policy.suites;
+            let names = suites.iter().map(|suite| format!("{:?}", suite.suite()));
+            names.collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(
+        policy("suites = ['AES-256-GCM']").unwrap(),
+        [
+            "TLS13_AES_256_GCM_SHA384",
+            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        ]
+    );
+    assert_eq!(
+        policy("versions = ['1.2']\nsuites = ['TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256']"),
+        Ok(vec!["TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256".into()])
+    );
+    assert_eq!(policy("").unwrap().len(), 9);
+    assert!(policy("suites = ['AES-128-GCM', 'TLS_AES_128_GCM_SHA256']").is_err());
+}
+
+#[test]
+fn no_text_makes_it_panic() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let text = site("['a.pem']");
+    for cut in 0..text.len() {
+        if let Ok(file) = File::parse(&text[..cut]) {
+            let text = toml::to_string(&file);
+            drop(text);
+        }
+        if File::parse(&text[..cut]).is_ok() {
+            drop(folder.prepare(&text[..cut]));
+        }
+    }
+}
