@@ -1,4 +1,4 @@
-//! What workers and control share, listed once, and how they are brought up.
+//! What workers and control share, listed once, and the control loop that keeps them.
 //!
 //! | signal | what it does |
 //! |---|---|
@@ -6,15 +6,34 @@
 //! | SIGUSR1 | reopen log files |
 //! | SIGTERM | drain: take no new clients, finish, exit 0, or 3 at `timeouts.drain` |
 //! | SIGINT | stop now, exit 0 |
-//! | SIGUSR2 | unused, ignored |
+//!
+//! The control loop runs on the main thread. Nothing on the data path ever waits for it.
 
+use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use becket_proto::session_table::SessionTable;
+use becket_sys::notify::{Notice, Notifier};
+use rustls::pki_types::UnixTime;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::clock::Clock;
+use crate::config::Config;
+use crate::config::source::Source;
+use crate::control::access_log::AccessWriter;
+use crate::control::rotation::Rotation;
+use crate::control::signals::{Signals, Wanted};
+use crate::control::state::State;
+use crate::control::view::{Reload, View};
+use crate::control::{admin, reload};
+use crate::crew::{Crew, Ended};
+use crate::log::{Logging, Timestamp};
 use crate::metrics::Counters;
+use crate::sockets::{self, PerWorker};
 
 /// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes
 /// and the bounded channels of the access log, which have one reader and one writer each.
@@ -59,3 +78,218 @@ impl Shared {
         self.connections.fetch_sub(1, Relaxed);
     }
 }
+
+/// How a server ended; the number is the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Outcome {
+    /// It was told to, and every connection ended or was to be cut off.
+    Done = 0,
+    /// A worker failed.
+    Failed = 1,
+    /// Connections were left when `timeouts.drain` was over, and were cut off.
+    DrainDeadline = 3,
+}
+
+/// A running server: the workers and what control keeps.
+#[derive(Debug)]
+pub struct Server {
+    /// Where the configuration comes from, also the next one.
+    pub source: Source,
+    /// What the admin pages see.
+    pub state: Arc<State>,
+    /// The workers.
+    pub crew: Crew,
+    /// Ticket secrets.
+    pub rotation: Rotation,
+    /// The log, to be reopened.
+    pub logging: Logging,
+    /// The access log.
+    pub access: AccessWriter,
+    /// The socket of the admin pages.
+    pub admin: Option<TcpListener>,
+    /// Tells of workers that have ended.
+    pub ended: UnboundedReceiver<Ended>,
+    /// The service manager, where there is one.
+    pub notifier: Option<Notifier>,
+}
+
+impl Server {
+    /// Serves until a signal ends it.
+    ///
+    /// # Errors
+    ///
+    /// When the control loop itself cannot be set up.
+    pub fn run(self) -> io::Result<Outcome> {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(self.control())
+    }
+
+    async fn control(mut self) -> io::Result<Outcome> {
+        let mut signals = Signals::listen()?;
+        self.start_admin()?;
+        self.notify(&[Notice::Ready, Notice::Status("serving")]);
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut left = self.crew.len();
+        let mut outcome = Outcome::Done;
+        let mut drain_until: Option<Instant> = None;
+        while left > 0 {
+            tokio::select! {
+                _ = tick.tick() => self.tick(),
+                wanted = signals.next() => match wanted {
+                    Wanted::Reopen => self.reopen(),
+                    Wanted::Reload if drain_until.is_none() => self.reload().await,
+                    Wanted::Reload => tracing::warn!("draining: not reloaded"),
+                    Wanted::Drain if drain_until.is_none() => drain_until = Some(self.drain()),
+                    Wanted::Drain | Wanted::Stop => self.crew.stop(),
+                },
+                ended = self.ended.recv() => {
+                    left -= 1;
+                    if let Some(Err(error)) = ended.map(|ended| ended.result) {
+                        tracing::error!(%error, "a worker failed");
+                        outcome = Outcome::Failed;
+                        self.crew.stop();
+                    }
+                }
+                () = at(drain_until), if outcome == Outcome::Done => {
+                    tracing::warn!("timeouts.drain is over: connections are cut off");
+                    outcome = Outcome::DrainDeadline;
+                    self.crew.stop();
+                }
+            }
+        }
+        self.access.drain(self.state.shared().clock.now().instant);
+        tracing::info!(?outcome, "ended");
+        Ok(outcome)
+    }
+
+    fn start_admin(&mut self) -> io::Result<()> {
+        if let Some(listener) = self.admin.take() {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let view = Arc::clone(&self.state) as Arc<dyn View>;
+            tokio::spawn(async move {
+                if let Err(error) = admin::serve(listener, view).await {
+                    tracing::error!(%error, "admin pages are gone");
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// The regular work: lines of the access log, ticket keys, expired sessions, signs of life.
+    fn tick(&mut self) {
+        let now = self.state.shared().clock.now();
+        self.access.drain(now.instant);
+        self.state.shared().table.sweep(now.mono, SWEEP);
+        if now.unix >= self.rotation.due() {
+            self.rotate(now.unix);
+        }
+        self.notify(&[Notice::Watchdog]);
+    }
+
+    fn rotate(&mut self, unix: Duration) {
+        let period = self.state.config().sessions.ticket_rotation;
+        if let Err(error) = self.rotation.rotate(period, unix) {
+            tracing::error!(%error, "ticket keys not rotated");
+            return;
+        }
+        self.crew.rotate(self.rotation.secrets());
+        self.state.set_rotation(&self.rotation);
+        tracing::info!("ticket keys rotated");
+    }
+
+    async fn reload(&mut self) {
+        self.notify(&[Notice::Reloading]);
+        let now = self.state.shared().clock.now();
+        let errors = match self.prepare_and_commit(now.unix).await {
+            Ok(()) => Vec::new(),
+            Err(errors) => errors,
+        };
+        if errors.is_empty() {
+            tracing::info!(origin = self.source.origin(), "reloaded");
+        }
+        for error in &errors {
+            tracing::error!("reload refused, nothing changed: {error}");
+        }
+        let time = Timestamp::from_unix(now.unix);
+        self.state.set_reload(Reload { time, errors });
+        self.notify(&[Notice::Ready]);
+    }
+
+    async fn prepare_and_commit(&mut self, unix: Duration) -> Result<(), Vec<String>> {
+        let source = self.source.clone();
+        let secrets = Arc::clone(self.rotation.secrets());
+        let now = UnixTime::since_unix_epoch(unix);
+        // Files and resolvers block; the pages and the signals do not wait for them.
+        let prepared =
+            tokio::task::spawn_blocking(move || reload::prepare(&source, &secrets, now))
+                .await
+                .map_err(|error| vec![error.to_string()])??;
+        let old = self.state.config();
+        let added = sockets::bind(
+            &prepared.config,
+            self.crew.held(),
+            self.crew.len(),
+            Vec::new(),
+        )
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        for warning in &prepared.warnings {
+            tracing::warn!("{warning}");
+        }
+        for key in reload::waiting_for_restart(&old.process, &prepared.config.process) {
+            tracing::warn!(key, "changed; takes effect at the next start");
+        }
+        self.commit(Arc::new(prepared.config), added);
+        Ok(())
+    }
+
+    /// Nothing in here can fail in a way that leaves half of a configuration behind.
+    fn commit(&mut self, config: Arc<Config>, added: Vec<PerWorker>) {
+        self.crew.reload(&config, added);
+        self.state
+            .shared()
+            .table.set_limit(config.sessions.table_entries);
+        if let Err(error) = self.logging.set_level(&config.log.level) {
+            tracing::error!(%error, "log level not changed");
+        }
+        self.state.set_config(config);
+    }
+
+    fn reopen(&mut self) {
+        self.logging.reopen();
+        self.access.reopen(self.state.shared().clock.now().instant);
+        tracing::info!("log files reopened");
+    }
+
+    fn drain(&mut self) -> Instant {
+        tracing::info!("draining");
+        self.notify(&[Notice::Stopping]);
+        self.state.set_draining();
+        self.crew.drain();
+        Instant::now() + self.state.config().timeouts.drain
+    }
+
+    fn notify(&self, notices: &[Notice<'_>]) {
+        if let Some(notifier) = &self.notifier
+            && let Err(error) = notifier.send(notices)
+        {
+            tracing::debug!(%error, "service manager not told");
+        }
+    }
+}
+
+/// Sleeps until then, or for ever.
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How often the regular work is done.
+const TICK: Duration = Duration::from_millis(100);
+/// Expired sessions reclaimed per shard and tick.
+const SWEEP: usize = 64;

@@ -13,7 +13,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use becket_proto::timers::Timers;
@@ -28,13 +27,13 @@ use crate::backend::pool::Pool;
 use crate::clock::Clock;
 use crate::close_reason::CloseReason;
 use crate::config::Config;
+use crate::control::access_log::AccessSender;
 use crate::connection::facts::Facts;
 use crate::connection::{Advanced, Connection, Now, Side, Turn};
 use crate::door::Door;
 use crate::failure_log::FailureLog;
 use crate::leg::Ready;
 use crate::log::RateLimit;
-use crate::log::access::AccessRecord;
 use crate::mailbox::{Letter, Mailbox};
 use crate::metrics::Counters;
 use crate::net::{BOTH, RealNet};
@@ -51,7 +50,7 @@ pub struct Worker {
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
     counters: Arc<Counters>,
-    access: SyncSender<AccessRecord>,
+    access: AccessSender,
     config: Arc<Config>,
     secrets: Arc<Secrets>,
     number: usize,
@@ -88,7 +87,7 @@ pub struct Start {
     /// Its numbers.
     pub counters: Arc<Counters>,
     /// Where lines of the access log go.
-    pub access: SyncSender<AccessRecord>,
+    pub access: AccessSender,
     /// The configuration to begin with.
     pub config: Arc<Config>,
     /// Ticket secrets to begin with.
@@ -335,7 +334,7 @@ impl Worker {
         self.paused_until = None;
         if self.config.log.access.is_some() {
             let record = slot.connection.record(reason, self.now);
-            if self.access.try_send(record).is_err() {
+            if !self.access.send(record) {
                 self.counters.access_lines_dropped.add(1);
             }
         }

@@ -1,0 +1,125 @@
+//! What the admin pages see of the running server, and what a reload replaces in it.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::certificates::{Certificate, certificates};
+use super::rotation::Rotation;
+use super::view::{Condition, Occupancy, Reload, TicketKeys, View};
+use crate::config::Config;
+use crate::log::Timestamp;
+use crate::metrics::Counters;
+use crate::server::Shared;
+
+/// The server as control knows it.
+#[derive(Debug)]
+pub struct State {
+    shared: Arc<Shared>,
+    started: Timestamp,
+    draining: AtomicBool,
+    current: Mutex<Current>,
+}
+
+/// What a reload or a rotation replaces.
+#[derive(Clone, Debug)]
+struct Current {
+    config: Arc<Config>,
+    certificates: Arc<[Certificate]>,
+    reload: Option<Reload>,
+    epoch: u64,
+    rotation_due: Duration,
+}
+
+impl State {
+    /// The state at the start.
+    pub fn new(shared: Arc<Shared>, config: Arc<Config>, rotation: &Rotation) -> Self {
+        let started = Timestamp::from_unix(shared.clock.now().unix);
+        Self {
+            shared,
+            started,
+            draining: AtomicBool::new(false),
+            current: Mutex::new(Current {
+                certificates: certificates(&config),
+                config,
+                reload: None,
+                epoch: rotation.rotations(),
+                rotation_due: rotation.due(),
+            }),
+        }
+    }
+
+    /// What is shared with the workers.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// No new clients are taken.
+    pub fn set_draining(&self) {
+        self.draining.store(true, Relaxed);
+    }
+
+    /// Another configuration is in use.
+    pub fn set_config(&self, config: Arc<Config>) {
+        let certificates = certificates(&config);
+        self.change(|current| {
+            current.config = config;
+            current.certificates = certificates;
+        });
+    }
+
+    /// A reload was tried.
+    pub fn set_reload(&self, reload: Reload) {
+        self.change(|current| current.reload = Some(reload));
+    }
+
+    /// Ticket keys were rotated.
+    pub fn set_rotation(&self, rotation: &Rotation) {
+        self.change(|current| {
+            current.epoch = rotation.rotations();
+            current.rotation_due = rotation.due();
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Current)) {
+        change(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn current(&self) -> Current {
+        self.current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl View for State {
+    fn config(&self) -> Arc<Config> {
+        self.current().config
+    }
+
+    fn counters(&self) -> Vec<Arc<Counters>> {
+        self.shared.counters.clone()
+    }
+
+    fn condition(&self) -> Condition {
+        let now = self.shared.clock.now();
+        let current = self.current();
+        Condition {
+            now: Timestamp::from_unix(now.unix),
+            started: self.started,
+            uptime: now.mono,
+            draining: self.draining.load(Relaxed),
+            reload: current.reload,
+            sessions: Occupancy {
+                entries: self.shared.table.len(),
+                capacity: current.config.sessions.table_entries,
+            },
+            tickets: TicketKeys {
+                epoch: current.epoch,
+                next_rotation: current.rotation_due.saturating_sub(now.unix),
+            },
+            certificates: current.certificates,
+        }
+    }
+}

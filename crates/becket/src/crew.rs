@@ -1,0 +1,148 @@
+//! The workers, seen from control: started together, told things together.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+
+use mio::{Poll, Token, Waker};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::config::Config;
+use crate::control::access_log::AccessWriter;
+use crate::mailbox::{Letter, Mailbox};
+use crate::server::Shared;
+use crate::sockets::PerWorker;
+use crate::tls::tickets::Secrets;
+use crate::worker::{MAILBOX, Start, Worker};
+
+/// All workers.
+#[derive(Debug)]
+pub struct Crew {
+    mailboxes: Vec<Arc<Mailbox>>,
+    /// Addresses that the workers listen on.
+    held: Vec<SocketAddr>,
+}
+
+/// What a worker leaves when it has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Which worker.
+    pub number: usize,
+    /// How it ended.
+    pub result: io::Result<()>,
+}
+
+/// What all workers begin with.
+#[derive(Debug)]
+pub struct Beginning {
+    /// What they share with each other and with control.
+    pub shared: Arc<Shared>,
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Ticket secrets.
+    pub secrets: Arc<Secrets>,
+    /// Told of every worker that ends.
+    pub ended: UnboundedSender<Ended>,
+}
+
+impl Crew {
+    /// Starts one thread per list of sockets, each pinned to a core of its own if so configured.
+    ///
+    /// # Errors
+    ///
+    /// When a worker cannot be made: no descriptor, no thread, or an unusable configuration.
+    pub fn start(
+        beginning: &Beginning,
+        sockets: Vec<PerWorker>,
+        access: &mut AccessWriter,
+    ) -> io::Result<Self> {
+        let cpus = becket_sys::affinity::allowed_cpus()?;
+        let held = addresses(&beginning.config);
+        let mut mailboxes = Vec::with_capacity(sockets.len());
+        for (number, sockets) in sockets.into_iter().enumerate() {
+            let poll = Poll::new()?;
+            let waker = Waker::new(poll.registry(), Token(MAILBOX))?;
+            let mailbox = Arc::new(Mailbox::new(waker));
+            mailboxes.push(Arc::clone(&mailbox));
+            let counters = beginning.shared.counters.get(number);
+            let start = Start {
+                number,
+                shared: Arc::clone(&beginning.shared),
+                poll,
+                mailbox,
+                counters: counters.cloned().unwrap_or_default(),
+                access: access.attach(),
+                config: Arc::clone(&beginning.config),
+                secrets: Arc::clone(&beginning.secrets),
+                sockets,
+            };
+            let cpu = cpus.get(number % cpus.len().max(1)).copied();
+            let cpu = cpu.filter(|_| beginning.config.process.pin);
+            let ended = beginning.ended.clone();
+            thread::Builder::new()
+                .name(format!("becket-{number}"))
+                .spawn(move || {
+                    let result = run(start, cpu);
+                    // Control is gone only when the process is on its way out.
+                    let _gone = ended.send(Ended { number, result });
+                })?;
+        }
+        Ok(Self { mailboxes, held })
+    }
+
+    /// Number of workers.
+    pub fn len(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.mailboxes.is_empty()
+    }
+
+    /// Addresses that the workers listen on.
+    pub fn held(&self) -> &[SocketAddr] {
+        &self.held
+    }
+
+    /// Gives every worker the configuration, and each its new sockets.
+    pub fn reload(&mut self, config: &Arc<Config>, added: Vec<PerWorker>) {
+        for (mailbox, added) in self.mailboxes.iter().zip(added) {
+            let config = Arc::clone(config);
+            mailbox.post(Letter::Config { config, added });
+        }
+        self.held = addresses(config);
+    }
+
+    /// Gives every worker new ticket secrets.
+    pub fn rotate(&self, secrets: &Arc<Secrets>) {
+        for mailbox in &self.mailboxes {
+            mailbox.post(Letter::Secrets(Arc::clone(secrets)));
+        }
+    }
+
+    /// Tells every worker to take no new clients and to end when the last has left.
+    pub fn drain(&self) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.post(Letter::Drain));
+    }
+
+    /// Tells every worker to end now.
+    pub fn stop(&self) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.post(Letter::Stop));
+    }
+}
+
+fn run(start: Start, cpu: Option<usize>) -> io::Result<()> {
+    if let Some(cpu) = cpu
+        && let Err(error) = becket_sys::affinity::pin_current_thread(cpu)
+    {
+        tracing::warn!(%error, cpu, worker = start.number, "worker not pinned");
+    }
+    Worker::new(start)?.run()
+}
+
+fn addresses(config: &Config) -> Vec<SocketAddr> {
+    let listeners = config.listeners.iter();
+    listeners.flat_map(|listener| listener.bind.iter().copied()).collect()
+}

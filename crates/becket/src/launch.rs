@@ -1,0 +1,182 @@
+//! From a configuration source to a running server: everything that can fail, in the order in
+//! which it can still be undone, and privileges given up at the end.
+//!
+//! 1. load and check the configuration; 2. install the log; 3. limits of the process; 4. bind all
+//! sockets; 5. check that the run user can read what a reload needs, and become it; 6. start the
+//! workers. Until the last step nothing serves, so a start that fails has changed nothing.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use becket_proto::session_table::{Limits, SessionTable};
+use becket_sys::identity::Identity;
+use becket_sys::notify::Notifier;
+use becket_sys::{fd_passing, privileges, rlimit};
+use rustls::pki_types::UnixTime;
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::clock::Clock;
+use crate::config::error::{Problem, Rejected};
+use crate::config::prepare::Prepared;
+use crate::config::source::Source;
+use crate::config::{AccessLog, Config};
+use crate::control::access_log::AccessWriter;
+use crate::control::state::State;
+use crate::control::rotation::{NoRandomness, Rotation};
+use crate::crew::{Beginning, Crew};
+use crate::log::{self, LogError};
+use crate::server::{Server, Shared};
+use crate::sockets;
+
+/// Why a server did not start. Nothing was left behind.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The configuration, or an address in it, cannot be used.
+    #[error("{0}")]
+    Rejected(Rejected),
+    /// The log cannot be set up.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The system gives no random bytes.
+    #[error(transparent)]
+    Randomness(#[from] NoRandomness),
+    /// The system refused something; the text says what.
+    #[error("{what}: {error}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// Brings a server up. Call it before any other thread exists: it changes limits and identity.
+///
+/// # Errors
+///
+/// All that is wrong with the configuration, or the first thing that the system refused.
+pub fn launch(source: Source) -> Result<Server, StartError> {
+    let clock = Clock::start();
+    let now = clock.now();
+    let inherited =
+        fd_passing::inherited_listeners().map_err(|error| system("socket activation", error))?;
+    let prepared = source
+        .load(UnixTime::since_unix_epoch(now.unix))
+        .map_err(StartError::Rejected)?;
+    let Prepared {
+        config,
+        warnings,
+        files,
+    } = prepared;
+    let config = Arc::new(config);
+    let logging = log::install(&config.log)?;
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
+    let workers = config
+        .process
+        .workers
+        .unwrap_or_else(becket_sys::affinity::worker_count)
+        .get();
+    limit_process(&config, workers)?;
+
+    let reject = |errors| {
+        StartError::Rejected(Rejected {
+            origin: source.origin(),
+            errors,
+            warnings: Vec::new(),
+        })
+    };
+    let sockets = sockets::bind(&config, &[], workers, inherited).map_err(reject)?;
+    let admin = match config.admin {
+        None => None,
+        Some(address) => Some(bind_admin(address).map_err(|error| {
+            let problem = Problem::new("admin.address", error.to_string());
+            reject(vec![problem.value(address.to_string())])
+        })?),
+    };
+    let target = config.log.access.clone().unwrap_or(AccessLog::Stderr);
+    let mut access = AccessWriter::open(&target, config.log.format)
+        .map_err(|error| system("log.access", error))?;
+    change_identity(&config, &files)?;
+
+    let limits = Limits {
+        entries: config.sessions.table_entries,
+        ..Limits::default()
+    };
+    let table = Arc::new(SessionTable::new(limits, Default::default()));
+    let shared = Arc::new(Shared::new(workers, clock, table));
+    let rotation = Rotation::start(config.sessions.ticket_rotation, now.unix)?;
+    let (sender, ended) = unbounded_channel();
+    let beginning = Beginning {
+        shared: Arc::clone(&shared),
+        config: Arc::clone(&config),
+        secrets: Arc::clone(rotation.secrets()),
+        ended: sender,
+    };
+    let crew = Crew::start(&beginning, sockets, &mut access)
+        .map_err(|error| system("starting workers", error))?;
+    tracing::info!(workers, origin = source.origin(), "serving");
+    let notifier = Notifier::from_env().map_err(|error| system("NOTIFY_SOCKET", error))?;
+    Ok(Server {
+        state: Arc::new(State::new(shared, config, &rotation)),
+        source,
+        crew,
+        rotation,
+        logging,
+        access,
+        admin,
+        ended,
+        notifier,
+    })
+}
+
+/// Descriptors for the limits, no core dumps, no privileges regained.
+fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
+    let addresses: usize = config.listeners.iter().map(|listener| listener.bind.len()).sum();
+    let wanted = config.limits.connections * 2 + addresses * workers + workers * 8 + SPARE;
+    rlimit::raise_open_files(wanted as u64)
+        .map_err(|error| system("limits.connections (two descriptors each)", error))?;
+    if !config.process.core_dumps {
+        rlimit::forbid_core_dumps().map_err(|error| system("process.core-dumps", error))?;
+    }
+    privileges::forbid_new_privileges().map_err(|error| system("no_new_privs", error))
+}
+
+/// Becomes the configured user, once it is sure that a reload will be able to read its files.
+fn change_identity(config: &Config, files: &[std::path::PathBuf]) -> Result<(), StartError> {
+    let Some(user) = &config.process.user else {
+        if privileges::is_root() {
+            tracing::warn!("running as root; process.user names the user to become");
+        }
+        return Ok(());
+    };
+    let identity = Identity::find(user, config.process.group.as_deref())
+        .map_err(|error| system("process.user", error))?;
+    for path in files {
+        let readable = privileges::readable_by(path, &identity)
+            .map_err(|error| system("process.user", error))?;
+        if !readable {
+            let text = format!("{user} cannot read {}, as a reload must", path.display());
+            let error = io::Error::new(io::ErrorKind::PermissionDenied, text);
+            return Err(system("process.user", error));
+        }
+    }
+    privileges::drop_to(&identity).map_err(|error| system("process.user", error))?;
+    Ok(())
+}
+
+fn bind_admin(address: std::net::SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn system(what: &'static str, error: io::Error) -> StartError {
+    StartError::System { what, error }
+}
+
+/// Descriptors for logs, the admin pages, polls and files that are being read.
+const SPARE: usize = 128;

@@ -1,0 +1,110 @@
+//! The listening sockets of all workers: bound before anything is given up, kept over reloads.
+//!
+//! Every worker gets a socket of its own for every address (`SO_REUSEPORT`). Such a socket could
+//! also be bound beside another process that did the same, becket or not, and would then take
+//! half of its clients: so each address is probed once without the option. A socket that the
+//! service manager passed is used as it is, shared by all workers.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use becket_sys::fd_passing::InheritedListener;
+use becket_sys::socket::{Keepalive, ListenOptions, listen, probe};
+
+use crate::config::error::Problem;
+use crate::config::{Config, Listener, SocketOptions};
+
+/// The sockets of one worker, by configured address.
+pub type PerWorker = Vec<(SocketAddr, TcpListener)>;
+
+/// Binds every address of `config` that is not in `held`, once per worker. Returns one list per
+/// worker.
+///
+/// # Errors
+///
+/// Every address that cannot be bound; then none is kept.
+pub fn bind(
+    config: &Config,
+    held: &[SocketAddr],
+    workers: usize,
+    mut inherited: Vec<InheritedListener>,
+) -> Result<Vec<PerWorker>, Vec<Problem>> {
+    let mut all: Vec<PerWorker> = (0..workers).map(|_| Vec::new()).collect();
+    let mut problems = Vec::new();
+    let addresses = config
+        .listeners
+        .iter()
+        .flat_map(|listener| listener.bind.iter().map(move |address| (listener, *address)))
+        .filter(|(_, address)| !held.contains(address));
+    for (listener, address) in addresses {
+        let passed = inherited
+            .iter()
+            .position(|passed| passed.listener.local_addr().is_ok_and(|at| at == address))
+            .map(|index| inherited.swap_remove(index));
+        match sockets_for(listener, address, workers, passed) {
+            Ok(sockets) => {
+                for (worker, socket) in all.iter_mut().zip(sockets) {
+                    worker.push((address, socket));
+                }
+            }
+            Err(error) => problems.push(problem(listener, address, &error)),
+        }
+    }
+    if problems.is_empty() {
+        for unused in &inherited {
+            let address = unused.listener.local_addr().ok();
+            tracing::warn!(?address, name = ?unused.name, "no listener for a socket that was passed");
+        }
+        Ok(all)
+    } else {
+        Err(problems)
+    }
+}
+
+fn sockets_for(
+    listener: &Listener,
+    address: SocketAddr,
+    workers: usize,
+    passed: Option<InheritedListener>,
+) -> io::Result<Vec<TcpListener>> {
+    if let Some(passed) = passed {
+        return (0..workers).map(|_| passed.listener.try_clone()).collect();
+    }
+    probe(address)?;
+    let options = options(&listener.socket);
+    (0..workers).map(|_| listen(address, &options)).collect()
+}
+
+fn options(socket: &SocketOptions) -> ListenOptions {
+    ListenOptions {
+        backlog: socket.backlog,
+        defer_accept: socket.defer_accept,
+        fast_open: socket.fast_open,
+        keepalive: socket.keepalive.map(|time| Keepalive {
+            time,
+            interval: PROBE_INTERVAL,
+            count: PROBES,
+        }),
+        send_buffer: socket.send_buffer,
+        receive_buffer: socket.receive_buffer,
+        ..ListenOptions::default()
+    }
+}
+
+fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Problem {
+    let problem = Problem::new(format!("listener[{}].bind", listener.name), error.to_string())
+        .value(address.to_string());
+    problem.accepted(match error.kind() {
+        io::ErrorKind::AddrInUse => "an address that no other program listens on, nor another becket",
+        io::ErrorKind::PermissionDenied => {
+            "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
+        }
+        io::ErrorKind::AddrNotAvailable => "an address of this host",
+        _ => "an address that can be bound",
+    })
+}
+
+/// Between two probes of an idle connection that did not answer.
+const PROBE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);
+/// Unanswered probes after which the connection is gone.
+const PROBES: u32 = 4;
