@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 use serde::Serialize;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::config::{Config, Listener, NamePattern};
+use crate::config::{Config, Listener};
 use crate::log::Timestamp;
 
 /// One name of one listener and the certificate for one kind of key.
@@ -40,10 +40,7 @@ fn of(listener: &Listener) -> Vec<Certificate> {
     let mut list = Vec::new();
     let mut named = Vec::new();
     for (name, keys) in map.names() {
-        let name = match name {
-            NamePattern::Exact(name) => name,
-            NamePattern::Wildcard(suffix) => format!("*.{suffix}"),
-        };
+        let name = name.to_string();
         for key in keys.iter() {
             named.push(Arc::as_ptr(key));
             list.extend(entry(listener, &name, key));
@@ -62,7 +59,7 @@ fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certific
     let (_, leaf) = X509Certificate::from_der(key.cert.first()?).ok()?;
     let not_after = u64::try_from(leaf.validity().not_after.timestamp()).unwrap_or(0);
     Some(Certificate {
-        listener: listener.name.clone(),
+        listener: listener.name.to_string(),
         name: name.to_owned(),
         key: kind(key.key.algorithm()),
         not_after: Timestamp::from_unix(std::time::Duration::from_secs(not_after)),
@@ -90,13 +87,19 @@ mod tests {
     fn every_name_is_listed_once_and_the_default_only_if_it_has_no_name() {
         let config = sample::config();
         let list = certificates(&config);
-        let names: Vec<_> = list.iter().map(|c| (&*c.listener, &*c.name, c.key)).collect();
+        let names: Vec<_> = list
+            .iter()
+            .map(|c| (&*c.listener, &*c.name, c.key))
+            .collect();
         let expected = [
             ("other", "(default)", "ecdsa"),
             ("web", "*.example.net", "ecdsa"),
             ("web", "example.org", "ecdsa"),
         ];
         assert_eq!(names, expected);
-        assert!(list.iter().all(|c| c.not_after.to_string().starts_with("2040-01-01T")));
+        assert!(
+            list.iter()
+                .all(|c| c.not_after.to_string().starts_with("2040-01-01T"))
+        );
     }
 }

@@ -71,10 +71,11 @@ pub struct Visit {
 impl Visit {
     /// Fails when the time is over; else makes sure that the task wakes up then.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match &mut self.end {
-            Some(end) if end.as_mut().poll(cx).is_ready() => Err(io::ErrorKind::TimedOut.into()),
-            _ => Ok(()),
+        let end = self.end.as_mut();
+        if end.is_some_and(|end| end.as_mut().poll(cx).is_ready()) {
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        Ok(())
     }
 }
 
@@ -118,5 +119,37 @@ impl AsyncWrite for Visit {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::Router;
+    use std::io::Read;
+    use std::net::TcpStream as Client;
+
+    const FAR: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_client_that_says_nothing_is_cut_off_and_the_next_one_takes_its_slot() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().unwrap().block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let doorway = Doorway::new(listener, 1, Some(Duration::from_millis(20)));
+            tokio::spawn(axum::serve(doorway, Router::new()).into_future());
+            let clients = tokio::task::spawn_blocking(move || {
+                // Both are in the kernel's queue from the start; the server has one slot.
+                let clients = [address; 2].map(|address| Client::connect(address).unwrap());
+                for mut client in clients {
+                    client.set_read_timeout(Some(FAR)).unwrap();
+                    let end = client.read(&mut [0; 1]);
+                    let reset = |e: &io::Error| e.kind() == io::ErrorKind::ConnectionReset;
+                    assert!(matches!(end, Ok(0)) || end.is_err_and(|e| reset(&e)));
+                }
+            });
+            clients.await.unwrap();
+        });
     }
 }

@@ -23,7 +23,9 @@ use prometheus_client::registry::Registry;
 use super::process::Process;
 use super::view::{Condition, View};
 use crate::close_reason::CloseReason;
-use crate::metrics::{BUCKETS, Counter, Counters, HandshakeClass, Histogram, Resumption, bucket_limit};
+use crate::metrics::{
+    BUCKETS, Counter, Counters, HandshakeClass, Histogram, Resumption, bucket_limit,
+};
 
 /// The content type of what [`Scrape::render`] returns.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -83,7 +85,11 @@ impl Scrape {
             let count = self.sum(|c| c.closed.of(reason));
             ([("reason", reason.label())], count)
         });
-        page.counters("becket_connections_closed", "Connections ended, by reason", closed)?;
+        page.counters(
+            "becket_connections_closed",
+            "Connections ended, by reason",
+            closed,
+        )?;
         page.counter(
             "becket_connections_truncated",
             "Clients that ended their stream without close_notify",
@@ -122,8 +128,14 @@ impl Scrape {
             },
         )?;
         let offered = Resumption::ALL.iter().enumerate().map(|(index, outcome)| {
-            let count = self.counters.iter().filter_map(|c| c.resumptions.get(index));
-            ([("outcome", outcome.label())], count.map(Counter::value).sum())
+            let count = self
+                .counters
+                .iter()
+                .filter_map(|c| c.resumptions.get(index));
+            (
+                [("outcome", outcome.label())],
+                count.map(Counter::value).sum(),
+            )
         });
         page.counters(
             "becket_resumptions_offered",
@@ -202,7 +214,11 @@ impl Scrape {
             "1 while the process finishes what it has and accepts nothing",
             u64::from(condition.draining),
         )?;
-        page.counter("becket_turns", "Turns of the event loops", self.sum(|c| &c.turns))?;
+        page.counter(
+            "becket_turns",
+            "Turns of the event loops",
+            self.sum(|c| &c.turns),
+        )?;
         page.counter(
             "becket_access_lines_dropped",
             "Lines of the access log that were dropped",
@@ -325,13 +341,10 @@ impl Page<'_> {
         })
     }
 
-    fn gauge(
-        &mut self,
-        name: &str,
-        help: &str,
-        value: impl EncodeGaugeValue,
-    ) -> fmt::Result {
-        self.family(name, help, MetricType::Gauge, |metric| metric.encode_gauge(&value))
+    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        self.family(name, help, MetricType::Gauge, |metric| {
+            metric.encode_gauge(&value)
+        })
     }
 
     fn gauges<K, const N: usize>(
@@ -412,9 +425,14 @@ mod tests {
                 let suffix = if kind == "counter" { "_total" } else { "" };
                 name = format!("{base}{suffix}");
                 families.insert(name.clone(), (kind.to_owned(), BTreeSet::new()));
-            } else if let Some((_, labels)) = line.split_once('{').filter(|_| !line.starts_with('#')) {
-                let names = labels.split("=\"").filter_map(|part| part.rsplit(['{', ',']).next());
-                let names = names.filter(|n| n.chars().all(|c| c.is_ascii_lowercase()) && *n != "le");
+            } else if let Some((_, labels)) =
+                line.split_once('{').filter(|_| !line.starts_with('#'))
+            {
+                let names = labels
+                    .split("=\"")
+                    .filter_map(|part| part.rsplit(['{', ',']).next());
+                let names =
+                    names.filter(|n| n.chars().all(|c| c.is_ascii_lowercase()) && *n != "le");
                 let family = families.get_mut(&name).unwrap();
                 family.1.extend(names.map(str::to_owned));
             }
@@ -432,7 +450,10 @@ mod tests {
             let labels = row[4].split(", ").filter(|label| !label.is_empty());
             let labels = labels.map(|label| label.trim_matches('`').to_owned());
             assert!(!row[3].is_empty() && row[5].len() > 10, "{row:?}");
-            (row[1].trim_matches('`').to_owned(), (row[2].to_owned(), labels.collect()))
+            (
+                row[1].trim_matches('`').to_owned(),
+                (row[2].to_owned(), labels.collect()),
+            )
         })
         .collect()
     }
@@ -444,12 +465,31 @@ mod tests {
     }
 
     #[test]
+    fn the_page_about_metrics_has_every_reason_and_no_other() {
+        let page = include_str!("../../../../docs/metrics.md");
+        let (_, section) = page.split_once("### Reasons").unwrap();
+        let (section, _) = section.split_once("###").unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
+        let labels: Vec<_> = CloseReason::ALL
+            .iter()
+            .map(|reason| reason.label())
+            .collect();
+        assert_eq!(labels, documented);
+    }
+
+    #[test]
     fn workers_are_summed_and_open_connections_shown_for_each() {
         let workers: Vec<Arc<Counters>> = vec![Arc::default(), Arc::default()];
         workers[0].accepted.add(5);
         workers[1].accepted.add(2);
         workers[1].closed.of(CloseReason::NotTls).add(2);
-        workers[0].handshakes[HandshakeClass { tls13: true, resumed: true }.index()].add(3);
+        workers[0].handshakes[HandshakeClass {
+            tls13: true,
+            resumed: true,
+        }
+        .index()]
+        .add(3);
         workers[1].handshakes_begun.add(4);
         workers[1].handshakes_ended.add(1);
         let page = page(workers);
@@ -470,7 +510,20 @@ mod tests {
 
     #[test]
     fn coarse_buckets_keep_every_time_on_its_side_of_every_limit() {
-        let times = [0, 7, 63, 64, 65, 127, 128, 1_000, 1_024, 16_777_215, 16_777_216, u64::MAX / 2];
+        let times = [
+            0,
+            7,
+            63,
+            64,
+            65,
+            127,
+            128,
+            1_000,
+            1_024,
+            16_777_215,
+            16_777_216,
+            u64::MAX / 2,
+        ];
         for us in times {
             let histogram = Histogram::default();
             histogram.record(Duration::from_micros(us));

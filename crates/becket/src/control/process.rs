@@ -36,7 +36,9 @@ impl Process {
 
 /// The soft limit of the line `Max open files`.
 fn descriptor_limit(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|l| l.strip_prefix("Max open files"))?;
+    let line = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
@@ -81,7 +83,14 @@ mod tests {
 
     #[test]
     fn text_of_another_shape_gives_nothing() {
-        for text in ["", ")", "VmRSS:", "VmRSS: x kB", "Max open files unlimited", "(a) S 1"] {
+        for text in [
+            "",
+            ")",
+            "VmRSS:",
+            "VmRSS: x kB",
+            "Max open files unlimited",
+            "(a) S 1",
+        ] {
             assert_eq!(cpu_seconds(text), None);
             assert_eq!(resident_bytes(text), None);
             assert_eq!(descriptor_limit(text), None);

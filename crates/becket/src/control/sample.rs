@@ -80,9 +80,9 @@ pub(super) fn config() -> Config {
     Config {
         listeners: vec![listener("web", web), listener("other", other)],
         backends: vec![Arc::new(Backend {
-            name: "app".to_owned(),
+            name: "app".into(),
             servers: vec![Server {
-                name: "localhost:8080".to_owned(),
+                name: "localhost:8080".into(),
                 addresses: vec![ServerAddress::Tcp(([127, 0, 0, 1], 8080).into())],
             }],
             proxy_header: None,
@@ -110,7 +110,7 @@ pub(super) fn config() -> Config {
 
 fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
     Arc::new(Listener {
-        name: name.to_owned(),
+        name: name.into(),
         bind: vec![([127, 0, 0, 1], 8443).into()],
         socket: SocketOptions {
             backlog: 16,
@@ -125,9 +125,10 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
         routes: vec![Route {
             names: vec![NamePattern::Wildcard("example.net".to_owned())],
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            alpn_only: false,
             alpn_mismatch: crate::config::AlpnMismatch::Continue,
             policy: Arc::new(Policy {
-                name: name.to_owned(),
+                name: name.into(),
                 digest: [0xab; 32],
                 versions: Versions {
                     tls12: true,

@@ -263,6 +263,21 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn the_page_about_metrics_has_every_field_and_no_other() {
+        let page = include_str!("../../../../docs/metrics.md");
+        let (_, section) = page.split_once("## Access log").unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
+        let mut names = Vec::new();
+        let each = &mut |name: &str, _: Field<'_>| {
+            names.push(name.to_owned());
+            Ok(())
+        };
+        record().fields(each).unwrap();
+        assert_eq!(names, documented);
+    }
+
+    #[test]
     fn a_hostile_name_forges_neither_a_line_nor_a_field() {
         let hostile = AccessRecord {
             sni: Some("a reason=finished\nb\"\\".into()),
