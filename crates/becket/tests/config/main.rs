@@ -4,4 +4,5 @@
 
 mod certificates;
 mod common;
+mod docs;
 mod errors;

@@ -1,0 +1,184 @@
+//! `docs/config.md` and `examples/` are held against the structs of the file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use becket::config::file::{
+    File, FileBackend, FileCertificate, FileListener, FilePair, FilePolicy, FileRoute, FileServer,
+};
+use serde_json::Value;
+
+use crate::common::{Folder, Made, lines};
+
+/// Every key with its default, as the structs have it; null where there is no single one.
+fn keys() -> BTreeMap<String, Value> {
+    let file = File {
+        listener: vec![FileListener {
+            certificates: Some(vec![FileCertificate::Pair(FilePair::default())]),
+            route: vec![FileRoute::default()],
+            ..FileListener::default()
+        }],
+        policy: vec![FilePolicy::default()],
+        backend: vec![FileBackend {
+            server: vec![FileServer::default()],
+            ..FileBackend::default()
+        }],
+        ..File::default()
+    };
+    let mut keys = BTreeMap::new();
+    flatten("", &serde_json::to_value(file).unwrap(), &mut keys);
+    keys
+}
+
+fn flatten(path: &str, value: &Value, keys: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(table) => {
+            for (key, value) in table {
+                let path = format!("{path}.{key}");
+                flatten(path.trim_start_matches('.'), value, keys);
+            }
+        }
+        Value::Array(list) if list.iter().any(Value::is_object) => {
+            keys.insert(path.to_owned(), Value::Null);
+            flatten(path, &list[0], keys);
+        }
+        value => {
+            keys.insert(path.to_owned(), value.clone());
+        }
+    }
+}
+
+/// Key, default, meaning and reason of every row of the page that describes a key.
+fn rows(page: &str) -> Vec<[String; 4]> {
+    let mut rows = Vec::new();
+    let mut in_table = false;
+    for line in page.lines() {
+        if line == "| key | default | meaning | reason |" {
+            in_table = true;
+        } else if !line.starts_with('|') {
+            in_table = false;
+        } else if in_table && !line.starts_with("|---") {
+            let cells: Vec<String> = line
+                .split(" |")
+                .map(|cell| cell.trim_start_matches('|').trim().to_owned())
+                .collect();
+            let [key, default, meaning, reason, _] = &cells[..] else {
+                panic!("not four cells: {line}");
+            };
+            let key = key.trim_matches('`').to_owned();
+            rows.push([key, default.clone(), meaning.clone(), reason.clone()]);
+        }
+    }
+    rows
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn the_page_has_every_key_with_its_default_and_the_reason() {
+    let page = std::fs::read_to_string(root().join("docs/config.md")).unwrap();
+    let rows = rows(&page);
+    let mut keys = keys();
+    for [key, shown, meaning, reason] in &rows {
+        let default = keys.remove(key);
+        let default = default.unwrap_or_else(|| panic!("{key} is no key, or is there twice"));
+        assert!(!meaning.is_empty(), "{key} has no meaning");
+        if default.is_null() {
+            assert!(shown.starts_with('*'), "{key} has no default, not {shown}");
+            continue;
+        }
+        let code = shown.trim_matches('`');
+        let parsed: toml::Table = toml::from_str(&format!("it = {code}")).unwrap();
+        let parsed = serde_json::to_value(&parsed["it"]).unwrap();
+        assert_eq!(parsed, default, "the default of {key}");
+        let trivial = default == Value::Array(Vec::new())
+            || ["log.format", "policy.client-certificates"].contains(&key.as_str());
+        assert!(trivial || !reason.is_empty(), "{key} has no reason");
+    }
+    assert!(keys.is_empty(), "not on the page: {:?}", keys.keys());
+}
+
+#[test]
+fn the_page_names_every_flag() {
+    use clap::CommandFactory;
+    let page = std::fs::read_to_string(root().join("docs/config.md")).unwrap();
+    let cli = becket::cli::Cli::command();
+    let run = cli.find_subcommand("run").unwrap();
+    for flag in run
+        .get_arguments()
+        .filter_map(|argument| argument.get_long())
+    {
+        if flag != "help" && flag != "version" {
+            assert!(page.contains(&format!("`--{flag}")), "--{flag}");
+        }
+    }
+}
+
+/// Lines such as `# user = "becket"` count as set.
+fn uncommented(text: &str) -> String {
+    let lines = text.lines().map(|line| match line.strip_prefix("# ") {
+        Some(rest) => match rest.split_once(" = ") {
+            Some((key, _)) if !key.contains(' ') => rest,
+            _ => line,
+        },
+        None => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_full_example_has_every_key_and_the_defaults() {
+    let text = std::fs::read_to_string(root().join("examples/full.toml")).unwrap();
+    let written: toml::Table = toml::from_str(&uncommented(&text)).unwrap();
+    let mut present = BTreeMap::new();
+    flatten("", &serde_json::to_value(written).unwrap(), &mut present);
+    let shown = ["listener.route.names"];
+    for (key, default) in keys() {
+        let value = present.remove(&key);
+        let value = value.unwrap_or_else(|| panic!("{key} is not in full.toml"));
+        if !default.is_null() && !shown.contains(&key.as_str()) {
+            assert_eq!(value, default, "the default of {key}");
+        }
+    }
+    assert!(present.is_empty(), "{present:?}");
+}
+
+#[test]
+fn every_example_is_a_valid_configuration() {
+    let folder = Folder::new();
+    let site = ["www.example.org", "internal.example.org"];
+    folder.bundle("certs/site.pem", &site);
+    folder.bundle("certs/mail.pem", &["mail.example.org"]);
+    folder.bundle(
+        "certs/names/api.pem",
+        &["api.example.org", "*.api.example.org"],
+    );
+    folder.bundle("certs/default-ecdsa.pem", &["example.org"]);
+    folder.write("certs/clients-ca.pem", &Made::authority("clients").pem());
+    for (name, names) in [("pair", "pair.example.org"), ("default-rsa", "example.org")] {
+        let made = Made::rsa(&[names]);
+        folder.write(&format!("certs/{name}.crt"), &made.pem());
+        folder.write(&format!("certs/{name}.key"), &made.key.serialize_pem());
+    }
+    let mut count = 0;
+    for entry in std::fs::read_dir(root().join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let prepared = folder.prepare(&text).unwrap_or_else(|rejected| {
+            panic!("{}: {rejected}", path.display());
+        });
+        assert_eq!(
+            lines(&prepared.warnings),
+            [] as [&str; 0],
+            "{}",
+            path.display()
+        );
+        count += 1;
+    }
+    assert!(count >= 5, "{count} examples");
+}
