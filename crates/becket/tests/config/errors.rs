@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{Folder, Made, NOW, lines, site};
-use becket::config::file::File;
 use becket::config::flags::Flags;
 use becket::config::source::Source;
 use becket::config::{AlpnMismatch, ClientAuth, NamePattern, ServerAddress};
@@ -318,20 +317,4 @@ fn suites_have_short_names_and_the_names_of_iana() {
     );
     assert_eq!(policy("").unwrap().len(), 9);
     assert!(policy("suites = ['AES-128-GCM', 'TLS_AES_128_GCM_SHA256']").is_err());
-}
-
-#[test]
-fn no_text_makes_it_panic() {
-    let folder = Folder::new();
-    folder.bundle("a.pem", &["a.test"]);
-    let text = site("['a.pem']");
-    for cut in 0..text.len() {
-        if let Ok(file) = File::parse(&text[..cut]) {
-            let text = toml::to_string(&file);
-            drop(text);
-        }
-        if File::parse(&text[..cut]).is_ok() {
-            drop(folder.prepare(&text[..cut]));
-        }
-    }
 }

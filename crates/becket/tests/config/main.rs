@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod arbitrary;
 mod certificates;
+mod check;
 mod common;
 mod docs;
 mod errors;

@@ -1,0 +1,69 @@
+//! What `becket check` finds, prints and returns.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use becket::check::{Findings, check};
+use becket::config::flags::Flags;
+use becket::config::source::Source;
+use rustls_pki_types::UnixTime;
+
+use crate::common::{Folder, NOW, site};
+
+fn run(folder: &Folder, text: &str) -> Findings {
+    folder.write("becket.toml", text);
+    let flags = Flags {
+        config: Some("becket.toml".into()),
+        ..Flags::default()
+    };
+    let source = Source::at(flags, folder.path().to_owned());
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
+    check(&source, now)
+}
+
+#[test]
+fn a_sound_configuration_is_fine_and_shown() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test", "*.a.test"]);
+    let findings = run(&folder, &site("['a.pem']").replace(":8443", ":0"));
+    let table = findings.to_string();
+    assert_eq!(findings.exit_code(), 0, "{table}");
+    for part in [
+        "listener web\n  bind      127.0.0.1:0\n",
+        "  ECDSA     chain of 1, expires 2025-01-01: *.a.test a.test *\n",
+        "  route     any name -> app, policy web\n",
+        "backend app\n  server    127.0.0.1:8080\n",
+        "becket.toml: fine\n",
+    ] {
+        assert!(table.contains(part), "{part} is not in {table}");
+    }
+    let json = serde_json::to_value(&findings).unwrap();
+    assert_eq!(json["listeners"][0]["certificates"][0]["chain"], 1);
+    let digest = json["policies"][0]["digest"].as_str().unwrap();
+    assert_eq!(digest.len(), 64);
+}
+
+#[test]
+fn an_address_in_use_is_a_warning() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let text = site("['a.pem']").replace("127.0.0.1:8443", &address);
+    let findings = run(&folder, &text);
+    assert_eq!(findings.exit_code(), 1);
+    let warning = findings.warnings[0].to_string();
+    let expected =
+        format!("listener[web].bind = \"{address}\": in use, perhaps by a running becket");
+    assert_eq!(warning, expected);
+}
+
+#[test]
+fn errors_leave_nothing_to_show_but_themselves() {
+    let folder = Folder::new();
+    let findings = run(&folder, &site("['a.pem']"));
+    assert_eq!(findings.exit_code(), 2);
+    let json = serde_json::to_value(&findings).unwrap();
+    assert_eq!(json["errors"][0]["line"], 5);
+    assert!(json.get("listeners").is_none());
+}
