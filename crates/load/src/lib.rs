@@ -1,2 +1,81 @@
-//! To be described.
+//! A TLS load generator that controls resumption, separates the phases and says when it was itself
+//! what was slow.
+//!
+//! The way of a run: [`cli`] reads the command line into a [`plan::Plan`]; [`run`] starts one
+//! [`worker`] per thread, each with its poll and its [`slot`]s; a slot carries one [`link`] after the
+//! other (a connection as a state machine over [`wire`], TLS and [`exchange`]); what happened is
+//! written into [`sample`]s, which [`summary`] turns into a report of `becket-stats`.
+//!
+//! [`serve`] is the other end: the cheapest HTTP responder, for standing behind a terminator.
 #![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod clock;
+pub mod cpu;
+pub mod env;
+pub mod exchange;
+pub mod failure;
+pub mod findings;
+pub mod hello;
+pub mod inquiry;
+pub mod key_share;
+pub mod link;
+pub mod negotiated;
+pub mod plan;
+pub mod progress;
+pub mod request;
+pub mod response;
+pub mod resume;
+pub mod run;
+pub mod sample;
+pub mod schedule;
+pub mod serve;
+pub mod sessions;
+pub mod slot;
+pub mod source;
+pub mod summary;
+pub mod target;
+pub mod tls;
+pub mod wait;
+pub mod wire;
+pub mod worker;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The command line asks for what cannot be done.
+    #[error("{0}")]
+    Plan(String),
+    /// The target cannot be reached at all.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The operating system refuses what the run needs.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: String,
+        /// What it answered.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// Names what was tried when the operating system refused.
+    pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
+        Self::Os {
+            what: what.into(),
+            source,
+        }
+    }
+
+    /// Returns the exit code of the program: 2 for a wrong command line, 3 for an unreachable target,
+    /// 4 for what the operating system refuses.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Plan(_) => 2,
+            Self::Unreachable(_) => 3,
+            Self::Os { .. } => 4,
+        }
+    }
+}

@@ -1,3 +1,78 @@
-//! To be described.
+//! `becket-load`: reads the command line, runs, prints.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use becket_load::cli::Cli;
+use becket_load::{Error, run, serve};
+use becket_stats::report::Report;
+use becket_stats::text;
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    match program() {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("becket-load: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn program() -> Result<u8, Error> {
+    let cli = Cli::parse();
+    let stop = stop_on_signals()?;
+    if let Some(address) = &cli.serve {
+        serve::run(&cli.responder(address)?, &stop)?;
+        return Ok(0);
+    }
+    let plan = cli.plan(std::env::args().collect())?;
+    let report = run::run(plan, &stop)?;
+    print!("{}", text::page(&report));
+    if let Some(path) = &cli.json {
+        store(&report, path)?;
+    }
+    Ok(match report.steps.iter().map(|step| step.completed).sum() {
+        _ if report.interrupted => INTERRUPTED,
+        0u64 => NOTHING_SUCCEEDED,
+        _ => 0,
+    })
+}
+
+/// The first signal asks for the end, the second one ends the program.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let armed = signal_hook::flag::register_conditional_shutdown(
+            signal,
+            INTERRUPTED.into(),
+            Arc::clone(&stop),
+        )
+        .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
+        armed.map_err(|e| Error::os("signals", e))?;
+    }
+    debug_assert!(!stop.load(Ordering::Relaxed));
+    Ok(stop)
+}
+
+/// Writes the report beside its place and moves it there: a full disk leaves no half of one.
+fn store(report: &Report, path: &Path) -> Result<(), Error> {
+    let failed = |e| Error::os(format!("storing {}", path.display()), e);
+    let json = report.to_json().map_err(|e| failed(e.into()))?;
+    let beside = path.with_extension("json.part");
+    let written = std::fs::write(&beside, json).and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|e| {
+        drop(std::fs::remove_file(&beside));
+        failed(e)
+    })
+}
+
+/// As shells count a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+const NOTHING_SUCCEEDED: u8 = 1;

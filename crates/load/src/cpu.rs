@@ -1,0 +1,143 @@
+//! CPU time of the server's processes and of the client's own threads, from `/proc`.
+//!
+//! A server's time is `utime + stime` of the process (all threads, also ended ones), plus what its
+//! reaped children used (`cutime + cstime`), plus the same of every living descendant: workers count,
+//! whether they are threads or processes. The kernel counts in ticks of 10 ms. A client thread's time
+//! is from `schedstat`, in nanoseconds, with the time that it waited for a CPU.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use crate::Error;
+
+/// User and system time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// In user space.
+    pub user: Duration,
+    /// In the kernel.
+    pub system: Duration,
+}
+
+impl Spent {
+    /// Returns both together.
+    pub fn total(self) -> Duration {
+        self.user + self.system
+    }
+
+    /// Returns what was spent since an earlier reading; zero if a process has gone since.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            system: self.system.saturating_sub(earlier.system),
+        }
+    }
+}
+
+/// Reads the time of these processes and all their descendants.
+///
+/// # Errors
+/// [`Error::Plan`] when one of the named processes does not exist.
+pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
+    let mut spent = Spent::default();
+    if pids.is_empty() {
+        return Ok(spent);
+    }
+    let all = processes();
+    let mut family: BTreeSet<u32> = BTreeSet::new();
+    for pid in pids {
+        if !all.iter().any(|process| process.pid == *pid) {
+            return Err(Error::Plan(format!(
+                "--pid {pid}: there is no such process"
+            )));
+        }
+        family.insert(*pid);
+    }
+    loop {
+        let before = family.len();
+        let children = all.iter().filter(|process| family.contains(&process.parent));
+        let children: Vec<u32> = children.map(|process| process.pid).collect();
+        family.extend(children);
+        if family.len() == before {
+            break;
+        }
+    }
+    for process in all.iter().filter(|process| family.contains(&process.pid)) {
+        spent.user += process.spent.user;
+        spent.system += process.spent.system;
+    }
+    Ok(spent)
+}
+
+/// Reads how long the thread `tid` of this process ran and how long it waited for a CPU.
+pub fn of_own_thread(tid: i32) -> Option<(Duration, Duration)> {
+    let text = fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+    let mut numbers = text
+        .split_ascii_whitespace()
+        .map(|n| n.parse().ok().map(Duration::from_nanos));
+    Some((numbers.next()??, numbers.next()??))
+}
+
+struct Process {
+    pid: u32,
+    parent: u32,
+    spent: Spent,
+}
+
+fn processes() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?))
+        .collect()
+}
+
+/// Reads a line of `/proc/PID/stat` (proc(5)); the name in brackets may hold anything.
+fn parse(pid: u32, line: &str) -> Option<Process> {
+    let (_, rest) = line.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // The first field after the name is number 3.
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let ticks =
+        |field: usize| number(field).map(|n| Duration::from_millis(n * 1_000 / TICKS_PER_SECOND));
+    Some(Process {
+        pid,
+        parent: u32::try_from(number(4)?).ok()?,
+        spent: Spent {
+            user: ticks(14)? + ticks(16)?,
+            system: ticks(15)? + ticks(17)?,
+        },
+    })
+}
+
+/// `USER_HZ`, which is 100 on every architecture that Linux' user space sees today.
+const TICKS_PER_SECOND: u64 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_does_not_confuse() {
+        let line = "7 (a) b (c) S 3 7 7 0 -1 4194560 1 2 3 4 150 50 25 25 20 0 1 0 1 1 1";
+        let process = parse(7, line).unwrap();
+        assert_eq!(process.parent, 3);
+        assert_eq!(process.spent.user, Duration::from_millis(1_750));
+        assert_eq!(process.spent.system, Duration::from_millis(750));
+    }
+
+    #[test]
+    fn this_process_is_found_and_a_missing_one_is_an_error() {
+        assert!(of_processes(&[std::process::id()]).is_ok());
+        assert!(
+            of_processes(&[u32::MAX])
+                .unwrap_err()
+                .to_string()
+                .contains("no such process")
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! Looks at the client's own first flight: what does it offer to resume?
+//!
+//! The library does not say by what means a TLS 1.2 session was resumed. The ClientHello that it made
+//! does: a pre-shared key (RFC 8446, 4.2.11), a non-empty SessionTicket extension (RFC 5077, 3.2), or
+//! a session identifier in a hello for TLS 1.2 (RFC 5246, 7.4.1.2).
+
+/// What a ClientHello offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offered {
+    /// Nothing: the handshake will be full.
+    #[default]
+    Nothing,
+    /// A TLS 1.2 session identifier.
+    Id,
+    /// A TLS 1.2 ticket.
+    Ticket,
+    /// A TLS 1.3 pre-shared key.
+    Psk,
+}
+
+impl Offered {
+    /// Reads what a first flight offers; nothing if it is not a ClientHello in one record.
+    pub fn of(flight: &[u8]) -> Self {
+        Self::read(flight).unwrap_or_default()
+    }
+
+    fn read(flight: &[u8]) -> Option<Self> {
+        let mut hello = Reader(flight.get(RECORD_AND_HANDSHAKE_HEADERS..)?);
+        hello.take(2 + 32)?;
+        let session_id = hello.sized(1)?;
+        hello.sized(2)?;
+        hello.sized(1)?;
+        let mut extensions = Reader(hello.sized(2)?);
+        let (mut tls13, mut ticket) = (false, false);
+        while !extensions.0.is_empty() {
+            let kind = extensions.number(2)?;
+            let body = extensions.sized(2)?;
+            match kind {
+                PRE_SHARED_KEY => return Some(Self::Psk),
+                SESSION_TICKET => ticket = !body.is_empty(),
+                KEY_SHARE => tls13 = true,
+                _ => {}
+            }
+        }
+        Some(match (ticket, session_id.is_empty(), tls13) {
+            (true, ..) => Self::Ticket,
+            // A hello for TLS 1.3 has a random identifier for the middleboxes' sake.
+            (false, false, false) => Self::Id,
+            _ => Self::Nothing,
+        })
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn number(&mut self, width: usize) -> Option<usize> {
+        self.take(width)
+            .map(|bytes| bytes.iter().fold(0, |n, byte| n << 8 | usize::from(*byte)))
+    }
+
+    fn sized(&mut self, width: usize) -> Option<&'a [u8]> {
+        let length = self.number(width)?;
+        self.take(length)
+    }
+}
+
+/// Five bytes of record header, four of handshake header.
+const RECORD_AND_HANDSHAKE_HEADERS: usize = 9;
+const SESSION_TICKET: usize = 0x0023;
+const PRE_SHARED_KEY: usize = 0x0029;
+const KEY_SHARE: usize = 0x0033;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(session_id: &[u8], extensions: &[(u8, &[u8])]) -> Vec<u8> {
+        let mut out = vec![0; RECORD_AND_HANDSHAKE_HEADERS + 34];
+        out.push(session_id.len() as u8);
+        out.extend_from_slice(session_id);
+        out.extend_from_slice(&[0, 2, 0x13, 0x01, 1, 0]);
+        let body: Vec<u8> = extensions
+            .iter()
+            .flat_map(|(kind, body)| [&[0, *kind, 0, body.len() as u8], *body].concat())
+            .collect();
+        out.extend_from_slice(&[0, body.len() as u8]);
+        out.extend_from_slice(&body);
+        out
+    }
+
+    #[test]
+    fn each_means_of_resumption_is_told_from_the_others() {
+        assert_eq!(Offered::of(&hello(&[], &[(0x23, &[])])), Offered::Nothing);
+        assert_eq!(
+            Offered::of(&hello(&[7; 32], &[(0x23, &[1, 2])])),
+            Offered::Ticket
+        );
+        assert_eq!(Offered::of(&hello(&[7; 32], &[])), Offered::Id);
+        assert_eq!(
+            Offered::of(&hello(&[7; 32], &[(0x33, &[1])])),
+            Offered::Nothing
+        );
+        assert_eq!(
+            Offered::of(&hello(&[7; 32], &[(0x33, &[1]), (0x29, &[1])])),
+            Offered::Psk
+        );
+    }
+
+    #[test]
+    fn a_cut_hello_offers_nothing() {
+        let whole = hello(&[7; 32], &[(0x23, &[1, 2])]);
+        for length in 0..whole.len() {
+            assert_eq!(Offered::of(&whole[..length]), Offered::Nothing, "{length}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Reads an HTTP/1 request just far enough to answer it: the responder's side.
+//!
+//! Known are `/bytes/N`, `Connection`, `Content-Length` (the body is read and forgotten) and the
+//! version. What follows a request in the same piece is kept for the next one.
+
+/// The state of one request.
+#[derive(Debug)]
+pub struct Inquiry {
+    default_body: u64,
+    partial: Vec<u8>,
+    upload_left: u64,
+    in_body: bool,
+    wanted: u64,
+    close: bool,
+    ended: bool,
+}
+
+/// What is known after a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// More must come.
+    Partial,
+    /// The request is whole.
+    Whole,
+    /// It is not HTTP/1.
+    Malformed,
+}
+
+impl Inquiry {
+    /// Makes one of which nothing has come; a path that names no size gets `default_body` bytes.
+    pub fn new(default_body: u64) -> Self {
+        Self {
+            default_body,
+            partial: Vec::new(),
+            upload_left: 0,
+            in_body: false,
+            wanted: default_body,
+            close: false,
+            ended: false,
+        }
+    }
+
+    /// Begins the next request of the connection.
+    pub fn restart(&mut self) {
+        (self.upload_left, self.in_body, self.close) = (0, false, false);
+        self.wanted = self.default_body;
+    }
+
+    /// Looks whether what was kept is a whole request.
+    pub fn resume(&mut self) -> Step {
+        if self.partial.is_empty() {
+            Step::Partial
+        } else {
+            self.feed(&[])
+        }
+    }
+
+    /// Takes a piece of the stream.
+    pub fn feed(&mut self, bytes: &[u8]) -> Step {
+        if self.in_body {
+            return self.feed_body(bytes);
+        }
+        if self.partial.is_empty() {
+            return match head_end(bytes) {
+                Some(end) => self.head_and_rest(bytes, end),
+                None => self.keep(bytes),
+            };
+        }
+        let mut all = std::mem::take(&mut self.partial);
+        all.extend_from_slice(bytes);
+        match head_end(&all) {
+            Some(end) => self.head_and_rest(&all, end),
+            None => self.keep(&all),
+        }
+    }
+
+    /// Takes the end of the stream.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Returns whether the stream has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Returns the bytes of body that are wanted.
+    pub fn wanted(&self) -> u64 {
+        self.wanted
+    }
+
+    /// Returns whether the connection ends with the response.
+    pub fn closes(&self) -> bool {
+        self.close
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> Step {
+        if bytes.len() > HEAD_LIMIT {
+            return Step::Malformed;
+        }
+        self.partial.extend_from_slice(bytes);
+        Step::Partial
+    }
+
+    fn head_and_rest(&mut self, bytes: &[u8], end: usize) -> Step {
+        let (head, rest) = bytes.split_at_checked(end).unwrap_or((bytes, &[]));
+        if self.read_head(head).is_none() {
+            return Step::Malformed;
+        }
+        self.in_body = true;
+        self.feed_body(rest)
+    }
+
+    fn feed_body(&mut self, bytes: &[u8]) -> Step {
+        let taken = usize::try_from(self.upload_left)
+            .unwrap_or(usize::MAX)
+            .min(bytes.len());
+        self.upload_left -= taken as u64;
+        self.partial
+            .extend_from_slice(bytes.get(taken..).unwrap_or(&[]));
+        if self.upload_left == 0 {
+            Step::Whole
+        } else {
+            Step::Partial
+        }
+    }
+
+    fn read_head(&mut self, head: &[u8]) -> Option<()> {
+        let head = std::str::from_utf8(head).ok()?;
+        let mut lines = head.split("\r\n");
+        let mut words = lines.next()?.split(' ');
+        let (path, version) = (words.nth(1)?, words.next()?);
+        self.close = match version {
+            "HTTP/1.1" => false,
+            "HTTP/1.0" => true,
+            _ => return None,
+        };
+        if let Some(size) = path.strip_prefix("/bytes/") {
+            self.wanted = size.parse().ok()?;
+        }
+        for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+            if name.eq_ignore_ascii_case("connection") {
+                self.close = match value.trim() {
+                    value if value.eq_ignore_ascii_case("close") => true,
+                    value if value.eq_ignore_ascii_case("keep-alive") => false,
+                    _ => self.close,
+                };
+            } else if name.eq_ignore_ascii_case("content-length") {
+                self.upload_left = value.trim().parse().ok()?;
+            }
+        }
+        Some(())
+    }
+}
+
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    bytes
+        .windows(4)
+        .position(|four| four == b"\r\n\r\n")
+        .map(|at| at + 4)
+}
+
+/// More than any terminator sends.
+const HEAD_LIMIT: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_whole_whatever_the_pieces() {
+        let text =
+            b"POST /bytes/77 HTTP/1.1\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+        for size in 1..=text.len() {
+            let mut inquiry = Inquiry::new(1);
+            let steps: Vec<Step> = text.chunks(size).map(|piece| inquiry.feed(piece)).collect();
+            let (last, before) = steps.split_last().unwrap();
+            assert_eq!(*last, Step::Whole);
+            assert!(before.iter().all(|step| *step == Step::Partial), "{size}");
+            assert_eq!((inquiry.wanted(), inquiry.closes()), (77, true));
+        }
+    }
+
+    #[test]
+    fn versions_close_as_they_should_and_pipelined_requests_are_kept() {
+        let mut inquiry = Inquiry::new(9);
+        assert_eq!(
+            inquiry.feed(b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.0\r\n\r\n"),
+            Step::Whole
+        );
+        assert!(!inquiry.closes());
+        inquiry.restart();
+        assert_eq!(inquiry.resume(), Step::Whole);
+        assert!(inquiry.closes());
+        assert_eq!(inquiry.wanted(), 9);
+    }
+
+    #[test]
+    fn what_is_not_http_is_malformed() {
+        for text in [
+            &b"x\r\n\r\n"[..],
+            b"GET / HTTP/2\r\n\r\n",
+            b"GET /bytes/x HTTP/1.1\r\n\r\n",
+            b"\xff\r\n\r\n",
+        ] {
+            assert_eq!(Inquiry::new(0).feed(text), Step::Malformed);
+        }
+        assert_eq!(
+            Inquiry::new(0).feed(&vec![b'a'; HEAD_LIMIT + 1]),
+            Step::Malformed
+        );
+    }
+}

@@ -1,0 +1,256 @@
+//! Key exchange groups whose private key is made once per thread and used for every handshake.
+//!
+//! A client that makes a fresh key for each handshake spends a third of its handshake on it. A load
+//! tool has no secret to keep, so it may re-use one: each thread makes one key per group on first
+//! use. Servers cannot tell, and do the same work. **Never do this where secrecy matters.**
+//!
+//! The groups are X25519, secp256r1, secp384r1 (RFC 8446, 4.2.8.2) and X25519MLKEM768
+//! (draft-ietf-tls-ecdhe-mlkem: ML-KEM first, then X25519).
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::sync::Arc;
+use std::thread::LocalKey;
+
+use aws_lc_rs::agreement::{self, PrivateKey, UnparsedPublicKey};
+use aws_lc_rs::kem::{self, DecapsulationKey};
+use rustls::crypto::{ActiveKeyExchange, SharedSecret, SupportedKxGroup};
+use rustls::ffdhe_groups::FfdheGroup;
+use rustls::{Error, NamedGroup, PeerMisbehaved, ProtocolVersion};
+
+/// X25519 with one key per thread.
+pub static X25519: Cached = Cached {
+    kind: Kind::X25519,
+    share: &X25519_SHARE,
+};
+/// NIST P-256 with one key per thread.
+pub static SECP256R1: Cached = Cached {
+    kind: Kind::P256,
+    share: &P256_SHARE,
+};
+/// NIST P-384 with one key per thread.
+pub static SECP384R1: Cached = Cached {
+    kind: Kind::P384,
+    share: &P384_SHARE,
+};
+/// X25519 and ML-KEM-768 together, with one key of each per thread.
+pub static X25519MLKEM768: Cached = Cached {
+    kind: Kind::X25519MlKem768,
+    share: &HYBRID_SHARE,
+};
+
+/// A group that remembers its key share per thread.
+pub struct Cached {
+    kind: Kind,
+    share: &'static LocalKey<OnceCell<Arc<Share>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    X25519,
+    P256,
+    P384,
+    X25519MlKem768,
+}
+
+impl fmt::Debug for Cached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cached({:?})", self.kind)
+    }
+}
+
+impl SupportedKxGroup for Cached {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        let share = self.share.with(|cell| match cell.get() {
+            Some(share) => Ok(Arc::clone(share)),
+            None => {
+                let made = Arc::new(Share::new(self.kind)?);
+                Ok(Arc::clone(cell.get_or_init(|| made)))
+            }
+        });
+        share.map(|share| Box::new(Exchange(share)) as Box<dyn ActiveKeyExchange>)
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn name(&self) -> NamedGroup {
+        self.kind.name()
+    }
+
+    fn usable_for_version(&self, version: ProtocolVersion) -> bool {
+        self.kind != Kind::X25519MlKem768 || version == ProtocolVersion::TLSv1_3
+    }
+}
+
+impl Kind {
+    fn name(self) -> NamedGroup {
+        match self {
+            Self::X25519 => NamedGroup::X25519,
+            Self::P256 => NamedGroup::secp256r1,
+            Self::P384 => NamedGroup::secp384r1,
+            Self::X25519MlKem768 => NamedGroup::X25519MLKEM768,
+        }
+    }
+
+    fn algorithm(self) -> &'static agreement::Algorithm {
+        match self {
+            Self::X25519 | Self::X25519MlKem768 => &agreement::X25519,
+            Self::P256 => &agreement::ECDH_P256,
+            Self::P384 => &agreement::ECDH_P384,
+        }
+    }
+}
+
+/// The private halves and what goes into the ClientHello.
+struct Share {
+    kind: Kind,
+    classical: PrivateKey,
+    post_quantum: Option<DecapsulationKey<kem::AlgorithmId>>,
+    public: Vec<u8>,
+    /// Where the classical share begins in `public`.
+    classical_from: usize,
+}
+
+impl Share {
+    fn new(kind: Kind) -> Result<Self, Error> {
+        let classical = PrivateKey::generate(kind.algorithm()).map_err(|_| no_key())?;
+        let classical_public = classical.compute_public_key().map_err(|_| no_key())?;
+        let post_quantum = match kind {
+            Kind::X25519MlKem768 => {
+                Some(DecapsulationKey::generate(&kem::ML_KEM_768).map_err(|_| no_key())?)
+            }
+            _ => None,
+        };
+        let mut public = Vec::new();
+        if let Some(key) = &post_quantum {
+            let encapsulation = key.encapsulation_key().map_err(|_| no_key())?;
+            public.extend_from_slice(encapsulation.key_bytes().map_err(|_| no_key())?.as_ref());
+        }
+        let classical_from = public.len();
+        public.extend_from_slice(classical_public.as_ref());
+        Ok(Self {
+            kind,
+            classical,
+            post_quantum,
+            public,
+            classical_from,
+        })
+    }
+
+    fn agree(&self, peer: &[u8]) -> Result<Vec<u8>, Error> {
+        let peer = UnparsedPublicKey::new(self.kind.algorithm(), peer);
+        agreement::agree(&self.classical, peer, bad_share(), |secret| {
+            Ok(secret.to_vec())
+        })
+    }
+
+    fn complete(&self, peer: &[u8]) -> Result<SharedSecret, Error> {
+        let Some(post_quantum) = &self.post_quantum else {
+            return Ok(SharedSecret::from(self.agree(peer)?));
+        };
+        let (ciphertext, classical) = peer
+            .split_at_checked(ML_KEM_768_CIPHERTEXT_LEN)
+            .ok_or_else(bad_share)?;
+        let secret = post_quantum
+            .decapsulate(ciphertext.into())
+            .map_err(|_| bad_share())?;
+        let mut both = secret.as_ref().to_vec();
+        both.extend_from_slice(&self.agree(classical)?);
+        Ok(SharedSecret::from(both))
+    }
+}
+
+/// One handshake's use of the thread's share.
+struct Exchange(Arc<Share>);
+
+impl ActiveKeyExchange for Exchange {
+    fn complete(self: Box<Self>, peer_pub_key: &[u8]) -> Result<SharedSecret, Error> {
+        self.0.complete(peer_pub_key)
+    }
+
+    fn hybrid_component(&self) -> Option<(NamedGroup, &[u8])> {
+        self.0.post_quantum.as_ref()?;
+        let classical = self.0.public.get(self.0.classical_from..)?;
+        Some((NamedGroup::X25519, classical))
+    }
+
+    fn complete_hybrid_component(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
+        self.0.agree(peer).map(SharedSecret::from)
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        &self.0.public
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn group(&self) -> NamedGroup {
+        self.0.kind.name()
+    }
+}
+
+fn no_key() -> Error {
+    Error::FailedToGetRandomBytes
+}
+
+fn bad_share() -> Error {
+    PeerMisbehaved::InvalidKeyShare.into()
+}
+
+thread_local! {
+    static X25519_SHARE: OnceCell<Arc<Share>> = const { OnceCell::new() };
+    static P256_SHARE: OnceCell<Arc<Share>> = const { OnceCell::new() };
+    static P384_SHARE: OnceCell<Arc<Share>> = const { OnceCell::new() };
+    static HYBRID_SHARE: OnceCell<Arc<Share>> = const { OnceCell::new() };
+}
+
+/// FIPS 203, table 3.
+const ML_KEM_768_CIPHERTEXT_LEN: usize = 1088;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::crypto::aws_lc_rs::kx_group;
+
+    #[test]
+    fn every_group_agrees_with_the_librarys_own() {
+        let pairs: [(&Cached, &dyn SupportedKxGroup); 4] = [
+            (&X25519, kx_group::X25519),
+            (&SECP256R1, kx_group::SECP256R1),
+            (&SECP384R1, kx_group::SECP384R1),
+            (&X25519MLKEM768, kx_group::X25519MLKEM768),
+        ];
+        for (ours, theirs) in pairs {
+            assert_eq!(ours.name(), theirs.name());
+            let client = ours.start().unwrap();
+            let server = theirs.start_and_complete(client.pub_key()).unwrap();
+            let secret = client.complete(&server.pub_key).unwrap();
+            assert_eq!(
+                secret.secret_bytes(),
+                server.secret.secret_bytes(),
+                "{ours:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_share_is_made_once_per_thread() {
+        let first = X25519.start().unwrap().pub_key().to_vec();
+        assert_eq!(X25519.start().unwrap().pub_key(), first);
+        let elsewhere = std::thread::spawn(|| X25519.start().unwrap().pub_key().to_vec());
+        assert_ne!(elsewhere.join().unwrap(), first);
+    }
+
+    #[test]
+    fn a_malformed_share_is_an_error_not_a_panic() {
+        for group in [&X25519, &SECP256R1, &X25519MLKEM768] {
+            for length in [0, 1, 31, 1087, 1088, 1119, 2000] {
+                assert!(group.start().unwrap().complete(&vec![1; length]).is_err());
+            }
+        }
+    }
+}

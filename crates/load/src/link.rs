@@ -1,0 +1,614 @@
+//! One connection, from `connect` to the server's FIN: the state machine of the load tool.
+//!
+//! ```text
+//! Connecting ─► Handshaking ─► Exchanging ─► Closing ─► gone
+//!       └────────(plain)──────────▲  │ keep-alive
+//!                                 └─ Parked
+//! ```
+//!
+//! A link is turned by every readiness event: it sends what is due, reads what has come, feeds TLS
+//! and HTTP, and writes down latencies. It never blocks. Whatever ends a transaction other than well
+//! is an `Err(Failure)`, which its slot counts.
+//!
+//! The server closes first where it can: after the last response the link waits for its FIN, so that
+//! TIME_WAIT stays with the server and the client keeps its ports.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::client::{ClientConfig, UnbufferedClientConnection};
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
+use rustls::{HandshakeKind, ProtocolVersion};
+
+use crate::clock;
+use crate::env::Env;
+use crate::exchange::{Early, Exchange, encode, encrypt};
+use crate::failure::Failure;
+use crate::hello::Offered;
+use crate::negotiated;
+use crate::resume::Ask;
+use crate::wire::{Received, Wire};
+
+/// A connection at work.
+pub struct Link {
+    wire: Wire,
+    tls: Option<UnbufferedClientConnection>,
+    phase: Phase,
+    exchange: Exchange,
+    times: Times,
+    requests_left: u64,
+    ask: Ask,
+    offered: Offered,
+    resumed: bool,
+    close_notify: Notify,
+    peer_closed: bool,
+    /// The response is whole, and the slot has not been told yet.
+    ready: bool,
+    /// When the slot gives up on it.
+    pub deadline: Instant,
+}
+
+/// When one transaction was to start and did, and which step it counts for.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// The step of the intended start.
+    pub step: Option<usize>,
+    /// When it was meant to start.
+    pub intended: Instant,
+    /// When it did.
+    pub started: Instant,
+    /// When its current phase began.
+    pub mark: Instant,
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The connection does not stand yet.
+    Connecting,
+    /// TLS has no traffic keys yet.
+    Handshaking,
+    /// A request is out, or going.
+    Exchanging,
+    /// The response has come; another request may follow.
+    Parked,
+    /// All is done; the server is to close.
+    Closing,
+}
+
+/// Our own close_notify: due only when the client ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notify {
+    No,
+    AfterTicket,
+    Due,
+    Sent,
+}
+
+/// What a turn led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Nothing to do until the next event.
+    Waiting,
+    /// There is more to read; turn again without waiting.
+    Again,
+    /// The transaction succeeded; the connection takes another.
+    Answered,
+    /// The connection is over.
+    Free,
+}
+
+/// What a new link is made for.
+pub struct Opening {
+    /// Its socket, connecting.
+    pub wire: Wire,
+    /// The TLS configuration of the slot.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// What the plan asks of the handshake.
+    pub ask: Ask,
+    /// Its first transaction.
+    pub times: Times,
+}
+
+impl Link {
+    /// Makes a link whose first flight is ready to go.
+    ///
+    /// # Errors
+    /// [`Failure::Tls`] when the library cannot make a ClientHello.
+    pub fn open(opening: Opening, env: &mut Env) -> Result<Self, Failure> {
+        let Opening {
+            wire,
+            tls,
+            ask,
+            times,
+        } = opening;
+        let plan = Arc::clone(&env.plan);
+        let tls = match (tls, &plan.tls) {
+            (Some(config), Some(plan)) => Some(
+                UnbufferedClientConnection::new(config, plan.server_name.clone())
+                    .map_err(|e| Failure::from_tls(&e))?,
+            ),
+            _ => None,
+        };
+        let last = plan.keepalive <= 1;
+        let mut link = Self {
+            wire,
+            tls,
+            phase: Phase::Connecting,
+            exchange: Exchange::new(&plan.request, plan.is_raw(), last, times.started),
+            times,
+            requests_left: plan.keepalive,
+            ask,
+            offered: Offered::Nothing,
+            resumed: false,
+            close_notify: Notify::No,
+            peer_closed: false,
+            ready: false,
+            deadline: times.started + plan.time_out,
+        };
+        std::mem::swap(&mut link.wire.outbox, &mut env.spare);
+        link.first_flight(env)?;
+        Ok(link)
+    }
+
+    /// Returns what the first flight offers to resume.
+    pub fn offered(&self) -> Offered {
+        self.offered
+    }
+
+    /// Returns the transaction's times.
+    pub fn times(&self) -> Times {
+        self.times
+    }
+
+    /// Returns where the connection is in its life.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Returns the socket, for registering it.
+    pub fn socket(&mut self) -> &mut mio::net::TcpStream {
+        &mut self.wire.socket
+    }
+
+    /// Starts the next transaction on a parked connection.
+    ///
+    /// # Errors
+    /// What ends the transaction.
+    pub fn ask_again(&mut self, times: Times, env: &mut Env) -> Result<Turn, Failure> {
+        let plan = Arc::clone(&env.plan);
+        self.exchange
+            .restart(&plan.request, self.requests_left <= 1, times.started);
+        self.times = times;
+        self.deadline = times.started + plan.time_out;
+        self.phase = Phase::Exchanging;
+        self.produce(env, times.started)?;
+        self.turn(env, false)
+    }
+
+    /// Does all that can be done without waiting. `hung_up` says that the event told of the peer's FIN.
+    ///
+    /// # Errors
+    /// What ends the transaction.
+    pub fn turn(&mut self, env: &mut Env, hung_up: bool) -> Result<Turn, Failure> {
+        if self.wire.outbox.capacity() == 0 {
+            std::mem::swap(&mut self.wire.outbox, &mut env.spare);
+        }
+        let turn = self.work(env, hung_up);
+        if self.wire.outbox.is_empty() && self.wire.outbox.capacity() > env.spare.capacity() {
+            std::mem::swap(&mut self.wire.outbox, &mut env.spare);
+        }
+        turn
+    }
+
+    fn work(&mut self, env: &mut Env, hung_up: bool) -> Result<Turn, Failure> {
+        let flushed = self.push_out(env)?;
+        if self.phase == Phase::Connecting && !flushed {
+            return Ok(Turn::Waiting);
+        }
+        let mut more = true;
+        for _ in 0..READS_PER_TURN {
+            let received = match self.wire.receive(&mut env.input) {
+                Err(_) if matches!(self.phase, Phase::Parked | Phase::Closing) => Received::End,
+                received => received.map_err(|e| Failure::from_io(&e))?,
+            };
+            more = match received {
+                Received::Nothing => false,
+                Received::End => return self.on_end(env),
+                Received::Bytes {
+                    filled,
+                    fresh,
+                    drained,
+                } => {
+                    env.samples(self.times.step).bytes_in += fresh as u64;
+                    self.take_in(env, filled)?;
+                    self.push_out(env)?;
+                    if drained && hung_up {
+                        return self.on_end(env);
+                    }
+                    !drained
+                }
+            };
+            if !more {
+                break;
+            }
+        }
+        Ok(match more {
+            true => Turn::Again,
+            false if std::mem::take(&mut self.ready) => Turn::Answered,
+            false => Turn::Waiting,
+        })
+    }
+
+    /// Gives up on the connection: its time is over.
+    ///
+    /// # Errors
+    /// [`Failure::TimeOut`], unless the transaction had ended before.
+    pub fn expire(&self, env: &mut Env) -> Result<(), Failure> {
+        match self.phase {
+            Phase::Connecting => Err(Failure::TimeOut("connect")),
+            Phase::Handshaking => Err(Failure::TimeOut("handshake")),
+            Phase::Exchanging if self.exchange.answered.is_none() => {
+                Err(Failure::TimeOut("first byte"))
+            }
+            Phase::Exchanging => Err(Failure::TimeOut("body")),
+            Phase::Parked => Ok(()),
+            Phase::Closing => {
+                env.samples(self.times.step).lingered += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes down the tickets that came, when the connection is over.
+    pub fn count_tickets(&self, env: &mut Env) {
+        if let Some(tls) = &self.tls {
+            let tickets = u64::from(tls.tls13_tickets_received());
+            let samples = env.samples(self.times.step);
+            let counter = if self.resumed {
+                &mut samples.tickets_resumed
+            } else {
+                &mut samples.tickets_full
+            };
+            *counter += tickets;
+        }
+    }
+
+    /// Puts the PROXY header and the ClientHello, or the plain request, in the outbox.
+    fn first_flight(&mut self, env: &mut Env) -> Result<(), Failure> {
+        if let Some(format) = env.plan.proxy_header {
+            let local = self
+                .wire
+                .socket
+                .local_addr()
+                .map_err(|e| Failure::from_io(&e))?;
+            let header = becket_proto::proxy_header::ProxyHeader {
+                endpoints: becket_proto::proxy_header::Endpoints::tcp(local, env.plan.address),
+                tlvs: becket_proto::proxy_header::Tlvs::default(),
+            };
+            header
+                .encode(format, &mut self.wire.outbox)
+                .map_err(|_| Failure::Tls("proxy header"))?;
+        }
+        if self.tls.is_none() {
+            return self.produce(env, self.times.started);
+        }
+        let hello = self.wire.outbox.len();
+        self.drive(env, 0, self.times.started)?;
+        self.offered = Offered::of(self.wire.outbox.get(hello..).unwrap_or(&[]));
+        Ok(())
+    }
+
+    /// Sends until all has gone or the socket is full; makes more of the request as room allows.
+    fn push_out(&mut self, env: &mut Env) -> Result<bool, Failure> {
+        loop {
+            let (sent, all) = match self.wire.flush() {
+                Err(_) if matches!(self.phase, Phase::Parked | Phase::Closing) => return Ok(true),
+                flushed => flushed.map_err(|e| Failure::from_io(&e))?,
+            };
+            env.samples(self.times.step).bytes_out += sent as u64;
+            if self.phase == Phase::Connecting {
+                if !self.stands(sent, all) {
+                    return Ok(false);
+                }
+                self.on_connected(env);
+            }
+            if !all {
+                return Ok(false);
+            }
+            if self.phase != Phase::Exchanging || !self.exchange.wants_write() {
+                return Ok(true);
+            }
+            self.produce(env, clock::now())?;
+            if self.wire.outbox.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Whether the connection stands: something was sent, or there was nothing to send and it has a peer.
+    fn stands(&self, sent: usize, all: bool) -> bool {
+        sent > 0 || (all && self.wire.socket.peer_addr().is_ok())
+    }
+
+    fn on_connected(&mut self, env: &mut Env) {
+        let now = clock::now();
+        env.samples(self.times.step)
+            .connect
+            .record(now - self.times.mark);
+        self.times.mark = now;
+        self.phase = if self.tls.is_some() {
+            Phase::Handshaking
+        } else {
+            Phase::Exchanging
+        };
+        if self.tls.is_none() {
+            self.exchange.asked = now;
+            if env.plan.is_raw() && !self.exchange.wants_write() && self.wire.finish().is_err() {
+                self.peer_closed = true;
+            }
+        }
+    }
+
+    fn produce(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
+        if self.tls.is_some() {
+            let kept = self.wire.restore(&mut env.input);
+            return self.drive(env, kept, now);
+        }
+        let plan = Arc::clone(&env.plan);
+        self.exchange
+            .produce_plain(&plan.request, &mut self.wire.outbox, now);
+        Ok(())
+    }
+
+    fn take_in(&mut self, env: &mut Env, filled: usize) -> Result<(), Failure> {
+        let now = clock::now();
+        if self.tls.is_some() {
+            self.drive(env, filled, now)?;
+        } else {
+            let bytes = env.input.get(..filled).unwrap_or(&[]);
+            self.exchange.feed(bytes, now)?;
+        }
+        if self.phase == Phase::Exchanging && self.exchange.response.is_whole() {
+            self.on_whole(env, now)?;
+        }
+        Ok(())
+    }
+
+    /// Feeds TLS with `filled` bytes of the scratch buffer and collects what it wants to send.
+    fn drive(&mut self, env: &mut Env, filled: usize, now: Instant) -> Result<(), Failure> {
+        let (used, result) = self.records(env, filled, now);
+        self.wire.keep(env.input.get(used..filled).unwrap_or(&[]));
+        result?;
+        let done = self.tls.as_ref().is_some_and(|tls| !tls.is_handshaking());
+        if self.phase == Phase::Handshaking && done {
+            self.on_handshake(env, now)?;
+        }
+        if self.close_notify == Notify::AfterTicket && self.tickets() > 0 {
+            self.close_notify = Notify::Due;
+        }
+        if self.close_notify == Notify::Due {
+            let kept = self.wire.restore(&mut env.input);
+            let (used, result) = self.records(env, kept, now);
+            self.wire.keep(env.input.get(used..kept).unwrap_or(&[]));
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Lets TLS work through the records; returns how many bytes it has used up.
+    fn records(
+        &mut self,
+        env: &mut Env,
+        filled: usize,
+        now: Instant,
+    ) -> (usize, Result<(), Failure>) {
+        let Self {
+            wire,
+            tls,
+            exchange,
+            phase,
+            close_notify,
+            peer_closed,
+            ..
+        } = self;
+        let Some(tls) = tls else {
+            return (filled, Ok(()));
+        };
+        let plan = &env.plan;
+        let mut used = 0;
+        loop {
+            let records = env.input.get_mut(used..filled).unwrap_or(&mut []);
+            let UnbufferedStatus { discard, state, .. } = tls.process_tls_records(records);
+            let step = match state {
+                Err(error) => return (used + discard, Err(Failure::from_tls(&error))),
+                Ok(ConnectionState::EncodeTlsData(mut record)) => {
+                    encode(&mut record, &mut wire.outbox)
+                }
+                Ok(ConnectionState::TransmitTlsData(mut flight)) => {
+                    if let Some(mut early) = flight
+                        .may_encrypt_early_data()
+                        .filter(|_| exchange.early() == Early::None && !plan.handshake_only)
+                    {
+                        exchange.produce_early(&plan.request, &mut wire.outbox, |data, out| early.encrypt(data, out).ok());
+                    }
+                    flight.done();
+                    Ok(())
+                }
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    let mut fed = Ok(());
+                    while let Some(record) = traffic.next_record() {
+                        fed = fed.and(match record {
+                            Ok(record) => exchange.feed(record.payload, now),
+                            Err(error) => Err(Failure::from_tls(&error)),
+                        });
+                    }
+                    fed
+                }
+                Ok(ConnectionState::PeerClosed) => {
+                    *peer_closed = true;
+                    Ok(())
+                }
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                    exchange.settle_early(&wire.outbox);
+                    let apart =
+                        plan.nagle && *phase == Phase::Handshaking && !wire.outbox.is_empty();
+                    let done = if *close_notify == Notify::Due {
+                        *close_notify = Notify::Sent;
+                        encrypt(&[], &mut wire.outbox, |_, out| {
+                            traffic.queue_close_notify(out)
+                        })
+                    } else if plan.handshake_only || apart || *phase == Phase::Closing {
+                        Ok(())
+                    } else {
+                        exchange.produce_tls(&mut traffic, &plan.request, &mut wire.outbox, now)
+                    };
+                    return (used + discard, done);
+                }
+                Ok(_) => return (used + discard, Ok(())),
+            };
+            used += discard;
+            if step.is_err() {
+                return (used, step);
+            }
+        }
+    }
+
+    fn on_handshake(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        let took = now - self.times.mark;
+        let tls12 = tls.protocol_version() == Some(ProtocolVersion::TLSv1_2);
+        let kind = tls.handshake_kind();
+        self.resumed = kind == Some(HandshakeKind::Resumed);
+        if env.negotiated.is_none()
+            || (!self.resumed && env.negotiated.as_ref().is_some_and(|n| n.group.is_none()))
+        {
+            env.negotiated = Some(negotiated::of(tls, env.tls.as_ref(), self.resumed));
+        }
+        let refuses_http = tls
+            .alpn_protocol()
+            .is_some_and(|alpn| !alpn.starts_with(b"http/1."));
+        let samples = env.samples(self.times.step);
+        let counts = &mut samples.handshakes;
+        match self.ask {
+            Ask::Full => counts.asked_full += 1,
+            Ask::Resumed => counts.asked_resumed += 1,
+        }
+        match (self.resumed, tls12, self.offered) {
+            (false, ..) => counts.full += 1,
+            (true, false, _) => counts.resumed_by_psk += 1,
+            (true, true, Offered::Ticket) => counts.resumed_by_ticket += 1,
+            (true, true, _) => counts.resumed_by_id += 1,
+        }
+        counts.full_with_retry += u64::from(kind == Some(HandshakeKind::FullWithHelloRetryRequest));
+        counts.declined += u64::from(!self.resumed && self.offered != Offered::Nothing);
+        counts.nothing_to_offer += u64::from(
+            self.ask == Ask::Resumed && self.offered == Offered::Nothing && !self.resumed,
+        );
+        counts.early_data_accepted += u64::from(self.exchange.early() == Early::Accepted);
+        counts.early_data_rejected += u64::from(self.exchange.early() == Early::Rejected);
+        if self.resumed {
+            samples.handshake_resumed.record(took)
+        } else {
+            samples.handshake_full.record(took)
+        }
+        self.times.mark = now;
+        self.phase = Phase::Exchanging;
+        if env.plan.handshake_only {
+            self.end_after_handshake(env, now, tls12);
+        } else if refuses_http {
+            return Err(Failure::Alpn);
+        }
+        Ok(())
+    }
+
+    fn end_after_handshake(&mut self, env: &mut Env, now: Instant, tls12: bool) {
+        self.succeed(env, now);
+        self.phase = Phase::Closing;
+        self.deadline = now + LINGER;
+        let waits = env.plan.resumes() && !tls12 && self.tickets() == 0;
+        self.close_notify = if waits {
+            Notify::AfterTicket
+        } else {
+            Notify::Due
+        };
+    }
+
+    fn tickets(&self) -> u32 {
+        self.tls
+            .as_ref()
+            .map_or(0, |tls| tls.tls13_tickets_received())
+    }
+
+    fn on_whole(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
+        let response = &self.exchange.response;
+        let (status, body) = (response.status(), response.body());
+        if !env.plan.any_status && !(200..300).contains(&status) {
+            return Err(Failure::Status(status));
+        }
+        if env
+            .plan
+            .expect_body
+            .is_some_and(|expected| expected != body)
+        {
+            return Err(Failure::WrongBody);
+        }
+        if let Some(first) = self.exchange.answered {
+            let took = first.saturating_duration_since(self.exchange.asked);
+            env.samples(self.times.step).first_byte.record(took);
+        }
+        self.succeed(env, now);
+        self.requests_left = self.requests_left.saturating_sub(1);
+        if self.requests_left > 0 && self.exchange.response.keep_alive() {
+            self.phase = Phase::Parked;
+            self.ready = true;
+            self.deadline = now + FOREVER;
+        } else {
+            self.phase = Phase::Closing;
+            self.deadline = now + LINGER;
+        }
+        Ok(())
+    }
+
+    fn succeed(&self, env: &mut Env, now: Instant) {
+        env.live.complete();
+        let ended_in = env.timeline.step_of(now);
+        env.samples(ended_in).completed += 1;
+        let Times {
+            step,
+            intended,
+            started,
+            ..
+        } = self.times;
+        let whole = now.saturating_duration_since(started);
+        let corrected = now.saturating_duration_since(intended);
+        env.samples(step).succeed(whole, corrected);
+    }
+
+    /// The peer has closed.
+    fn on_end(&mut self, env: &mut Env) -> Result<Turn, Failure> {
+        match self.phase {
+            Phase::Connecting | Phase::Handshaking => return Err(Failure::ClosedEarly),
+            Phase::Exchanging => {
+                // Without close_notify the end may be an attacker's (RFC 8446, 6.1).
+                let cut =
+                    self.tls.is_some() && !self.peer_closed && self.exchange.answered.is_some();
+                if cut && !self.exchange.response.is_whole() {
+                    return Err(Failure::ShortBody);
+                }
+                self.exchange.response.end()?;
+                self.on_whole(env, clock::now())?;
+            }
+            Phase::Parked => env.samples(self.times.step).closed_while_idle += 1,
+            Phase::Closing => {}
+        }
+        Ok(Turn::Free)
+    }
+}
+
+/// Bounds what one bulk download takes of a loop turn: 16 reads of up to 128 KiB.
+const READS_PER_TURN: usize = 16;
+/// How long the server may take to close what it was asked to close.
+const LINGER: Duration = Duration::from_secs(1);
+/// A parked connection has no deadline.
+const FOREVER: Duration = Duration::from_secs(86_400 * 365);

@@ -1,0 +1,96 @@
+//! The client's own addresses: `127.0.0.2-127.0.0.50`.
+//!
+//! One pair of addresses has some 28 000 local ports, and each rests for a minute after the client
+//! closed first. Many sources lift that bound.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
+
+/// A range of IPv4 addresses, or one address of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sources {
+    first: IpAddr,
+    count: u32,
+}
+
+impl Sources {
+    /// Returns address number `index`, counting round and round.
+    pub fn pick(&self, index: usize) -> IpAddr {
+        match self.first {
+            IpAddr::V4(first) => {
+                let step = (index % self.count as usize) as u32;
+                IpAddr::V4(Ipv4Addr::from_bits(first.to_bits().wrapping_add(step)))
+            }
+            first => first,
+        }
+    }
+
+    /// Returns how many addresses there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+}
+
+impl FromStr for Sources {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("`{text}` is not a source (accepted: 127.0.0.2, 127.0.0.2-127.0.0.50, ::1)");
+        let Some((first, last)) = text.split_once('-') else {
+            let first = text.parse().map_err(|_| wrong())?;
+            return Ok(Self { first, count: 1 });
+        };
+        let first: Ipv4Addr = first.parse().map_err(|_| wrong())?;
+        let last: Ipv4Addr = last.parse().map_err(|_| wrong())?;
+        let span = last
+            .to_bits()
+            .checked_sub(first.to_bits())
+            .filter(|span| *span < MOST);
+        let count = span.ok_or_else(wrong)? + 1;
+        Ok(Self {
+            first: IpAddr::V4(first),
+            count,
+        })
+    }
+}
+
+/// A /16 of sources is more than any run can use.
+const MOST: u32 = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_walked_round_and_round() {
+        let sources: Sources = "127.0.0.254-127.0.1.1".parse().unwrap();
+        assert_eq!(sources.count(), 4);
+        let picked: Vec<String> = (0..5).map(|i| sources.pick(i).to_string()).collect();
+        assert_eq!(
+            picked,
+            [
+                "127.0.0.254",
+                "127.0.0.255",
+                "127.0.1.0",
+                "127.0.1.1",
+                "127.0.0.254"
+            ]
+        );
+        assert_eq!("::1".parse::<Sources>().unwrap().pick(9).to_string(), "::1");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            "",
+            "x",
+            "127.0.0.9-127.0.0.2",
+            "127.0.0.1-",
+            "::1-::2",
+            "0.0.0.0-255.255.255.255",
+        ] {
+            assert!(text.parse::<Sources>().is_err(), "{text}");
+        }
+    }
+}

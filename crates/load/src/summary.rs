@@ -1,0 +1,216 @@
+//! From samples to the report.
+
+use std::time::Duration;
+
+use becket_stats::report::{
+    Conditions, Generator, Latencies, Negotiated, Report, SCHEMA_VERSION, ServerCpu, Step,
+};
+use becket_stats::units::{show_count, show_rate, show_us};
+
+use crate::cpu::Spent;
+use crate::findings;
+use crate::plan::{Load, Plan};
+use crate::sample::Samples;
+
+/// What was measured around the samples of one step.
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// Wall time.
+    pub seconds: f64,
+    /// CPU time of all client threads.
+    pub client: Duration,
+    /// Share of the wall time in which the busiest thread ran or waited for a CPU.
+    pub busiest: f64,
+    /// CPU time of the server, when it was named.
+    pub server: Option<Spent>,
+}
+
+/// Makes the report of one step.
+pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> Step {
+    let seconds = around.seconds.max(1e-9);
+    let asked = match &plan.load {
+        Load::Open { stretches, .. } => stretches.get(index).map(|stretch| stretch.rate),
+        _ => None,
+    };
+    let each = |time: Duration| {
+        (samples.completed > 0).then(|| time.as_secs_f64() * 1e6 / samples.completed as f64)
+    };
+    let failed = samples.failed();
+    let mut generator = Generator {
+        cpu_s: around.client.as_secs_f64(),
+        cpu_us_per_transaction: each(around.client),
+        busiest_thread: around.busiest,
+        late_start_p99_us: asked.map(|_| samples.late.summary().p99_us),
+        bound: false,
+    };
+    generator.bound = is_bound(&generator);
+    Step {
+        rate_asked_per_s: asked,
+        seconds: around.seconds,
+        attempted: samples.attempted,
+        succeeded: samples.succeeded,
+        failed,
+        unfinished: samples.attempted.saturating_sub(samples.succeeded + failed),
+        rate_attempted_per_s: samples.attempted as f64 / seconds,
+        rate_succeeded_per_s: samples.completed as f64 / seconds,
+        completed: samples.completed,
+        connections: samples.connections,
+        closed_while_idle: samples.closed_while_idle,
+        bytes_in: samples.bytes_in,
+        bytes_out: samples.bytes_out,
+        handshakes: samples.handshakes.clone(),
+        failures: samples
+            .failures
+            .iter()
+            .map(|(kind, count)| (kind.to_string(), *count))
+            .collect(),
+        latency: latencies(samples, asked.is_some()),
+        generator,
+        server: around.server.map(|spent| ServerCpu {
+            pids: plan.pids.clone(),
+            cpu_s: spent.total().as_secs_f64(),
+            user_s: spent.user.as_secs_f64(),
+            cpus_used: spent.total().as_secs_f64() / seconds,
+            cpu_us_per_transaction: each(spent.total()),
+        }),
+        findings: findings::of(samples),
+    }
+}
+
+/// Makes the whole report.
+pub fn report(
+    plan: &Plan,
+    steps: Vec<Step>,
+    negotiated: Option<Negotiated>,
+    conditions: Conditions,
+) -> Report {
+    Report {
+        schema: SCHEMA_VERSION,
+        tool: concat!("becket-load ", env!("CARGO_PKG_VERSION")).to_owned(),
+        target: plan.target.to_string(),
+        plan: plan.describe(),
+        conditions,
+        negotiated,
+        verdict: verdict(&steps),
+        steps,
+        interrupted: false,
+    }
+}
+
+fn latencies(samples: &Samples, open: bool) -> Latencies {
+    Latencies {
+        connect: samples.connect.summary(),
+        handshake_full: samples.handshake_full.summary(),
+        handshake_resumed: samples.handshake_resumed.summary(),
+        first_byte: samples.first_byte.summary(),
+        whole: samples.whole.summary(),
+        whole_corrected: open.then(|| samples.corrected.summary()),
+    }
+}
+
+/// Whether the client was what was slow: a thread that never rested, or starts that came late.
+fn is_bound(generator: &Generator) -> bool {
+    let late = generator
+        .late_start_p99_us
+        .is_some_and(|us| us > LATE_START_US);
+    generator.busiest_thread >= BUSY || (late && generator.busiest_thread >= BUSY_AND_LATE)
+}
+
+/// The result in a sentence.
+pub fn verdict(steps: &[Step]) -> String {
+    let best = steps
+        .iter()
+        .max_by(|a, b| a.rate_succeeded_per_s.total_cmp(&b.rate_succeeded_per_s));
+    let Some(best) = best else {
+        return "nothing was measured".to_owned();
+    };
+    if best.completed == 0 {
+        let kinds: Vec<String> = best
+            .failures
+            .iter()
+            .map(|(kind, n)| format!("{kind}: {}", show_count(*n)))
+            .collect();
+        return format!(
+            "no transaction succeeded ({})",
+            if kinds.is_empty() {
+                "none ended in time".to_owned()
+            } else {
+                kinds.join(", ")
+            }
+        );
+    }
+    let rate = show_rate(best.rate_succeeded_per_s);
+    if best.generator.bound {
+        return format!(
+            "generator-bound, at least {rate}: the client was what was slow; give it more threads (-t) or other CPUs (--cpus)"
+        );
+    }
+    let whole = best
+        .latency
+        .whole_corrected
+        .as_ref()
+        .unwrap_or(&best.latency.whole);
+    let failed = match best.failed {
+        0 => "none failed".to_owned(),
+        n => format!("{} of {} failed", show_count(n), show_count(best.attempted)),
+    };
+    format!(
+        "{rate}, half of them within {}, 99 in 100 within {}; {failed}",
+        show_us(whole.p50_us),
+        show_us(whole.p99_us)
+    )
+}
+
+/// A thread that ran or waited for its CPU this much had no time left.
+const BUSY: f64 = 0.95;
+/// With starts that come late, less is proof enough.
+const BUSY_AND_LATE: f64 = 0.80;
+const LATE_START_US: f64 = 10_000.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(busiest: f64) -> Step {
+        let mut step = Step {
+            completed: 100,
+            attempted: 100,
+            rate_succeeded_per_s: 100.0,
+            ..Step::default()
+        };
+        step.generator.busiest_thread = busiest;
+        step.generator.bound = is_bound(&step.generator);
+        step
+    }
+
+    #[test]
+    fn a_busy_client_turns_a_capacity_into_a_lower_bound() {
+        assert!(verdict(&[done(0.99)]).starts_with("generator-bound, at least 100/s"));
+        assert!(verdict(&[done(0.70)]).starts_with("100/s, half of them"));
+    }
+
+    #[test]
+    fn late_starts_of_a_rather_busy_client_are_its_own_fault() {
+        let mut generator = Generator {
+            busiest_thread: 0.85,
+            late_start_p99_us: Some(20_000.0),
+            ..Generator::default()
+        };
+        assert!(is_bound(&generator));
+        generator.busiest_thread = 0.10;
+        assert!(
+            !is_bound(&generator),
+            "then the connections were busy: the server's fault"
+        );
+    }
+
+    #[test]
+    fn failure_of_everything_is_said_with_its_kinds() {
+        let step = Step {
+            failed: 7,
+            failures: [("alert 40".to_owned(), 7)].into(),
+            ..Step::default()
+        };
+        assert_eq!(verdict(&[step]), "no transaction succeeded (alert 40: 7)");
+    }
+}

@@ -1,0 +1,204 @@
+//! What is put under load: `https://`, `http://` or `tcp://` host, port and path.
+//!
+//! The name is resolved once, before the run. A target that is not on this machine is refused
+//! unless the operator says that it is their own: a load tool is a weapon otherwise.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use crate::Error;
+
+/// The protocol spoken to the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// TLS, then HTTP/1.
+    Https,
+    /// HTTP/1 in clear.
+    Http,
+    /// Connect, send what is to be uploaded, half-close, read to the end.
+    Tcp,
+}
+
+/// A parsed target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The protocol.
+    pub scheme: Scheme,
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Path and query, beginning with a slash.
+    pub path: String,
+}
+
+impl Target {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] with what would be accepted.
+    pub fn parse(url: &str) -> Result<Self, Error> {
+        let wrong = |why: &str| {
+            Error::Plan(format!(
+                "`{url}` is not a target: {why} (accepted: https://HOST[:PORT]/PATH, http://..., tcp://HOST:PORT)"
+            ))
+        };
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| wrong("it has no scheme"))?;
+        let scheme = match scheme {
+            "https" => Scheme::Https,
+            "http" => Scheme::Http,
+            "tcp" => Scheme::Tcp,
+            _ => return Err(wrong("its scheme is unknown")),
+        };
+        let (authority, path) = match rest.find(['/', '?']) {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        let path = if path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("/{path}")
+        };
+        if path.chars().any(|c| c.is_whitespace() || c.is_control()) {
+            return Err(wrong("its path has a space or control character"));
+        }
+        let (host, port) =
+            split_port(authority).ok_or_else(|| wrong("its port is not a number"))?;
+        let default = match scheme {
+            Scheme::Https => Some(443),
+            Scheme::Http => Some(80),
+            Scheme::Tcp => None,
+        };
+        let port = port.or(default).ok_or_else(|| wrong("it has no port"))?;
+        let odd = |c: char| c.is_whitespace() || c.is_control() || c == '@';
+        if host.is_empty() || host.contains(odd) {
+            return Err(wrong("its host is empty or malformed"));
+        }
+        Ok(Self {
+            scheme,
+            host: host.to_owned(),
+            port,
+            path,
+        })
+    }
+
+    /// Resolves the host, and refuses one that is elsewhere unless `owned`.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] when the name does not resolve or the address is not a loopback one.
+    pub fn resolve(&self, owned: bool) -> Result<SocketAddr, Error> {
+        let mut addresses = (self.host.as_str(), self.port)
+            .to_socket_addrs()
+            .map_err(|e| Error::Unreachable(format!("`{}` does not resolve: {e}", self.host)))?;
+        let address = addresses
+            .next()
+            .ok_or_else(|| Error::Unreachable(format!("`{}` resolves to no address", self.host)))?;
+        if !address.ip().to_canonical().is_loopback() && !owned {
+            return Err(Error::Plan(format!(
+                "{} is not on this machine; load may only be put on what is yours: say --i-own-this-target if it is",
+                address.ip()
+            )));
+        }
+        Ok(address)
+    }
+
+    /// Returns host and port as an HTTP `Host` header has them.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
+        };
+        match (self.scheme, self.port) {
+            (Scheme::Https, 443) | (Scheme::Http, 80) => host,
+            (_, port) => format!("{host}:{port}"),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.scheme {
+            Scheme::Https => write!(f, "https://{}{}", self.authority(), self.path),
+            Scheme::Http => write!(f, "http://{}{}", self.authority(), self.path),
+            Scheme::Tcp => write!(f, "tcp://{}", self.authority()),
+        }
+    }
+}
+
+fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
+    if let Some(rest) = authority.strip_prefix('[') {
+        let (host, tail) = rest.split_once(']')?;
+        return match tail.strip_prefix(':') {
+            Some(port) => Some((host, Some(port.parse().ok()?))),
+            None => tail.is_empty().then_some((host, None)),
+        };
+    }
+    match authority.split_once(':') {
+        Some((host, port)) => Some((host, Some(port.parse().ok()?))),
+        None => Some((authority, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read_and_shown_alike() {
+        for url in [
+            "https://127.0.0.1:8443/",
+            "http://[::1]:80/a?b=c",
+            "tcp://localhost:9000",
+        ] {
+            let shown = Target::parse(url).unwrap().to_string();
+            assert_eq!(shown, url.replace(":80/", "/"));
+        }
+        assert_eq!(Target::parse("https://localhost").unwrap().port, 443);
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_reason() {
+        for url in [
+            "",
+            "localhost:80",
+            "ftp://x/",
+            "https://:443/",
+            "https://a:b/",
+            "tcp://a",
+            "https://a b/",
+            "http://[::1/",
+            "http://a/b c",
+        ] {
+            let error = Target::parse(url).unwrap_err().to_string();
+            assert!(error.contains("accepted"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_target_elsewhere_is_refused_unless_it_is_ones_own() {
+        let target = Target::parse("https://192.0.2.1/").unwrap();
+        assert!(
+            target
+                .resolve(false)
+                .unwrap_err()
+                .to_string()
+                .contains("--i-own-this-target")
+        );
+        assert!(target.resolve(true).is_ok());
+        assert!(
+            Target::parse("https://127.1.2.3/")
+                .unwrap()
+                .resolve(false)
+                .is_ok()
+        );
+        assert!(
+            Target::parse("https://[::ffff:127.0.0.1]/")
+                .unwrap()
+                .resolve(false)
+                .is_ok()
+        );
+    }
+}

@@ -1,0 +1,368 @@
+//! One client thread: starts what is due, turns what is ready, gives up on what is late.
+//!
+//! The order of a loop turn: starts (so that an open loop is on time), events, time-outs, waiting.
+//! Nothing is shared with other threads but the plan, the count of transactions to do (only with
+//! `-n`) and the stop flag.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use becket_stats::report::Negotiated;
+use mio::{Events, Poll};
+
+use crate::Error;
+use crate::clock;
+use crate::env::{Env, Live, Timeline};
+use crate::failure::Failure;
+use crate::plan::{Load, Plan};
+use crate::sample::Samples;
+use crate::schedule::{Schedule, Stretch};
+use crate::slot::{Outcome, Slot};
+use crate::tls::Tls;
+use crate::wait;
+
+/// What a thread is given.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Its number.
+    pub thread: usize,
+    /// The plan of the run.
+    pub plan: Arc<Plan>,
+    /// When the run begins (with the warm-up), and its steps.
+    pub begin: Instant,
+    /// When the steps begin and end.
+    pub timeline: Timeline,
+    /// Transactions still to be started, with `-n`.
+    pub budget: Arc<AtomicU64>,
+    /// Set when the run is to end now.
+    pub stop: Arc<AtomicBool>,
+    /// Its counters for the line a second.
+    pub live: Arc<Live>,
+}
+
+/// What a thread gives back.
+#[derive(Debug)]
+pub struct Harvest {
+    /// Samples by step; what lies outside of all steps is left out.
+    pub samples: Vec<Samples>,
+    /// What the last full handshake agreed on.
+    pub negotiated: Option<Negotiated>,
+    /// When the last transaction ended.
+    pub ended: Instant,
+}
+
+/// A client thread at work.
+pub struct Worker {
+    task: Task,
+    env: Env,
+    poll: Poll,
+    events: Events,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Slots that failed, and when they may try again (closed loop).
+    resting: VecDeque<(Instant, usize)>,
+    /// Slots with more to read.
+    again: Vec<usize>,
+    schedule: Option<Schedule>,
+    next_sweep: Instant,
+}
+
+impl Worker {
+    /// Makes the thread's poll, TLS client and slots.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when there is no descriptor for the poll, [`Error::Plan`] from [`Tls::new`].
+    pub fn new(task: Task) -> Result<Self, Error> {
+        let plan = Arc::clone(&task.plan);
+        let poll = Poll::new().map_err(|e| Error::os("epoll", e))?;
+        let registry = poll
+            .registry()
+            .try_clone()
+            .map_err(|e| Error::os("epoll", e))?;
+        let steps = task.timeline.ends().len().max(1);
+        let env = Env {
+            tls: plan.tls.as_ref().map(Tls::new).transpose()?,
+            registry,
+            timeline: task.timeline.clone(),
+            samples: vec![Samples::default(); steps + 1],
+            live: Arc::clone(&task.live),
+            input: vec![0; INPUT_BYTES],
+            spare: Vec::with_capacity(SPARE_BYTES),
+            opened: task.thread,
+            negotiated: None,
+            plan,
+        };
+        let slots = share(env.plan.connections, task.thread, env.plan.threads);
+        let slots: Vec<Slot> = (0..slots)
+            .map(|index| Slot::new(index, index * env.plan.threads + task.thread, &env))
+            .collect();
+        Ok(Self {
+            free: (0..slots.len()).rev().collect(),
+            events: Events::with_capacity(EVENTS),
+            schedule: schedule(&task),
+            next_sweep: task.begin,
+            slots,
+            resting: VecDeque::new(),
+            again: Vec::new(),
+            task,
+            env,
+            poll,
+        })
+    }
+
+    /// Works until the run is over and what is on its way has ended.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when waiting fails.
+    pub fn run(mut self) -> Result<Harvest, Error> {
+        let mut now = clock::now();
+        while !self.is_over(now) {
+            self.start_due(now);
+            self.turn_again();
+            self.wait().map_err(|e| Error::os("epoll_wait", e))?;
+            now = clock::now();
+            self.turn_ready();
+            self.sweep(now);
+        }
+        self.drain()?;
+        self.refuse_rest();
+        let ended = clock::now();
+        for slot in &mut self.slots {
+            slot.close(&mut self.env);
+        }
+        self.env.samples.pop();
+        Ok(Harvest {
+            samples: self.env.samples,
+            negotiated: self.env.negotiated,
+            ended,
+        })
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        let stopped = self.task.stop.load(Ordering::Relaxed);
+        let past = self.env.timeline.end().is_some_and(|end| now >= end);
+        let counted = matches!(self.env.plan.load, Load::ClosedCount(_));
+        stopped || past || (counted && self.task.budget.load(Ordering::Relaxed) == 0)
+    }
+
+    fn start_due(&mut self, now: Instant) {
+        while let Some((at, slot)) = self.resting.front().copied().filter(|(at, _)| *at <= now) {
+            debug_assert!(at <= now);
+            self.resting.pop_front();
+            self.free.push(slot);
+        }
+        match self.schedule {
+            Some(_) => self.start_scheduled(now),
+            None => self.start_free(now),
+        }
+        self.task.live.set_busy(self.slots.len() - self.free.len());
+    }
+
+    /// Closed loop: whoever is free starts, a bounded number at a time.
+    fn start_free(&mut self, now: Instant) {
+        if now < self.task.begin {
+            return;
+        }
+        for _ in 0..STARTS_PER_TURN {
+            let Some(slot) = self.free.pop() else { return };
+            if !self.take_budget() {
+                self.free.push(slot);
+                return;
+            }
+            let intended = clock::now();
+            self.start(slot, intended);
+        }
+    }
+
+    /// Open loop: what is due starts, as far as slots are free.
+    fn start_scheduled(&mut self, now: Instant) {
+        for _ in 0..STARTS_PER_TURN {
+            let Some(intended) = self.next_start().filter(|intended| *intended <= now) else {
+                return;
+            };
+            let Some(slot) = self.free.pop() else { return };
+            if let Some(schedule) = &mut self.schedule {
+                schedule.advance();
+            }
+            self.start(slot, intended);
+        }
+    }
+
+    fn next_start(&self) -> Option<Instant> {
+        let offset = self.schedule.as_ref()?.peek()?;
+        Some(self.task.begin + offset)
+    }
+
+    fn take_budget(&self) -> bool {
+        if !matches!(self.env.plan.load, Load::ClosedCount(_)) {
+            return true;
+        }
+        let take = |left: u64| left.checked_sub(1);
+        self.task
+            .budget
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok()
+    }
+
+    fn start(&mut self, slot: usize, intended: Instant) {
+        let outcome = self.slots[slot].start(intended, &mut self.env);
+        self.settle(slot, outcome);
+    }
+
+    fn settle(&mut self, slot: usize, outcome: Outcome) {
+        match outcome {
+            Outcome::Waiting => {}
+            Outcome::Again => self.again.push(slot),
+            Outcome::Ready => self.free.push(slot),
+            Outcome::Failed if self.schedule.is_some() => self.free.push(slot),
+            // A closed loop would otherwise spin on a server that refuses.
+            Outcome::Failed => self.resting.push_back((clock::now() + REST, slot)),
+        }
+    }
+
+    fn turn_again(&mut self) {
+        for slot in std::mem::take(&mut self.again) {
+            let outcome = self.slots[slot].turn(&mut self.env, false);
+            self.settle(slot, outcome);
+        }
+    }
+
+    fn turn_ready(&mut self) {
+        let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
+        for event in &events {
+            let slot = event.token().0;
+            let outcome = self.slots[slot].turn(&mut self.env, event.is_read_closed());
+            self.settle(slot, outcome);
+        }
+        self.events = events;
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        if now < self.next_sweep {
+            return;
+        }
+        self.next_sweep = now + SWEEP;
+        for slot in 0..self.slots.len() {
+            let outcome = self.slots[slot].expire(now, &mut self.env);
+            self.settle(slot, outcome);
+        }
+    }
+
+    /// Waits for events, at most until something is due.
+    fn wait(&mut self) -> io::Result<()> {
+        let now = clock::now();
+        let mut due = self.next_sweep.max(now);
+        if !self.again.is_empty() {
+            due = now;
+        }
+        if let Some((at, _)) = self.resting.front() {
+            due = due.min(*at);
+        }
+        if !self.free.is_empty() {
+            let begin = self.task.begin;
+            let start = if self.schedule.is_some() {
+                self.next_start()
+            } else {
+                Some(begin)
+            };
+            let none_left = matches!(self.env.plan.load, Load::ClosedCount(_))
+                && self.task.budget.load(Ordering::Relaxed) == 0;
+            due = start
+                .filter(|_| !none_left)
+                .map_or(due, |start| due.min(start));
+        }
+        if let Some(end) = self.env.timeline.end() {
+            due = due.min(end);
+        }
+        wait::events(
+            &mut self.poll,
+            &mut self.events,
+            due.saturating_duration_since(now),
+        )
+    }
+
+    /// Lets what is on its way end, for as long as a transaction may take.
+    fn drain(&mut self) -> Result<(), Error> {
+        let give_up = clock::now() + self.env.plan.time_out.min(DRAIN_LIMIT);
+        while self.slots.iter().any(Slot::is_busy) && clock::now() < give_up {
+            self.turn_again();
+            let wait = if self.again.is_empty() {
+                Duration::from_millis(10)
+            } else {
+                Duration::ZERO
+            };
+            wait::events(&mut self.poll, &mut self.events, wait)
+                .map_err(|e| Error::os("epoll_wait", e))?;
+            self.turn_ready();
+            self.sweep(clock::now());
+        }
+        Ok(())
+    }
+
+    /// Counts what was due within the run but found no free slot.
+    fn refuse_rest(&mut self) {
+        let now = clock::now();
+        while let Some(intended) = self.next_start().filter(|intended| *intended <= now) {
+            if let Some(schedule) = &mut self.schedule {
+                schedule.advance();
+            }
+            let step = self.env.timeline.step_of(intended);
+            if self.task.stop.load(Ordering::Relaxed) {
+                continue;
+            }
+            let samples = self.env.samples(step);
+            samples.attempted += 1;
+            samples.fail(Failure::NotStarted);
+        }
+    }
+}
+
+/// Returns how many of `total` fall to `thread` of `threads`.
+fn share(total: usize, thread: usize, threads: usize) -> usize {
+    total / threads + usize::from(thread < total % threads)
+}
+
+/// The thread's schedule in an open loop; the warm-up goes at the rate of the first step.
+fn schedule(task: &Task) -> Option<Schedule> {
+    let Load::Open {
+        stretches,
+        arrivals,
+        seed,
+    } = &task.plan.load
+    else {
+        return None;
+    };
+    let first = stretches.first()?;
+    let mut all = Vec::with_capacity(stretches.len() + 1);
+    if !task.plan.warm_up.is_zero() {
+        all.push(Stretch {
+            rate: first.rate,
+            length: task.plan.warm_up,
+        });
+    }
+    all.extend_from_slice(stretches);
+    Some(Schedule::new(
+        all,
+        *arrivals,
+        task.thread,
+        task.plan.threads,
+        *seed,
+    ))
+}
+
+/// Two records and what a socket's buffer holds at once.
+const INPUT_BYTES: usize = 128 * 1024;
+/// A flight with a large ticket and an upload's worth of records.
+const SPARE_BYTES: usize = 96 * 1024;
+const EVENTS: usize = 1024;
+/// So that a thousand connections do not overrun the server's listen queue at once.
+const STARTS_PER_TURN: usize = 64;
+/// A failed slot of a closed loop rests: a server that refuses must not make the client spin.
+const REST: Duration = Duration::from_millis(10);
+/// Time-outs are this precise.
+const SWEEP: Duration = Duration::from_millis(50);
+/// The longest wait for what is on its way at the end.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
