@@ -14,8 +14,8 @@ use anyhow::Context;
 use becket::check::check;
 use becket::cli::{CheckFlags, Cli, Command, DemoFlags};
 use becket::config::flags::Flags;
-use becket::config::prepare::Prepared;
 use becket::config::source::Source;
+use becket::launch::launch;
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
@@ -37,11 +37,11 @@ fn main() -> ExitCode {
 
 fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     let source = Source::new(flags).context("the current folder")?;
-    match source.load(UnixTime::now()) {
-        Ok(prepared) => serve(prepared, source),
-        Err(rejected) => {
-            eprintln!("{rejected}");
-            Ok(ExitCode::from(WRONG_CONFIGURATION))
+    match launch(source) {
+        Ok(server) => Ok(ExitCode::from(server.run()? as u8)),
+        Err(error) => {
+            eprintln!("{error}");
+            Ok(ExitCode::from(NOT_STARTED))
         }
     }
 }
@@ -57,12 +57,8 @@ fn run_check(CheckFlags { flags, json }: CheckFlags) -> anyhow::Result<ExitCode>
     Ok(code)
 }
 
-fn serve(_prepared: Prepared, _source: Source) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("the server is not built yet")
-}
-
 fn demo(_flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     anyhow::bail!("the demo is not built yet")
 }
 
-const WRONG_CONFIGURATION: u8 = 2;
+const NOT_STARTED: u8 = 2;
