@@ -15,6 +15,7 @@ pub mod config;
 pub mod connection;
 pub mod control;
 pub mod crew;
+pub mod demo;
 pub mod door;
 pub mod failure_log;
 pub mod launch;

@@ -1,0 +1,225 @@
+//! What the demo prints: one line a second about what becket is doing.
+//!
+//! [`Reading`] sums the workers' counters at one moment; a line is the difference of two readings. Times
+//! of handshakes are those of the last second alone, from the difference of the histograms. Pure
+//! but for [`display`], which waits and prints.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use becket_stats::units::{show_bytes, show_count, show_us};
+
+use crate::metrics::{BUCKETS, Counter, Counters, HandshakeClass, bucket_limit};
+
+/// Prints a line a second until something comes through `stop`, or its other end is dropped.
+///
+/// # Errors
+/// Standard output is closed.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a thread of its own that only waits and prints"
+)]
+pub fn display(counters: Vec<Arc<Counters>>, stop: Receiver<()>) -> io::Result<()> {
+    let mut out = io::stdout();
+    let (mut before, mut then) = (Reading::of(&counters), Instant::now());
+    for number in 0_u64.. {
+        if stop.recv_timeout(SECOND) != Err(RecvTimeoutError::Timeout) {
+            break;
+        }
+        let (after, now) = (Reading::of(&counters), Instant::now());
+        if number.is_multiple_of(LINES_PER_HEADING) {
+            writeln!(out, "{}", heading())?;
+        }
+        writeln!(out, "{}", line(&before, &after, now - then))?;
+        (before, then) = (after, now);
+    }
+    Ok(())
+}
+
+/// Sums over all workers at one moment.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    accepted: u64,
+    closed: u64,
+    full: u64,
+    resumed: u64,
+    ended: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    times: [u64; BUCKETS],
+}
+
+impl Reading {
+    /// Reads all workers.
+    pub fn of(counters: &[Arc<Counters>]) -> Self {
+        let sum =
+            |counter: fn(&Counters) -> &Counter| counters.iter().map(|c| counter(c).value()).sum();
+        let mut reading = Self {
+            // Ends before beginnings, so that differences do not fall below zero.
+            closed: counters.iter().map(|c| c.closed.total()).sum(),
+            accepted: sum(|c| &c.accepted),
+            ended: sum(|c| &c.handshakes_ended),
+            full: 0,
+            resumed: 0,
+            bytes_in: sum(|c| &c.client_bytes_in),
+            bytes_out: sum(|c| &c.client_bytes_out),
+            times: [0; BUCKETS],
+        };
+        for worker in counters {
+            for (index, count) in worker.handshakes.iter().enumerate() {
+                match HandshakeClass::at(index).resumed {
+                    true => reading.resumed += count.value(),
+                    false => reading.full += count.value(),
+                }
+            }
+            for histogram in [&worker.handshake_full, &worker.handshake_resumed] {
+                for (sum, count) in reading.times.iter_mut().zip(histogram.counts()) {
+                    *sum += count;
+                }
+            }
+        }
+        reading
+    }
+
+    /// Handshakes that ended without being completed.
+    fn failed(&self) -> u64 {
+        self.ended.saturating_sub(self.full + self.resumed)
+    }
+}
+
+/// The names of the columns.
+pub fn heading() -> String {
+    let columns = COLUMNS.map(|(name, width)| format!("{name:>width$}"));
+    columns.join("  ")
+}
+
+/// What happened between two readings.
+pub fn line(before: &Reading, after: &Reading, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64().max(1e-3);
+    let delta = |value: fn(&Reading) -> u64| value(after).saturating_sub(value(before));
+    let rate = |value| show_count((delta(value) as f64 / seconds).round() as u64);
+    let bytes = |value| show_bytes(delta(value) as f64 / seconds);
+    let quantile = |share| quantile(&before.times, &after.times, share);
+    let time = |share| quantile(share).map_or("-".to_owned(), |us| show_us(us as f64));
+    let values = [
+        rate(|r| r.accepted),
+        show_count(after.accepted.saturating_sub(after.closed)),
+        show_count(after.accepted),
+        rate(|r| r.full),
+        rate(|r| r.resumed),
+        rate(Reading::failed),
+        bytes(|r| r.bytes_in),
+        bytes(|r| r.bytes_out),
+        time(0.5),
+        time(0.99),
+    ];
+    let pad = |(value, (_, width)): (String, (&str, usize))| format!("{value:>width$}");
+    let cells: Vec<_> = values.into_iter().zip(COLUMNS).map(pad).collect();
+    cells.join("  ")
+}
+
+/// The time in microseconds that so large a share of what was counted in between did not exceed,
+/// up to the width of a bucket; `None` if nothing was counted.
+fn quantile(before: &[u64; BUCKETS], after: &[u64; BUCKETS], share: f64) -> Option<u64> {
+    let counts = || before.iter().zip(after).map(|(b, a)| a.saturating_sub(*b));
+    let all: u64 = counts().sum();
+    let rank = ((all as f64 * share).ceil() as u64).max(1);
+    let mut seen = 0;
+    let bucket = counts().position(|count| {
+        seen += count;
+        seen >= rank
+    });
+    bucket.map(bucket_limit)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+/// So that the names of the columns are on every screen.
+const LINES_PER_HEADING: u64 = 20;
+const COLUMNS: [(&str, usize); 10] = [
+    ("conns/s", 7),
+    ("open", 6),
+    ("in all", 9),
+    ("full/s", 7),
+    ("resumed/s", 9),
+    ("failed/s", 8),
+    ("in/s", 9),
+    ("out/s", 9),
+    ("p50", 8),
+    ("p99", 8),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::close_reason::CloseReason;
+    use std::sync::mpsc::channel;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split("  ")
+            .map(str::trim)
+            .filter(|w| !w.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    #[test]
+    fn a_line_is_the_difference_of_two_readings() {
+        let counters: Vec<Arc<Counters>> = vec![Arc::default(), Arc::default()];
+        counters[0].accepted.add(1000);
+        let before = Reading::of(&counters);
+        for _ in 0..99 {
+            counters[0]
+                .handshake_full
+                .record(Duration::from_micros(1000));
+        }
+        counters[1]
+            .handshake_resumed
+            .record(Duration::from_micros(9_000));
+        counters[1].accepted.add(200);
+        counters[1].closed.of(CloseReason::Finished).add(1190);
+        counters[0].handshakes[HandshakeClass {
+            tls13: true,
+            resumed: false,
+        }
+        .index()]
+        .add(99);
+        counters[1].handshakes[HandshakeClass {
+            tls13: false,
+            resumed: true,
+        }
+        .index()]
+        .add(2);
+        counters[0].handshakes_ended.add(105);
+        counters[0].client_bytes_out.add(4 * 1024 * 1024);
+        let after = Reading::of(&counters);
+        let line = words(&line(&before, &after, Duration::from_secs(2)));
+        let expected = [
+            "100", "10", "1 200", "50", "1", "2", "0 B", "2.0 MiB", "1.02 ms", "1.02 ms",
+        ];
+        assert_eq!(line, expected);
+        assert_eq!(quantile(&before.times, &after.times, 1.0), Some(9_216));
+    }
+
+    #[test]
+    fn a_quiet_second_has_no_times() {
+        let reading = Reading::of(&[]);
+        let line = words(&line(&reading, &reading, SECOND));
+        assert_eq!(line[8..], ["-", "-"]);
+        assert_eq!(line[0], "0");
+    }
+
+    #[test]
+    fn lines_and_heading_have_the_same_width() {
+        let reading = Reading::of(&[Arc::default()]);
+        assert_eq!(line(&reading, &reading, SECOND).len(), heading().len());
+    }
+
+    #[test]
+    fn the_display_ends_at_once_when_it_is_told_to() {
+        let (sender, stop) = channel();
+        drop(sender);
+        display(Vec::new(), stop).unwrap();
+    }
+}

@@ -1,0 +1,218 @@
+//! `becket demo`: a terminator to try within a minute, with nothing to set up.
+//!
+//! [`prepare`] makes what a real deployment brings along: a certificate ([`certificate`]), a server to
+//! relay to ([`backend`]) and a free port. [`Demo::flags`] is the command line that one would have
+//! typed; from there on it is `becket run`. [`display`] prints what happens.
+
+pub mod backend;
+pub mod certificate;
+pub mod display;
+pub mod introduction;
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::time::SystemTime;
+
+pub use self::display::display;
+
+use self::backend::Backend;
+use self::certificate::{CertificateFiles, TemporaryFolder, ensure, state_folder};
+use crate::config::ProxyVersion;
+use crate::config::flags::Flags;
+
+/// What the demo runs on. Dropping it stops the backend.
+#[derive(Debug)]
+pub struct Demo {
+    /// Where becket is to listen. Free a moment ago.
+    pub listen: SocketAddr,
+    /// Where the built-in server listens.
+    pub backend: SocketAddr,
+    /// Certificate and key.
+    pub files: CertificateFiles,
+    _backend: Backend,
+    /// Where the files are if there is no better place.
+    _temporary: Option<TemporaryFolder>,
+}
+
+/// Why there is no demo.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DemoError {
+    /// Neither the user's state directory nor a temporary one can be written.
+    #[error("no place for the certificate: {0}")]
+    Certificate(#[source] io::Error),
+    /// The port that was asked for, or every port tried, is taken.
+    #[error("no free port on 127.0.0.1: {0}")]
+    Port(#[source] io::Error),
+    /// The built-in server did not start.
+    #[error("built-in backend: {0}")]
+    Backend(#[source] io::Error),
+}
+
+/// Makes certificate, backend and address. Without `port` it is 8443 or the next one that is free.
+/// Reads XDG_STATE_HOME and HOME.
+///
+/// # Errors
+/// See [`DemoError`]; nothing keeps running then.
+pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
+    let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+    let state = state_folder(variable("XDG_STATE_HOME"), variable("HOME"));
+    let (files, temporary) = files(state.as_deref(), now).map_err(DemoError::Certificate)?;
+    let listen = match port {
+        Some(port) => free(port, port),
+        None => free(FIRST_PORT, LAST_PORT),
+    };
+    let listen = listen.map_err(DemoError::Port)?;
+    let backend = Backend::start().map_err(DemoError::Backend)?;
+    Ok(Demo {
+        listen,
+        backend: backend.address(),
+        files,
+        _backend: backend,
+        _temporary: temporary,
+    })
+}
+
+impl Demo {
+    /// What `becket run` would have been told: the address, the certificate, the backend and its
+    /// PROXY header. Only warnings are logged, since the display has the rest.
+    pub fn flags(&self) -> Flags {
+        Flags {
+            frontend: vec![self.listen.to_string()],
+            backend: vec![self.backend.to_string()],
+            certificates: vec![self.files.bundle.to_string_lossy().into_owned()],
+            alpn: vec!["http/1.1".to_owned()],
+            proxy_header: Some(ProxyVersion::V2),
+            log_level: Some("warn".to_owned()),
+            ..Flags::default()
+        }
+    }
+
+    /// What to tell the user: the address and the exact line to try.
+    pub fn banner(&self) -> String {
+        let certificate = quoted(&self.files.certificate);
+        let address = self.listen;
+        let url = format!("https://localhost:{}/", address.port());
+        let mut text = format!(
+            "becket demo: https://{address}/ in front of http://{}/\n\n",
+            self.backend
+        );
+        // Writing to a `String` does not fail.
+        writeln!(text, "try it:      curl --cacert {certificate} {url}").ok();
+        writeln!(
+            text,
+            "some bytes:  curl --cacert {certificate} -o /dev/null {url}bytes/1000000000"
+        )
+        .ok();
+        text.push_str("end it:      Ctrl-C\n");
+        text
+    }
+}
+
+/// The certificate in the state directory or, where there is none or it cannot be written, in a
+/// temporary one.
+fn files(
+    state: Option<&Path>,
+    now: SystemTime,
+) -> io::Result<(CertificateFiles, Option<TemporaryFolder>)> {
+    if let Some(Ok(files)) = state.map(|folder| ensure(folder, now)) {
+        return Ok((files, None));
+    }
+    let temporary = TemporaryFolder::new()?;
+    let files = ensure(temporary.path(), now)?;
+    Ok((files, Some(temporary)))
+}
+
+/// The first address of loopback from port `first` to `last` on which nobody listens. Another becket
+/// counts: this probe does not share ports.
+fn free(first: u16, last: u16) -> io::Result<SocketAddr> {
+    let mut refusal = io::ErrorKind::AddrInUse.into();
+    for port in first..=last {
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Ok(listener) => return listener.local_addr(),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if text.chars().all(is_plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+const FIRST_PORT: u16 = 8443;
+/// A hundred tries: more demos than anyone runs.
+const LAST_PORT: u16 = FIRST_PORT + 99;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::UNIX_EPOCH;
+
+    fn demo(folder: &Path) -> Demo {
+        let (files, _temporary) = files(Some(folder), UNIX_EPOCH).unwrap();
+        let backend = Backend::start().unwrap();
+        Demo {
+            listen: "127.0.0.1:8443".parse().unwrap(),
+            backend: backend.address(),
+            files,
+            _backend: backend,
+            _temporary,
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_not_offered() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        assert!(free(port, port).is_err());
+        let next = free(port, port.saturating_add(200)).unwrap();
+        assert!(next.port() > port);
+    }
+
+    #[test]
+    fn without_a_state_directory_the_files_are_temporary() {
+        let (made, temporary) = files(None, UNIX_EPOCH).unwrap();
+        assert!(made.bundle.exists());
+        drop(temporary.unwrap());
+        assert!(!made.bundle.exists());
+        let unwritable = Path::new("/proc/becket");
+        assert!(files(Some(unwritable), UNIX_EPOCH).unwrap().1.is_some());
+    }
+
+    #[test]
+    fn the_banner_has_a_line_that_can_be_pasted() {
+        let dir = tempfile::tempdir().unwrap();
+        let demo = demo(&dir.path().join("it's here"));
+        let banner = demo.banner();
+        assert!(
+            banner.contains(r"it'\''s here/demo-certificate.pem'"),
+            "{banner}"
+        );
+        assert!(banner.contains(" https://localhost:8443/\n"), "{banner}");
+        assert_eq!(quoted(Path::new("/a/b-c.pem")), "/a/b-c.pem");
+    }
+
+    #[test]
+    fn the_flags_make_a_valid_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let flags = demo(dir.path()).flags();
+        assert_eq!(flags.frontend, ["127.0.0.1:8443"]);
+        assert_eq!(flags.certificates.len(), 1);
+        let source = crate::config::source::Source::new(flags).unwrap();
+        source
+            .load(rustls_pki_types::UnixTime::since_unix_epoch(
+                std::time::Duration::ZERO,
+            ))
+            .unwrap();
+    }
+}
