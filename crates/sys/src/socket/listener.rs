@@ -8,14 +8,14 @@
 //! growing, so that the owner can accept until it is empty and then close.
 //!
 //! Which addresses, when and by whom, is the business of the terminator's own listener module.
-//! Source: socket(7), tcp(7), and the kernel's `Documentation/networking/filter.rst`.
+//! Source: socket(7), ip(7), ipv6(7), tcp(7); RFC 5082 (the TTL security mechanism).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::set_int;
 
@@ -146,18 +146,40 @@ pub fn probe(address: SocketAddr) -> io::Result<()> {
 
 /// Makes a listening socket deaf to new connections, so that it can be emptied by accepting and then closed without a reset.
 ///
-/// Attaches a socket filter that drops segments with SYN but without ACK and lets all else pass: connections that wait in the
-/// queue stay, and handshakes under way complete. A client that comes later is not refused; it retries its SYN (after 1 s,
-/// 3 s, 7 s) and finds another socket of the address, or a reset when there is none.
+/// Connections that wait in the queue stay, and handshakes under way complete. A client that comes later is not refused; it
+/// retries its SYN (after 1 s, 3 s, 7 s) and finds another socket of the address, or a reset when there is none. Every socket
+/// accepted from here on must be given to [`admit`].
+///
+/// How: the socket demands a TTL of 255 of what it receives (`IP_MINTTL`, `IPV6_MINHOPCOUNT`; RFC 5082), which the SYN of no
+/// common system has (64 or 128). Segments that belong to a handshake or a connection are not the listener's and pass. A
+/// neighbour on the same link that does send with 255 is queued as before. A socket filter that drops SYNs would leave no such
+/// gap, but kernels since June 2026 demand `CAP_NET_ADMIN` for one on a TCP socket, and after dropping privileges there is none.
 ///
 /// Under `defer_accept`, a client that has sent nothing yet is not in the queue, although it believes to be connected: it
-/// is still accepted when it sends in time, and reset if the listener is closed before. Sockets accepted from handshakes that
-/// complete later carry the filter too; it costs them a few instructions a segment and drops nothing of theirs.
+/// is still accepted when it sends in time, and reset if the listener is closed before.
 ///
 /// # Errors
-/// What `SO_ATTACH_FILTER` returns: `ENOMEM` beyond `net.core.optmem_max`, `EPERM` on a socket whose filter is locked.
+/// What setsockopt(2) returns; on an open TCP socket, nothing.
 pub fn refuse_new(listener: impl AsFd) -> io::Result<()> {
-    SockRef::from(&listener).attach_filter(&DROP_SYN)
+    demand_ttl(listener.as_fd(), 255)
+}
+
+/// Lifts from an accepted socket the demand that it may have inherited from a listener under [`refuse_new`].
+///
+/// What such a connection sent before is lost until it repeats it, 200 ms later or so. On other sockets it changes nothing.
+///
+/// # Errors
+/// What setsockopt(2) returns; on an open TCP socket, nothing.
+pub fn admit(accepted: impl AsFd) -> io::Result<()> {
+    demand_ttl(accepted.as_fd(), 0)
+}
+
+fn demand_ttl(socket: BorrowedFd<'_>, least: libc::c_int) -> io::Result<()> {
+    // An IPv6 socket may receive IPv4 as well.
+    if SockRef::from(&socket).domain()? == Domain::IPV6 {
+        set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, least)?;
+    }
+    set_int(socket, libc::IPPROTO_IP, libc::IP_MINTTL, least)
 }
 
 /// Saturates at what the kernel's `int` holds.
@@ -167,36 +189,6 @@ fn clamp(value: u64) -> libc::c_int {
 
 /// What `net.core.somaxconn`, which cuts it, is since Linux 5.4 unless somebody changed it.
 const DEFAULT_BACKLOG: u32 = 4096;
-
-/// Offset of the flags in the TCP header, where a filter on a TCP socket sees its packet begin.
-const TCP_FLAGS: u32 = 13;
-/// The flags SYN and ACK (RFC 9293, section 3.1).
-const SYN: u32 = 0x02;
-const SYN_ACK: u32 = 0x12;
-
-/// `if (flags & (SYN|ACK)) == SYN { drop } else { pass whole }`.
-const DROP_SYN: [SockFilter; 5] = [
-    SockFilter::new(
-        (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16,
-        0,
-        0,
-        TCP_FLAGS,
-    ),
-    SockFilter::new(
-        (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16,
-        0,
-        0,
-        SYN_ACK,
-    ),
-    SockFilter::new(
-        (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        0,
-        1,
-        SYN,
-    ),
-    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
-    SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
-];
 
 #[cfg(test)]
 mod tests {
@@ -226,6 +218,11 @@ mod tests {
 
     fn exchange(a: &mut TcpStream, b: &mut TcpStream) {
         let mut byte = [0];
+        for stream in [&*a, &*b] {
+            stream
+                .set_read_timeout(Some(Duration::from_secs(10)))
+                .unwrap();
+        }
         a.write_all(b"x").unwrap();
         b.read_exact(&mut byte).unwrap();
         b.write_all(b"y").unwrap();
@@ -382,10 +379,9 @@ mod tests {
         accept(&listener);
     }
 
-    #[test]
-    fn a_deaf_listener_keeps_its_queue_and_takes_nobody_new() {
-        let listener = listen(LOOPBACK, &ListenOptions::default()).unwrap();
-        let address = listener.local_addr().unwrap();
+    fn stays_deaf(address: SocketAddr, options: &ListenOptions, dial: impl Fn(u16) -> SocketAddr) {
+        let listener = listen(address, options).unwrap();
+        let address = dial(listener.local_addr().unwrap().port());
         let mut early = TcpStream::connect(address).unwrap();
         let mut early_accepted = accept(&listener);
         let mut queued: Vec<_> = (0..3)
@@ -394,7 +390,12 @@ mod tests {
 
         refuse_new(&listener).unwrap();
 
-        let late = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
+        let late = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM.nonblocking(),
+            None,
+        )
+        .unwrap();
         let outcome = late.connect(&address.into()).unwrap_err();
         assert_eq!(outcome.raw_os_error(), Some(libc::EINPROGRESS));
         assert!(
@@ -410,13 +411,39 @@ mod tests {
         );
         drop(listener);
         for (client, server) in queued.iter_mut().zip(&mut accepted) {
+            // They were complete before, so there is nothing to lift, and no harm in it.
+            exchange(client, server);
+            admit(&*server).unwrap();
             exchange(client, server);
         }
         exchange(&mut early, &mut early_accepted);
     }
 
     #[test]
-    fn a_deaf_listener_still_takes_a_deferred_client_that_speaks() {
+    fn a_deaf_listener_keeps_its_queue_and_takes_nobody_new() {
+        stays_deaf(LOOPBACK, &ListenOptions::default(), |port| {
+            (Ipv4Addr::LOCALHOST, port).into()
+        });
+    }
+
+    #[test]
+    fn a_deaf_v6_listener_is_deaf_to_v6_and_v4() {
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+        let options = ListenOptions {
+            v6_only: false,
+            ..ListenOptions::default()
+        };
+        if listen(any, &options).is_err() {
+            println!("skipped: no IPv6");
+            return;
+        }
+        stays_deaf(any, &options, |port| (Ipv6Addr::LOCALHOST, port).into());
+        stays_deaf(any, &options, |port| (Ipv4Addr::LOCALHOST, port).into());
+    }
+
+    #[test]
+    fn a_deaf_listener_completes_a_handshake_under_way() {
+        // Until it speaks, a deferred client's handshake is not complete.
         let options = ListenOptions {
             defer_accept: Some(Duration::from_secs(10)),
             ..ListenOptions::default()
@@ -426,8 +453,8 @@ mod tests {
         refuse_new(&listener).unwrap();
         client.write_all(b"x").unwrap();
         let mut server = accept(&listener);
+        admit(&server).unwrap();
         server.read_exact(&mut [0]).unwrap();
-        // The accepted socket carries the filter, too.
         exchange(&mut client, &mut server);
     }
 }

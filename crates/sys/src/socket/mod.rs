@@ -6,7 +6,7 @@
 mod listener;
 mod stream;
 
-pub use listener::{Keepalive, ListenOptions, listen, probe, refuse_new};
+pub use listener::{Keepalive, ListenOptions, admit, listen, probe, refuse_new};
 pub use stream::{
     bind_no_port, client_gone, original_address, pending_error, reset_on_close, set_quick_ack,
     unsent,
