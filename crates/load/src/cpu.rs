@@ -56,7 +56,9 @@ pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
     }
     loop {
         let before = family.len();
-        let children = all.iter().filter(|process| family.contains(&process.parent));
+        let children = all
+            .iter()
+            .filter(|process| family.contains(&process.parent));
         let children: Vec<u32> = children.map(|process| process.pid).collect();
         family.extend(children);
         if family.len() == before {

@@ -23,6 +23,7 @@ pub mod link;
 pub mod negotiated;
 pub mod plan;
 pub mod progress;
+pub mod random;
 pub mod request;
 pub mod response;
 pub mod resume;

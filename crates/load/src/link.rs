@@ -430,7 +430,9 @@ impl Link {
                         .may_encrypt_early_data()
                         .filter(|_| exchange.early() == Early::None && !plan.handshake_only)
                     {
-                        exchange.produce_early(&plan.request, &mut wire.outbox, |data, out| early.encrypt(data, out).ok());
+                        exchange.produce_early(&plan.request, &mut wire.outbox, |data, out| {
+                            early.encrypt(data, out).ok()
+                        });
                     }
                     flight.done();
                     Ok(())

@@ -92,6 +92,12 @@ impl Plan {
         self.resume != Resume::Never
     }
 
+    /// Returns whether sockets need `TCP_NODELAY`. Flights that answer one another and go in one write
+    /// each never wait for an acknowledgement, so that only uploads of several writes do.
+    pub fn no_delay(&self) -> bool {
+        !self.nagle && self.request.upload > 0
+    }
+
     /// Returns whether a connection ends with its first response.
     pub fn is_raw(&self) -> bool {
         self.target.scheme == Scheme::Tcp

@@ -166,20 +166,32 @@ impl Crew {
                 }
             }
         }
-        let harvests = harvests.into_iter().collect::<Result<Vec<_>, _>>()?;
-        self.close_marks(plan, &mut marks, &harvests);
+        let harvests = harvests.into_iter().collect::<Result<Vec<Harvest>, _>>()?;
+        if marks.len() <= self.timeline.ends().len().max(1) {
+            marks.push(self.last_mark(plan, &harvests));
+        }
         self.threads
             .drain(..)
             .for_each(|thread| drop(thread.join()));
         Ok((marks, harvests))
     }
 
-    /// A run that ended by count or by signal has its last boundary now.
-    fn close_marks(&self, plan: &Plan, marks: &mut Vec<Mark>, harvests: &[Harvest]) {
-        if marks.len() <= self.timeline.ends().len() || self.timeline.ends().is_empty() {
-            let ended = harvests.iter().map(|harvest| harvest.ended).max();
-            marks.push(self.mark(plan, ended.unwrap_or_else(clock::now)));
-        }
+    /// The boundary of a run that ended by count or by signal: the threads are gone, and told what
+    /// they had spent.
+    fn last_mark(&self, plan: &Plan, harvests: &[Harvest]) -> Mark {
+        let ended = harvests.iter().map(|harvest| harvest.ended).max();
+        let mut mark = self.mark(plan, ended.unwrap_or_else(clock::now));
+        mark.threads = self
+            .tids
+            .iter()
+            .map(|tid| {
+                harvests
+                    .iter()
+                    .find(|h| h.tid == *tid)
+                    .map_or_else(Default::default, |h| h.spent)
+            })
+            .collect();
+        mark
     }
 
     fn mark(&self, plan: &Plan, at: Instant) -> Mark {

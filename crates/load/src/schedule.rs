@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use crate::random::Random;
+
 /// How starts are spaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
@@ -57,7 +59,7 @@ impl Schedule {
             arrivals,
             threads: threads as f64,
             offset: thread as f64 / threads as f64,
-            random: Random(seed ^ (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            random: Random::new(seed ^ (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             current: 0,
             began: Duration::ZERO,
             made: 0,
@@ -102,26 +104,6 @@ impl Schedule {
             self.made = 0;
         }
         self.next = None;
-    }
-}
-
-/// SplitMix64 (Steele, Lea and Flood, 2014): small, seeded, good enough for arrival times.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// An exponentially distributed number of mean 1.
-    fn exponential(&mut self) -> f64 {
-        let uniform = ((self.next_u64() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
-        -uniform.ln()
     }
 }
 

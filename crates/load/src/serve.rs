@@ -194,7 +194,7 @@ impl Desk {
             } else {
                 self.next_due()
             };
-            wait::events(&mut self.poll, &mut events, time)
+            wait::precisely(&mut self.poll, &mut events, time)
                 .map_err(|e| Error::os("epoll_wait", e))?;
             for event in &events {
                 match event.token() {

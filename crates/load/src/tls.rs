@@ -21,8 +21,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::Error;
-use crate::key_share;
 use crate::sessions::Sessions;
+use crate::{key_share, random};
 
 /// How sessions may be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -89,9 +89,12 @@ impl Tls {
             provider.cipher_suites.clone_from(&plan.suites);
         }
         provider.kx_groups.clone_from(&plan.groups);
-        let schemes = provider
-            .signature_verification_algorithms
-            .supported_schemes();
+        provider.secure_random = &random::Careless;
+        let schemes = by_cost(
+            provider
+                .signature_verification_algorithms
+                .supported_schemes(),
+        );
         let trust = Arc::new(Trusting {
             schemes,
             last: AtomicU16::new(0),
@@ -202,6 +205,22 @@ pub fn groups(names: &str) -> Result<Vec<&'static dyn SupportedKxGroup>, Error> 
         .split(',')
         .map(|name| known(name).ok_or_else(|| wrong(name)))
         .collect()
+}
+
+/// Puts the schemes that real clients ask for first in front: a server may sign with any digest.
+fn by_cost(mut schemes: Vec<SignatureScheme>) -> Vec<SignatureScheme> {
+    let preferred = [
+        SignatureScheme::ECDSA_NISTP256_SHA256,
+        SignatureScheme::RSA_PSS_SHA256,
+        SignatureScheme::RSA_PKCS1_SHA256,
+    ];
+    schemes.sort_by_key(|scheme| {
+        preferred
+            .iter()
+            .position(|p| p == scheme)
+            .unwrap_or(preferred.len())
+    });
+    schemes
 }
 
 fn versions(plan: &TlsPlan) -> &'static [&'static SupportedProtocolVersion] {

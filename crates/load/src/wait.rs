@@ -10,11 +10,19 @@ use std::time::Duration;
 use mio::{Events, Poll};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// Waits at most this long, and fills `events`.
+/// Waits at most this long, rounded up to a millisecond, and fills `events`. One system call.
+///
+/// # Errors
+/// What `epoll_wait` returns, but for an interruption.
+pub fn coarsely(poll: &mut Poll, events: &mut Events, time: Duration) -> io::Result<()> {
+    ignore_interrupt(poll.poll(events, Some(time)))
+}
+
+/// Waits at most this long, precise to microseconds, and fills `events`.
 ///
 /// # Errors
 /// What `ppoll` and `epoll_wait` return, but for an interruption.
-pub fn events(poll: &mut Poll, events: &mut Events, time: Duration) -> io::Result<()> {
+pub fn precisely(poll: &mut Poll, events: &mut Events, time: Duration) -> io::Result<()> {
     if time.is_zero() || time >= COARSE {
         return ignore_interrupt(poll.poll(events, Some(time)));
     }

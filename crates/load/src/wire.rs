@@ -40,16 +40,16 @@ pub enum Received {
 }
 
 impl Wire {
-    /// Begins to connect.
+    /// Begins to connect, with `TCP_NODELAY` if `no_delay`.
     ///
     /// # Errors
     /// What `socket`, `bind` and `connect` return, but for a connection in progress.
-    pub fn connect(target: SocketAddr, source: Option<IpAddr>, nagle: bool) -> io::Result<Self> {
+    pub fn connect(target: SocketAddr, source: Option<IpAddr>, no_delay: bool) -> io::Result<Self> {
         let socket = match source {
             None => TcpStream::connect(target)?,
             Some(source) => connect_from(target, source)?,
         };
-        if !nagle {
+        if no_delay {
             socket.set_nodelay(true)?;
         }
         Ok(Self {

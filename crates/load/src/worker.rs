@@ -15,6 +15,7 @@ use mio::{Events, Poll};
 
 use crate::Error;
 use crate::clock;
+use crate::cpu;
 use crate::env::{Env, Live, Timeline};
 use crate::failure::Failure;
 use crate::plan::{Load, Plan};
@@ -52,6 +53,10 @@ pub struct Harvest {
     pub negotiated: Option<Negotiated>,
     /// When the last transaction ended.
     pub ended: Instant,
+    /// The thread's number in the kernel.
+    pub tid: i32,
+    /// How long the thread ran and waited for a CPU, since it was started.
+    pub spent: (Duration, Duration),
 }
 
 /// A client thread at work.
@@ -130,6 +135,7 @@ impl Worker {
         self.drain()?;
         self.refuse_rest();
         let ended = clock::now();
+        let tid = rustix::thread::gettid().as_raw_nonzero().get();
         for slot in &mut self.slots {
             slot.close(&mut self.env);
         }
@@ -138,6 +144,8 @@ impl Worker {
             samples: self.env.samples,
             negotiated: self.env.negotiated,
             ended,
+            tid,
+            spent: cpu::of_own_thread(tid).unwrap_or_default(),
         })
     }
 
@@ -277,11 +285,12 @@ impl Worker {
         if let Some(end) = self.env.timeline.end() {
             due = due.min(end);
         }
-        wait::events(
-            &mut self.poll,
-            &mut self.events,
-            due.saturating_duration_since(now),
-        )
+        let time = due.saturating_duration_since(now);
+        if self.schedule.is_some() {
+            wait::precisely(&mut self.poll, &mut self.events, time)
+        } else {
+            wait::coarsely(&mut self.poll, &mut self.events, time)
+        }
     }
 
     /// Lets what is on its way end, for as long as a transaction may take.
@@ -294,7 +303,7 @@ impl Worker {
             } else {
                 Duration::ZERO
             };
-            wait::events(&mut self.poll, &mut self.events, wait)
+            wait::coarsely(&mut self.poll, &mut self.events, wait)
                 .map_err(|e| Error::os("epoll_wait", e))?;
             self.turn_ready();
             self.sweep(clock::now());
