@@ -1,0 +1,114 @@
+//! Rules for all text: nothing unfinished, no path of one machine, links that lead somewhere.
+
+/// What does not belong into a file, with the line that has it.
+pub(crate) fn marks(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for mark in UNFINISHED {
+            if words(line).any(|word| word == *mark) {
+                found.push(format!("line {} says {mark}", number + 1));
+            }
+        }
+        for path in MACHINE {
+            if line
+                .match_indices(path)
+                .any(|(at, _)| begins_a_path(line, at))
+            {
+                found.push(format!(
+                    "line {} names a path of one machine, {path}",
+                    number + 1
+                ));
+            }
+        }
+    }
+    found
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_')
+}
+
+/// `/x/` within `a/x/` is relative.
+fn begins_a_path(line: &str, at: usize) -> bool {
+    !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '}'))
+}
+
+/// Targets of Markdown links that are not addresses of the network. Code is left out.
+pub(crate) fn relative_links(text: &str) -> Vec<&str> {
+    let mut links = Vec::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        for (at, _) in line.match_indices("](") {
+            // An even number of ticks before it: not inside of inline code.
+            let target = line[at + 2..]
+                .split_once(')')
+                .map_or("", |(target, _)| target);
+            if line[..at].matches('`').count() % 2 == 0
+                && !target.contains("://")
+                && !target.starts_with("mailto:")
+            {
+                links.push(target);
+            }
+        }
+    }
+    links
+}
+
+/// What headings can be linked by, as forges make it: lower case, spaces to dashes, no punctuation.
+pub(crate) fn anchors(text: &str) -> impl Iterator<Item = String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}
+
+// Written so that this file does not find itself.
+const UNFINISHED: &[&str] = &[
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("HA", "CK"),
+];
+const MACHINE: &[&str] = &[
+    concat!("/ro", "ot/"),
+    concat!("/wo", "rk/"),
+    concat!("/Us", "ers/"),
+    concat!("/ho", "me/"),
+];
+
+#[test]
+fn unfinished_business_is_found_as_a_word() {
+    assert_eq!(marks(concat!("a\n// TO", "DO: b\n")).len(), 1);
+    assert!(marks(concat!("TO", "DOS are many, MAXX", "XX is not one")).is_empty());
+}
+
+#[test]
+fn paths_of_one_machine_are_found_and_relative_ones_are_not() {
+    assert_eq!(
+        marks(concat!("see /ho", "me/someone/x and `/ro", "ot/y`")).len(),
+        2
+    );
+    assert!(marks(concat!("crates/wo", "rk/x, $HOME/y")).is_empty());
+}
+
+#[test]
+fn relative_links_are_found_outside_of_code() {
+    let text = "[a](b.md) `[c](d.md)` [e](https://f/) [g](h.md#i)\n```\n[j](k.md)\n```\n";
+    assert_eq!(relative_links(text), ["b.md", "h.md#i"]);
+}
+
+#[test]
+fn headings_become_anchors() {
+    let found: Vec<String> = anchors("# A b\ntext\n## `becket run`, twice\n").collect();
+    assert_eq!(found, ["a-b", "becket-run-twice"]);
+}

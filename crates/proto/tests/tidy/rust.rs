@@ -1,0 +1,169 @@
+//! Rules for Rust sources, each a function from text to what was found.
+
+use crate::blank::code_of;
+
+/// A function and how long it is, from `fn` to its last brace.
+pub(crate) struct Function {
+    /// Without its path.
+    pub(crate) name: String,
+    /// At least 1.
+    pub(crate) lines: usize,
+}
+
+/// Lines up to the unit tests, which do not count.
+pub(crate) fn lines_before_tests(source: &str) -> usize {
+    let lines: Vec<&str> = source.lines().collect();
+    let tests = |pair: &[&str]| {
+        pair[0].starts_with("#[cfg(test)]")
+            && (pair[1].starts_with("mod ") || pair[1].starts_with("#[path"))
+    };
+    lines.windows(2).position(tests).unwrap_or(lines.len())
+}
+
+/// All functions with a body.
+pub(crate) fn functions(source: &str) -> Vec<Function> {
+    let code = code_of(source);
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("fn ") {
+        let alone = !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let name: String = code[at + 3..]
+            .chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect();
+        if alone
+            && !name.is_empty()
+            && let Some(body) = body(&code[at..])
+        {
+            let lines = body.lines().count();
+            found.push(Function { name, lines });
+        }
+    }
+    found
+}
+
+/// The text from here to the brace that closes what begins here; nothing if a semicolon comes first.
+fn body(code: &str) -> Option<&str> {
+    let (mut braces, mut brackets) = (0, 0);
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' => brackets += 1,
+            ')' | ']' => brackets -= 1,
+            ';' if braces == 0 && brackets == 0 => return None,
+            '{' => braces += 1,
+            '}' => braces -= 1,
+            _ => continue,
+        }
+        if c == '}' && braces == 0 && brackets == 0 {
+            return Some(&code[..=at]);
+        }
+    }
+    None
+}
+
+/// Whether the file says first what it is.
+pub(crate) fn has_header(source: &str) -> bool {
+    source
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .is_some_and(|line| line.starts_with("//!"))
+}
+
+/// Words of identifiers in `code` that the lexicon forbids.
+pub(crate) fn forbidden_words(code: &str) -> Vec<String> {
+    let mut found: Vec<String> = words(code)
+        .into_iter()
+        .filter(|word| FORBIDDEN.contains(&word.as_str()))
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// Splits `snake_case`, `CamelCase` and everything else into lower-case words.
+fn words(code: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    for c in code.chars() {
+        if !c.is_ascii_alphabetic() || (c.is_ascii_uppercase() && before.is_ascii_lowercase()) {
+            words.push(String::new());
+        }
+        if c.is_ascii_alphabetic()
+            && let Some(word) = words.last_mut()
+        {
+            word.push(c.to_ascii_lowercase());
+        }
+        before = c;
+    }
+    words
+}
+
+/// Whether the code, not its comments, says `unsafe`.
+pub(crate) fn uses_unsafe(source: &str) -> bool {
+    let code = code_of(source);
+    code.split(|c: char| !c.is_alphanumeric() && c != '_')
+        .any(|word| word == "unsafe")
+}
+
+const FORBIDDEN: &[&str] = &[
+    "upstream",
+    "upstreams",
+    "downstream",
+    "downstreams",
+    "manager",
+    "managers",
+    "handler",
+    "handlers",
+    "helper",
+    "helpers",
+    "util",
+    "utils",
+];
+
+#[test]
+fn unit_tests_do_not_count_as_lines() {
+    assert_eq!(
+        lines_before_tests("//! a\nfn b() {}\n#[cfg(test)]\nmod tests {\n}\n"),
+        2
+    );
+    assert_eq!(lines_before_tests("//! a\n#[cfg(test)]\nfn b() {}\n"), 3);
+}
+
+#[test]
+fn functions_are_measured_from_their_first_line_to_their_last_brace() {
+    let source = "trait A { fn declared(&self) -> [u8; 4]; }\n\
+                  pub fn long(\n    a: u8,\n) -> Vec<u8> {\n    if a == b'}' {\n        \"}\".into()\n    }\n}\n\
+                  type F = fn (u8); fn short() {}\n";
+    let found: Vec<(String, usize)> = functions(source)
+        .into_iter()
+        .map(|f| (f.name, f.lines))
+        .collect();
+    assert_eq!(found, [("long".to_string(), 7), ("short".to_string(), 1)]);
+}
+
+#[test]
+fn a_header_comes_before_all_code() {
+    assert!(has_header("\n//! What it is.\n"));
+    assert!(!has_header("use std::io;\n//! Too late.\n"));
+    assert!(!has_header("/// Of the next item.\nfn a() {}\n"));
+}
+
+#[test]
+fn forbidden_words_are_found_inside_names_and_not_inside_words() {
+    assert_eq!(
+        forbidden_words("struct ConnManager; let http_util = 1;"),
+        ["manager", "util"]
+    );
+    assert_eq!(
+        forbidden_words("fn upstreamer() { utility() }"),
+        Vec::<String>::new()
+    );
+    assert_eq!(forbidden_words("crates/becket/src/helper.rs"), ["helper"]);
+}
+
+#[test]
+fn unsafe_is_found_in_code_and_not_in_lints_or_comments() {
+    assert!(uses_unsafe("fn a() { unsafe { b() } }"));
+    assert!(!uses_unsafe(
+        "#![forbid(unsafe_code)] // unsafe\nconst A: &str = \"unsafe\";"
+    ));
+}
