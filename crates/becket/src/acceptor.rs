@@ -4,9 +4,9 @@
 //! connections and no lock is shared. Options were set on the listening socket and are inherited:
 //! accepting costs one system call.
 //!
-//! An acceptor that is removed is *retired* first: new SYNs are turned away by a socket filter,
-//! what the kernel had completed is accepted, and only then is the socket closed. To close it at
-//! once would reset every connection in its queue.
+//! An acceptor that is removed is *retired* first: new SYNs are dropped (the sockets demand a TTL
+//! that no routed packet has), what the kernel had completed is accepted, and only then is the
+//! socket closed. To close it at once would reset every connection in its queue.
 
 use std::io;
 use std::net::SocketAddr;
@@ -63,7 +63,12 @@ impl Acceptor {
     /// Accepts one connection.
     pub fn accept(&mut self) -> Accepted {
         match self.socket.accept() {
-            Ok((socket, client)) => Accepted::Client(socket, client),
+            Ok((socket, client)) => {
+                if self.is_retiring() {
+                    self.admit(&socket);
+                }
+                Accepted::Client(socket, client)
+            }
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => {
                     self.ready = false;
@@ -83,6 +88,13 @@ impl Acceptor {
         self.retired_at = Some(now + GRACE);
         if let Err(error) = becket_sys::socket::refuse_new(&self.socket) {
             tracing::warn!(address = %self.address, %error, "clients that connect now may be reset");
+        }
+    }
+
+    /// Lifts, from a client that was on its way, what keeps new ones out.
+    fn admit(&self, socket: &TcpStream) {
+        if let Err(error) = becket_sys::socket::admit(socket) {
+            tracing::warn!(address = %self.address, %error, "a client may hang that came last");
         }
     }
 

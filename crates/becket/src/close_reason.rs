@@ -81,7 +81,9 @@ mod tests {
     fn all_is_indexed_by_the_discriminant_and_labels_are_unique() {
         for (i, reason) in CloseReason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, i);
-            let same = CloseReason::ALL.iter().filter(|other| other.label() == reason.label());
+            let same = CloseReason::ALL
+                .iter()
+                .filter(|other| other.label() == reason.label());
             assert_eq!(same.count(), 1, "{}", reason.label());
         }
     }

@@ -124,12 +124,16 @@ impl Crew {
 
     /// Tells every worker to take no new clients and to end when the last has left.
     pub fn drain(&self) {
-        self.mailboxes.iter().for_each(|mailbox| mailbox.post(Letter::Drain));
+        self.mailboxes
+            .iter()
+            .for_each(|mailbox| mailbox.post(Letter::Drain));
     }
 
     /// Tells every worker to end now.
     pub fn stop(&self) {
-        self.mailboxes.iter().for_each(|mailbox| mailbox.post(Letter::Stop));
+        self.mailboxes
+            .iter()
+            .for_each(|mailbox| mailbox.post(Letter::Stop));
     }
 }
 
@@ -144,5 +148,7 @@ fn run(start: Start, cpu: Option<usize>) -> io::Result<()> {
 
 fn addresses(config: &Config) -> Vec<SocketAddr> {
     let listeners = config.listeners.iter();
-    listeners.flat_map(|listener| listener.bind.iter().copied()).collect()
+    listeners
+        .flat_map(|listener| listener.bind.iter().copied())
+        .collect()
 }

@@ -1,9 +1,14 @@
 //! From a configuration source to a running server: everything that can fail, in the order in
 //! which it can still be undone, and privileges given up at the end.
 //!
-//! 1. load and check the configuration; 2. install the log; 3. limits of the process; 4. bind all
-//! sockets; 5. check that the run user can read what a reload needs, and become it; 6. start the
-//! workers. Until the last step nothing serves, so a start that fails has changed nothing.
+//! 1. load and check the configuration;
+//! 2. install the log;
+//! 3. set the limits of the process;
+//! 4. bind all sockets;
+//! 5. check that the run user can read what a reload needs, and become it;
+//! 6. start the workers.
+//!
+//! Until the last step nothing serves, so a start that fails has changed nothing.
 
 use std::io;
 use std::net::TcpListener;
@@ -22,8 +27,8 @@ use crate::config::prepare::Prepared;
 use crate::config::source::Source;
 use crate::config::{AccessLog, Config};
 use crate::control::access_log::AccessWriter;
-use crate::control::state::State;
 use crate::control::rotation::{NoRandomness, Rotation};
+use crate::control::state::State;
 use crate::crew::{Beginning, Crew};
 use crate::log::{self, LogError};
 use crate::server::{Server, Shared};
@@ -135,7 +140,11 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
 
 /// Descriptors for the limits, no core dumps, no privileges regained.
 fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
-    let addresses: usize = config.listeners.iter().map(|listener| listener.bind.len()).sum();
+    let addresses: usize = config
+        .listeners
+        .iter()
+        .map(|listener| listener.bind.len())
+        .sum();
     let wanted = config.limits.connections * 2 + addresses * workers + workers * 8 + SPARE;
     rlimit::raise_open_files(wanted as u64)
         .map_err(|error| system("limits.connections (two descriptors each)", error))?;

@@ -57,8 +57,18 @@ fn run_check(CheckFlags { flags, json }: CheckFlags) -> anyhow::Result<ExitCode>
     Ok(code)
 }
 
-fn demo(_flags: &DemoFlags) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("the demo is not built yet")
+fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
+    #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
+    let demo = becket::demo::prepare(flags.port, std::time::SystemTime::now())?;
+    let server = launch(Source::new(demo.flags()).context("the current folder")?)?;
+    println!("{}", demo.banner());
+    let counters = server.state.shared().counters.clone();
+    let (stop, stopped) = std::sync::mpsc::channel();
+    let lines = std::thread::spawn(move || becket::demo::display(counters, stopped));
+    let outcome = server.run();
+    drop(stop);
+    lines.join().ok();
+    Ok(ExitCode::from(outcome? as u8))
 }
 
 const NOT_STARTED: u8 = 2;

@@ -224,10 +224,9 @@ impl Server {
         let secrets = Arc::clone(self.rotation.secrets());
         let now = UnixTime::since_unix_epoch(unix);
         // Files and resolvers block; the pages and the signals do not wait for them.
-        let prepared =
-            tokio::task::spawn_blocking(move || reload::prepare(&source, &secrets, now))
-                .await
-                .map_err(|error| vec![error.to_string()])??;
+        let prepared = tokio::task::spawn_blocking(move || reload::prepare(&source, &secrets, now))
+            .await
+            .map_err(|error| vec![error.to_string()])??;
         let old = self.state.config();
         let added = sockets::bind(
             &prepared.config,
@@ -251,7 +250,8 @@ impl Server {
         self.crew.reload(&config, added);
         self.state
             .shared()
-            .table.set_limit(config.sessions.table_entries);
+            .table
+            .set_limit(config.sessions.table_entries);
         if let Err(error) = self.logging.set_level(&config.log.level) {
             tracing::error!(%error, "log level not changed");
         }
@@ -264,7 +264,7 @@ impl Server {
         tracing::info!("log files reopened");
     }
 
-    fn drain(&mut self) -> Instant {
+    fn drain(&self) -> Instant {
         tracing::info!("draining");
         self.notify(&[Notice::Stopping]);
         self.state.set_draining();

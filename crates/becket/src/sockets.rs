@@ -34,7 +34,12 @@ pub fn bind(
     let addresses = config
         .listeners
         .iter()
-        .flat_map(|listener| listener.bind.iter().map(move |address| (listener, *address)))
+        .flat_map(|listener| {
+            listener
+                .bind
+                .iter()
+                .map(move |address| (listener, *address))
+        })
         .filter(|(_, address)| !held.contains(address));
     for (listener, address) in addresses {
         let passed = inherited
@@ -92,10 +97,15 @@ fn options(socket: &SocketOptions) -> ListenOptions {
 }
 
 fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Problem {
-    let problem = Problem::new(format!("listener[{}].bind", listener.name), error.to_string())
-        .value(address.to_string());
+    let problem = Problem::new(
+        format!("listener[{}].bind", listener.name),
+        error.to_string(),
+    )
+    .value(address.to_string());
     problem.accepted(match error.kind() {
-        io::ErrorKind::AddrInUse => "an address that no other program listens on, nor another becket",
+        io::ErrorKind::AddrInUse => {
+            "an address that no other program listens on, nor another becket"
+        }
         io::ErrorKind::PermissionDenied => {
             "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
         }

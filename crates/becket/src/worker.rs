@@ -27,9 +27,9 @@ use crate::backend::pool::Pool;
 use crate::clock::Clock;
 use crate::close_reason::CloseReason;
 use crate::config::Config;
-use crate::control::access_log::AccessSender;
 use crate::connection::facts::Facts;
 use crate::connection::{Advanced, Connection, Now, Side, Turn};
+use crate::control::access_log::AccessSender;
 use crate::door::Door;
 use crate::failure_log::FailureLog;
 use crate::leg::Ready;
@@ -353,7 +353,10 @@ impl Worker {
                 if self.handshaking.len() >= self.config.limits.handshakes_per_turn {
                     return;
                 }
-                let Some(acceptor) = self.acceptors.get_mut(key).filter(|acceptor| acceptor.ready)
+                let Some(acceptor) = self
+                    .acceptors
+                    .get_mut(key)
+                    .filter(|acceptor| acceptor.ready)
                 else {
                     break;
                 };
@@ -589,12 +592,8 @@ fn token_of(index: usize, side: Side) -> Token {
 }
 
 fn address_of(token: usize) -> (usize, Side) {
-    let side = if token % 2 == 0 {
-        Side::Client
-    } else {
-        Side::Server
-    };
-    (token / 2, side)
+    let sides = [Side::Client, Side::Server];
+    (token / 2, sides[token % 2])
 }
 
 /// The mailbox's token.

@@ -216,7 +216,8 @@ mod tests {
                 match self.pipe.next() {
                     Next::Read => self.read(),
                     Next::Write => {
-                        let taken = self.take(&self.pipe.waiting().to_vec());
+                        let waiting = self.pipe.waiting().to_vec();
+                        let taken = self.take(&waiting);
                         self.pipe.sent(taken);
                     }
                     Next::Finish => {

@@ -9,6 +9,12 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
 
+/// How many descriptors [`raise_open_files`] can reach without further rights: the hard limit.
+#[must_use]
+pub fn most_open_files() -> u64 {
+    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
+}
+
 /// Raises the number of descriptors that the process may have open to `wanted`, and returns what it then is.
 ///
 /// Never lowers it. The hard limit is raised too if that is needed and permitted (`CAP_SYS_RESOURCE`), up to `fs.nr_open`.

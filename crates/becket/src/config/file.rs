@@ -254,8 +254,8 @@ pub struct FileServer {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FileLimits {
-    /// Connections in all.
-    pub connections: u64,
+    /// Connections in all; absent is what descriptors allow.
+    pub connections: Option<u64>,
     /// Unfinished handshakes.
     pub handshakes: u64,
     /// A size.
@@ -271,7 +271,7 @@ pub struct FileLimits {
 impl Default for FileLimits {
     fn default() -> Self {
         Self {
-            connections: 100_000,
+            connections: None,
             handshakes: 10_000,
             client_hello: "16KiB".into(),
             accepts_per_turn: 64,

@@ -36,6 +36,8 @@ pub struct World<'a> {
     pub now: UnixTime,
     /// This machine has IPv6, so `:PORT` means both families.
     pub ipv6: bool,
+    /// How many descriptors the process may have open, at most.
+    pub descriptors: u64,
     /// Resolves a host name. Blocks.
     pub resolve: &'a dyn Fn(&str) -> io::Result<Vec<IpAddr>>,
 }
@@ -47,6 +49,7 @@ impl<'a> World<'a> {
             base,
             now,
             ipv6: UdpSocket::bind("[::]:0").is_ok(),
+            descriptors: becket_sys::rlimit::most_open_files(),
             resolve: &|host| Ok((host, 0).to_socket_addrs()?.map(|at| at.ip()).collect()),
         }
     }
@@ -128,7 +131,10 @@ impl Draft<'_> {
         let file = self.file;
         let limits = &file.limits;
         Limits {
-            connections: self.count("limits.connections", limits.connections),
+            connections: match limits.connections {
+                Some(connections) => self.count("limits.connections", connections),
+                None => default_connections(self.world.descriptors),
+            },
             handshakes: self.count("limits.handshakes", limits.handshakes),
             client_hello: self.size("limits.client-hello", &limits.client_hello, HELLO_BYTES),
             accepts_per_turn: self.count("limits.accepts-per-turn", limits.accepts_per_turn),
@@ -448,6 +454,19 @@ fn is_filter(level: &str) -> bool {
             .into_iter()
             .all(|word| word.parse::<LevelFilter>().is_ok())
 }
+
+/// Two descriptors for each, and some for everything else.
+fn default_connections(descriptors: u64) -> usize {
+    let most = descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2;
+    usize::try_from(most).map_or(DEFAULT_CONNECTIONS, |most| {
+        most.clamp(1, DEFAULT_CONNECTIONS)
+    })
+}
+
+/// 400 MB at 4 KiB each when idle; more than one machine's sites see, and less than its memory.
+const DEFAULT_CONNECTIONS: usize = 100_000;
+/// Listening sockets, logs, pages, files being read.
+const OTHER_DESCRIPTORS: u64 = 1024;
 
 const COUNT_FROM_1: &str = "1 to 100000000";
 const COUNT_FROM_0: &str = "0 (off) to 100000000";

@@ -396,7 +396,7 @@ format = "xml"
     fn what_fits_is_kept_beside_what_does_not() {
         let reading = read("[limits]\nconnections = 5\nfoo = 1\n[timeouts]\nidle = \"1s\"\n");
         let file = reading.file.unwrap();
-        assert_eq!(file.limits.connections, 5);
+        assert_eq!(file.limits.connections, Some(5));
         assert_eq!(file.timeouts.idle, "1s".into());
         assert_eq!(reading.problems.len(), 1);
     }

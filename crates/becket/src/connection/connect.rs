@@ -52,11 +52,7 @@ struct Waiting {
 impl<N: Net> Connecting<N> {
     /// Sends the last flight of the handshake, which is in `scratch.sealed_out`, and starts to
     /// connect; `scratch.plain` goes to the server first.
-    pub fn begin(
-        established: Established,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Next<N> {
+    pub fn begin(established: Established, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let flight = turn.scratch.sealed_out.filled();
         let Ok(sent) = core.client.send(flight, &turn.counters.client_bytes_out) else {
             return Next::End(CloseReason::ClientReset);

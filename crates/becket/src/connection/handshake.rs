@@ -226,7 +226,10 @@ impl Handshaking {
         let (Some(chosen), Some((twins, pool))) = (self.chosen, found) else {
             return end(CloseReason::Internal, turn);
         };
-        let agreed = resumed::agreed(&chosen, turn.now.mono.saturating_sub(core.facts.accepted.mono));
+        let agreed = resumed::agreed(
+            &chosen,
+            turn.now.mono.saturating_sub(core.facts.accepted.mono),
+        );
         if let Err(error) = resumed::verify_again(&chosen, twins, turn.now.unix_seconds()) {
             turn.scratch.sealed_out.clear();
             let failed = Failed::new(CloseReason::ClientCertificate, error.to_string());

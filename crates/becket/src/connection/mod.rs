@@ -268,7 +268,9 @@ impl<N: Net> Connection<N> {
 
     /// The line of the access log.
     pub fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
-        self.core.facts.record(self.core.client.traffic, reason, now)
+        self.core
+            .facts
+            .record(self.core.client.traffic, reason, now)
     }
 
     /// The process stops: counts what is being cut off.

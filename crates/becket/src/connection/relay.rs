@@ -248,12 +248,9 @@ impl<N: Net> Relaying<N> {
         let received = self
             .engine
             .receive(input, &mut scratch.plain, &mut scratch.sealed_out);
-        let received = match received {
-            Ok(received) => received,
-            Err(_) => {
-                self.send_client(core, turn)?;
-                return Err(CloseReason::ClientTlsError);
-            }
+        let Ok(received) = received else {
+            self.send_client(core, turn)?;
+            return Err(CloseReason::ClientTlsError);
         };
         self.held = input.get(received.consumed..).unwrap_or_default().to_vec();
         if received.ended {

@@ -19,10 +19,14 @@ pub fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
     Agreed {
         version,
         suite: facts.negotiated_cipher_suite().map(|suite| suite.suite()),
-        group: facts.negotiated_key_exchange_group().map(|group| group.name()),
+        group: facts
+            .negotiated_key_exchange_group()
+            .map(|group| group.name()),
         alpn: facts.alpn_protocol().map(Box::from),
         resumed: means(chosen, version),
-        client_verified: facts.peer_certificates().is_some_and(|chain| !chain.is_empty()),
+        client_verified: facts
+            .peer_certificates()
+            .is_some_and(|chain| !chain.is_empty()),
         took,
     }
 }
@@ -49,11 +53,7 @@ fn means(chosen: &Chosen, version: Option<ProtocolVersion>) -> Option<ResumedBy>
 /// # Errors
 ///
 /// When the chain no longer verifies, or a client that must have one has none.
-pub fn verify_again(
-    chosen: &Chosen,
-    twins: &Twins,
-    now: UnixSeconds,
-) -> Result<(), rustls::Error> {
+pub fn verify_again(chosen: &Chosen, twins: &Twins, now: UnixSeconds) -> Result<(), rustls::Error> {
     let Some(verifier) = twins.verifier() else {
         return Ok(());
     };
@@ -63,7 +63,9 @@ pub fn verify_again(
     match chosen.engine.facts().peer_certificates() {
         Some([leaf, intermediates @ ..]) => {
             let now = UnixTime::since_unix_epoch(Duration::from_secs(now.0));
-            verifier.verify_client_cert(leaf, intermediates, now).map(drop)
+            verifier
+                .verify_client_cert(leaf, intermediates, now)
+                .map(drop)
         }
         _ if verifier.client_auth_mandatory() => Err(rustls::Error::NoCertificatesPresented),
         _ => Ok(()),
@@ -84,7 +86,10 @@ pub fn count(chosen: &Chosen, agreed: &Agreed, counters: &Counters) {
     } else {
         counters.handshake_full.record(agreed.took);
     }
-    let outcome = chosen.resuming.as_ref().and_then(|resuming| resuming.outcome);
+    let outcome = chosen
+        .resuming
+        .as_ref()
+        .and_then(|resuming| resuming.outcome);
     if let Some(counter) = outcome.and_then(|outcome| counters.resumptions.get(outcome as usize)) {
         counter.add(1);
     }

@@ -27,9 +27,13 @@ pub fn prepare(
     secrets: &Arc<Secrets>,
     now: UnixTime,
 ) -> Result<Prepared, Vec<String>> {
-    let prepared = source
-        .load(now)
-        .map_err(|rejected| rejected.errors.iter().map(Problem::to_string).collect::<Vec<_>>())?;
+    let prepared = source.load(now).map_err(|rejected| {
+        rejected
+            .errors
+            .iter()
+            .map(Problem::to_string)
+            .collect::<Vec<_>>()
+    })?;
     rehearse(&prepared.config, secrets).map_err(|problem| vec![problem])?;
     Ok(prepared)
 }

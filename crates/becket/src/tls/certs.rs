@@ -45,8 +45,10 @@ impl CertificateMap {
         set.or_default().insert(key)
     }
 
-    /// The keys for a lower-case server name: exact, else wildcard, else nothing.
+    /// The keys for a lower-case server name: exact, else wildcard, else nothing. A final dot,
+    /// which some clients send, does not count.
     pub fn named(&self, name: &str) -> Option<&KeySet> {
+        let name = name.strip_suffix('.').unwrap_or(name);
         self.exact.get(name).or_else(|| {
             let (_, suffix) = name.split_once('.')?;
             self.wildcard.get(suffix)

@@ -96,23 +96,29 @@ impl Front {
         }
     }
 
-    /// The first route that matches name and protocols, else the first that matches the name and
-    /// goes on without ALPN. The flag says whether ALPN is negotiated.
+    /// The first route that is for this name and, if it insists, for a protocol on offer. The
+    /// flag says whether ALPN is negotiated. Nothing when the lists do not overlap and must.
     fn find(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Option<(usize, bool)> {
-        let named = |(_, route): &(usize, &Route)| route.is_for(name);
-        let mut routes = self.listener.routes.iter().enumerate().filter(named);
-        let overlaps =
-            |route: &Route| hello.alpn().any(|offer| route.alpn.iter().any(|ours| ours == offer));
+        let overlaps = |route: &Route| {
+            hello
+                .alpn()
+                .any(|offer| route.alpn.iter().any(|ours| ours == offer))
+        };
+        let (index, route) = self
+            .listener
+            .routes
+            .iter()
+            .enumerate()
+            .find(|(_, route)| route.is_for(name) && (!route.alpn_only || overlaps(route)))?;
         let offered = hello.alpn().next().is_some();
-        if !offered {
-            return routes.next().map(|(index, _)| (index, false));
+        if !offered || route.alpn.is_empty() {
+            return Some((index, false));
         }
-        if let Some((index, _)) = routes.clone().find(|(_, route)| overlaps(route)) {
-            return Some((index, true));
+        match route.alpn_mismatch {
+            _ if overlaps(route) => Some((index, true)),
+            AlpnMismatch::Continue => Some((index, false)),
+            AlpnMismatch::Refuse => None,
         }
-        routes
-            .find(|(_, route)| route.alpn.is_empty() || route.alpn_mismatch == AlpnMismatch::Continue)
-            .map(|(index, _)| (index, false))
     }
 }
 
@@ -129,6 +135,7 @@ impl Route {
 impl NamePattern {
     /// Whether a name in lower case is covered; a wildcard stands for exactly one label.
     pub fn matches(&self, name: &str) -> bool {
+        let name = name.strip_suffix('.').unwrap_or(name);
         match self {
             Self::Exact(exact) => exact == name,
             Self::Wildcard(suffix) => name

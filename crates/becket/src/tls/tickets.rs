@@ -242,7 +242,10 @@ mod tests {
         let mut resuming = at(now);
         let opened = context::lend(&mut resuming, || of.decrypt(ticket));
         let resuming = resuming?;
-        assert_eq!(opened.is_some(), resuming.outcome == Some(Resumption::Opened));
+        assert_eq!(
+            opened.is_some(),
+            resuming.outcome == Some(Resumption::Opened)
+        );
         resuming.outcome
     }
 
@@ -263,12 +266,30 @@ mod tests {
     fn a_ticket_that_cannot_be_used_is_counted_by_its_cause() {
         let one = ticketer(&[(1000, 7)], 1);
         let ticket = context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed");
-        assert_eq!(outcome(&ticketer(&[(1000, 7), (1100, 8)], 1), &ticket, 1101), Some(Resumption::Opened));
-        assert_eq!(outcome(&ticketer(&[(1200, 9)], 1), &ticket, 1201), Some(Resumption::Expired));
-        assert_eq!(outcome(&ticketer(&[(1000, 7)], 2), &ticket, 1001), Some(Resumption::OtherPolicy));
-        assert_eq!(outcome(&ticketer(&[(1000, 8)], 1), &ticket, 1001), Some(Resumption::BadSeal));
-        assert_eq!(outcome(&one, b"not one of ours", 1001), Some(Resumption::Unknown));
-        assert_eq!(outcome(&one, &ticket, 1000 + 86_400), Some(Resumption::TooOld));
+        assert_eq!(
+            outcome(&ticketer(&[(1000, 7), (1100, 8)], 1), &ticket, 1101),
+            Some(Resumption::Opened)
+        );
+        assert_eq!(
+            outcome(&ticketer(&[(1200, 9)], 1), &ticket, 1201),
+            Some(Resumption::Expired)
+        );
+        assert_eq!(
+            outcome(&ticketer(&[(1000, 7)], 2), &ticket, 1001),
+            Some(Resumption::OtherPolicy)
+        );
+        assert_eq!(
+            outcome(&ticketer(&[(1000, 8)], 1), &ticket, 1001),
+            Some(Resumption::BadSeal)
+        );
+        assert_eq!(
+            outcome(&one, b"not one of ours", 1001),
+            Some(Resumption::Unknown)
+        );
+        assert_eq!(
+            outcome(&one, &ticket, 1000 + 86_400),
+            Some(Resumption::TooOld)
+        );
     }
 
     #[test]
@@ -278,7 +299,11 @@ mod tests {
         for bit in 0..ticket.len() * 8 {
             let mut bad = ticket.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(outcome(&one, &bad, 1000), Some(Resumption::Opened), "bit {bit}");
+            assert_ne!(
+                outcome(&one, &bad, 1000),
+                Some(Resumption::Opened),
+                "bit {bit}"
+            );
         }
     }
 

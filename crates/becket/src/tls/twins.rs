@@ -179,9 +179,8 @@ fn base(
 
 fn client_verifier(policy: &Policy) -> Result<Option<Arc<dyn ClientCertVerifier>>, rustls::Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let build = |roots: &Arc<_>| {
-        WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider)
-    };
+    let build =
+        |roots: &Arc<_>| WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider);
     let builder = match &policy.client_auth {
         ClientAuth::Off => return Ok(None),
         ClientAuth::Optional(roots) => build(roots).allow_unauthenticated(),

@@ -60,6 +60,7 @@ impl Folder {
             base: self.path(),
             now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
             ipv6: true,
+            descriptors: 1 << 20,
             resolve: &resolve,
         };
         prepare(&file, &world)

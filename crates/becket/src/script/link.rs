@@ -1,0 +1,454 @@
+//! A stream in memory with two ends, which behaves like a connected TCP socket pair.
+//!
+//! Bounded both ways. A script decides what arrives when: the bytes and the end that one side
+//! sends may be held *on the way* and delivered in pieces ([`Watch::hold`], [`Watch::deliver`]).
+//! What becomes readable or writable is told once, as an edge ([`Watch::take_edges`]), by the
+//! rules of an edge-triggered epoll on Linux:
+//!
+//! * a receive that is short has emptied the socket, a send that is short has filled it;
+//! * bytes, an end or a fault that arrive are an edge, also while older ones are unread;
+//! * room is an edge only for a side whose last send was short;
+//! * a reset discards what is on the way; what has arrived can still be received, then the fault
+//!   is reported once, then the stream has ended;
+//! * an end that is dropped with unread bytes resets its peer.
+
+use std::cell::{RefCell, RefMut};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use crate::leg::Ready;
+use crate::socket::Socket;
+
+/// One end of a stream; dropping it closes it.
+#[derive(Debug)]
+pub struct End {
+    halves: Rc<RefCell<[Half; 2]>>,
+    side: usize,
+    local: Option<SocketAddr>,
+}
+
+/// Sees one end from outside, whoever owns it.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    halves: Rc<RefCell<[Half; 2]>>,
+    side: usize,
+}
+
+/// What one end has, and what is coming to it.
+#[derive(Debug, Default)]
+struct Half {
+    on_the_way: VecDeque<u8>,
+    end_on_the_way: bool,
+    held: bool,
+    arrived: VecDeque<u8>,
+    ended: bool,
+    /// Reported by the next call.
+    fault: Option<ErrorKind>,
+    /// A fault has come: nothing goes in or out any more.
+    broken: bool,
+    /// Most bytes on the way to and arrived at this end.
+    capacity: usize,
+    edges: Ready,
+    connecting: bool,
+    /// The last send of this end was short.
+    starved: bool,
+    /// This end has sent its FIN.
+    finished: bool,
+    resets: bool,
+    closed: bool,
+}
+
+/// Makes a stream that holds up to `capacity` bytes in each direction.
+pub fn pair(capacity: usize) -> (End, End) {
+    let half = || Half {
+        capacity,
+        edges: WRITABLE,
+        ..Half::default()
+    };
+    let halves = Rc::new(RefCell::new([half(), half()]));
+    let end = |side| End {
+        halves: Rc::clone(&halves),
+        side,
+        local: None,
+    };
+    (end(0), end(1))
+}
+
+impl End {
+    /// Gives the end an address, as TCP sockets have one.
+    pub fn at(mut self, local: SocketAddr) -> Self {
+        self.local = Some(local);
+        self
+    }
+
+    /// Watches this end.
+    pub fn watch(&self) -> Watch {
+        Watch {
+            halves: Rc::clone(&self.halves),
+            side: self.side,
+        }
+    }
+
+    /// Watches the other end.
+    pub fn watch_peer(&self) -> Watch {
+        Watch {
+            halves: Rc::clone(&self.halves),
+            side: 1 - self.side,
+        }
+    }
+
+    /// Closes with a reset instead of an end.
+    pub fn reset(mut self) {
+        self.reset_on_close();
+    }
+
+    /// Receives all that has arrived. Says nothing of how the stream stands; see [`Watch`].
+    pub fn take(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = self.receive(&mut buffer) {
+            all.extend_from_slice(buffer.get(..n).unwrap_or_default());
+        }
+        all
+    }
+
+    /// Takes the fault that waits, such as a connect that failed.
+    pub fn take_fault(&self) -> Option<ErrorKind> {
+        let mut halves = self.halves.borrow_mut();
+        let [me, _] = sides(&mut halves, self.side);
+        me.fault.take()
+    }
+}
+
+impl Socket for End {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut halves = self.halves.borrow_mut();
+        let [me, peer] = sides(&mut halves, self.side);
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        if me.connecting {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        let n = me.arrived.len().min(buffer.len());
+        if n > 0 {
+            for (into, byte) in buffer.iter_mut().zip(me.arrived.drain(..n)) {
+                *into = byte;
+            }
+            if std::mem::take(&mut peer.starved) {
+                peer.edges.writable = true;
+            }
+            return Ok(n);
+        }
+        match me.fault.take() {
+            Some(kind) => Err(kind.into()),
+            None if me.ended || me.broken => Ok(0),
+            None => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut halves = self.halves.borrow_mut();
+        let [me, peer] = sides(&mut halves, self.side);
+        if let Some(kind) = me.fault.take() {
+            return Err(kind.into());
+        }
+        if me.broken || me.finished {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        if me.connecting {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        if peer.closed {
+            // Taken by the kernel; the answer of a closed peer is a reset.
+            me.fail(ErrorKind::ConnectionReset);
+            return Ok(bytes.len());
+        }
+        let waiting = peer.on_the_way.len() + peer.arrived.len();
+        let n = peer.capacity.saturating_sub(waiting).min(bytes.len());
+        me.starved = n < bytes.len();
+        if n == 0 && !bytes.is_empty() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        peer.on_the_way.extend(bytes.iter().take(n));
+        peer.deliver_unless_held();
+        Ok(n)
+    }
+
+    fn finish(&mut self) {
+        let mut halves = self.halves.borrow_mut();
+        let [me, peer] = sides(&mut halves, self.side);
+        me.end_to(peer);
+    }
+
+    fn local_address(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    fn reset_on_close(&mut self) {
+        let mut halves = self.halves.borrow_mut();
+        let [me, _] = sides(&mut halves, self.side);
+        me.resets = true;
+    }
+}
+
+/// For peers that are written against blocking streams; `WouldBlock` is an answer.
+impl Read for End {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.receive(buffer)
+    }
+}
+
+impl Write for End {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.send(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut halves = self.halves.borrow_mut();
+        let [me, peer] = sides(&mut halves, self.side);
+        let unread = !me.arrived.is_empty() || !me.on_the_way.is_empty();
+        me.closed = true;
+        if me.broken || peer.closed {
+            return;
+        }
+        if me.resets || unread {
+            peer.fail(ErrorKind::ConnectionReset);
+        } else {
+            me.end_to(peer);
+        }
+    }
+}
+
+impl Watch {
+    /// What has become ready since the last call.
+    pub fn take_edges(&self) -> Ready {
+        self.with(|me, _| std::mem::take(&mut me.edges))
+    }
+
+    /// From now on, what is sent to this end stays on the way until it is delivered.
+    pub fn hold(&self) {
+        self.with(|me, _| me.held = true);
+    }
+
+    /// Lets up to `n` bytes arrive that were held, and the end behind them if there is one and
+    /// `n` is more than what was on the way.
+    pub fn deliver(&self, n: usize) {
+        self.with(|me, _| me.deliver(n));
+    }
+
+    /// Bounds the bytes that are on the way to and arrived at this end.
+    pub fn set_capacity(&self, capacity: usize) {
+        self.with(|me, peer| {
+            me.capacity = capacity;
+            if std::mem::take(&mut peer.starved) {
+                peer.edges.writable = true;
+            }
+        });
+    }
+
+    /// Starts as a connect that is under way.
+    pub fn begin_connecting(&self) {
+        self.with(|me, _| {
+            me.connecting = true;
+            me.edges = Ready::default();
+        });
+    }
+
+    /// The connect succeeds.
+    pub fn establish(&self) {
+        self.with(|me, _| {
+            if std::mem::take(&mut me.connecting) {
+                me.edges.add(WRITABLE);
+            }
+        });
+    }
+
+    /// The connect fails, or the network does.
+    pub fn fail(&self, kind: ErrorKind) {
+        self.with(|me, _| me.fail(kind));
+    }
+
+    /// Bytes that have arrived and were not received.
+    pub fn unread(&self) -> usize {
+        self.with(|me, _| me.arrived.len())
+    }
+
+    /// Bytes and ends that are on the way and not delivered.
+    pub fn on_the_way(&self) -> usize {
+        self.with(|me, _| me.on_the_way.len() + usize::from(me.end_on_the_way))
+    }
+
+    /// The peer's end has arrived, in good order.
+    pub fn is_ended(&self) -> bool {
+        self.with(|me, _| me.ended && !me.broken)
+    }
+
+    /// The peer has reset the stream.
+    pub fn is_broken(&self) -> bool {
+        self.with(|me, _| me.broken)
+    }
+
+    /// Whoever owned this end has dropped it.
+    pub fn is_closed(&self) -> bool {
+        self.with(|me, _| me.closed)
+    }
+
+    fn with<T>(&self, body: impl FnOnce(&mut Half, &mut Half) -> T) -> T {
+        let mut halves = self.halves.borrow_mut();
+        let [me, peer] = sides(&mut halves, self.side);
+        body(me, peer)
+    }
+}
+
+impl Half {
+    fn deliver_unless_held(&mut self) {
+        if !self.held {
+            self.deliver(usize::MAX);
+        }
+    }
+
+    fn deliver(&mut self, n: usize) {
+        if self.broken {
+            return;
+        }
+        let on_the_way = self.on_the_way.len();
+        let bytes = self.on_the_way.drain(..n.min(on_the_way));
+        self.arrived.extend(bytes);
+        let moved = n.min(on_the_way) > 0;
+        let ends = self.end_on_the_way && n > on_the_way;
+        if ends {
+            self.end_on_the_way = false;
+            self.ended = true;
+        }
+        self.edges.readable |= moved || ends;
+        self.edges.ended |= ends;
+    }
+
+    /// Sends FIN.
+    fn end_to(&mut self, peer: &mut Self) {
+        if std::mem::replace(&mut self.finished, true) || self.broken || peer.closed {
+            return;
+        }
+        peer.end_on_the_way = true;
+        peer.deliver_unless_held();
+    }
+
+    fn fail(&mut self, kind: ErrorKind) {
+        if std::mem::replace(&mut self.broken, true) {
+            return;
+        }
+        self.connecting = false;
+        self.on_the_way.clear();
+        self.end_on_the_way = false;
+        self.fault = Some(kind);
+        self.edges = Ready {
+            readable: true,
+            writable: true,
+            ended: true,
+        };
+    }
+}
+
+/// This side, then the other.
+fn sides<'a>(halves: &'a mut RefMut<'_, [Half; 2]>, side: usize) -> [&'a mut Half; 2] {
+    let [first, second] = &mut **halves;
+    if side == 0 {
+        [first, second]
+    } else {
+        [second, first]
+    }
+}
+
+/// A fresh socket says that it takes bytes.
+const WRITABLE: Ready = Ready {
+    readable: false,
+    writable: true,
+    ended: false,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(end: &mut End) -> Result<Vec<u8>, ErrorKind> {
+        let mut buffer = [0; 16];
+        let n = end.receive(&mut buffer).map_err(|error| error.kind())?;
+        Ok(buffer[..n].to_vec())
+    }
+
+    #[test]
+    fn bytes_arrive_in_order_and_are_bounded() {
+        let (mut a, mut b) = pair(4);
+        assert_eq!(a.send(b"abcdef").unwrap(), 4);
+        assert_eq!(a.send(b"ef").unwrap_err().kind(), ErrorKind::WouldBlock);
+        a.watch().take_edges();
+        assert_eq!(receive(&mut b).unwrap(), b"abcd");
+        assert!(a.watch().take_edges().writable, "room is an edge");
+        assert_eq!(a.send(b"ef").unwrap(), 2);
+        assert_eq!(receive(&mut b).unwrap(), b"ef");
+        assert!(!a.watch().take_edges().writable, "nobody waited for room");
+    }
+
+    #[test]
+    fn what_is_held_arrives_when_it_is_delivered() {
+        let (mut a, mut b) = pair(64);
+        let at_b = b.watch();
+        at_b.hold();
+        at_b.take_edges();
+        a.send(b"abc").unwrap();
+        a.finish();
+        assert_eq!(receive(&mut b), Err(ErrorKind::WouldBlock));
+        at_b.deliver(3);
+        assert_eq!(at_b.take_edges(), Ready { readable: true, ..Ready::default() });
+        assert_eq!(receive(&mut b).unwrap(), b"abc");
+        assert_eq!(receive(&mut b), Err(ErrorKind::WouldBlock));
+        at_b.deliver(1);
+        assert!(at_b.take_edges().ended);
+        assert_eq!(receive(&mut b).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_reset_is_told_once_behind_what_has_arrived() {
+        let (mut a, mut b) = pair(64);
+        a.send(b"abc").unwrap();
+        a.reset();
+        assert_eq!(receive(&mut b).unwrap(), b"abc");
+        assert_eq!(receive(&mut b), Err(ErrorKind::ConnectionReset));
+        assert_eq!(receive(&mut b).unwrap(), b"");
+        assert_eq!(b.send(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn unread_bytes_turn_a_close_into_a_reset() {
+        let (mut a, b) = pair(64);
+        a.send(b"abc").unwrap();
+        drop(b);
+        assert_eq!(receive(&mut a), Err(ErrorKind::ConnectionReset));
+        let (mut a, b) = pair(64);
+        drop(b);
+        assert_eq!(receive(&mut a).unwrap(), b"");
+        assert_eq!(a.send(b"x").unwrap(), 1, "the kernel takes it");
+        assert_eq!(a.send(b"x").unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_connect_is_decided_later() {
+        let (mut a, _b) = pair(64);
+        let at_a = a.watch();
+        at_a.begin_connecting();
+        assert_eq!(a.send(b"x").unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert_eq!(at_a.take_edges(), Ready::default());
+        at_a.establish();
+        assert!(at_a.take_edges().writable);
+        assert_eq!(a.send(b"x").unwrap(), 1);
+    }
+}

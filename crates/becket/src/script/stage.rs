@@ -1,0 +1,172 @@
+//! One connection and what a worker lends it, advanced as a worker would.
+//!
+//! A [`Stage`] does for one connection what `worker.rs` does for many: it passes readiness on as
+//! edges, advances only what asked for it, and expires what is overdue. It owns the clock, which
+//! stands still until it is told to move.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::link::{End, Watch, pair};
+use super::net::{Plan, ScriptedNet};
+use crate::close_reason::CloseReason;
+use crate::config::{Limits, Timeouts};
+use crate::connection::facts::Facts;
+use crate::connection::{Advanced, Connection, Now, Side, Turn};
+use crate::door::Door;
+use crate::failure_log::FailureLog;
+use crate::log::access::AccessRecord;
+use crate::metrics::Counters;
+use crate::scratch::Scratch;
+
+/// A connection under a script.
+#[derive(Debug)]
+pub struct Stage {
+    /// The servers.
+    pub net: ScriptedNet,
+    /// The clocks that the connection sees.
+    pub now: Now,
+    /// Bounds of the configuration.
+    pub limits: Limits,
+    /// Time-outs of the configuration.
+    pub timeouts: Timeouts,
+    /// What a worker counts.
+    pub counters: Counters,
+    scratch: Scratch,
+    failures: FailureLog,
+    connection: Option<Connection<ScriptedNet>>,
+    client: Option<Watch>,
+    queued: bool,
+    closed: Option<AccessRecord>,
+}
+
+impl Stage {
+    /// Sets an empty stage; streams hold `capacity` bytes each way.
+    pub fn new(limits: Limits, timeouts: Timeouts, now: Now, capacity: usize) -> Self {
+        Self {
+            net: ScriptedNet::new([], capacity),
+            now,
+            limits,
+            timeouts,
+            counters: Counters::default(),
+            scratch: Scratch::new(),
+            failures: FailureLog::new(),
+            connection: None,
+            client: None,
+            queued: false,
+            closed: None,
+        }
+    }
+
+    /// Accepts a client through `door`, in place of an earlier one, and returns its end. Servers
+    /// answer by `plans`.
+    pub fn admit(&mut self, door: Rc<Door>, plans: impl IntoIterator<Item = Plan>) -> End {
+        self.net.plans = plans.into_iter().collect();
+        self.net.dialled.clear();
+        let (near, far) = pair(self.net.capacity);
+        let listening = door.front.listener().bind.first().copied();
+        let near = near.at(listening.unwrap_or(CLIENT));
+        self.client = Some(near.watch());
+        let listener = door.front.listener().name.clone();
+        let facts = Facts::new(CLIENT, listener, self.now);
+        let deadline = self.now.mono + self.timeouts.handshake;
+        let connection = Connection::new(near, door, facts, deadline, &self.counters);
+        self.connection = Some(connection);
+        self.queued = true;
+        self.closed = None;
+        far
+    }
+
+    /// Does one turn of a worker's loop. False when the connection had nothing to do.
+    pub fn turn(&mut self) -> bool {
+        self.note_readiness();
+        let Some(connection) = &mut self.connection else {
+            return false;
+        };
+        let overdue = connection.deadline() <= self.now.mono;
+        if !overdue && !self.queued {
+            return false;
+        }
+        self.queued = false;
+        let mut turn = Turn {
+            net: &mut self.net,
+            now: self.now,
+            scratch: &mut self.scratch,
+            counters: &self.counters,
+            limits: &self.limits,
+            timeouts: &self.timeouts,
+            failures: &mut self.failures,
+        };
+        let advanced = if overdue {
+            connection.expire(&mut turn)
+        } else {
+            connection.advance(&mut turn)
+        };
+        match advanced {
+            Advanced::Waiting => {}
+            Advanced::Unfinished => self.queued = true,
+            Advanced::Ended(reason) => {
+                self.closed = Some(connection.record(reason, self.now));
+                self.counters.closed.of(reason).add(1);
+                self.connection = None;
+            }
+        }
+        true
+    }
+
+    /// Does turns until there is nothing to do. False when it does not come to rest.
+    pub fn settle(&mut self) -> bool {
+        (0..MOST_TURNS).any(|_| !self.turn())
+    }
+
+    /// Moves the clocks on.
+    pub fn wait(&mut self, time: Duration) {
+        self.now.mono += time;
+        self.now.instant += time;
+        self.now.unix += time;
+    }
+
+    /// Whether the handshake is still going on.
+    pub fn is_handshaking(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::is_handshaking)
+    }
+
+    /// Whether there is more to do before the next event: a budget was spent.
+    pub fn is_unfinished(&self) -> bool {
+        self.queued && self.connection.is_some()
+    }
+
+    /// How the connection ended, once it has.
+    pub fn closed(&self) -> Option<CloseReason> {
+        self.closed.as_ref().map(|record| record.reason)
+    }
+
+    /// What is known of the connection, as its line in the access log would say now.
+    pub fn record(&self) -> Option<AccessRecord> {
+        match &self.connection {
+            Some(connection) => Some(connection.record(CloseReason::Stopped, self.now)),
+            None => self.closed.clone(),
+        }
+    }
+
+    fn note_readiness(&mut self) {
+        let Some(connection) = &mut self.connection else {
+            return;
+        };
+        let client = self.client.as_ref().map(|watch| (Side::Client, watch));
+        let server = self.net.near().map(|watch| (Side::Server, watch));
+        for (side, watch) in [client, server].into_iter().flatten() {
+            let edges = watch.take_edges();
+            if edges != Default::default() && connection.handle_ready(side, edges) {
+                self.queued = true;
+            }
+        }
+    }
+}
+
+/// Who connects: an address for documentation (RFC 5737).
+const CLIENT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 50_000);
+/// More turns than any script needs for what it has set in motion.
+const MOST_TURNS: usize = 100_000;
