@@ -1,0 +1,49 @@
+# An index of commands. Each is one line that can be typed without just.
+
+# List the commands
+default:
+    @just --list --unsorted
+
+# Show the terminator at work
+demo:
+    cargo run --release -- demo
+
+# All tests
+test:
+    cargo test --workspace
+
+# What CI runs, or one step of it: packages, format, lint, document, dependencies, fuzz, benches, test
+ci *STEP:
+    .ci/run {{STEP}}
+
+# Format everything
+format:
+    cargo fmt --all
+
+# Lint everything, warnings are errors
+lint:
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# Build the documentation of the code and open it
+doc:
+    cargo doc --workspace --no-deps --open
+
+# Rules of the house alone: lengths, words, links, arrows
+tidy:
+    cargo test -p becket-proto --test tidy
+
+# Licences, sources and banned crates
+deny:
+    cargo deny check bans licenses sources
+
+# Fuzz one target (client_hello, proxy_header, ...) until stopped
+fuzz TARGET:
+    cargo +nightly fuzz run {{TARGET}}
+
+# Try a configuration without starting it
+check FILE:
+    cargo run --release -- check --config {{FILE}}
+
+# Put load on a local server
+load *ARGS:
+    cargo run --release -p becket-load -- {{ARGS}}
