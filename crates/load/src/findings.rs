@@ -40,15 +40,15 @@ pub fn of(samples: &Samples) -> Vec<String> {
 }
 
 /// Nagle's algorithm on one side and delayed acknowledgement on the other make both wait for Linux'
-/// 40 ms (`TCP_DELACK_MIN`): a peak there with little on either side is nothing else.
+/// 40 ms (`TCP_DELACK_MIN`), and some more on a busy machine: a peak there with little on either side is nothing else.
 fn nagle(phase: &str, histogram: &Histogram) -> Option<String> {
     let ms = Duration::from_millis;
-    let peak = histogram.count_between(ms(39), ms(46));
-    let beside = histogram.count_between(ms(30), ms(38)) + histogram.count_between(ms(48), ms(55));
+    let peak = histogram.count_between(ms(39), ms(60));
+    let beside = histogram.count_between(ms(25), ms(38)) + histogram.count_between(ms(62), ms(80));
     let enough = peak >= 3 && peak * 100 >= histogram.count() && peak > 3 * beside;
     enough.then(|| {
         format!(
-            "Nagle stall: {peak} of {} times the {phase} took 39 to 46 ms, the delayed acknowledgement of one side \
+            "Nagle stall: {peak} of {} times the {phase} took 39 to 60 ms, the delayed acknowledgement of one side \
              waiting for the Nagle algorithm of the other; TCP_NODELAY on the sender, or one write in place of two, ends it",
             histogram.count()
         )
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_slow_server_is_not_mistaken_for_it() {
-        assert!(of(&samples(&[(1, 500), (35, 200), (41, 200), (50, 200)])).is_empty());
+        assert!(of(&samples(&[(1, 500), (35, 200), (41, 200), (65, 200)])).is_empty());
         assert!(of(&samples(&[(1, 50_000), (41, 3)])).is_empty());
     }
 }

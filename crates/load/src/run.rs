@@ -157,7 +157,7 @@ impl Crew {
             }
             let now = clock::now();
             while boundaries.next_if(|boundary| *boundary <= now).is_some() {
-                marks.push(self.mark(plan, now));
+                marks.push(self.mark(plan, now, &harvests));
             }
             if now >= tick {
                 tick += SECOND;
@@ -166,36 +166,32 @@ impl Crew {
                 }
             }
         }
-        let harvests = harvests.into_iter().collect::<Result<Vec<Harvest>, _>>()?;
         if marks.len() <= self.timeline.ends().len().max(1) {
-            marks.push(self.last_mark(plan, &harvests));
+            // The run ended by count or by signal: that is its last boundary.
+            let ended = harvests.iter().flatten().map(|harvest| harvest.ended).max();
+            marks.push(self.mark(plan, ended.unwrap_or_else(clock::now), &harvests));
         }
+        let harvests = harvests.into_iter().collect::<Result<Vec<Harvest>, _>>()?;
         self.threads
             .drain(..)
             .for_each(|thread| drop(thread.join()));
         Ok((marks, harvests))
     }
 
-    /// The boundary of a run that ended by count or by signal: the threads are gone, and told what
-    /// they had spent.
-    fn last_mark(&self, plan: &Plan, harvests: &[Harvest]) -> Mark {
-        let ended = harvests.iter().map(|harvest| harvest.ended).max();
-        let mut mark = self.mark(plan, ended.unwrap_or_else(clock::now));
-        mark.threads = self
-            .tids
-            .iter()
-            .map(|tid| {
-                harvests
-                    .iter()
-                    .find(|h| h.tid == *tid)
-                    .map_or_else(Default::default, |h| h.spent)
-            })
-            .collect();
-        mark
-    }
-
-    fn mark(&self, plan: &Plan, at: Instant) -> Mark {
-        let thread = |tid: &i32| cpu::of_own_thread(*tid).unwrap_or_default();
+    /// Reads all CPU times. A thread that is gone has told what it had spent.
+    fn mark(&self, plan: &Plan, at: Instant, harvests: &[Result<Harvest, Error>]) -> Mark {
+        let told = |tid: i32| {
+            harvests
+                .iter()
+                .flatten()
+                .find(|h| h.tid == tid)
+                .map(|h| h.spent)
+        };
+        let thread = |tid: &i32| {
+            told(*tid)
+                .or_else(|| cpu::of_own_thread(*tid))
+                .unwrap_or_default()
+        };
         Mark {
             at,
             server: cpu::of_processes(&plan.pids).unwrap_or_default(),

@@ -132,8 +132,8 @@ impl Worker {
             self.turn_ready();
             self.sweep(now);
         }
+        self.settle_rest();
         self.drain()?;
-        self.refuse_rest();
         let ended = clock::now();
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         for slot in &mut self.slots {
@@ -187,15 +187,28 @@ impl Worker {
 
     /// Open loop: what is due starts, as far as slots are free.
     fn start_scheduled(&mut self, now: Instant) {
+        self.skip_warm_up(now);
         for _ in 0..STARTS_PER_TURN {
             let Some(intended) = self.next_start().filter(|intended| *intended <= now) else {
                 return;
             };
             let Some(slot) = self.free.pop() else { return };
-            if let Some(schedule) = &mut self.schedule {
-                schedule.advance();
-            }
+            self.advance();
             self.start(slot, intended);
+        }
+    }
+
+    /// What the warm-up left undone would push the first step's starts back.
+    fn skip_warm_up(&mut self, now: Instant) {
+        let begin = self.env.timeline.begin();
+        while now >= begin && self.next_start().is_some_and(|intended| intended < begin) {
+            self.advance();
+        }
+    }
+
+    fn advance(&mut self) {
+        if let Some(schedule) = &mut self.schedule {
+            schedule.advance();
         }
     }
 
@@ -311,17 +324,20 @@ impl Worker {
         Ok(())
     }
 
-    /// Counts what was due within the run but found no free slot.
-    fn refuse_rest(&mut self) {
+    /// Starts what fell due in the last turn, and counts what found no free slot.
+    fn settle_rest(&mut self) {
+        if self.task.stop.load(Ordering::Relaxed) || self.schedule.is_none() {
+            return;
+        }
         let now = clock::now();
+        self.skip_warm_up(now);
         while let Some(intended) = self.next_start().filter(|intended| *intended <= now) {
-            if let Some(schedule) = &mut self.schedule {
-                schedule.advance();
-            }
-            let step = self.env.timeline.step_of(intended);
-            if self.task.stop.load(Ordering::Relaxed) {
+            self.advance();
+            if let Some(slot) = self.free.pop() {
+                self.start(slot, intended);
                 continue;
             }
+            let step = self.env.timeline.step_of(intended);
             let samples = self.env.samples(step);
             samples.attempted += 1;
             samples.fail(Failure::NotStarted);
