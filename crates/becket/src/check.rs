@@ -1,8 +1,9 @@
 //! `becket check`: everything that `run` would load, as a table or as JSON, with its faults.
 //!
-//! It runs the same `prepare` as a start and a reload, so that what passes here starts there.
-//! What it adds is what only a look at the running machine tells: addresses that are taken,
-//! which is a warning, because a becket that is about to be reloaded holds them rightly.
+//! It runs the same `prepare` as a start and a reload, so that what passes here starts there, and
+//! then makes a handshake for every name ([`rehearsal`](crate::tls::rehearsal)). What it adds
+//! besides is what only a look at the running machine tells: addresses that are taken, which is a
+//! warning, because a becket that is about to be reloaded holds them rightly.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -14,13 +15,16 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::UnixTime;
 use serde::Serialize;
 
-use crate::config::error::Problem;
+use crate::clock::Clock;
+use crate::config::error::{Problem, Report};
 use crate::config::keys::Facts;
 use crate::config::pem::reason;
 use crate::config::source::Source;
 use crate::config::{ClientAuth, Config, Listener, Policy, ServerAddress, UnknownNames};
+use crate::connection::Now;
 use crate::log::Timestamp;
 use crate::tls::names;
+use crate::tls::rehearsal::{Rehearsed, rehearse};
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -35,6 +39,8 @@ pub struct Findings {
     /// What would run; absent when there are errors.
     #[serde(flatten)]
     pub summary: Option<Summary>,
+    /// Handshakes that went as they should.
+    pub handshakes: Vec<Rehearsed>,
 }
 
 impl Findings {
@@ -48,7 +54,8 @@ impl Findings {
     }
 }
 
-/// Loads everything and looks whether its addresses are free. Blocks.
+/// Loads everything, makes a handshake for every name, and looks whether the addresses are free.
+/// Blocks.
 pub fn check(source: &Source, now: UnixTime) -> Findings {
     let origin = source.origin();
     match source.load(now) {
@@ -57,15 +64,25 @@ pub fn check(source: &Source, now: UnixTime) -> Findings {
             errors: rejected.errors,
             warnings: rejected.warnings,
             summary: None,
+            handshakes: Vec::new(),
         },
         Ok(prepared) => {
-            let mut warnings = prepared.warnings;
-            warnings.extend(taken(&prepared.config));
+            let mut report = Report {
+                errors: Vec::new(),
+                warnings: prepared.warnings,
+            };
+            let moment = Now {
+                unix: Duration::from_secs(now.as_secs()),
+                ..Clock::start().now()
+            };
+            let handshakes = rehearse(&prepared.config, moment, &mut report);
+            report.warnings.extend(taken(&prepared.config));
             Findings {
                 origin,
-                errors: Vec::new(),
-                warnings,
+                errors: report.errors,
+                warnings: report.warnings,
                 summary: Some(Summary::of(&prepared.config)),
+                handshakes,
             }
         }
     }
@@ -297,6 +314,9 @@ impl Display for Findings {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if let Some(summary) = &self.summary {
             write!(f, "{summary}")?;
+        }
+        for handshake in &self.handshakes {
+            writeln!(f, "handshake {handshake}")?;
         }
         for problem in &self.errors {
             writeln!(f, "error: {problem}")?;

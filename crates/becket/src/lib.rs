@@ -25,6 +25,7 @@ pub mod mailbox;
 pub mod metrics;
 pub mod net;
 pub mod scratch;
+pub mod script;
 pub mod server;
 pub mod socket;
 pub mod sockets;

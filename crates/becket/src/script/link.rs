@@ -408,7 +408,13 @@ mod tests {
         a.finish();
         assert_eq!(receive(&mut b), Err(ErrorKind::WouldBlock));
         at_b.deliver(3);
-        assert_eq!(at_b.take_edges(), Ready { readable: true, ..Ready::default() });
+        assert_eq!(
+            at_b.take_edges(),
+            Ready {
+                readable: true,
+                ..Ready::default()
+            }
+        );
         assert_eq!(receive(&mut b).unwrap(), b"abc");
         assert_eq!(receive(&mut b), Err(ErrorKind::WouldBlock));
         at_b.deliver(1);

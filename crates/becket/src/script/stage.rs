@@ -129,7 +129,9 @@ impl Stage {
 
     /// Whether the handshake is still going on.
     pub fn is_handshaking(&self) -> bool {
-        self.connection.as_ref().is_some_and(Connection::is_handshaking)
+        self.connection
+            .as_ref()
+            .is_some_and(Connection::is_handshaking)
     }
 
     /// Whether there is more to do before the next event: a budget was spent.
@@ -166,7 +168,9 @@ impl Stage {
 }
 
 /// Who connects: an address for documentation (RFC 5737).
-const CLIENT: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 50_000);
+const CLIENT: SocketAddr = SocketAddr::new(
+    std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
+    50_000,
+);
 /// More turns than any script needs for what it has set in motion.
 const MOST_TURNS: usize = 100_000;

@@ -8,6 +8,7 @@
 //! * [`sessions`], [`tickets`]: resumption by ID and by ticket;
 //! * [`engine`]: rustls' unbuffered connection as "bytes in, bytes out";
 //! * [`names`]: what versions, suites and groups are called;
+//! * [`rehearsal`]: handshakes in memory, for `becket check`.
 //!
 //! Every worker builds its own [`front::Front`]s from the shared configuration: what a handshake
 //! touches (twins, ticket keys) is then owned by one thread, and no reference count is fought over.
@@ -18,6 +19,7 @@ pub mod engine;
 pub mod front;
 pub mod names;
 pub mod policy;
+pub mod rehearsal;
 pub mod sessions;
 pub mod tickets;
 pub mod twins;
