@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
@@ -83,7 +84,9 @@ impl Crew {
             thread::Builder::new()
                 .name(format!("becket-{number}"))
                 .spawn(move || {
-                    let result = run(start, cpu);
+                    // A worker that panics must not be missed: its clients would hang.
+                    let result = catch_unwind(AssertUnwindSafe(|| run(start, cpu)))
+                        .unwrap_or_else(|_| Err(io::Error::other("panicked")));
                     // Control is gone only when the process is on its way out.
                     let _gone = ended.send(Ended { number, result });
                 })?;

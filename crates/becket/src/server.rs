@@ -148,7 +148,7 @@ impl Server {
                 },
                 ended = self.ended.recv() => {
                     left -= 1;
-                    if let Some(Err(error)) = ended.map(|ended| ended.result) {
+                    if let Err(error) = ended.map_or_else(gone, |ended| ended.result) {
                         tracing::error!(%error, "a worker failed");
                         outcome = Outcome::Failed;
                         self.crew.stop();
@@ -279,6 +279,11 @@ impl Server {
             tracing::debug!(%error, "service manager not told");
         }
     }
+}
+
+/// Workers that leave without a word have not ended as they should.
+fn gone() -> io::Result<()> {
+    Err(io::Error::other("left without a word"))
 }
 
 /// Sleeps until then, or for ever.

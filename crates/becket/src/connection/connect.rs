@@ -25,8 +25,6 @@ pub struct Established {
     pub engine: Engine,
     /// Where the route leads.
     pub pool: Rc<Pool>,
-    /// A partial record.
-    pub held: Vec<u8>,
     /// The client has sent close_notify already.
     pub client_ended: bool,
 }
@@ -44,7 +42,6 @@ struct Waiting {
     engine: Engine,
     pool: Rc<Pool>,
     attempt: Attempt,
-    held: Vec<u8>,
     to_server: HalfPipe,
     to_client: HalfPipe,
 }
@@ -75,7 +72,6 @@ impl<N: Net> Connecting<N> {
             attempt: established.pool.begin(),
             engine: established.engine,
             pool: established.pool,
-            held: established.held,
             to_server,
             to_client,
         };
@@ -94,12 +90,11 @@ impl<N: Net> Connecting<N> {
                 turn.counters.connects.add(1);
                 let Waiting {
                     engine,
-                    held,
                     to_server,
                     to_client,
                     ..
                 } = self.waiting;
-                let relaying = Relaying::new(engine, self.server, held, (to_server, to_client));
+                let relaying = Relaying::new(engine, self.server, to_server, to_client);
                 relaying.begin(core, turn)
             }
             Ok(false) => Next::Wait(Phase::Connecting(self)),

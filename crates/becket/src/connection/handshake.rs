@@ -35,7 +35,7 @@ pub struct Handshaking {
     door: Rc<Door>,
     /// Set once the hello was understood.
     chosen: Option<Chosen>,
-    /// Received and not consumed: an unfinished hello or record.
+    /// A hello that is not whole.
     held: Vec<u8>,
     /// What the socket did not take of a flight.
     flight: Vec<u8>,
@@ -120,7 +120,10 @@ impl Handshaking {
     ) -> Result<Received, Failed> {
         turn.scratch.clear();
         let input = &mut turn.scratch.sealed_in;
-        input.push(&self.held);
+        input.push(match &self.chosen {
+            Some(chosen) => chosen.engine.held(),
+            None => &self.held,
+        });
         match core
             .client
             .receive(input, READ, &turn.counters.client_bytes_in)
@@ -129,7 +132,6 @@ impl Handshaking {
             Ok(Got::Nothing) => return Ok(Received::default()),
             Ok(Got::End) | Err(_) => return Err(Failed::quietly(CloseReason::HandshakeAborted)),
         }
-        self.held = Vec::new();
         if self.chosen.is_none() && !self.understand(core, turn)? {
             return Ok(Received::default());
         }
@@ -168,7 +170,13 @@ impl Handshaking {
                 return Err(Failed::new(reason, format!("answered with alert {alert}")));
             }
         };
-        let engine = Engine::new(served.config)
+        let route = self.door.front.route(served.route);
+        let most_held = match route.and_then(|(_, twins)| twins.verifier()) {
+            Some(_) => LARGEST_CHAIN,
+            None => LARGEST_RECORD,
+        };
+        self.held = Vec::new();
+        let engine = Engine::new(served.config, most_held)
             .map_err(|error| Failed::new(CloseReason::Internal, error.to_string()))?;
         self.chosen = Some(Chosen {
             route: served.route,
@@ -193,22 +201,10 @@ impl Handshaking {
         }
         let scratch = &mut *turn.scratch;
         let input = scratch.sealed_in.filled_mut();
-        let received = context::lend(&mut chosen.resuming, || {
+        context::lend(&mut chosen.resuming, || {
             engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out)
         })
-        .map_err(|error| Failed::new(reason_of_error(&error), error.to_string()))?;
-        let rest = input.get(received.consumed..).unwrap_or_default();
-        let route = self.door.front.route(chosen.route);
-        let most = match route.and_then(|(_, twins)| twins.verifier()) {
-            Some(_) => LARGEST_CHAIN,
-            None => LARGEST_RECORD,
-        };
-        if rest.len() > most {
-            let detail = format!("an unfinished message of more than {most} bytes");
-            return Err(Failed::new(CloseReason::HandshakeFailed, detail));
-        }
-        self.held = rest.to_vec();
-        Ok(received)
+        .map_err(|error| Failed::new(reason_of_error(&error), error.to_string()))
     }
 
     /// Keys are ready: checks who resumed, counts, and goes on to a server.
@@ -241,7 +237,6 @@ impl Handshaking {
         let established = Established {
             engine: chosen.engine,
             pool: Rc::clone(pool),
-            held: self.held,
             client_ended: received.ended,
         };
         Connecting::begin(established, core, turn)

@@ -31,8 +31,6 @@ pub struct Relaying<N: Net> {
     server: Leg<N::Server>,
     to_server: HalfPipe,
     to_client: HalfPipe,
-    /// A partial record from the client.
-    held: Vec<u8>,
     /// The client ended without close_notify while the server could still have sent.
     truncated: bool,
 }
@@ -45,20 +43,18 @@ struct Load {
 }
 
 impl<N: Net> Relaying<N> {
-    /// Joins both sides; `pipes` are the directions to the server and to the client.
+    /// Joins both sides.
     pub fn new(
         engine: Engine,
         server: Leg<N::Server>,
-        held: Vec<u8>,
-        pipes: (HalfPipe, HalfPipe),
+        to_server: HalfPipe,
+        to_client: HalfPipe,
     ) -> Self {
-        let (to_server, to_client) = pipes;
         Self {
             engine,
             server,
             to_server,
             to_client,
-            held,
             truncated: false,
         }
     }
@@ -224,7 +220,7 @@ impl<N: Net> Relaying<N> {
     ) -> Result<(), CloseReason> {
         turn.scratch.clear();
         let input = &mut turn.scratch.sealed_in;
-        input.push(&self.held);
+        input.push(self.engine.held());
         let counter = &turn.counters.client_bytes_in;
         match core.client.receive(input, READ, counter) {
             Ok(Got::Bytes) => {}
@@ -252,7 +248,6 @@ impl<N: Net> Relaying<N> {
             self.send_client(core, turn)?;
             return Err(CloseReason::ClientTlsError);
         };
-        self.held = input.get(received.consumed..).unwrap_or_default().to_vec();
         if received.ended {
             self.to_server.end_source();
         }

@@ -1,10 +1,14 @@
 //! rustls' unbuffered server connection as "bytes in, bytes out".
 //!
-//! An [`Engine`] owns keys and handshake state, and no bytes: ciphertext and plaintext pass
-//! through the worker's scratch buffers. [`Engine::receive`] takes all whole records from the
-//! front of its input; what is left is a partial record, for the connection to keep. Whatever TLS
-//! itself wants to send (handshake flights, tickets, key updates, alerts) is appended to `out` in
-//! the right order.
+//! Ciphertext and plaintext pass through the worker's scratch buffers. [`Engine::receive`] takes
+//! all whole records from the front of its input; what is left, a partial record or handshake
+//! message, the engine holds, bounded, and the caller puts it in front of the next input.
+//!
+//! Invariant: rustls is shown what it has seen and not discarded, in every call. Its deframer
+//! keeps positions in those bytes, and indexes out of them when they are missing.
+//!
+//! Whatever TLS itself wants to send (handshake flights, tickets, key updates, alerts) is
+//! appended to `out` in the right order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +25,10 @@ use crate::scratch::Buffer;
 pub struct Engine {
     /// On the heap: a transition between phases then moves a pointer, not a kilobyte.
     connection: Box<UnbufferedServerConnection>,
+    /// Seen by rustls and not discarded.
+    held: Vec<u8>,
+    /// How much may be held.
+    most_held: usize,
     close_notify_sent: bool,
 }
 
@@ -37,8 +45,6 @@ impl fmt::Debug for Engine {
 /// What [`Engine::receive`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes of the input that are done with.
-    pub consumed: usize,
     /// Application data may be sent: the handshake is complete.
     pub ready: bool,
     /// The client sent close_notify: no more data follows.
@@ -46,20 +52,28 @@ pub struct Received {
 }
 
 impl Engine {
-    /// Starts the server's side of a handshake.
+    /// Starts the server's side of a handshake. Of an unfinished record or message at most
+    /// `most_held` bytes are held.
     ///
     /// # Errors
     ///
     /// Only when the configuration is unusable.
-    pub fn new(config: Arc<ServerConfig>) -> Result<Self, Error> {
+    pub fn new(config: Arc<ServerConfig>, most_held: usize) -> Result<Self, Error> {
         Ok(Self {
             connection: Box::new(UnbufferedServerConnection::new(config)?),
+            held: Vec::new(),
+            most_held,
             close_notify_sent: false,
         })
     }
 
-    /// Processes the records at the front of `input`: appends what they held to `plain` and what
-    /// TLS wants to send to `out`. With empty input it only collects output.
+    /// What belongs in front of the next input.
+    pub fn held(&self) -> &[u8] {
+        &self.held
+    }
+
+    /// Processes `input`, which begins with what was held: appends what the records held to
+    /// `plain` and what TLS wants to send to `out`.
     ///
     /// # Errors
     ///
@@ -70,9 +84,11 @@ impl Engine {
         plain: &mut Buffer,
         out: &mut Buffer,
     ) -> Result<Received, Error> {
+        debug_assert!(input.starts_with(&self.held), "held bytes come first");
         let mut received = Received::default();
+        let mut consumed = 0;
         loop {
-            let rest = input.get_mut(received.consumed..).unwrap_or_default();
+            let rest = input.get_mut(consumed..).unwrap_or_default();
             let UnbufferedStatus { mut discard, state } = self.connection.process_tls_records(rest);
             let mut settled = false;
             match state {
@@ -95,21 +111,35 @@ impl Engine {
                 // 0-RTT is never enabled on these configurations, so it has no state here.
                 Ok(_) => settled = true,
                 Err(error) => {
-                    self.collect_alert(out);
+                    let rest = input.get_mut(consumed + discard..).unwrap_or_default();
+                    self.collect_alert(rest, out);
                     return Err(error);
                 }
             }
-            received.consumed += discard;
+            consumed += discard;
             if settled {
-                return Ok(received);
+                return self.hold(input.get(consumed..).unwrap_or_default(), received);
             }
         }
     }
 
-    /// After an error, one more round yields the alert that tells the client.
-    fn collect_alert(&mut self, out: &mut Buffer) {
+    fn hold(&mut self, rest: &[u8], received: Received) -> Result<Received, Error> {
+        if rest.len() > self.most_held {
+            let text = format!("more than {} bytes of an unfinished message", self.most_held);
+            return Err(Error::General(text));
+        }
+        self.held = rest.to_vec();
+        Ok(received)
+    }
+
+    /// After an error, what is still to be sent comes first, and last the alert that tells the
+    /// client.
+    fn collect_alert(&mut self, rest: &mut [u8], out: &mut Buffer) {
+        let mut discarded = 0;
         for _ in 0..MOST_ALERT_ROUNDS {
-            match self.connection.process_tls_records(&mut []).state {
+            let rest = rest.get_mut(discarded..).unwrap_or_default();
+            let UnbufferedStatus { discard, state } = self.connection.process_tls_records(rest);
+            match state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     if encode_into(out, |room| data.encode(room)).is_err() {
                         return;
@@ -118,6 +148,7 @@ impl Engine {
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 _ => return,
             }
+            discarded += discard;
         }
     }
 
@@ -150,16 +181,27 @@ impl Engine {
         mut write: impl FnMut(&mut Traffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> Result<(), Error> {
         loop {
-            match self.connection.process_tls_records(&mut []).state? {
+            let UnbufferedStatus { discard, state } =
+                self.connection.process_tls_records(&mut self.held);
+            let done = match state? {
                 ConnectionState::WriteTraffic(mut traffic) => {
-                    return encode_into(out, |room| write(&mut traffic, room));
+                    encode_into(out, |room| write(&mut traffic, room))?;
+                    true
                 }
                 ConnectionState::EncodeTlsData(mut data) => {
                     encode_into(out, |room| data.encode(room))?;
+                    false
                 }
-                ConnectionState::TransmitTlsData(data) => data.done(),
-                ConnectionState::PeerClosed => {}
+                ConnectionState::TransmitTlsData(data) => {
+                    data.done();
+                    false
+                }
+                ConnectionState::PeerClosed => false,
                 _ => return Err(Error::HandshakeNotComplete),
+            };
+            self.held.drain(..discard.min(self.held.len()));
+            if done {
+                return Ok(());
             }
         }
     }

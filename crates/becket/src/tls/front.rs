@@ -69,6 +69,13 @@ impl Front {
 
     /// Chooses the route by name and protocols, then its twin by what the hello can resume.
     pub fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
+        // rustls would look at signature algorithms first, and answer with the wrong alert.
+        if !hello.offers_tls12() && !hello.offers_tls13() {
+            return Choice::Refuse {
+                alert: PROTOCOL_VERSION,
+                reason: CloseReason::HandshakeFailed,
+            };
+        }
         if let Some(name) = name
             && self.listener.unknown_names == UnknownNames::Refuse
             && self.listener.certificates.named(name).is_none()
@@ -153,6 +160,8 @@ pub fn server_name(hello: &ClientHello<'_>) -> Option<Box<str>> {
         .map(|name| Box::from(name.to_lowercase(&mut buffer)))
 }
 
+/// RFC 8446, section 6.2 and appendix D.2.
+const PROTOCOL_VERSION: u8 = 70;
 /// RFC 6066, section 3.
 const UNRECOGNIZED_NAME: u8 = 112;
 /// RFC 7301, section 3.2.
