@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -227,7 +228,7 @@ impl Cli {
             .as_deref()
             .ok_or_else(|| Error::Plan("no target is given".to_owned()))?;
         let target = Target::parse(url)?;
-        let address = target.resolve(self.i_own_this_target)?;
+        let addresses = self.addresses(&target)?;
         self.check(&target)?;
         let allowed = becket_sys::affinity::allowed_cpus().unwrap_or_default();
         let threads = self
@@ -239,7 +240,7 @@ impl Cli {
             .connections
             .map_or(if open { 10_000 } else { 50 }, NonZeroUsize::get);
         Ok(Plan {
-            address,
+            addresses,
             connections,
             threads: threads.min(connections),
             cpus: self.cpus(&allowed)?,
@@ -314,12 +315,21 @@ impl Cli {
         {
             return wrong("-H wants one line, NAME: VALUE");
         }
-        match (self.source, target.resolve(self.i_own_this_target)?) {
-            (Some(source), address) if source.pick(0).is_ipv4() != address.is_ipv4() => {
-                wrong("--source and the target are of different families, IPv4 and IPv6")
-            }
-            _ => Ok(()),
+        Ok(())
+    }
+
+    /// The target's addresses of the family that the sources have.
+    fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Error> {
+        let mut addresses = target.resolve(self.i_own_this_target)?;
+        if let Some(source) = self.source {
+            addresses.retain(|address| address.is_ipv4() == source.pick(0).is_ipv4());
         }
+        if addresses.is_empty() {
+            return Err(Error::Plan(format!(
+                "{target} has no address, or none of the family of --source"
+            )));
+        }
+        Ok(addresses)
     }
 
     fn load(&self) -> Load {
@@ -433,7 +443,7 @@ impl Ramp {
 fn parse_ramp(text: &str) -> Result<Ramp, String> {
     let wrong = || {
         format!(
-            "`{text}` is not a ramp (accepted: FROM..TO/STEP, for example 1000..10000/500, at most 1000 steps)"
+            "`{text}` is not a ramp (accepted: FROM..TO/STEP, for example 1000..10000/500, at most 200 steps)"
         )
     };
     let (range, step) = text.split_once('/').ok_or_else(wrong)?;
@@ -444,7 +454,7 @@ fn parse_ramp(text: &str) -> Result<Ramp, String> {
         to: rate(to)?,
         step: rate(step)?,
     };
-    let sane = ramp.to >= ramp.from && (ramp.to - ramp.from) / ramp.step <= 1000.0;
+    let sane = ramp.to >= ramp.from && (ramp.to - ramp.from) / ramp.step <= MOST_STEPS;
     if sane { Ok(ramp) } else { Err(wrong()) }
 }
 
@@ -458,6 +468,9 @@ fn warm_up(load: &Load) -> Duration {
             .map_or(Duration::ZERO, |s| tenth(s.length)),
     }
 }
+
+/// Each step has its own histograms in each thread.
+const MOST_STEPS: f64 = 200.0;
 
 const TEACHING: &str = "\
 How to read it:

@@ -13,19 +13,18 @@
 //! The server closes first where it can: after the last response the link waits for its FIN, so that
 //! TIME_WAIT stays with the server and the client keeps its ports.
 
+mod records;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::client::{ClientConfig, UnbufferedClientConnection};
-use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
-use rustls::{HandshakeKind, ProtocolVersion};
 
 use crate::clock;
 use crate::env::Env;
-use crate::exchange::{Early, Exchange, encode, encrypt};
+use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::hello::Offered;
-use crate::negotiated;
 use crate::resume::Ask;
 use crate::wire::{Received, Wire};
 
@@ -42,6 +41,7 @@ pub struct Link {
     resumed: bool,
     close_notify: Notify,
     peer_closed: bool,
+    half_closed: bool,
     /// The response is whole, and the slot has not been told yet.
     ready: bool,
     /// When the slot gives up on it.
@@ -143,6 +143,7 @@ impl Link {
             resumed: false,
             close_notify: Notify::No,
             peer_closed: false,
+            half_closed: false,
             ready: false,
             deadline: times.started + plan.time_out,
         };
@@ -283,7 +284,7 @@ impl Link {
                 .local_addr()
                 .map_err(|e| Failure::from_io(&e))?;
             let header = becket_proto::proxy_header::ProxyHeader {
-                endpoints: becket_proto::proxy_header::Endpoints::tcp(local, env.plan.address),
+                endpoints: becket_proto::proxy_header::Endpoints::tcp(local, env.plan.address()),
                 tlvs: becket_proto::proxy_header::Tlvs::default(),
             };
             header
@@ -316,7 +317,11 @@ impl Link {
             if !all {
                 return Ok(false);
             }
-            if self.phase != Phase::Exchanging || !self.exchange.wants_write() {
+            if self.phase != Phase::Exchanging {
+                return Ok(true);
+            }
+            if !self.exchange.wants_write() {
+                self.half_close(env);
                 return Ok(true);
             }
             self.produce(env, clock::now())?;
@@ -344,9 +349,14 @@ impl Link {
         };
         if self.tls.is_none() {
             self.exchange.asked = now;
-            if env.plan.is_raw() && !self.exchange.wants_write() && self.wire.finish().is_err() {
-                self.peer_closed = true;
-            }
+        }
+    }
+
+    /// Tells a bare TCP target that all has been sent. An error here shows again at the next read.
+    fn half_close(&mut self, env: &Env) {
+        if env.plan.is_raw() && !self.half_closed {
+            self.half_closed = true;
+            self.peer_closed |= self.wire.finish().is_err();
         }
     }
 
@@ -373,173 +383,6 @@ impl Link {
             self.on_whole(env, now)?;
         }
         Ok(())
-    }
-
-    /// Feeds TLS with `filled` bytes of the scratch buffer and collects what it wants to send.
-    fn drive(&mut self, env: &mut Env, filled: usize, now: Instant) -> Result<(), Failure> {
-        let (used, result) = self.records(env, filled, now);
-        self.wire.keep(env.input.get(used..filled).unwrap_or(&[]));
-        result?;
-        let done = self.tls.as_ref().is_some_and(|tls| !tls.is_handshaking());
-        if self.phase == Phase::Handshaking && done {
-            self.on_handshake(env, now)?;
-        }
-        if self.close_notify == Notify::AfterTicket && self.tickets() > 0 {
-            self.close_notify = Notify::Due;
-        }
-        if self.close_notify == Notify::Due {
-            let kept = self.wire.restore(&mut env.input);
-            let (used, result) = self.records(env, kept, now);
-            self.wire.keep(env.input.get(used..kept).unwrap_or(&[]));
-            result?;
-        }
-        Ok(())
-    }
-
-    /// Lets TLS work through the records; returns how many bytes it has used up.
-    fn records(
-        &mut self,
-        env: &mut Env,
-        filled: usize,
-        now: Instant,
-    ) -> (usize, Result<(), Failure>) {
-        let Self {
-            wire,
-            tls,
-            exchange,
-            phase,
-            close_notify,
-            peer_closed,
-            ..
-        } = self;
-        let Some(tls) = tls else {
-            return (filled, Ok(()));
-        };
-        let plan = &env.plan;
-        let mut used = 0;
-        loop {
-            let records = env.input.get_mut(used..filled).unwrap_or(&mut []);
-            let UnbufferedStatus { discard, state, .. } = tls.process_tls_records(records);
-            let step = match state {
-                Err(error) => return (used + discard, Err(Failure::from_tls(&error))),
-                Ok(ConnectionState::EncodeTlsData(mut record)) => {
-                    encode(&mut record, &mut wire.outbox)
-                }
-                Ok(ConnectionState::TransmitTlsData(mut flight)) => {
-                    if let Some(mut early) = flight
-                        .may_encrypt_early_data()
-                        .filter(|_| exchange.early() == Early::None && !plan.handshake_only)
-                    {
-                        exchange.produce_early(&plan.request, &mut wire.outbox, |data, out| {
-                            early.encrypt(data, out).ok()
-                        });
-                    }
-                    flight.done();
-                    Ok(())
-                }
-                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                    let mut fed = Ok(());
-                    while let Some(record) = traffic.next_record() {
-                        fed = fed.and(match record {
-                            Ok(record) => exchange.feed(record.payload, now),
-                            Err(error) => Err(Failure::from_tls(&error)),
-                        });
-                    }
-                    fed
-                }
-                Ok(ConnectionState::PeerClosed) => {
-                    *peer_closed = true;
-                    Ok(())
-                }
-                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-                    exchange.settle_early(&wire.outbox);
-                    let apart =
-                        plan.nagle && *phase == Phase::Handshaking && !wire.outbox.is_empty();
-                    let done = if *close_notify == Notify::Due {
-                        *close_notify = Notify::Sent;
-                        encrypt(&[], &mut wire.outbox, |_, out| {
-                            traffic.queue_close_notify(out)
-                        })
-                    } else if plan.handshake_only || apart || *phase == Phase::Closing {
-                        Ok(())
-                    } else {
-                        exchange.produce_tls(&mut traffic, &plan.request, &mut wire.outbox, now)
-                    };
-                    return (used + discard, done);
-                }
-                Ok(_) => return (used + discard, Ok(())),
-            };
-            used += discard;
-            if step.is_err() {
-                return (used, step);
-            }
-        }
-    }
-
-    fn on_handshake(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
-        let Some(tls) = &self.tls else { return Ok(()) };
-        let took = now - self.times.mark;
-        let tls12 = tls.protocol_version() == Some(ProtocolVersion::TLSv1_2);
-        let kind = tls.handshake_kind();
-        self.resumed = kind == Some(HandshakeKind::Resumed);
-        if env.negotiated.is_none()
-            || (!self.resumed && env.negotiated.as_ref().is_some_and(|n| n.group.is_none()))
-        {
-            env.negotiated = Some(negotiated::of(tls, env.tls.as_ref(), self.resumed));
-        }
-        let refuses_http = tls
-            .alpn_protocol()
-            .is_some_and(|alpn| !alpn.starts_with(b"http/1."));
-        let samples = env.samples(self.times.step);
-        let counts = &mut samples.handshakes;
-        match self.ask {
-            Ask::Full => counts.asked_full += 1,
-            Ask::Resumed => counts.asked_resumed += 1,
-        }
-        match (self.resumed, tls12, self.offered) {
-            (false, ..) => counts.full += 1,
-            (true, false, _) => counts.resumed_by_psk += 1,
-            (true, true, Offered::Ticket) => counts.resumed_by_ticket += 1,
-            (true, true, _) => counts.resumed_by_id += 1,
-        }
-        counts.full_with_retry += u64::from(kind == Some(HandshakeKind::FullWithHelloRetryRequest));
-        counts.declined += u64::from(!self.resumed && self.offered != Offered::Nothing);
-        counts.nothing_to_offer += u64::from(
-            self.ask == Ask::Resumed && self.offered == Offered::Nothing && !self.resumed,
-        );
-        counts.early_data_accepted += u64::from(self.exchange.early() == Early::Accepted);
-        counts.early_data_rejected += u64::from(self.exchange.early() == Early::Rejected);
-        if self.resumed {
-            samples.handshake_resumed.record(took)
-        } else {
-            samples.handshake_full.record(took)
-        }
-        self.times.mark = now;
-        self.phase = Phase::Exchanging;
-        if env.plan.handshake_only {
-            self.end_after_handshake(env, now, tls12);
-        } else if refuses_http {
-            return Err(Failure::Alpn);
-        }
-        Ok(())
-    }
-
-    fn end_after_handshake(&mut self, env: &mut Env, now: Instant, tls12: bool) {
-        self.succeed(env, now);
-        self.phase = Phase::Closing;
-        self.deadline = now + LINGER;
-        let waits = env.plan.resumes() && !tls12 && self.tickets() == 0;
-        self.close_notify = if waits {
-            Notify::AfterTicket
-        } else {
-            Notify::Due
-        };
-    }
-
-    fn tickets(&self) -> u32 {
-        self.tls
-            .as_ref()
-            .map_or(0, |tls| tls.tls13_tickets_received())
     }
 
     fn on_whole(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {

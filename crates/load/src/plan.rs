@@ -17,8 +17,8 @@ use crate::tls::TlsPlan;
 pub struct Plan {
     /// What is put under load.
     pub target: Target,
-    /// Its address.
-    pub address: SocketAddr,
+    /// Its addresses; the first one that answers is used.
+    pub addresses: Vec<SocketAddr>,
     /// Connections in parallel: exactly in a closed loop, at most in an open one.
     pub connections: usize,
     /// Client threads.
@@ -90,6 +90,15 @@ impl Plan {
     /// Returns whether sessions are of any use.
     pub fn resumes(&self) -> bool {
         self.resume != Resume::Never
+    }
+
+    /// Returns the address that is used.
+    pub fn address(&self) -> SocketAddr {
+        // Checked before a run: there is at least one.
+        self.addresses
+            .first()
+            .copied()
+            .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], self.target.port)))
     }
 
     /// Returns whether sockets need `TCP_NODELAY`. Flights that answer one another and go in one write

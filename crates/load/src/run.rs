@@ -27,7 +27,7 @@ use crate::worker::{Harvest, Task, Worker};
 /// # Errors
 /// [`Error`]: nothing was measured then.
 pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Report, Error> {
-    prepare(&plan)?;
+    let plan = prepare(plan)?;
     let conditions = conditions(&plan);
     let plan = Arc::new(plan);
     let crew = Crew::start(&plan, stop)?;
@@ -37,27 +37,32 @@ pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Checks what would make the whole run void.
-fn prepare(plan: &Plan) -> Result<(), Error> {
+/// Checks what would make the whole run void, and settles on an address that answers.
+fn prepare(mut plan: Plan) -> Result<Plan, Error> {
     cpu::of_processes(&plan.pids)?;
     let wanted = plan.connections as u64 + DESCRIPTORS_BESIDE;
     becket_sys::rlimit::raise_open_files(wanted).map_err(|e| {
-        Error::os(
-            format!(
-                "{} connections need {wanted} file descriptors (raise `ulimit -n`, or lower -c)",
-                plan.connections
-            ),
-            e,
-        )
+        let count = plan.connections;
+        Error::os(format!("{count} connections need {wanted} file descriptors (raise `ulimit -n`, or lower -c)"), e)
     })?;
-    TcpStream::connect_timeout(&plan.address, plan.time_out)
-        .map(drop)
-        .map_err(|e| {
-            Error::Unreachable(format!(
-                "cannot connect to {} ({}): {e}",
-                plan.target, plan.address
-            ))
-        })
+    let mut refusal = None;
+    for address in std::mem::take(&mut plan.addresses) {
+        match TcpStream::connect_timeout(&address, plan.time_out) {
+            Ok(_) => {
+                plan.addresses = vec![address];
+                return Ok(plan);
+            }
+            Err(error) => {
+                refusal = Some(format!(
+                    "cannot connect to {} ({address}): {error}",
+                    plan.target
+                ))
+            }
+        }
+    }
+    Err(Error::Unreachable(refusal.unwrap_or_else(|| {
+        format!("{} has no address", plan.target)
+    })))
 }
 
 /// The threads at work.

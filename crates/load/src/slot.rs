@@ -130,7 +130,7 @@ impl Slot {
         env.opened += 1;
         env.samples(times.step).connections += 1;
         times.mark = clock::now();
-        let wire = Wire::connect(env.plan.address, source, env.plan.no_delay());
+        let wire = Wire::connect(env.plan.address(), source, env.plan.no_delay());
         let wire = wire.map_err(|e| Failure::from_io(&e))?;
         Link::open(
             Opening {

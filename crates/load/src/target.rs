@@ -84,24 +84,23 @@ impl Target {
         })
     }
 
-    /// Resolves the host, and refuses one that is elsewhere unless `owned`.
+    /// Resolves the host to all its addresses, and refuses one that is elsewhere unless `owned`.
     ///
     /// # Errors
-    /// [`Error::Plan`] when the name does not resolve or the address is not a loopback one.
-    pub fn resolve(&self, owned: bool) -> Result<SocketAddr, Error> {
-        let mut addresses = (self.host.as_str(), self.port)
+    /// [`Error::Plan`] when the name does not resolve or an address is not a loopback one.
+    pub fn resolve(&self, owned: bool) -> Result<Vec<SocketAddr>, Error> {
+        let found = (self.host.as_str(), self.port)
             .to_socket_addrs()
             .map_err(|e| Error::Unreachable(format!("`{}` does not resolve: {e}", self.host)))?;
-        let address = addresses
-            .next()
-            .ok_or_else(|| Error::Unreachable(format!("`{}` resolves to no address", self.host)))?;
-        if !address.ip().to_canonical().is_loopback() && !owned {
-            return Err(Error::Plan(format!(
+        let addresses: Vec<SocketAddr> = found.collect();
+        let elsewhere = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
+        match addresses.iter().find(elsewhere) {
+            Some(address) if !owned => Err(Error::Plan(format!(
                 "{} is not on this machine; load may only be put on what is yours: say --i-own-this-target if it is",
                 address.ip()
-            )));
+            ))),
+            _ => Ok(addresses),
         }
-        Ok(address)
     }
 
     /// Returns host and port as an HTTP `Host` header has them.

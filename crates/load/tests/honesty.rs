@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::process::Command;
 use std::time::Duration;
 
@@ -161,39 +162,8 @@ fn a_ramp_reports_each_step_at_its_own_rate() {
 #[test]
 fn a_client_that_is_the_bottleneck_says_so_in_place_of_a_capacity() {
     let _alone = alone();
-    let allowed = becket_sys::affinity::allowed_cpus().unwrap();
-    let (first, last) = (allowed[0].to_string(), *allowed.last().unwrap());
-    let (_responder, address) = Peer::responder(&["--cpus", &first]);
-    let url = format!("http://{address}/bytes/0");
-    // Others want the client's CPU as well, so that it never has what it needs.
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let report = std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                becket_sys::affinity::pin_current_thread(last).unwrap();
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
-        let cpus = last.to_string();
-        let args = [
-            "-c",
-            "50",
-            "-d",
-            "1s",
-            "-t",
-            "1",
-            "--keepalive",
-            "1000000",
-            "--cpus",
-            &cpus,
-            &url,
-        ];
-        let report = report(&args);
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-        report
-    });
+    let url = format!("http://{}/", serve_crumbs());
+    let report = report(&["-c", "4", "-d", "1s", "-t", "1", &url]);
     assert!(
         report.steps[0].generator.bound,
         "{:?}",
@@ -204,6 +174,28 @@ fn a_client_that_is_the_bottleneck_says_so_in_place_of_a_capacity() {
         "{}",
         report.verdict
     );
+}
+
+/// Serves a body in a hundred thousand chunks of one byte: a copy for the server, toil for the client.
+/// The thread ends with the test program.
+fn serve_crumbs() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("its address");
+    let mut response =
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n".to_vec();
+    (0..100_000).for_each(|_| response.extend_from_slice(b"1\r\nx\r\n"));
+    response.extend_from_slice(b"0\r\n\r\n");
+    let response = std::sync::Arc::new(response);
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let response = std::sync::Arc::clone(&response);
+            std::thread::spawn(move || {
+                let read = socket.read(&mut [0; 4096]);
+                drop(read.and_then(|_| socket.write_all(&response)));
+            });
+        }
+    });
+    address
 }
 
 #[test]

@@ -198,6 +198,55 @@ fn s_time_counts_the_same_rate_one_connection_at_a_time() {
     });
 }
 
+/// The promise: at most half the CPU of an OpenSSL client. Its figure here is user time only.
+#[test]
+fn a_handshake_costs_at_most_half_of_what_it_costs_openssl() {
+    let _alone = alone();
+    if cfg!(debug_assertions) {
+        eprintln!("skipped: measured in optimised builds only");
+        return;
+    }
+    if !is_installed("openssl") || !is_installed("nginx") {
+        return;
+    }
+    let nginx = Nginx::start(Identity::new());
+    let report = report(&[
+        &nginx.url(),
+        "-c",
+        "1",
+        "-t",
+        "1",
+        "-d",
+        "2s",
+        "--tls",
+        "1.3",
+    ]);
+    let ours = report.steps[0]
+        .generator
+        .cpu_us_per_transaction
+        .expect("some succeeded");
+    let connect = nginx.tls.to_string();
+    let output = Command::new("openssl")
+        .args([
+            "s_time", "-connect", &connect, "-new", "-www", "/", "-time", "2",
+        ])
+        .output()
+        .expect("openssl runs");
+    let text = shown(&output);
+    let line = text
+        .lines()
+        .find(|line| line.contains(" connections in "))
+        .unwrap_or_else(|| panic!("{text}"));
+    let (count, rest) = line.split_once(" connections in ").expect("both");
+    let seconds = rest.split('s').next().expect("a time");
+    let theirs = seconds.trim().parse::<f64>().expect("seconds") * 1e6
+        / count.trim().parse::<f64>().expect("a count");
+    assert!(
+        ours * 2.0 <= theirs,
+        "ours {ours:.0} us, theirs {theirs:.0} us"
+    );
+}
+
 #[test]
 fn plain_targets_and_bare_connections_are_the_floor() {
     let _alone = alone();
@@ -211,7 +260,21 @@ fn plain_targets_and_bare_connections_are_the_floor() {
         "{:?}",
         plain.steps[0].failures
     );
-    let bare = report(&[&format!("tcp://{}", nginx.plain), "-n", "50", "-c", "5"]);
+    let bare = report(&[
+        &format!("tcp://{}", nginx.plain),
+        "-n",
+        "50",
+        "-c",
+        "5",
+        "--size",
+        "20",
+    ]);
+    let empty = report(&[&format!("tcp://{}", nginx.plain), "-n", "50", "-c", "5"]);
+    assert_eq!(
+        empty.steps[0].succeeded, 50,
+        "{:?}",
+        empty.steps[0].failures
+    );
     assert_eq!(bare.steps[0].succeeded, 50, "{:?}", bare.steps[0].failures);
     assert!(plain.negotiated.is_none() && bare.negotiated.is_none());
 }
