@@ -8,39 +8,52 @@
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,
+    /// Where the buffer begins in `bytes`; see [`Buffer::at`].
+    start: usize,
     filled: usize,
 }
 
 impl Buffer {
-    /// A buffer with room for `capacity` bytes.
-    pub fn with_capacity(capacity: usize) -> Self {
+    /// A buffer with room for `capacity` bytes that begins `offset` bytes into a memory page.
+    ///
+    /// Copies between two places whose addresses differ by a few bytes modulo a page run at a
+    /// twentieth of the speed where the C library copies with `rep movsb` on Zen 3 and 4
+    /// (glibc bug 30994). rustls copies every record to and from blocks that begin with a page,
+    /// so no buffer of ours does.
+    pub fn at(offset: usize, capacity: usize) -> Self {
+        let bytes = vec![0; capacity + PAGE];
+        let misplaced = bytes.as_ptr().addr() % PAGE;
         Self {
-            bytes: vec![0; capacity],
+            start: (PAGE + offset - misplaced) % PAGE,
+            bytes,
             filled: 0,
         }
     }
 
     /// What was filled in.
     pub fn filled(&self) -> &[u8] {
-        self.bytes.get(..self.filled).unwrap_or_default()
+        let end = self.start + self.filled;
+        self.bytes.get(self.start..end).unwrap_or_default()
     }
 
     /// What was filled in, to be changed in place.
     pub fn filled_mut(&mut self) -> &mut [u8] {
-        self.bytes.get_mut(..self.filled).unwrap_or_default()
+        let end = self.start + self.filled;
+        self.bytes.get_mut(self.start..end).unwrap_or_default()
     }
 
     /// Room behind what is filled, at least `least` bytes: grows when there is less.
     pub fn room(&mut self, least: usize) -> &mut [u8] {
-        if self.bytes.len() - self.filled < least {
-            self.bytes.resize(self.filled + least, 0);
+        let end = self.start + self.filled;
+        if self.bytes.len() - end < least {
+            self.bytes.resize(end + least, 0);
         }
-        self.bytes.get_mut(self.filled..).unwrap_or_default()
+        self.bytes.get_mut(end..).unwrap_or_default()
     }
 
     /// `n` bytes of the room were filled.
     pub fn advance(&mut self, n: usize) {
-        self.filled = (self.filled + n).min(self.bytes.len());
+        self.filled = (self.filled + n).min(self.bytes.len() - self.start);
     }
 
     /// Copies bytes behind what is filled.
@@ -82,9 +95,9 @@ impl Scratch {
     /// Allocates the buffers.
     pub fn new() -> Self {
         Self {
-            sealed_in: Buffer::with_capacity(READ + LARGEST_RECORD),
-            plain: Buffer::with_capacity(READ + LARGEST_RECORD),
-            sealed_out: Buffer::with_capacity(READ + READ / 16),
+            sealed_in: Buffer::at(SEALED_IN_OFFSET, READ + LARGEST_RECORD),
+            plain: Buffer::at(PLAIN_OFFSET, READ + LARGEST_RECORD),
+            sealed_out: Buffer::at(SEALED_OUT_OFFSET, READ + READ / 16),
         }
     }
 
@@ -106,3 +119,35 @@ impl Default for Scratch {
 pub const READ: usize = 64 * 1024;
 /// A record with all that encryption may add (RFC 8446 section 5.2, RFC 5246 section 6.2.3).
 pub const LARGEST_RECORD: usize = 5 + (1 << 14) + 2048;
+/// Memory page.
+const PAGE: usize = 4096;
+/// Offsets into a page, far from each other and from its beginning.
+const SEALED_IN_OFFSET: usize = 3072;
+const PLAIN_OFFSET: usize = 2048;
+const SEALED_OUT_OFFSET: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_begins_where_it_was_told_to() {
+        for offset in [0, 1, 1024, 4095] {
+            let mut buffer = Buffer::at(offset, 100);
+            assert_eq!(buffer.room(100).as_ptr().addr() % PAGE, offset);
+            assert!(buffer.room(100).len() >= 100);
+        }
+    }
+
+    #[test]
+    fn what_is_pushed_is_filled_in_and_growing_keeps_it() {
+        let mut buffer = Buffer::at(1024, 4);
+        let bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
+        for chunk in bytes.chunks(977) {
+            buffer.push(chunk);
+        }
+        assert_eq!(buffer.filled(), bytes);
+        buffer.clear();
+        assert!(buffer.is_empty());
+    }
+}

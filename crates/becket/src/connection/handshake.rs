@@ -15,12 +15,14 @@ use std::rc::Rc;
 
 use becket_proto::client_hello::{NotHello, Peek, peek};
 use becket_proto::http_head::PLAIN_HTTP_ANSWER;
+use becket_proto::ticket::UnixSeconds;
 use rustls::HandshakeKind;
 
 use super::closing::Closing;
 use super::connect::{Connecting, Established};
 use super::resumed;
 use super::{Core, Net, Next, Phase, Turn};
+use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
@@ -91,7 +93,7 @@ impl Handshaking {
                 Ok(received) if received.ready => return self.leave(received, core, turn),
                 Ok(received) if received.ended => return end(CloseReason::HandshakeAborted, turn),
                 Ok(_) => {}
-                Err(failed) => return fail(&failed, core, turn),
+                Err(failed) => return self.fail(&failed, core, turn),
             }
         }
     }
@@ -214,32 +216,56 @@ impl Handshaking {
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
     ) -> Next<N> {
-        let route = self.chosen.as_ref().map(|chosen| chosen.route);
-        let found = route.and_then(|route| {
-            let (_, twins) = self.door.front.route(route)?;
-            Some((twins, self.door.pool(route)?))
-        });
-        let (Some(chosen), Some((twins, pool))) = (self.chosen, found) else {
+        if let Err(failed) = self.admits(turn.now.unix_seconds()) {
+            turn.scratch.sealed_out.clear();
+            return self.fail(&failed, core, turn);
+        }
+        let (Some(pool), Some(chosen)) = (self.pool(), self.chosen) else {
             return end(CloseReason::Internal, turn);
         };
-        let agreed = resumed::agreed(
-            &chosen,
-            turn.now.mono.saturating_sub(core.facts.accepted.mono),
-        );
-        if let Err(error) = resumed::verify_again(&chosen, twins, turn.now.unix_seconds()) {
-            turn.scratch.sealed_out.clear();
-            let failed = Failed::new(CloseReason::ClientCertificate, error.to_string());
-            return fail(&failed, core, turn);
-        }
+        let took = turn.now.mono.saturating_sub(core.facts.accepted.mono);
+        let agreed = resumed::agreed(&chosen, took);
         turn.counters.handshakes_ended.add(1);
-        resumed::count(&chosen, &agreed, turn.counters);
+        resumed::count(&agreed, turn.counters);
+        resumed::count_offer(chosen.resuming.as_ref(), turn.counters);
         core.facts.tls = Some(agreed);
         let established = Established {
             engine: chosen.engine,
-            pool: Rc::clone(pool),
+            pool,
             client_ended: received.ended,
         };
         Connecting::begin(established, core, turn)
+    }
+
+    /// Whether the client may come in, which after a resumption is still to be seen.
+    fn admits(&self, now: UnixSeconds) -> Result<(), Failed> {
+        let chosen = self.chosen.as_ref();
+        let route = chosen.and_then(|chosen| self.door.front.route(chosen.route));
+        let (Some(chosen), Some((_, twins))) = (chosen, route) else {
+            return Err(Failed::quietly(CloseReason::Internal));
+        };
+        resumed::verify_again(chosen, twins, now)
+            .map_err(|error| Failed::new(CloseReason::ClientCertificate, error.to_string()))
+    }
+
+    fn pool(&self) -> Option<Rc<Pool>> {
+        let route = self.chosen.as_ref()?.route;
+        self.door.pool(route).cloned()
+    }
+
+    /// Tells the client why, if there is a way to, and closes.
+    fn fail<N: Net>(self, failed: &Failed, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        turn.failures
+            .note(&core.facts, failed.reason, &failed.detail, turn.now);
+        if let Some(chosen) = &self.chosen {
+            resumed::count_offer(chosen.resuming.as_ref(), turn.counters);
+        }
+        if failed.reason == CloseReason::HandshakeAborted {
+            return end(failed.reason, turn);
+        }
+        turn.counters.handshakes_ended.add(1);
+        let last = turn.scratch.sealed_out.filled().to_vec();
+        Closing::begin(failed.reason, last, core, turn)
     }
 }
 
@@ -258,18 +284,6 @@ impl Failed {
 fn end<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
     turn.counters.handshakes_ended.add(1);
     Next::End(reason)
-}
-
-/// Tells the client why, if there is a way to, and closes.
-fn fail<N: Net>(failed: &Failed, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-    turn.failures
-        .note(&core.facts, failed.reason, &failed.detail, turn.now);
-    if failed.reason == CloseReason::HandshakeAborted {
-        return end(failed.reason, turn);
-    }
-    turn.counters.handshakes_ended.add(1);
-    let last = turn.scratch.sealed_out.filled().to_vec();
-    Closing::begin(failed.reason, last, core, turn)
 }
 
 fn reason_of(other: NotHello) -> CloseReason {

@@ -10,6 +10,7 @@ use super::facts::Agreed;
 use super::handshake::Chosen;
 use crate::log::access::ResumedBy;
 use crate::metrics::{Counters, HandshakeClass};
+use crate::tls::context::Resuming;
 use crate::tls::twins::Twins;
 
 /// Reads what the handshake agreed on.
@@ -72,8 +73,8 @@ pub fn verify_again(chosen: &Chosen, twins: &Twins, now: UnixSeconds) -> Result<
     }
 }
 
-/// Counts a completed handshake and what became of the session that the client offered.
-pub fn count(chosen: &Chosen, agreed: &Agreed, counters: &Counters) {
+/// Counts a completed handshake.
+pub fn count(agreed: &Agreed, counters: &Counters) {
     let class = HandshakeClass {
         tls13: agreed.version == Some(ProtocolVersion::TLSv1_3),
         resumed: agreed.resumed.is_some(),
@@ -86,10 +87,12 @@ pub fn count(chosen: &Chosen, agreed: &Agreed, counters: &Counters) {
     } else {
         counters.handshake_full.record(agreed.took);
     }
-    let outcome = chosen
-        .resuming
-        .as_ref()
-        .and_then(|resuming| resuming.outcome);
+}
+
+/// Counts what became of the session that the client offered, whether the handshake was completed
+/// or not.
+pub fn count_offer(resuming: Option<&Resuming>, counters: &Counters) {
+    let outcome = resuming.and_then(|resuming| resuming.outcome);
     if let Some(counter) = outcome.and_then(|outcome| counters.resumptions.get(outcome as usize)) {
         counter.add(1);
     }

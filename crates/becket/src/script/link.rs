@@ -99,13 +99,16 @@ impl End {
         }
     }
 
-    /// Closes with a reset instead of an end.
-    pub fn reset(mut self) {
-        self.reset_on_close();
+    /// Resets the stream now: nothing goes in or out any more.
+    pub fn reset(&mut self) {
+        let mut halves = self.halves.borrow_mut();
+        let [me, peer] = sides(&mut halves, self.side);
+        me.broken = true;
+        peer.fail(ErrorKind::ConnectionReset);
     }
 
     /// Receives all that has arrived. Says nothing of how the stream stands; see [`Watch`].
-    pub fn take(&mut self) -> Vec<u8> {
+    pub fn receive_all(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         let mut buffer = [0; 4096];
         while let Ok(n @ 1..) = self.receive(&mut buffer) {

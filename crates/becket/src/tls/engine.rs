@@ -125,7 +125,10 @@ impl Engine {
 
     fn hold(&mut self, rest: &[u8], received: Received) -> Result<Received, Error> {
         if rest.len() > self.most_held {
-            let text = format!("more than {} bytes of an unfinished message", self.most_held);
+            let text = format!(
+                "more than {} bytes of an unfinished message",
+                self.most_held
+            );
             return Err(Error::General(text));
         }
         self.held = rest.to_vec();
@@ -133,20 +136,17 @@ impl Engine {
     }
 
     /// After an error, what is still to be sent comes first, and last the alert that tells the
-    /// client.
+    /// client. Not one call more than there is to collect: the error would be found again.
     fn collect_alert(&mut self, rest: &mut [u8], out: &mut Buffer) {
         let mut discarded = 0;
-        for _ in 0..MOST_ALERT_ROUNDS {
+        while self.connection.wants_write() {
             let rest = rest.get_mut(discarded..).unwrap_or_default();
             let UnbufferedStatus { discard, state } = self.connection.process_tls_records(rest);
-            match state {
-                Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                    if encode_into(out, |room| data.encode(room)).is_err() {
-                        return;
-                    }
-                }
-                Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
-                _ => return,
+            let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
+                return;
+            };
+            if encode_into(out, |room| data.encode(room)).is_err() {
+                return;
             }
             discarded += discard;
         }
@@ -265,6 +265,3 @@ fn encode_into<E: Into<Encoding>>(
     }
     Err(Error::EncryptError)
 }
-
-/// An alert is one message; the bound only keeps a fault of ours from spinning.
-const MOST_ALERT_ROUNDS: usize = 8;

@@ -324,6 +324,11 @@ impl Rehearsal<'_> {
         let mut client = client.map_err(|error| error.to_string())?;
         let mut end = self.stage.admit(Rc::clone(&self.door), [Plan::Accept]);
         let told = converse(&mut client, &mut end, &mut self.stage).err();
+        if told.is_some() {
+            // A connection that has refused waits for its client to leave.
+            end.finish();
+            self.stage.settle();
+        }
         match self.stage.closed() {
             Some(CloseReason::ClientCertificate) if must_refuse => {}
             Some(reason) => return Err(failure(reason.label(), told)),
