@@ -41,7 +41,7 @@ pub enum Failure {
     NoPort,
     /// The client has no file descriptor left.
     NoDescriptor,
-    /// The start was due, but as many connections as allowed were busy until the end.
+    /// The start was due, but until the end all connections were busy or the client was.
     NotStarted,
     /// Another error of the operating system, by number.
     Os(i32),
@@ -89,9 +89,9 @@ impl Failure {
             Self::NoDescriptor => {
                 Some("the client ran out of file descriptors: raise `ulimit -n`, or lower -c")
             }
-            Self::NotStarted => {
-                Some("starts were due while all connections were busy: raise -c, or lower the rate")
-            }
+            Self::NotStarted => Some(
+                "starts were due while all connections were busy, or the client had no time for them: raise -c or -t, or lower the rate",
+            ),
             _ => None,
         }
     }
@@ -114,7 +114,7 @@ impl fmt::Display for Failure {
             Self::Alpn => f.write_str("alpn: not HTTP/1"),
             Self::NoPort => f.write_str("client: no port left"),
             Self::NoDescriptor => f.write_str("client: no descriptor left"),
-            Self::NotStarted => f.write_str("client: not started, all connections busy"),
+            Self::NotStarted => f.write_str("client: not started in time"),
             Self::Os(number) => write!(f, "os error {number}"),
         }
     }

@@ -308,7 +308,7 @@ impl Worker {
 
     /// Lets what is on its way end, for as long as a transaction may take.
     fn drain(&mut self) -> Result<(), Error> {
-        let give_up = clock::now() + self.env.plan.time_out.min(DRAIN_LIMIT);
+        let give_up = clock::now() + self.env.plan.time_out.min(DRAIN_LIMIT) + SWEEP * 2;
         while self.slots.iter().any(Slot::is_busy) && clock::now() < give_up {
             self.turn_again();
             let wait = if self.again.is_empty() {
@@ -333,7 +333,10 @@ impl Worker {
         self.skip_warm_up(now);
         while let Some(intended) = self.next_start().filter(|intended| *intended <= now) {
             self.advance();
-            if let Some(slot) = self.free.pop() {
+            // Only what the last turn just missed: a backlog must not go out as one burst.
+            if now.saturating_duration_since(intended) < MISSED
+                && let Some(slot) = self.free.pop()
+            {
                 self.start(slot, intended);
                 continue;
             }
@@ -389,5 +392,7 @@ const STARTS_PER_TURN: usize = 64;
 const REST: Duration = Duration::from_millis(10);
 /// Time-outs are this precise.
 const SWEEP: Duration = Duration::from_millis(50);
+/// What fell due this shortly before the end is started after it.
+const MISSED: Duration = Duration::from_millis(20);
 /// The longest wait for what is on its way at the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);

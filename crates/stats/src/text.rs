@@ -261,8 +261,8 @@ fn ramp_table(out: &mut String, steps: &[Step]) {
                 show_rate(step.rate_attempted_per_s),
                 show_rate(step.rate_succeeded_per_s),
                 show_count(step.failed),
-                show_us(whole.p50_us),
-                show_us(whole.p99_us),
+                if_any(whole, whole.p50_us),
+                if_any(whole, whole.p99_us),
                 format!(
                     "{:.0} %{}",
                     step.generator.busiest_thread * 100.0,
@@ -283,9 +283,17 @@ fn ramp_table(out: &mut String, steps: &[Step]) {
     }
 }
 
+fn if_any(summary: &Summary, us: f64) -> String {
+    if summary.count == 0 {
+        "-".to_owned()
+    } else {
+        show_us(us)
+    }
+}
+
 fn columns(out: &mut String, cells: &[String; 7]) {
     let [first, rest @ ..] = cells;
-    let rest: String = rest.iter().map(|cell| format!("{cell:>12}")).collect();
+    let rest: String = rest.iter().map(|cell| format!(" {cell:>11}")).collect();
     line(out, format!("{first:<19}{rest}").trim_end());
 }
 
