@@ -1,0 +1,263 @@
+//! A listener with certificates made on the spot, and real TLS clients that go through its door.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket::backend::pool::Pool;
+use becket::clock::Clock;
+use becket::close_reason::CloseReason;
+use becket::config::Config;
+use becket::config::file::File;
+use becket::config::prepare::{World, prepare};
+use becket::connection::Now;
+use becket::control::rotation::Rotation;
+use becket::door::Door;
+use becket::script::link::End;
+use becket::script::net::Plan;
+use becket::script::stage::Stage;
+use becket::tls::front::Front;
+use becket::tls::twins::Parts;
+use becket_proto::session_table::SessionTable;
+use rustls::client::{Resumption, Tls12Resumption};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
+
+/// Listeners that share sessions, secrets and one backend, as in one worker.
+pub(crate) struct House {
+    pub(crate) config: Config,
+    pub(crate) roots: RootCertStore,
+    pub(crate) rotation: Rotation,
+    pub(crate) table: Arc<SessionTable>,
+    pools: Rc<[Rc<Pool>]>,
+}
+
+/// The one listener and backend of most tests; `more` goes into the listener.
+pub(crate) fn house(more: &str) -> House {
+    House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem', 'b.pem']\n{more}\n{BACKEND}"
+    ))
+}
+
+pub(crate) const BACKEND: &str = "[[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n\
+     [[backend.server]]\naddress = '127.0.0.1:82'\n";
+
+impl House {
+    pub(crate) fn new(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut roots = RootCertStore::empty();
+        for (file, name) in [
+            ("a.pem", "a.test"),
+            ("b.pem", "*.b.test"),
+            ("ca.pem", "ca.test"),
+        ] {
+            roots
+                .add(write_certificate(&folder.path().join(file), name))
+                .unwrap();
+        }
+        let file = File::parse(text).expect("the shape of the text is right");
+        let world = World {
+            base: folder.path(),
+            now: UnixTime::now(),
+            ipv6: true,
+            descriptors: 1 << 20,
+            resolve: &|_| Ok(Vec::new()),
+        };
+        let config = prepare(&file, &world).unwrap_or_else(|rejected| panic!("{rejected:?}"));
+        let config = config.config;
+        let rotation = Rotation::start(config.sessions.ticket_rotation, now().unix).unwrap();
+        let pools = config.backends.iter();
+        let pools = pools
+            .map(|one| Rc::new(Pool::new(Arc::clone(one), 0)))
+            .collect();
+        Self {
+            config,
+            roots,
+            rotation,
+            table: Arc::new(SessionTable::new(Default::default(), Default::default())),
+            pools,
+        }
+    }
+
+    /// The door of a listener, by its place in the file.
+    pub(crate) fn door(&self, listener: usize) -> Rc<Door> {
+        let parts = Parts {
+            table: Arc::clone(&self.table),
+            secrets: Arc::clone(self.rotation.secrets()),
+            sessions: self.config.sessions.clone(),
+            key_log: false,
+        };
+        let listener = Arc::clone(&self.config.listeners[listener]);
+        Rc::new(Door {
+            front: Front::new(listener, &parts).unwrap(),
+            pools: Rc::clone(&self.pools),
+        })
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage_of(64 * 1024)
+    }
+
+    pub(crate) fn stage_of(&self, capacity: usize) -> Stage {
+        let (limits, timeouts) = (self.config.limits.clone(), self.config.timeouts.clone());
+        Stage::new(limits, timeouts, now(), capacity)
+    }
+
+    pub(crate) fn client(&self, version: &'static SupportedProtocolVersion) -> ClientConfig {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(self.roots.clone())
+            .with_no_client_auth()
+    }
+
+    /// A client whose handshake is done, and its server.
+    pub(crate) fn relaying(&self, version: &'static SupportedProtocolVersion) -> (Stage, Client) {
+        let mut stage = self.stage();
+        let config = Arc::new(self.client(version));
+        let mut client = Client::enter(&mut stage, self.door(0), &config, "a.test");
+        client.talk(&mut stage);
+        assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
+        assert_eq!(stage.net.dialled.len(), 1, "{:?}", stage.closed());
+        (stage, client)
+    }
+}
+
+pub(crate) fn without_tickets(mut config: ClientConfig) -> ClientConfig {
+    config.resumption =
+        Resumption::in_memory_sessions(8).tls12_resumption(Tls12Resumption::SessionIdOnly);
+    config
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one reading of a test")]
+pub(crate) fn now() -> Now {
+    Now {
+        instant: std::time::Instant::now(),
+        mono: Duration::from_secs(100),
+        ..Clock::start().now()
+    }
+}
+
+fn write_certificate(path: &Path, name: &str) -> CertificateDer<'static> {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    if name != "ca.test" {
+        params.is_ca = rcgen::IsCa::NoCa;
+    }
+    let certificate = params.self_signed(&key).unwrap();
+    std::fs::write(path, certificate.pem() + &key.serialize_pem()).unwrap();
+    certificate.der().clone()
+}
+
+/// A TLS client at its end of the stream.
+pub(crate) struct Client {
+    pub(crate) tls: ClientConnection,
+    pub(crate) end: End,
+    /// Plaintext that has come.
+    pub(crate) received: Vec<u8>,
+    /// The first fault that TLS found.
+    pub(crate) fault: Option<rustls::Error>,
+    /// The server's close_notify has come.
+    pub(crate) closed: bool,
+    /// Bytes to take from the stream in one go.
+    pub(crate) bite: usize,
+}
+
+impl Client {
+    /// Comes in through a door; servers accept.
+    pub(crate) fn enter(
+        stage: &mut Stage,
+        door: Rc<Door>,
+        config: &Arc<ClientConfig>,
+        name: &str,
+    ) -> Self {
+        Self::enter_before(stage, door, config, name, [Plan::Accept])
+    }
+
+    pub(crate) fn enter_before(
+        stage: &mut Stage,
+        door: Rc<Door>,
+        config: &Arc<ClientConfig>,
+        name: &str,
+        plans: impl IntoIterator<Item = Plan>,
+    ) -> Self {
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        Self {
+            tls: ClientConnection::new(Arc::clone(config), name).unwrap(),
+            end: stage.admit(door, plans),
+            received: Vec::new(),
+            fault: None,
+            closed: false,
+            bite: usize::MAX,
+        }
+    }
+
+    /// Sends what TLS wants to send; false when the stream took nothing.
+    pub(crate) fn flush(&mut self) -> bool {
+        let mut moved = false;
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.end) {
+                Ok(n) if n > 0 => moved = true,
+                _ => break,
+            }
+        }
+        moved
+    }
+
+    /// Takes one bite of the stream; false when nothing came.
+    pub(crate) fn bite(&mut self) -> bool {
+        let mut taken = std::io::Read::take(&mut self.end, self.bite as u64);
+        let n = match self.tls.read_tls(&mut taken) {
+            Ok(n) => n,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+            Err(_) => return false,
+        };
+        match self.tls.process_new_packets() {
+            Ok(state) => {
+                self.closed |= state.peer_has_closed();
+                let mut plain = vec![0; state.plaintext_bytes_to_read()];
+                std::io::Read::read_exact(&mut self.tls.reader(), &mut plain).unwrap();
+                self.received.extend(plain);
+            }
+            Err(error) => drop(self.fault.get_or_insert(error)),
+        }
+        n > 0
+    }
+
+    /// Talks until neither side has anything to say. Returns how the connection ended, if it has.
+    pub(crate) fn talk(&mut self, stage: &mut Stage) -> Option<CloseReason> {
+        loop {
+            let sent = self.flush();
+            assert!(stage.settle(), "the connection does not come to rest");
+            let mut bitten = false;
+            while self.bite() {
+                bitten = true;
+            }
+            if !sent && !bitten {
+                return stage.closed();
+            }
+        }
+    }
+
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
+        std::io::Write::write_all(&mut self.tls.writer(), bytes).unwrap();
+    }
+}
+
+/// What the server has received so far.
+pub(crate) fn server_got(stage: &mut Stage) -> Vec<u8> {
+    stage.net.dialled.last_mut().unwrap().far.receive_all()
+}
+
+/// The server says something; all of it fits.
+pub(crate) fn server_says(stage: &mut Stage, bytes: &[u8]) {
+    use std::io::Write;
+    let server = &mut stage.net.dialled.last_mut().unwrap().far;
+    server.write_all(bytes).unwrap();
+}

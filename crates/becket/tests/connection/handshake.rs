@@ -1,0 +1,243 @@
+//! How handshakes end that lead nowhere, and what the client is told.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket::close_reason::CloseReason;
+use becket::script::link::End;
+use becket::script::stage::Stage;
+use rustls::AlertDescription as Alert;
+use rustls::Error::AlertReceived;
+use rustls::version::{TLS12, TLS13};
+
+use crate::common::{BACKEND, Client, House, house, server_got};
+
+/// Sends raw bytes and returns the end and what came back.
+fn send(house: &House, bytes: &[u8]) -> (Stage, End, Vec<u8>) {
+    let mut stage = house.stage();
+    let mut end = stage.admit(house.door(0), []);
+    end.write_all(bytes).unwrap();
+    assert!(stage.settle());
+    let answer = end.receive_all();
+    (stage, end, answer)
+}
+
+#[test]
+fn plain_http_is_answered_in_clear_and_the_socket_lingers() {
+    let (mut stage, end, answer) = send(&house(""), b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
+    assert!(end.watch().is_ended());
+    assert_eq!(stage.closed(), None, "the client may still be sending");
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::PlainHttp));
+}
+
+#[test]
+fn garbage_is_not_tls() {
+    let (mut stage, end, answer) = send(&house(""), b"SSH-2.0-x\r\n");
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::NotTls));
+    assert!(answer.len() <= 7);
+}
+
+#[test]
+fn a_client_that_leaves_early_has_aborted() {
+    for bytes in [
+        &b""[..],
+        b"\x16\x03",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+    ] {
+        let (mut stage, end, _) = send(&house(""), bytes);
+        drop(end);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
+    }
+    let (mut stage, mut end, _) = send(&house(""), b"\x16\x03");
+    end.reset();
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
+}
+
+#[test]
+fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
+    let house = house("");
+    let limit = house.config.limits.client_hello;
+    let mut stage = house.stage();
+    let mut end = stage.admit(house.door(0), []);
+    let mut hello = Vec::new();
+    // One message of 64 KiB, spread over records.
+    let mut message = vec![1, 0, 0xff, 0xff, 3, 3];
+    message.resize(60_000, 0);
+    for part in message.chunks(16_000) {
+        hello.extend([22, 3, 1, (part.len() >> 8) as u8, part.len() as u8]);
+        hello.extend(part);
+    }
+    let mut sent = 0;
+    while stage.is_handshaking() && sent < hello.len() {
+        sent += end
+            .write(&hello[sent..hello.len().min(sent + 500)])
+            .unwrap();
+        stage.settle();
+    }
+    assert!((limit..limit + 500).contains(&sent), "{sent} of {limit}");
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HelloTooLarge));
+}
+
+#[test]
+fn a_slow_client_is_given_up_at_the_time_out() {
+    let house = house("");
+    let (mut stage, _end, _) = send(&house, b"\x16\x03\x01");
+    stage.wait(house.config.timeouts.handshake - Duration::from_millis(1));
+    stage.settle();
+    assert!(stage.is_handshaking());
+    stage.wait(Duration::from_millis(1));
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
+}
+
+#[test]
+fn a_hello_may_come_one_byte_at_a_time() {
+    let house = house("");
+    for version in [&TLS12, &TLS13] {
+        let mut stage = house.stage();
+        let config = Arc::new(house.client(version));
+        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let near = client.end.watch_peer();
+        near.hold();
+        client.bite = 1;
+        for _ in 0..20_000 {
+            client.flush();
+            near.deliver(1);
+            stage.settle();
+            while client.bite() {}
+            if !client.tls.is_handshaking() && !client.flush() && near.on_the_way() == 0 {
+                break;
+            }
+        }
+        stage.settle();
+        assert!(!client.tls.is_handshaking(), "{:?}", client.fault);
+        assert!(stage.record().unwrap().version.is_some());
+        assert_eq!(stage.net.dialled.len(), 1);
+    }
+}
+
+#[test]
+fn a_name_chooses_its_certificate_and_wildcards_cover_one_label() {
+    let house = house("");
+    for (name, trusted) in [("a.test", true), ("x.b.test", true), ("x.y.b.test", false)] {
+        let mut stage = house.stage();
+        let config = Arc::new(house.client(&TLS13));
+        let mut client = Client::enter(&mut stage, house.door(0), &config, name);
+        client.talk(&mut stage);
+        assert_eq!(
+            client.fault.is_none(),
+            trusted,
+            "{name}: {:?}",
+            client.fault
+        );
+        let sni = stage.record().unwrap().sni;
+        assert_eq!(sni.as_deref(), Some(name));
+    }
+}
+
+#[test]
+fn an_unknown_name_can_be_refused() {
+    let house = house("unknown-names = 'refuse'");
+    let mut stage = house.stage();
+    let config = Arc::new(house.client(&TLS13));
+    let mut client = Client::enter(&mut stage, house.door(0), &config, "c.test");
+    client.talk(&mut stage);
+    assert_eq!(client.fault, Some(AlertReceived(Alert::UnrecognisedName)));
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::UnknownName));
+}
+
+#[test]
+fn alpn_without_overlap_goes_on_or_is_refused() {
+    for (setting, alert) in [
+        ("continue", None),
+        ("refuse", Some(AlertReceived(Alert::NoApplicationProtocol))),
+    ] {
+        let house = house(&format!("alpn = ['h2']\nalpn-mismatch = '{setting}'"));
+        let mut stage = house.stage();
+        let mut config = house.client(&TLS13);
+        config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
+        let config = Arc::new(config);
+        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        client.talk(&mut stage);
+        assert_eq!(client.fault, alert);
+        assert_eq!(client.tls.alpn_protocol(), None);
+        drop(client);
+        stage.settle();
+        let expected = match setting {
+            "refuse" => CloseReason::AlpnMismatch,
+            _ => CloseReason::ClientTruncated,
+        };
+        if setting == "continue" {
+            stage.net.dialled[0].far.receive_all();
+            becket::socket::Socket::finish(&mut stage.net.dialled[0].far);
+            stage.settle();
+        }
+        assert_eq!(stage.closed(), Some(expected));
+    }
+}
+
+#[test]
+fn nothing_in_common_is_a_failed_handshake() {
+    let house = House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem']\npolicy = 'new'\n[[policy]]\nname = 'new'\n\
+         versions = ['1.3']\n{BACKEND}"
+    ));
+    let mut stage = house.stage();
+    let config = Arc::new(house.client(&TLS12));
+    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    client.talk(&mut stage);
+    assert_eq!(client.fault, Some(AlertReceived(Alert::ProtocolVersion)));
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeFailed));
+}
+
+#[test]
+fn a_client_without_the_required_certificate_is_refused() {
+    let house = House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem']\npolicy = 'known'\n[[policy]]\nname = 'known'\n\
+         client-certificates = 'required'\nclient-ca = 'ca.pem'\n{BACKEND}"
+    ));
+    for version in [&TLS12, &TLS13] {
+        let mut stage = house.stage();
+        let config = Arc::new(house.client(version));
+        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        client.talk(&mut stage);
+        assert!(
+            matches!(client.fault, Some(AlertReceived(_))),
+            "{:?}",
+            client.fault
+        );
+        assert!(stage.net.dialled.is_empty(), "no server hears of it");
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::ClientCertificate));
+    }
+}
+
+#[test]
+fn what_comes_with_finished_reaches_the_server() {
+    let house = house("");
+    for version in [&TLS12, &TLS13] {
+        let mut stage = house.stage();
+        let config = Arc::new(house.client(version));
+        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        client.say(b"early");
+        client.talk(&mut stage);
+        assert_eq!(server_got(&mut stage), b"early");
+    }
+}

@@ -1,0 +1,12 @@
+//! The life of a connection on scripted sockets: what ends how, and what arrives.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+mod handshake;
+mod limits;
+mod payload;
+mod rehearsal;
+mod relay;
+mod resumption;
+mod servers;

@@ -1,0 +1,167 @@
+//! Ends, truncation and resets while relaying: who learns what.
+
+use std::io::ErrorKind;
+
+use becket::close_reason::CloseReason;
+use becket::socket::Socket;
+use rustls::version::{TLS12, TLS13};
+
+use crate::common::{house, server_got, server_says};
+
+#[test]
+fn a_server_that_ends_gives_the_client_close_notify() {
+    for version in [&TLS12, &TLS13] {
+        let (mut stage, mut client) = house("").relaying(version);
+        client.say(b"question");
+        client.talk(&mut stage);
+        assert_eq!(server_got(&mut stage), b"question");
+        server_says(&mut stage, b"answer");
+        stage.net.dialled[0].far.finish();
+        client.talk(&mut stage);
+        assert_eq!(client.received, b"answer");
+        assert!(client.closed);
+        client.tls.send_close_notify();
+        assert_eq!(client.talk(&mut stage), Some(CloseReason::Finished));
+        assert!(stage.net.dialled[0].far.watch().is_ended());
+    }
+}
+
+#[test]
+fn a_client_that_ends_still_gets_its_answer() {
+    for version in [&TLS12, &TLS13] {
+        let (mut stage, mut client) = house("").relaying(version);
+        client.say(b"question");
+        client.tls.send_close_notify();
+        assert_eq!(client.talk(&mut stage), None);
+        assert_eq!(server_got(&mut stage), b"question");
+        assert!(stage.net.dialled[0].far.watch().is_ended());
+        server_says(&mut stage, b"answer");
+        client.talk(&mut stage);
+        assert_eq!(client.received, b"answer");
+        assert!(!client.closed);
+        stage.net.dialled[0].far.finish();
+        assert_eq!(client.talk(&mut stage), Some(CloseReason::Finished));
+        assert!(client.closed);
+    }
+}
+
+#[test]
+fn a_client_that_ends_without_close_notify_is_counted_and_still_served() {
+    let (mut stage, mut client) = house("").relaying(&TLS13);
+    client.say(b"question");
+    client.flush();
+    client.end.finish();
+    client.talk(&mut stage);
+    assert_eq!(server_got(&mut stage), b"question");
+    server_says(&mut stage, b"answer");
+    stage.net.dialled[0].far.finish();
+    let reason = client.talk(&mut stage);
+    assert_eq!(reason, Some(CloseReason::ClientTruncated));
+    assert_eq!(client.received, b"answer");
+    assert!(client.closed);
+    assert_eq!(stage.counters.truncated.value(), 1);
+}
+
+#[test]
+fn a_server_that_resets_gives_what_came_and_no_close_notify() {
+    for version in [&TLS12, &TLS13] {
+        let (mut stage, mut client) = house("").relaying(version);
+        server_says(&mut stage, b"half of the ans");
+        stage.net.dialled[0].far.reset();
+        client.talk(&mut stage);
+        assert_eq!(client.received, b"half of the ans");
+        assert!(!client.closed);
+        assert!(
+            client.end.watch().is_ended(),
+            "FIN, so that it does not wait"
+        );
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::ServerReset));
+    }
+}
+
+#[test]
+fn a_client_that_resets_has_its_server_reset() {
+    let (mut stage, mut client) = house("").relaying(&TLS13);
+    client.end.reset();
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::ClientReset));
+    assert!(stage.net.dialled[0].far.watch().is_broken());
+}
+
+#[test]
+fn a_broken_record_gets_an_alert_and_the_server_a_reset() {
+    let (mut stage, mut client) = house("").relaying(&TLS13);
+    client.end.send(&[23, 3, 3, 0, 20]).unwrap();
+    client.end.send(&[0; 20]).unwrap();
+    client.talk(&mut stage);
+    let alert = rustls::Error::AlertReceived(rustls::AlertDescription::BadRecordMac);
+    assert_eq!(client.fault, Some(alert));
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::ClientTlsError));
+    assert!(stage.net.dialled[0].far.watch().is_broken());
+}
+
+#[test]
+fn an_end_that_comes_with_the_data_is_seen_though_it_is_told_once() {
+    let (mut stage, mut client) = house("").relaying(&TLS13);
+    let near = stage.net.dialled[0].near.clone();
+    near.hold();
+    server_says(&mut stage, b"all");
+    stage.net.dialled[0].far.finish();
+    near.deliver(usize::MAX);
+    client.talk(&mut stage);
+    assert_eq!(client.received, b"all");
+    assert!(client.closed);
+}
+
+#[test]
+fn an_early_answer_reaches_a_client_that_is_still_sending() {
+    let (mut stage, mut client) = house("").relaying(&TLS13);
+    server_says(&mut stage, b"413 too large");
+    stage.net.dialled[0].far.finish();
+    client.talk(&mut stage);
+    assert_eq!(client.received, b"413 too large");
+    assert!(client.closed);
+    assert_eq!(stage.closed(), None, "the client has not ended");
+    client.say(&[7; 5000]);
+    client.talk(&mut stage);
+    assert_eq!(server_got(&mut stage).len(), 5000);
+}
+
+#[test]
+fn idle_and_half_closed_connections_are_given_up() {
+    let house = house("");
+    let (mut stage, mut client) = house.relaying(&TLS13);
+    stage.wait(house.config.timeouts.idle);
+    client.talk(&mut stage);
+    assert!(
+        !client.closed,
+        "no clean end for what may be half an answer"
+    );
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::IdleTimeout));
+
+    let (mut stage, mut client) = house.relaying(&TLS13);
+    client.tls.send_close_notify();
+    client.talk(&mut stage);
+    stage.wait(house.config.timeouts.half_closed);
+    client.talk(&mut stage);
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HalfClosedTimeout));
+}
+
+#[test]
+fn a_client_that_does_not_close_is_left_at_the_linger_time_out() {
+    let house = house("");
+    let (mut stage, mut client) = house.relaying(&TLS13);
+    stage.net.dialled[0].near.fail(ErrorKind::ConnectionReset);
+    assert_eq!(client.talk(&mut stage), None);
+    stage.wait(house.config.timeouts.linger);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::ServerReset));
+}

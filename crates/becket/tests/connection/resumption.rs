@@ -1,0 +1,126 @@
+//! Sessions: by ID, by ticket, by PSK, and never across policies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket::log::access::ResumedBy;
+use becket::metrics::Resumption;
+use becket::script::stage::Stage;
+use rustls::ClientConfig;
+use rustls::version::{TLS12, TLS13};
+
+use crate::common::{BACKEND, Client, House, house, without_tickets};
+
+/// Makes a handshake and says how it was resumed.
+fn visit(
+    house: &House,
+    stage: &mut Stage,
+    listener: usize,
+    config: &Arc<ClientConfig>,
+) -> Option<ResumedBy> {
+    let mut client = Client::enter(stage, house.door(listener), config, "a.test");
+    client.talk(stage);
+    assert_eq!(client.fault, None);
+    assert!(!client.tls.is_handshaking());
+    stage.record().unwrap().resumed
+}
+
+fn twice(house: &House, config: ClientConfig) -> (Option<ResumedBy>, Option<ResumedBy>) {
+    let config = Arc::new(config);
+    let mut stage = house.stage();
+    let first = visit(house, &mut stage, 0, &config);
+    (first, visit(house, &mut stage, 0, &config))
+}
+
+const TWO_POLICIES: &str = "[[listener]]\nname = 'one'\nbind = ['127.0.0.1:443']\n\
+     backend = 'app'\ncertificates = ['a.pem']\npolicy = 'one'\n\
+     [[listener]]\nname = 'two'\nbind = ['127.0.0.1:444']\n\
+     backend = 'app'\ncertificates = ['a.pem']\npolicy = 'two'\n\
+     [[policy]]\nname = 'one'\ntls12-tickets = true\n\
+     [[policy]]\nname = 'two'\ntls12-tickets = true\n";
+
+#[test]
+fn tls12_resumes_by_id() {
+    let policy = "[[policy]]\nname = 'p'\ntls12-tickets = false\n";
+    let house = house(&format!("policy = 'p'\n{policy}"));
+    for config in [house.client(&TLS12), without_tickets(house.client(&TLS12))] {
+        assert_eq!(twice(&house, config), (None, Some(ResumedBy::Id)));
+    }
+}
+
+#[test]
+fn tls12_resumes_by_ticket_where_tickets_are_on() {
+    let house = House::new(&format!("{TWO_POLICIES}{BACKEND}"));
+    let config = house.client(&TLS12);
+    assert_eq!(twice(&house, config), (None, Some(ResumedBy::Ticket)));
+    let config = without_tickets(house.client(&TLS12));
+    assert_eq!(twice(&house, config), (None, Some(ResumedBy::Id)));
+}
+
+#[test]
+fn tls13_resumes_by_psk_again_and_again() {
+    let house = house("");
+    let config = Arc::new(house.client(&TLS13));
+    let mut stage = house.stage();
+    assert_eq!(visit(&house, &mut stage, 0, &config), None);
+    for _ in 0..5 {
+        assert_eq!(visit(&house, &mut stage, 0, &config), Some(ResumedBy::Psk));
+    }
+}
+
+#[test]
+fn a_session_of_one_policy_never_opens_another() {
+    let house = House::new(&format!("{TWO_POLICIES}{BACKEND}"));
+    for config in [
+        house.client(&TLS13),
+        house.client(&TLS12),
+        without_tickets(house.client(&TLS12)),
+    ] {
+        let config = Arc::new(config);
+        let mut stage = house.stage();
+        let others = Resumption::OtherPolicy as usize;
+        assert_eq!(visit(&house, &mut stage, 0, &config), None);
+        assert_eq!(visit(&house, &mut stage, 1, &config), None);
+        assert_eq!(stage.counters.resumptions[others].value(), 1);
+        assert!(
+            visit(&house, &mut stage, 1, &config).is_some(),
+            "its own does"
+        );
+    }
+}
+
+#[test]
+fn nothing_resumes_that_is_older_than_the_maximum() {
+    let mut house = house("");
+    house.config.sessions.max_age = Duration::from_secs(60);
+    for config in [house.client(&TLS13), house.client(&TLS12)] {
+        let config = Arc::new(config);
+        let mut stage = house.stage();
+        assert_eq!(visit(&house, &mut stage, 0, &config), None);
+        stage.wait(Duration::from_secs(40));
+        assert!(visit(&house, &mut stage, 0, &config).is_some());
+        stage.wait(Duration::from_secs(40));
+        // What was handed out at the resumption is as old as the full handshake.
+        assert_eq!(visit(&house, &mut stage, 0, &config), None);
+    }
+}
+
+#[test]
+fn a_ticket_outlives_one_rotation_and_not_two() {
+    let mut house = house("");
+    let config = Arc::new(house.client(&TLS13));
+    let mut stage = house.stage();
+    visit(&house, &mut stage, 0, &config);
+    let hour = Duration::from_secs(3600);
+    let rotate = |house: &mut House, stage: &mut Stage| {
+        stage.wait(hour);
+        house.rotation.rotate(hour, stage.now.unix).unwrap();
+    };
+    rotate(&mut house, &mut stage);
+    assert_eq!(visit(&house, &mut stage, 0, &config), Some(ResumedBy::Psk));
+    let config = Arc::new(house.client(&TLS13));
+    visit(&house, &mut stage, 0, &config);
+    rotate(&mut house, &mut stage);
+    rotate(&mut house, &mut stage);
+    assert_eq!(visit(&house, &mut stage, 0, &config), None);
+}

@@ -1,0 +1,71 @@
+//! What a connection costs while it does nothing: bytes of heap that becket holds for it.
+//!
+//! A test binary of its own, because it counts every allocation of its process. The streams, the
+//! stage and the client are made, and measured, apart; the kernel's sockets are not in it.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "connection/common.rs"]
+#[expect(dead_code, reason = "shared with the other tests of connections")]
+mod common;
+
+use std::alloc::System;
+use std::sync::Arc;
+
+use becket::connection::Connection;
+use becket::net::RealNet;
+use becket::script::net::ScriptedNet;
+use cap::Cap;
+use rustls::version::{TLS12, TLS13};
+
+use crate::common::{Client, House, house, server_got, server_says};
+
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+/// Heap of one connection that has relayed a question and an answer and waits for more. Found by
+/// what its end gives back.
+fn idle(house: &House, version: &'static rustls::SupportedProtocolVersion) -> usize {
+    let mut stage = house.stage();
+    let config = Arc::new(house.client(version));
+    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    client.say(b"question");
+    client.talk(&mut stage);
+    server_got(&mut stage);
+    server_says(&mut stage, b"answer");
+    client.talk(&mut stage);
+    assert_eq!(client.received, b"answer");
+    let before = HEAP.allocated();
+    client.end.reset();
+    while stage.turn() {}
+    stage.net.dialled[0].far.reset();
+    assert!(stage.closed().is_some());
+    before - HEAP.allocated()
+}
+
+#[test]
+fn an_idle_connection_holds_little() {
+    let house = house("");
+    let on_the_worker = size_of::<Connection<RealNet>>();
+    let scripted = size_of::<Connection<ScriptedNet>>();
+    println!("size of a connection: {on_the_worker} bytes, {scripted} on scripted sockets");
+    assert!(
+        on_the_worker <= MOST_IN_THE_SLAB,
+        "{on_the_worker} bytes in the slab"
+    );
+    for version in [&TLS12, &TLS13] {
+        idle(&house, version);
+        let held = idle(&house, version);
+        println!("heap while idle, {:?}: {held} bytes", version.version);
+        assert!(
+            held <= MOST_HEAP,
+            "{:?}: {held} bytes of heap",
+            version.version
+        );
+    }
+}
+
+/// Bytes in the worker's slab for every connection, in whatever phase.
+const MOST_IN_THE_SLAB: usize = 1024;
+/// 4 KiB per idle connection, less the slab's part and what the kernel and the timers take.
+const MOST_HEAP: usize = 3 * 1024;

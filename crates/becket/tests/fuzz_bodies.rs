@@ -1,0 +1,99 @@
+//! Runs the bodies of the fuzz targets without a fuzzer: on seeded inputs, by any compiler.
+//!
+//! The bodies live in `fuzz/src` and are shared by path, so that `cargo test` holds every change
+//! to what the fuzzer would. A failure prints the input; `cargo +nightly fuzz run` searches deeper.
+
+#[path = "../../../fuzz/src/config.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod config;
+#[path = "../../../fuzz/src/connection.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod connection;
+#[path = "../../../fuzz/src/pem.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod pem;
+
+use std::alloc::System;
+use std::panic::catch_unwind;
+
+use cap::Cap;
+
+#[global_allocator]
+static HEAP: Cap<System> = Cap::new(System, usize::MAX);
+
+#[test]
+fn a_connection_survives_any_script() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut relaying = 0;
+    for round in 0..2000 {
+        let mut script = Vec::new();
+        if round % 2 == 0 {
+            // Anybody, and then enough talk for a handshake.
+            script.push(random.byte() | 0b0001_1000);
+            script.extend([TALK; 32]);
+        }
+        script.extend((0..random.below(400)).map(|_| random.byte()));
+        let heap = || HEAP.allocated();
+        let result = catch_unwind(|| connection::run(&script, heap));
+        relaying += result.unwrap_or_else(|_| panic!("failed on {script:?}"));
+    }
+    assert!(
+        relaying > 100,
+        "only {relaying} scripts got as far as a server"
+    );
+}
+
+#[test]
+fn a_configuration_survives_mutation() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for text in [
+        include_str!("../../../examples/full.toml"),
+        "[[listener]]\nname='a'\nbind=':1'",
+    ] {
+        for _ in 0..200 {
+            let mut input = text.as_bytes().to_vec();
+            for _ in 0..random.below(5) {
+                let at = random.below(input.len());
+                input[at] = random.byte() & 0x7f;
+            }
+            let result = catch_unwind(|| config::run(&input));
+            result.unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()));
+        }
+    }
+}
+
+#[test]
+fn a_pem_survives_mutation() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let key = rcgen::generate_simple_self_signed(["a.test".to_owned()]).expect("a certificate");
+    let text = key.cert.pem() + &key.signing_key.serialize_pem();
+    assert_eq!(pem::run(text.as_bytes()), 2);
+    for _ in 0..500 {
+        let mut input = text.clone().into_bytes();
+        for _ in 0..=random.below(3) {
+            let at = random.below(input.len());
+            input[at] = random.byte();
+        }
+        let result = catch_unwind(|| pem::run(&input));
+        result.unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()));
+    }
+}
+
+/// The event, and its amount, by which a script's client says what it has to say.
+const TALK: u8 = 4;
+
+/// A xorshift generator: the same inputs in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % bound
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.below(256) as u8
+    }
+}

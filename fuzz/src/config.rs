@@ -1,0 +1,51 @@
+//! The configuration: any text is read and prepared, or refused with reasons.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::Duration;
+
+use becket::config::file::File;
+use becket::config::prepare::{World, prepare};
+use becket::config::read::read;
+use rustls::pki_types::UnixTime;
+
+/// Checks one input. Returns 1 if it is a usable configuration.
+///
+/// # Panics
+///
+/// When a refusal gives no reason, or the two readings of a file differ.
+pub fn run(data: &[u8]) -> usize {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return 0;
+    };
+    let reading = read(text);
+    let parsed = File::parse(text);
+    if let Err(problems) = &parsed {
+        assert!(!problems.is_empty(), "a refusal has a reason");
+    }
+    assert_eq!(
+        parsed.is_ok(),
+        reading.file.is_some() && reading.problems.is_empty()
+    );
+    let Some(file) = reading.file else {
+        return 0;
+    };
+    let world = World {
+        // Nothing is below a device: relative paths lead to no file.
+        base: Path::new("/dev/null"),
+        now: UnixTime::since_unix_epoch(Duration::from_secs(1_717_200_000)),
+        ipv6: true,
+        descriptors: 1 << 20,
+        resolve: &|host| match host.len() % 3 {
+            0 => Err(std::io::Error::other("not known")),
+            n => Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST); n - 1]),
+        },
+    };
+    match prepare(&file, &world) {
+        Ok(_) => 1,
+        Err(rejected) => {
+            assert!(!rejected.errors.is_empty(), "a refusal has a reason");
+            0
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The life of a connection under any script: bytes, readiness, ends, faults and time.
+//!
+//! A script is a list of two-byte events. Its first byte says what kind of client there is: one
+//! that sends raw bytes, one that speaks TLS, or one that speaks TLS until it has keys and then
+//! seals whatever it likes into records, which gets past the cipher what no honest client sends.
+
+use std::cell::RefCell;
+use std::io::{ErrorKind, Read, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use becket::backend::pool::Pool;
+use becket::clock::Clock;
+use becket::config::Config;
+use becket::config::file::File;
+use becket::config::prepare::{World, prepare};
+use becket::control::rotation::Rotation;
+use becket::door::Door;
+use becket::script::link::End;
+use becket::script::net::Plan;
+use becket::script::stage::Stage;
+use becket::socket::Socket;
+use becket::tls::front::Front;
+use becket::tls::twins::Parts;
+use becket_proto::session_table::SessionTable;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, RootCertStore, version};
+
+/// Plays one script; `heap` says how many bytes are allocated in all. Returns 1 if the connection
+/// got as far as a server.
+///
+/// # Panics
+///
+/// When a connection does not come to rest, holds too much, outlives its time-outs or leaves
+/// something behind.
+pub fn run(script: &[u8], heap: impl Fn() -> usize) -> usize {
+    let Some((&kind, script)) = script.split_first() else {
+        return 0;
+    };
+    PLACE.with_borrow_mut(|place| {
+        let before = heap();
+        let mut play = Play::begin(place, kind);
+        let mut events = Events(script);
+        while let Some((event, amount)) = events.next() {
+            play.happen(place, event, amount, &mut events);
+            assert!(place.stage.settle(), "does not come to rest");
+            let held = heap().saturating_sub(before);
+            assert!(held < MOST_HELD, "{held} bytes are held");
+        }
+        play.run_out(place)
+    })
+}
+
+/// What is left of a script.
+struct Events<'a>(&'a [u8]);
+
+impl Events<'_> {
+    fn next(&mut self) -> Option<(u8, usize)> {
+        let [event, amount] = *self.take(2).first_chunk()?;
+        Some((event, usize::from(amount)))
+    }
+
+    fn take(&mut self, n: usize) -> &[u8] {
+        let (taken, rest) = self.0.split_at(n.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
+
+/// One client, who may be anybody.
+struct Play {
+    end: Option<End>,
+    tls: Option<ClientConnection>,
+    forged: bool,
+    sealer: Option<Sealer>,
+}
+
+impl Play {
+    fn begin(place: &mut Place, kind: u8) -> Self {
+        place.stage.limits.bytes_per_turn = 1 << (kind >> 5);
+        place.stage.net.capacity = [1, 100, 5000, 65_536][usize::from(kind >> 3) % 4];
+        let plans = match kind & 4 {
+            0 => [Plan::Accept; 2],
+            _ => [Plan::Refuse(ErrorKind::ConnectionRefused), Plan::Later],
+        };
+        let door = Rc::clone(&place.doors[usize::from(kind >> 7)]);
+        let end = place.stage.admit(door, plans);
+        let config = &place.clients[usize::from(kind & 1)];
+        let name = ServerName::try_from("a.test").expect("a name");
+        let tls = ClientConnection::new(Arc::clone(config), name).expect("a client");
+        Self {
+            end: Some(end),
+            tls: (kind & 3 != 0).then_some(tls),
+            forged: kind & 3 == 3,
+            sealer: None,
+        }
+    }
+
+    fn happen(&mut self, place: &mut Place, event: u8, amount: usize, events: &mut Events<'_>) {
+        let many = amount * 64 + 1;
+        match event % 24 {
+            0..4 => {
+                let content = events.take(amount);
+                if let Some(sealer) = &mut self.sealer {
+                    let kind = [20, 21, 22, 23][usize::from(event % 4)];
+                    sealer.seal(kind, content);
+                } else if let Some(end) = &mut self.end
+                    && self.tls.is_none()
+                {
+                    drop(end.write(content));
+                }
+            }
+            4..8 => self.talk(),
+            8 => {
+                if let Some(tls) = &mut self.tls {
+                    drop(tls.writer().write(&vec![7; amount]));
+                }
+            }
+            9 => {
+                if let Some(tls) = self.tls.as_mut().filter(|tls| !tls.is_handshaking()) {
+                    tls.send_close_notify();
+                }
+            }
+            10 => self.with_end(|end| end.watch_peer().hold()),
+            11 | 12 => self.with_end(|end| end.watch_peer().deliver(many)),
+            13 => self.with_end(|end| end.finish()),
+            14 if amount < 64 => self.with_end(End::reset),
+            15 => drop(self.end.take_if(|_| amount < 32)),
+            16 | 17 => {
+                for server in &mut place.stage.net.dialled {
+                    drop(server.far.write(&vec![5; many]));
+                }
+            }
+            18 | 19 => {
+                for server in &mut place.stage.net.dialled {
+                    server.far.receive_all();
+                }
+            }
+            20 => {
+                for server in &place.stage.net.dialled {
+                    server.near.establish();
+                }
+            }
+            21 => {
+                for server in &mut place.stage.net.dialled {
+                    match amount % 4 {
+                        0 => server.far.finish(),
+                        1 => server.far.reset(),
+                        2 => server.near.fail(ErrorKind::TimedOut),
+                        _ => server.near.hold(),
+                    }
+                }
+            }
+            22 => place.stage.wait(Duration::from_millis(1 << (amount % 16))),
+            _ => drop(place.stage.turn()),
+        }
+    }
+
+    fn with_end(&mut self, act: impl FnOnce(&mut End)) {
+        if let Some(end) = &mut self.end {
+            act(end);
+        }
+    }
+
+    /// Moves what an honest client would, once in each direction.
+    fn talk(&mut self) {
+        let Some(end) = &mut self.end else {
+            return;
+        };
+        if let Some(sealer) = &mut self.sealer {
+            sealer.send(end);
+            end.receive_all();
+            return;
+        }
+        let Some(tls) = &mut self.tls else {
+            end.receive_all();
+            return;
+        };
+        if tls.wants_write() {
+            drop(tls.write_tls(end));
+        }
+        if tls.read_tls(end).is_ok_and(|n| n > 0) && tls.process_new_packets().is_ok() {
+            let mut plain = Vec::new();
+            drop(tls.reader().read_to_end(&mut plain));
+        }
+        if self.forged && !tls.is_handshaking() && !tls.wants_write() {
+            let secrets = self
+                .tls
+                .take()
+                .map(ClientConnection::dangerous_extract_secrets);
+            self.sealer = secrets.and_then(Result::ok).and_then(Sealer::of);
+        }
+    }
+
+    /// Leaves the connection to its time-outs, then holds it to having ended.
+    fn run_out(self, place: &mut Place) -> usize {
+        let relaying = place.stage.net.dialled.len().min(1);
+        let timeouts = &place.stage.timeouts;
+        let longest = timeouts.idle + timeouts.half_closed + timeouts.handshake;
+        for _ in 0..16 {
+            place.stage.wait(longest);
+            assert!(place.stage.settle(), "does not come to rest");
+        }
+        assert!(place.stage.closed().is_some(), "outlives its time-outs");
+        let counters = &place.stage.counters;
+        assert_eq!(
+            counters.handshakes_begun.value(),
+            counters.handshakes_ended.value()
+        );
+        place.stage.net.dialled.clear();
+        relaying
+    }
+}
+
+/// Seals records of TLS 1.3 (RFC 8446, section 5.2) with whatever is in them.
+struct Sealer {
+    key: LessSafeKey,
+    iv: [u8; 12],
+    sequence: u64,
+    out: Vec<u8>,
+}
+
+impl Sealer {
+    fn of(secrets: rustls::ExtractedSecrets) -> Option<Self> {
+        let (sequence, ConnectionTrafficSecrets::Aes128Gcm { key, iv }) = secrets.tx else {
+            return None;
+        };
+        let key = UnboundKey::new(&AES_128_GCM, key.as_ref()).ok()?;
+        Some(Self {
+            key: LessSafeKey::new(key),
+            iv: iv.as_ref().try_into().ok()?,
+            sequence,
+            out: Vec::new(),
+        })
+    }
+
+    fn seal(&mut self, kind: u8, content: &[u8]) {
+        let mut nonce = self.iv;
+        for (byte, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {
+            *byte ^= sequence;
+        }
+        self.sequence += 1;
+        let mut sealed = content.to_vec();
+        sealed.push(kind);
+        let length = (sealed.len() as u16 + 16).to_be_bytes();
+        let header = [23, 3, 3, length[0], length[1]];
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let done = self
+            .key
+            .seal_in_place_append_tag(nonce, Aad::from(header), &mut sealed);
+        if done.is_ok() {
+            self.out.extend(header);
+            self.out.extend(sealed);
+        }
+    }
+
+    fn send(&mut self, end: &mut End) {
+        if let Ok(n) = end.write(&self.out) {
+            self.out.drain(..n);
+        }
+    }
+}
+
+/// Where all scripts are played: doors and clients are made once.
+struct Place {
+    stage: Stage,
+    doors: [Rc<Door>; 2],
+    clients: [Arc<ClientConfig>; 2],
+}
+
+thread_local!(static PLACE: RefCell<Place> = RefCell::new(Place::make()));
+
+impl Place {
+    fn make() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let made =
+            rcgen::generate_simple_self_signed(["a.test".to_owned()]).expect("a certificate");
+        let bundle = made.cert.pem() + &made.signing_key.serialize_pem();
+        std::fs::write(folder.path().join("a.pem"), bundle).expect("written");
+        let world = World {
+            now: UnixTime::now(),
+            ..World::system(folder.path(), UnixTime::now())
+        };
+        let file = File::parse(CONFIG).expect("a configuration");
+        let config = prepare(&file, &world).expect("a configuration").config;
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).expect("a root");
+        let now = Clock::start().now();
+        let stage = Stage::new(config.limits.clone(), config.timeouts.clone(), now, 1);
+        Self {
+            doors: [0, 1].map(|listener| door(&config, listener, now.unix)),
+            clients: [&version::TLS12, &version::TLS13].map(|version| {
+                let provider = Arc::new(default_provider());
+                let mut client = ClientConfig::builder_with_provider(provider)
+                    .with_protocol_versions(&[version])
+                    .expect("a version")
+                    .with_root_certificates(roots.clone())
+                    .with_no_client_auth();
+                client.enable_secret_extraction = true;
+                Arc::new(client)
+            }),
+            stage,
+        }
+    }
+}
+
+fn door(config: &Config, listener: usize, unix: Duration) -> Rc<Door> {
+    let rotation = Rotation::start(config.sessions.ticket_rotation, unix).expect("random");
+    let parts = Parts {
+        table: Arc::new(SessionTable::new(Default::default(), Default::default())),
+        secrets: Arc::clone(rotation.secrets()),
+        sessions: config.sessions.clone(),
+        key_log: false,
+    };
+    let pools = config.backends.iter();
+    let pools = pools.map(|one| Rc::new(Pool::new(Arc::clone(one), 0)));
+    Rc::new(Door {
+        front: Front::new(Arc::clone(&config.listeners[listener]), &parts).expect("a front"),
+        pools: pools.collect(),
+    })
+}
+
+/// Without and with client certificates, and with either version of the PROXY header.
+const CONFIG: &str = "
+[[listener]]
+name = 'open'
+bind = ['127.0.0.1:443']
+backend = 'plain'
+certificates = ['a.pem']
+[[listener]]
+name = 'asking'
+bind = ['127.0.0.1:444']
+backend = 'introduced'
+certificates = ['a.pem']
+policy = 'asking'
+[[policy]]
+name = 'asking'
+client-certificates = 'optional'
+client-ca = 'a.pem'
+[[backend]]
+name = 'plain'
+[[backend.server]]
+address = '127.0.0.1:81'
+[[backend.server]]
+address = '127.0.0.1:82'
+[[backend]]
+name = 'introduced'
+proxy-header = 'v2'
+[[backend.server]]
+address = '127.0.0.1:83'
+";
+
+/// Four streams of 64 KiB in growing buffers, what waits behind them, and both sides' TLS.
+const MOST_HELD: usize = 2 * 1024 * 1024;

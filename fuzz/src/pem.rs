@@ -1,0 +1,23 @@
+//! PEM files: certificates and keys are read, or it is said what is broken.
+
+use becket::config::keys::Facts;
+use becket::config::pem::Pem;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+
+/// Checks one input. Returns how many certificates and keys in it are usable.
+///
+/// # Panics
+///
+/// When a refusal gives no reason.
+pub fn run(data: &[u8]) -> usize {
+    let pem = match Pem::parse(data) {
+        Ok(pem) => pem,
+        Err(reason) => {
+            assert!(!reason.is_empty(), "a refusal has a reason");
+            return 0;
+        }
+    };
+    let certificates = pem.certificates.iter().map(Facts::of);
+    let keys = pem.keys.iter().map(|key| any_supported_type(key));
+    certificates.filter(Result::is_ok).count() + keys.filter(Result::is_ok).count()
+}
