@@ -1,1 +1,42 @@
-//! To be described.
+//! The stage on which promises are kept: a becket that was just built, certificates, scripted
+//! servers and clients, and real ones where they are installed.
+//!
+//! A test makes a [`Place`] (folder, certificates, addresses), writes a configuration with
+//! [`Shape`], starts a [`Becket`] and asserts what clients see, and what becket says of it: its
+//! access log, its metrics, its exit code.
+//!
+//! Nothing here sleeps to wait: [`eventually`] asks until the answer is yes or the deadline has
+//! passed. Nothing uses a fixed port: every address is a fresh one of 127.0.0.0/8, so tests that
+//! run side by side do not meet. Whatever was started ends when its value is dropped; when a test
+//! fails, all logs are printed first.
+//!
+//! This crate imports none of ours: it drives built programs only.
+#![forbid(unsafe_code)]
+
+mod address;
+mod backend;
+mod becket;
+mod client;
+mod openssl;
+mod pki;
+mod place;
+mod program;
+mod raw;
+mod scrape;
+mod shape;
+mod time;
+mod tool;
+
+pub use address::{fresh_address, fresh_host, fresh_v6};
+pub use backend::{Backend, answer_all, read_head};
+pub use becket::{Becket, Signal};
+pub use client::{Client, Trust, read_to_end, reset};
+pub use openssl::OpenSsl;
+pub use pki::{Authority, Bundle, Key};
+pub use place::Place;
+pub use program::becket_program;
+pub use raw::RawRecords;
+pub use scrape::{Metrics, http_get};
+pub use shape::Shape;
+pub use time::{PATIENCE, eventually, holds_for, now, unix_now, until};
+pub use tool::{Finished, Kept, Tool, finish};

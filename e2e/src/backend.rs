@@ -1,0 +1,116 @@
+//! Scripted servers: one closure per connection, on a thread of its own.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread;
+
+use crate::address::fresh_address;
+use crate::time::PATIENCE;
+
+/// A server that does what a closure says. Stops to accept when dropped.
+#[derive(Debug)]
+pub struct Backend {
+    /// Where it listens.
+    pub address: SocketAddr,
+    served: Arc<AtomicUsize>,
+    over: Arc<AtomicBool>,
+}
+
+impl Backend {
+    /// Runs `serve` for each connection.
+    pub fn new(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self::at(fresh_address(), serve)
+    }
+
+    /// The same, at an address.
+    ///
+    /// # Panics
+    /// When the address is taken.
+    pub fn at(
+        address: SocketAddr,
+        serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).expect("a free address");
+        let address = listener.local_addr().expect("its address");
+        let (served, over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let backend = Self {
+            address,
+            served: Arc::clone(&served),
+            over: Arc::clone(&over),
+        };
+        let serve = Arc::new(serve);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if over.load(SeqCst) {
+                    return;
+                }
+                served.fetch_add(1, SeqCst);
+                let serve = Arc::clone(&serve);
+                thread::spawn(move || {
+                    stream.set_read_timeout(Some(PATIENCE)).ok();
+                    stream.set_write_timeout(Some(PATIENCE)).ok();
+                    // What becket does to the connection is seen from its other side.
+                    serve(stream).ok();
+                });
+            }
+        });
+        backend
+    }
+
+    /// Answers each connection's first request head with `body` over HTTP/1.1, and closes.
+    pub fn http(body: &str) -> Self {
+        let body = body.to_owned();
+        Self::new(move |stream| answer_all(stream, &body))
+    }
+
+    /// Sends back what comes, until the end of it.
+    pub fn echo() -> Self {
+        Self::new(|mut stream| {
+            let mut from = stream.try_clone()?;
+            io::copy(&mut from, &mut stream)?;
+            Ok(())
+        })
+    }
+
+    /// Connections so far.
+    pub fn served(&self) -> usize {
+        self.served.load(SeqCst)
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.over.store(true, SeqCst);
+        // Wakes the accepting thread.
+        let _woken = TcpStream::connect(self.address);
+    }
+}
+
+/// Reads one request head and answers it; the connection is closed afterwards.
+///
+/// # Errors
+/// What the socket returns.
+pub fn answer_all(mut stream: TcpStream, body: &str) -> io::Result<()> {
+    read_head(&mut stream)?;
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Reads up to and with the blank line that ends a head.
+///
+/// # Errors
+/// What the socket returns; `UnexpectedEof` when it ends before.
+pub fn read_head(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    Ok(head)
+}

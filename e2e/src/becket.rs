@@ -1,0 +1,272 @@
+//! A running becket: started, asked, signalled, and ended when dropped.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, kill_process};
+use serde_json::Value;
+
+pub use rustix::process::Signal;
+
+use crate::place::Place;
+use crate::program::becket_program;
+use crate::scrape::{Metrics, http_get};
+use crate::shape::Shape;
+use crate::time::until;
+
+/// A becket that runs.
+#[derive(Debug)]
+pub struct Becket {
+    child: Child,
+    folder: PathBuf,
+    /// Where the admin pages are.
+    pub admin: SocketAddr,
+    /// Where the listener `web` is.
+    pub web: SocketAddr,
+    /// Lines of the access log that the test has seen.
+    seen: Cell<usize>,
+}
+
+impl Becket {
+    /// Writes the configuration to `becket.toml`, starts, and waits until it serves.
+    ///
+    /// # Panics
+    /// When it does not come to serve.
+    #[track_caller]
+    pub fn start(place: &Place, shape: &Shape) -> Self {
+        Self::start_as(place, shape, |_| {})
+    }
+
+    /// The same; `change` may add to the command.
+    ///
+    /// # Panics
+    /// When it does not come to serve.
+    #[track_caller]
+    pub fn start_as(place: &Place, shape: &Shape, change: impl FnOnce(&mut Command)) -> Self {
+        place.write("becket.toml", &shape.text());
+        let mut command = Self::command(place, &["run", "--config", "becket.toml"]);
+        change(&mut command);
+        let becket = Self::spawn(command, place.folder(), shape.web, shape.admin);
+        becket.ready();
+        becket
+    }
+
+    /// A command of becket in the folder of `place`; what it prints goes to `stdout.log` and
+    /// `stderr.log` there.
+    pub fn command(place: &Place, arguments: &[&str]) -> Command {
+        Self::command_of(becket_program(), place, arguments)
+    }
+
+    /// The same, by another program that runs becket.
+    pub fn command_of(program: &Path, place: &Place, arguments: &[&str]) -> Command {
+        let file = |name| File::create(place.path(name)).expect("a file");
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .current_dir(place.folder())
+            .env_remove("SSLKEYLOGFILE")
+            .env_remove("NOTIFY_SOCKET")
+            .stdin(Stdio::null())
+            .stdout(file("stdout.log"))
+            .stderr(file("stderr.log"));
+        command
+    }
+
+    /// Runs a command of [`Self::command`] without waiting for anything.
+    pub fn spawn(mut command: Command, folder: &Path, web: SocketAddr, admin: SocketAddr) -> Self {
+        Self {
+            child: command.spawn().expect("becket starts"),
+            folder: folder.to_owned(),
+            admin,
+            web,
+            seen: Cell::new(0),
+        }
+    }
+
+    /// Waits until it serves.
+    ///
+    /// # Panics
+    /// When it ends before, or takes too long.
+    #[track_caller]
+    pub fn ready(&self) {
+        until("becket serves", || {
+            let healthy = matches!(http_get(self.admin, "/healthz"), Ok((200, _)));
+            assert!(healthy || self.is_alive(), "becket ended:\n{}", self.logs());
+            healthy.then_some(())
+        });
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether the process is there and not a zombie.
+    pub fn is_alive(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        let state = status.rsplit(')').next().unwrap_or_default();
+        !state.is_empty() && !state.starts_with(" Z")
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("becket is there");
+    }
+
+    /// Tells it to reload and waits until it has tried; whether it succeeded.
+    ///
+    /// # Panics
+    /// When it does not come to an end.
+    #[track_caller]
+    pub fn reload(&self) -> bool {
+        let before = self.status()["reload"].clone();
+        self.signal(Signal::HUP);
+        let reload = until("a reload is tried", || {
+            let reload = self.status()["reload"].clone();
+            (reload != before).then_some(reload)
+        });
+        reload["errors"].as_array().is_some_and(Vec::is_empty)
+    }
+
+    /// Waits for the process to end; its exit code, or `None` if a signal ended it.
+    ///
+    /// # Panics
+    /// When it does not end.
+    #[track_caller]
+    pub fn ended(&mut self) -> Option<i32> {
+        let status = until("becket ends", || self.child.try_wait().expect("a status"));
+        status.code()
+    }
+
+    /// Scrapes `/metrics`.
+    ///
+    /// # Panics
+    /// When the page is not served.
+    #[track_caller]
+    pub fn metrics(&self) -> Metrics {
+        let page = http_get(self.admin, "/metrics");
+        let (status, text) = page.expect("metrics are served");
+        assert_eq!(status, 200);
+        Metrics(text)
+    }
+
+    /// Reads `/status`.
+    ///
+    /// # Panics
+    /// When the page is not served or is not JSON.
+    #[track_caller]
+    pub fn status(&self) -> Value {
+        let (status, text) = http_get(self.admin, "/status").expect("status is served");
+        assert_eq!(status, 200);
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// Every line of the access log so far.
+    pub fn access(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.join("access.log")).unwrap_or_default();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let lines = whole.lines().filter(|line| !line.is_empty());
+        lines
+            .map(|line| serde_json::from_str(line).expect("JSON lines"))
+            .collect()
+    }
+
+    /// The next line of the access log that the test has not seen: one connection that has ended.
+    ///
+    /// # Panics
+    /// When none comes.
+    #[track_caller]
+    pub fn next_access(&self) -> Value {
+        let seen = self.seen.get();
+        let line = until("a line in the access log", || {
+            self.access().into_iter().nth(seen)
+        });
+        self.seen.set(seen + 1);
+        line
+    }
+
+    /// The reason in the next line of the access log.
+    ///
+    /// # Panics
+    /// When none comes.
+    #[track_caller]
+    pub fn next_reason(&self) -> String {
+        let line = self.next_access();
+        line["reason"].as_str().expect("a reason").to_owned()
+    }
+
+    /// Waits until no connection is open.
+    ///
+    /// # Panics
+    /// When one stays.
+    #[track_caller]
+    pub fn idle(&self) {
+        until("no connection is open", || {
+            let metrics = self.metrics();
+            let handshakes = metrics.sum("becket_handshakes_in_flight", &[]) as u64;
+            (metrics.open() == 0 && handshakes == 0).then_some(())
+        });
+    }
+
+    /// Descriptors that it has open, the one over which it is asked among them.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn descriptors(&self) -> usize {
+        self.metrics().sum("process_open_fds", &[]) as usize
+    }
+
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        let read = |name: &str| fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+        read("becket.log") + &read("stderr.log")
+    }
+
+    /// Everything it wrote.
+    pub fn logs(&self) -> String {
+        let names = [
+            "becket.toml",
+            "stdout.log",
+            "stderr.log",
+            "becket.log",
+            "access.log",
+        ];
+        let texts = names.map(|name| {
+            let text = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+            format!("--- {name}\n{}", tail(&text))
+        });
+        let open = fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        let links = open.into_iter().flatten().flatten();
+        let files: Vec<String> = links
+            .filter_map(|link| fs::read_link(link.path()).ok())
+            .map(|target| target.display().to_string())
+            .collect();
+        format!("{}--- descriptors\n{}\n", texts.concat(), files.join(" "))
+    }
+}
+
+impl Drop for Becket {
+    fn drop(&mut self) {
+        let _gone: io::Result<()> = self.child.kill();
+        let _gone = self.child.wait();
+        if thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+    }
+}
+
+/// The end of a long text: a soak writes megabytes.
+fn tail(text: &str) -> &str {
+    let start = text.len().saturating_sub(16 * 1024);
+    let start = (start..=text.len()).find(|at| text.is_char_boundary(*at));
+    &text[start.unwrap_or(0)..]
+}

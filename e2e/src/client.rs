@@ -1,0 +1,233 @@
+//! A scripted TLS client: rustls over a socket that the test may also break.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use rustls::client::{Resumption, Tls12Resumption};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::version::TLS13;
+use rustls::{
+    CipherSuite, ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion,
+};
+
+use crate::pki::Bundle;
+use crate::place::Place;
+use crate::time::PATIENCE;
+
+/// What a client trusts, presents and remembers. Clones share remembered sessions.
+#[derive(Clone, Debug)]
+pub struct Trust(pub Arc<ClientConfig>);
+
+impl Trust {
+    /// TLS 1.2 and 1.3, and no certificate of its own.
+    pub fn new(place: &Place) -> Self {
+        Self::with(place, rustls::ALL_VERSIONS, None)
+    }
+
+    /// One version only.
+    pub fn only(place: &Place, version: &'static SupportedProtocolVersion) -> Self {
+        Self::with(place, &[version], None)
+    }
+
+    /// TLS 1.3 with X25519MLKEM768 before anything else.
+    pub fn post_quantum(place: &Place) -> Self {
+        let mut provider = aws_lc_rs::default_provider();
+        provider
+            .kx_groups
+            .insert(0, aws_lc_rs::kx_group::X25519MLKEM768);
+        Self::built(place, &[&TLS13], None, provider)
+    }
+
+    /// TLS 1.3 with AES-128-GCM only, and keys that may be taken out.
+    pub fn extractable(place: &Place) -> Self {
+        let mut provider = aws_lc_rs::default_provider();
+        let wanted = CipherSuite::TLS13_AES_128_GCM_SHA256;
+        provider
+            .cipher_suites
+            .retain(|suite| suite.suite() == wanted);
+        Self::built(place, &[&TLS13], None, provider)
+            .changed(|config| config.enable_secret_extraction = true)
+    }
+
+    /// Versions, and a certificate to present.
+    ///
+    /// # Panics
+    /// When the certificates do not parse.
+    pub fn with(
+        place: &Place,
+        versions: &[&'static SupportedProtocolVersion],
+        own: Option<&Bundle>,
+    ) -> Self {
+        Self::built(place, versions, own, aws_lc_rs::default_provider())
+    }
+
+    fn built(
+        place: &Place,
+        versions: &[&'static SupportedProtocolVersion],
+        own: Option<&Bundle>,
+        provider: CryptoProvider,
+    ) -> Self {
+        let mut roots = RootCertStore::empty();
+        let root = CertificateDer::from_pem_slice(place.authority.pem().as_bytes());
+        roots.add(root.expect("a certificate")).expect("a root");
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(versions)
+            .expect("versions")
+            .with_root_certificates(roots);
+        let config = match own {
+            None => builder.with_no_client_auth(),
+            Some(own) => {
+                let chain = CertificateDer::from_pem_slice(own.certificate.as_bytes());
+                let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes());
+                builder
+                    .with_client_auth_cert(vec![chain.expect("a certificate")], key.expect("a key"))
+                    .expect("a pair")
+            }
+        };
+        Self(Arc::new(config))
+    }
+
+    /// Changes the configuration, also one that is shared: sessions stay shared.
+    #[must_use]
+    pub fn changed(&self, change: impl FnOnce(&mut ClientConfig)) -> Self {
+        let mut config = (*self.0).clone();
+        change(&mut config);
+        Self(Arc::new(config))
+    }
+
+    /// Offers these protocols.
+    #[must_use]
+    pub fn alpn(&self, protocols: &[&str]) -> Self {
+        let offers = protocols
+            .iter()
+            .map(|protocol| protocol.as_bytes().to_vec());
+        self.changed(|config| config.alpn_protocols = offers.collect())
+    }
+
+    /// In TLS 1.2, resumes by session ID only, and remembers nothing of before.
+    #[must_use]
+    pub fn without_tickets(&self) -> Self {
+        self.changed(|config| {
+            config.resumption =
+                Resumption::in_memory_sessions(64).tls12_resumption(Tls12Resumption::SessionIdOnly);
+        })
+    }
+}
+
+/// A TLS connection.
+#[derive(Debug)]
+pub struct Client {
+    /// Keys and records.
+    pub tls: ClientConnection,
+    /// The socket.
+    pub socket: TcpStream,
+}
+
+impl Client {
+    /// Connects and completes the handshake for `www.example.org`.
+    ///
+    /// # Errors
+    /// What the socket or TLS says.
+    pub fn connect(address: SocketAddr, trust: &Trust) -> io::Result<Self> {
+        Self::connect_as(address, trust, "www.example.org")
+    }
+
+    /// The same for another name.
+    ///
+    /// # Errors
+    /// What the socket or TLS says.
+    pub fn connect_as(address: SocketAddr, trust: &Trust, name: &str) -> io::Result<Self> {
+        let mut client = Self::begin(address, trust, name)?;
+        while client.tls.is_handshaking() {
+            client.tls.complete_io(&mut client.socket)?;
+        }
+        Ok(client)
+    }
+
+    /// Connects the socket and leaves the handshake to the test.
+    ///
+    /// # Errors
+    /// What the socket says.
+    ///
+    /// # Panics
+    /// When the name is none.
+    pub fn begin(address: SocketAddr, trust: &Trust, name: &str) -> io::Result<Self> {
+        let socket = TcpStream::connect_timeout(&address, PATIENCE)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_nodelay(true)?;
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        let tls = ClientConnection::new(Arc::clone(&trust.0), name).map_err(io::Error::other)?;
+        Ok(Self { tls, socket })
+    }
+
+    /// Sends close_notify, and nothing else.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub fn close_notify(&mut self) -> io::Result<()> {
+        self.tls.send_close_notify();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.socket)?;
+        }
+        Ok(())
+    }
+
+    /// Sends a request and returns all that comes back until close_notify.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the end is not clean; what the socket or TLS says.
+    pub fn ask(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
+        self.write_all(request)?;
+        let mut answer = Vec::new();
+        self.read_to_end(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// Goes away with a reset instead of an end.
+    ///
+    /// # Panics
+    /// When the socket refuses.
+    pub fn reset(self) {
+        reset(self.socket);
+    }
+}
+
+impl Read for Client {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        rustls::Stream::new(&mut self.tls, &mut self.socket).read(buffer)
+    }
+}
+
+impl Write for Client {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = rustls::Stream::new(&mut self.tls, &mut self.socket).write(bytes)?;
+        self.flush()?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        rustls::Stream::new(&mut self.tls, &mut self.socket).flush()
+    }
+}
+
+/// Closes a socket with a reset.
+///
+/// # Panics
+/// When the socket refuses.
+pub fn reset(socket: TcpStream) {
+    let socket = socket2::Socket::from(socket);
+    socket
+        .set_linger(Some(std::time::Duration::ZERO))
+        .expect("SO_LINGER");
+}
+
+/// All that comes until the end, and how it ended.
+pub fn read_to_end(from: &mut impl Read) -> (Vec<u8>, io::Result<()>) {
+    let mut bytes = Vec::new();
+    let end = from.read_to_end(&mut bytes);
+    (bytes, end.map(drop))
+}

@@ -1,0 +1,132 @@
+//! Certificates on the spot: an authority, and what it issues, as PEM text and as files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize, date_time_ymd,
+};
+
+/// Kinds of key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// ECDSA on P-256.
+    Ecdsa,
+    /// RSA of 2048 bits.
+    Rsa,
+}
+
+/// A certificate authority.
+#[derive(Debug)]
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    /// The certificate, PEM.
+    pub certificate: String,
+    /// The private key, PKCS#8 PEM.
+    pub key: String,
+}
+
+impl Authority {
+    /// Makes an authority of this name.
+    pub fn new(name: &str) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, name);
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Self {
+            issuer: Issuer::new(params, key),
+            pem,
+        }
+    }
+
+    /// Its own certificate, PEM.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// Issues a certificate for these names; the first is also the common name.
+    pub fn issue(&self, names: &[&str], key: Key) -> Bundle {
+        self.issue_with(names, key, |_| {})
+    }
+
+    /// Issues a certificate that expired long ago.
+    pub fn issue_expired(&self, names: &[&str]) -> Bundle {
+        self.issue_with(names, Key::Ecdsa, |params| {
+            params.not_before = date_time_ymd(2001, 1, 1);
+            params.not_after = date_time_ymd(2002, 1, 1);
+        })
+    }
+
+    /// Issues a certificate that expires after so many seconds since 1970.
+    pub fn issue_until(&self, names: &[&str], unix: u64) -> Bundle {
+        self.issue_with(names, Key::Ecdsa, |params| {
+            params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(unix);
+        })
+    }
+
+    fn issue_with(
+        &self,
+        names: &[&str],
+        key: Key,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Bundle {
+        let key = match key {
+            Key::Ecdsa => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+            Key::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+        }
+        .expect("a key");
+        let list: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(list).expect("names");
+        let common_name = names.first().copied().unwrap_or("nobody");
+        params
+            .distinguished_name
+            .push(DnType::CommonName, common_name);
+        params.use_authority_key_identifier_extension = true;
+        change(&mut params);
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        Bundle {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        }
+    }
+}
+
+impl Bundle {
+    /// Certificate and key in one text.
+    pub fn pem(&self) -> String {
+        format!("{}{}", self.certificate, self.key)
+    }
+
+    /// Writes certificate and key to one file, readable by its owner, in place of an older one.
+    pub fn write(&self, path: &Path) -> PathBuf {
+        write_secret(path, &self.pem())
+    }
+
+    /// Writes certificate and key to `NAME.crt` and `NAME.key`.
+    pub fn write_pair(&self, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let certificate = folder.join(format!("{name}.crt"));
+        fs::write(&certificate, &self.certificate).expect("a file");
+        let key = write_secret(&folder.join(format!("{name}.key")), &self.key);
+        (certificate, key)
+    }
+}
+
+fn write_secret(path: &Path, text: &str) -> PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    // A rename, so that nobody reads half of it.
+    let fresh = path.with_extension("new");
+    fs::write(&fresh, text).expect("a file");
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600)).expect("its mode");
+    fs::rename(&fresh, path).expect("a file in place");
+    path.to_owned()
+}

@@ -1,0 +1,80 @@
+//! A folder with certificates, where one test happens.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::pki::{Authority, Bundle, Key};
+
+/// The folder of a test: an authority, and `site.pem` for `www.example.org`, `localhost` and
+/// `internal.example.org` that it issued.
+#[derive(Debug)]
+pub struct Place {
+    folder: TempDir,
+    /// Who issues what the test needs; its certificate is `ca.pem`.
+    pub authority: Authority,
+}
+
+impl Place {
+    /// Makes a folder that is gone when the place is dropped.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("becket-e2e-")
+            .tempdir()
+            .expect("a folder");
+        let authority = Authority::new("Becket Test Authority");
+        let place = Self { folder, authority };
+        fs::write(place.path("ca.pem"), place.authority.pem()).expect("a file");
+        let names = [NAME, "localhost", "internal.example.org"];
+        place
+            .authority
+            .issue(&names, Key::Ecdsa)
+            .write(&place.path("site.pem"));
+        place
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A path in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The same, as text for a command line.
+    pub fn text(&self, name: &str) -> String {
+        self.path(name).to_string_lossy().into_owned()
+    }
+
+    /// Issues a certificate for these names into a file of the folder.
+    pub fn issue(&self, file: &str, names: &[&str], key: Key) -> Bundle {
+        let bundle = self.authority.issue(names, key);
+        bundle.write(&self.path(file));
+        bundle
+    }
+
+    /// Writes a file of the folder.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).expect("a file");
+        path
+    }
+
+    /// Reads a file of the folder; nothing where there is none.
+    pub fn read(&self, name: &str) -> String {
+        let bytes = fs::read(self.path(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The first name of `site.pem`.
+const NAME: &str = "www.example.org";

@@ -1,0 +1,56 @@
+//! The admin pages, as a scraper sees them.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use crate::time::PATIENCE;
+
+/// One GET over plain HTTP: status and body.
+///
+/// # Errors
+/// What the socket returns; `InvalidData` for an answer that is not HTTP.
+pub fn http_get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let parts = answer.split_once("\r\n\r\n").and_then(|(head, body)| {
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
+    });
+    parts.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// One scrape of `/metrics`.
+#[derive(Clone, Debug)]
+pub struct Metrics(pub String);
+
+impl Metrics {
+    /// Sum of all samples of this name whose labels contain every one of `labels`, such as
+    /// `reason="finished"`.
+    pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        let samples = self.0.lines().filter(|line| !line.starts_with('#'));
+        let values = samples.filter_map(|line| {
+            let (key, value) = line.rsplit_once(' ')?;
+            let (own, own_labels) = key.split_once('{').unwrap_or((key, ""));
+            let is_ours = own == name && labels.iter().all(|label| own_labels.contains(label));
+            is_ours.then(|| value.parse::<f64>().ok()).flatten()
+        });
+        values.sum()
+    }
+
+    /// Connections that ended for this reason.
+    pub fn closed(&self, reason: &str) -> u64 {
+        let label = format!("reason=\"{reason}\"");
+        self.sum("becket_connections_closed_total", &[&label]) as u64
+    }
+
+    /// Connections open now.
+    pub fn open(&self) -> u64 {
+        self.sum("becket_connections", &[]) as u64
+    }
+}

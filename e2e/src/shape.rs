@@ -1,0 +1,143 @@
+//! A configuration with one listener `web` and one backend `app`, and what a test adds to it.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use crate::address::fresh_address;
+
+/// Builds the text of a configuration file.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Where the listener `web` is.
+    pub web: SocketAddr,
+    /// Where the admin pages are.
+    pub admin: SocketAddr,
+    certificates: String,
+    listener: String,
+    backend: String,
+    servers: Vec<String>,
+    limits: String,
+    timeouts: String,
+    sessions: String,
+    process: String,
+    sections: String,
+}
+
+impl Shape {
+    /// `site.pem` in front of one server, two workers, JSON logs, room for a thousand connections.
+    pub fn new(server: impl ToString) -> Self {
+        Self {
+            web: fresh_address(),
+            admin: fresh_address(),
+            certificates: r#"["site.pem"]"#.to_owned(),
+            listener: String::new(),
+            backend: String::new(),
+            servers: vec![server.to_string()],
+            limits: String::new(),
+            timeouts: String::new(),
+            sessions: String::new(),
+            process: "workers = 2\n".to_owned(),
+            sections: String::new(),
+        }
+    }
+
+    /// Replaces the listener's certificates, a TOML array.
+    pub fn certificates(mut self, array: &str) -> Self {
+        self.certificates = array.to_owned();
+        self
+    }
+
+    /// Adds keys of the listener, also routes.
+    pub fn listener(mut self, keys: &str) -> Self {
+        add(&mut self.listener, keys);
+        self
+    }
+
+    /// Adds keys of the backend.
+    pub fn backend(mut self, keys: &str) -> Self {
+        add(&mut self.backend, keys);
+        self
+    }
+
+    /// Adds a server to the backend.
+    pub fn server(mut self, address: impl ToString) -> Self {
+        self.servers.push(address.to_string());
+        self
+    }
+
+    /// Adds keys of `[limits]`.
+    pub fn limits(mut self, keys: &str) -> Self {
+        add(&mut self.limits, keys);
+        self
+    }
+
+    /// Adds keys of `[timeouts]`.
+    pub fn timeouts(mut self, keys: &str) -> Self {
+        add(&mut self.timeouts, keys);
+        self
+    }
+
+    /// Adds keys of `[sessions]`.
+    pub fn sessions(mut self, keys: &str) -> Self {
+        add(&mut self.sessions, keys);
+        self
+    }
+
+    /// Replaces the keys of `[process]`.
+    pub fn process(mut self, keys: &str) -> Self {
+        self.process = format!("{keys}\n");
+        self
+    }
+
+    /// Adds whole sections.
+    pub fn section(mut self, text: &str) -> Self {
+        add(&mut self.sections, text);
+        self
+    }
+
+    /// Adds a backend with one server.
+    pub fn pool(self, name: &str, server: impl ToString) -> Self {
+        let server = server.to_string();
+        self.section(&format!(
+            "[[backend]]\nname = {name:?}\n[[backend.server]]\naddress = {server:?}"
+        ))
+    }
+
+    /// The file. Logs go to `becket.log` and `access.log` beside it.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |part: &str| add(&mut text, part);
+        line("[[listener]]\nname = \"web\"");
+        line(&format!("bind = [\"{}\"]", self.web));
+        line(&format!("certificates = {}", self.certificates));
+        line("backend = \"app\"");
+        line(&self.listener);
+        line("[[backend]]\nname = \"app\"");
+        line(&self.backend);
+        for server in &self.servers {
+            line(&format!("[[backend.server]]\naddress = {server:?}"));
+        }
+        line(&self.sections);
+        line("[limits]");
+        if !self.limits.contains("connections =") {
+            line("connections = 1000");
+        }
+        line(&self.limits);
+        for (section, keys) in [
+            ("[timeouts]", &self.timeouts),
+            ("[sessions]", &self.sessions),
+            ("[process]", &self.process),
+        ] {
+            line(section);
+            line(keys);
+        }
+        line(&format!("[admin]\naddress = \"{}\"", self.admin));
+        line("[log]\nformat = \"json\"\nfile = \"becket.log\"\naccess = \"access.log\"");
+        text
+    }
+}
+
+fn add(text: &mut String, part: &str) {
+    // Writing to a `String` does not fail.
+    writeln!(text, "{part}").expect("a longer string");
+}

@@ -1,0 +1,64 @@
+//! Waiting for something to become true, with a deadline. The only place that reads the clock.
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long anything may take on a busy machine before a test gives up.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two looks: short beside what is waited for, long beside what a look costs.
+const STEP: Duration = Duration::from_millis(5);
+
+/// The one clock of the tests.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests run in real time; all of them read it here"
+)]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "as above")]
+pub fn unix_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Asks until there is an answer.
+///
+/// # Panics
+/// When there is none within [`PATIENCE`].
+#[track_caller]
+pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        thread::sleep(STEP);
+    }
+}
+
+/// Asks until it is so.
+///
+/// # Panics
+/// When it is not within [`PATIENCE`].
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    until(what, || is_so().then_some(()));
+}
+
+/// Asks for this long whether it is still so: for promises that something does *not* happen.
+///
+/// # Panics
+/// As soon as it is not.
+#[track_caller]
+pub fn holds_for(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = now();
+    while start.elapsed() < time {
+        assert!(is_so(), "held no longer: {what}");
+        thread::sleep(STEP);
+    }
+}

@@ -1,0 +1,145 @@
+//! Real peers: openssl, curl, nginx and the like.
+//!
+//! One that is not installed is a printed skip, and a failure where `CI` is set.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use crate::time::until;
+
+/// A program that is installed.
+#[derive(Clone, Debug)]
+pub struct Tool(PathBuf);
+
+/// What became of a run.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Exit code; 128 and the number where a signal ended it.
+    pub code: i32,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained.
+    pub stderr: String,
+}
+
+impl Tool {
+    /// Looks for a program; without it, prints the skip.
+    ///
+    /// # Panics
+    /// When it is not installed and `CI` is set.
+    #[track_caller]
+    pub fn find(name: &str) -> Option<Self> {
+        let path = env::var_os("PATH").unwrap_or_default();
+        // Servers live in directories that are not on everybody's path.
+        let folders = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+        let found = folders
+            .map(|folder| folder.join(name))
+            .find(|path| path.is_file());
+        if found.is_none() {
+            Self::skip(&format!("needs {name}"));
+        }
+        found.map(Self)
+    }
+
+    /// Prints that a test, or a part of it, is skipped.
+    ///
+    /// # Panics
+    /// When `CI` is set: there everything is installed.
+    #[track_caller]
+    pub fn skip(why: &str) {
+        assert!(
+            env::var_os("CI").is_none(),
+            "must not be skipped in CI: {why}"
+        );
+        println!("skipped: {why}");
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+
+    /// A command of it.
+    pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(&self.0);
+        command.args(arguments).env_remove("SSLKEYLOGFILE");
+        command
+    }
+
+    /// Runs it to its end with `input` on its standard input.
+    ///
+    /// # Panics
+    /// When it does not end.
+    #[track_caller]
+    pub fn run<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+        input: &str,
+    ) -> Finished {
+        finish(self.command(arguments), input)
+    }
+}
+
+impl Finished {
+    /// Both outputs.
+    pub fn all(&self) -> String {
+        format!("{}{}", self.stdout, self.stderr)
+    }
+}
+
+/// Runs a command to its end.
+///
+/// # Panics
+/// When it does not start or does not end.
+#[track_caller]
+pub fn finish(mut command: Command, input: &str) -> Finished {
+    let child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = Kept(child.expect("a program that starts"));
+    let mut stdin = child.0.stdin.take().expect("a pipe");
+    let input = input.to_owned();
+    // A program that ends before it has read everything is not at fault.
+    thread::spawn(move || stdin.write_all(input.as_bytes()).ok());
+    let stdout = child.0.stdout.take().map(drain);
+    let stderr = child.0.stderr.take().map(drain);
+    let status = until("a program ends", || child.0.try_wait().expect("a status"));
+    let text = |reader: Option<thread::JoinHandle<String>>| {
+        reader
+            .and_then(|reader| reader.join().ok())
+            .unwrap_or_default()
+    };
+    Finished {
+        code: status
+            .code()
+            .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+        stdout: text(stdout),
+        stderr: text(stderr),
+    }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).ok();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// A child that ends when dropped.
+#[derive(Debug)]
+pub struct Kept(pub Child);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}

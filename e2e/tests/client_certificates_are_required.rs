@@ -1,0 +1,179 @@
+//! Client certificates: off, optional, required; good ones, none, strange and expired ones; at the
+//! handshake and at every resumption.
+
+use std::io;
+
+use becket_e2e::{
+    Authority, Backend, Becket, Bundle, Client, Key, OpenSsl, Place, Shape, Trust, eventually,
+    unix_now,
+};
+use rustls::SupportedProtocolVersion;
+use rustls::version::{TLS12, TLS13};
+
+const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
+
+fn policy(mode: &str) -> String {
+    format!("[[policy]]\nname = \"web\"\nclient-certificates = \"{mode}\"\nclient-ca = \"ca.pem\"")
+}
+
+fn visit(becket: &Becket, trust: &Trust) -> io::Result<Vec<u8>> {
+    Client::connect(becket.web, trust)?.ask(b"GET / HTTP/1.0\r\n\r\n")
+}
+
+/// Certificates that clients present, and whether they are good.
+fn presented(place: &Place) -> Vec<(Option<Bundle>, bool, &'static str)> {
+    let stranger = Authority::new("Another Authority");
+    vec![
+        (
+            Some(place.authority.issue(&["alice"], Key::Ecdsa)),
+            true,
+            "good",
+        ),
+        (
+            Some(place.authority.issue(&["alice"], Key::Rsa)),
+            true,
+            "good RSA",
+        ),
+        (
+            Some(stranger.issue(&["mallory"], Key::Ecdsa)),
+            false,
+            "of a stranger",
+        ),
+        (
+            Some(place.authority.issue_expired(&["alice"])),
+            false,
+            "expired",
+        ),
+    ]
+}
+
+#[test]
+fn required_means_that_nobody_else_reaches_the_backend() {
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    let shape = Shape::new(backend.address).section(&policy("required"));
+    let becket = Becket::start(&place, &shape);
+    let mut all = presented(&place);
+    all.push((None, false, "none"));
+    let mut let_in = 0;
+    for (own, is_good, what) in &all {
+        for version in VERSIONS {
+            let answer = visit(&becket, &Trust::with(&place, &[version], own.as_ref()));
+            assert_eq!(answer.is_ok(), *is_good, "{what}, {version:?}: {answer:?}");
+            let_in += usize::from(*is_good);
+            let expected = if *is_good {
+                "finished"
+            } else {
+                "client-certificate"
+            };
+            assert_eq!(becket.next_reason(), expected, "{what}");
+        }
+    }
+    assert_eq!(backend.served(), let_in);
+}
+
+#[test]
+fn optional_lets_in_who_shows_none_but_nobody_who_shows_a_bad_one() {
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    let shape = Shape::new(backend.address).section(&policy("optional"));
+    let becket = Becket::start(&place, &shape);
+    let mut all = presented(&place);
+    all.push((None, true, "none"));
+    for (own, is_good, what) in &all {
+        for version in VERSIONS {
+            let answer = visit(&becket, &Trust::with(&place, &[version], own.as_ref()));
+            assert_eq!(answer.is_ok(), *is_good, "{what}, {version:?}: {answer:?}");
+            becket.next_access();
+        }
+    }
+}
+
+#[test]
+fn off_asks_for_none() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    for version in ["-tls1_2", "-tls1_3"] {
+        let run = openssl.ask(&place, becket.web, &[version]);
+        assert!(
+            run.stdout.contains("No client certificate CA names sent"),
+            "{}",
+            run.all()
+        );
+        assert_eq!(run.code, 0, "{}", run.all());
+    }
+}
+
+#[test]
+fn openssl_is_told_whose_certificates_are_wanted_and_by_alert_what_was_wrong() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    let shape = Shape::new(backend.address).section(&policy("required"));
+    let becket = Becket::start(&place, &shape);
+    place.issue("alice.pem", &["alice"], Key::Ecdsa);
+    place
+        .authority
+        .issue_expired(&["alice"])
+        .write(&place.path("expired.pem"));
+    let (alice, expired) = (place.text("alice.pem"), place.text("expired.pem"));
+    for version in ["-tls1_2", "-tls1_3"] {
+        let run = openssl.ask(&place, becket.web, &[version, "-cert", &alice]);
+        assert!(run.stdout.contains("inside"), "{}", run.all());
+        assert!(
+            run.stdout.contains("CN = Becket Test Authority"),
+            "{}",
+            run.all()
+        );
+        let run = openssl.ask(&place, becket.web, &[version, "-cert", &expired]);
+        assert!(
+            run.all().contains("alert certificate expired"),
+            "{}",
+            run.all()
+        );
+    }
+    let run = openssl.ask(&place, becket.web, &["-tls1_3"]);
+    assert!(
+        run.all().contains("alert certificate required"),
+        "{}",
+        run.all()
+    );
+    assert!(
+        becket.log().contains("client-certificate"),
+        "{}",
+        becket.log()
+    );
+}
+
+#[test]
+fn whoever_resumes_is_verified_again() {
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    let shape = Shape::new(backend.address).section(&policy("required"));
+    let becket = Becket::start(&place, &shape);
+    let ends = unix_now() + 4;
+    let own = place.authority.issue_until(&["alice"], ends);
+    let trusts = [
+        Trust::with(&place, &[&TLS13], Some(&own)),
+        Trust::with(&place, &[&TLS12], Some(&own)),
+        Trust::with(&place, &[&TLS12], Some(&own)).without_tickets(),
+    ];
+    for trust in &trusts {
+        for is_full in [true, false] {
+            visit(&becket, trust).unwrap();
+            assert_eq!(becket.next_access()["handshake"] == "full", is_full);
+        }
+    }
+    eventually("the certificate expires", || unix_now() > ends + 1);
+    for trust in &trusts {
+        assert!(visit(&becket, trust).is_err());
+        assert_eq!(becket.next_reason(), "client-certificate");
+    }
+    assert_eq!(backend.served(), 6);
+}

@@ -1,0 +1,186 @@
+//! Limits hold, say that they do, and give way again: connections, handshakes, descriptors.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use becket_e2e::{
+    Backend, Becket, Client, PATIENCE, Place, Shape, Trust, eventually, holds_for, until,
+};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// Connects to an echo server and hears from it.
+fn talk(becket: &Becket, trust: &Trust) -> Client {
+    let mut client = Client::connect(becket.web, trust).unwrap();
+    client.write_all(b"x").unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    client
+}
+
+#[test]
+fn a_connection_too_many_waits_until_another_ends() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let becket = Becket::start(
+        &place,
+        &Shape::new(backend.address).limits("connections = 4"),
+    );
+    let trust = Trust::new(&place);
+    let mut open: Vec<Client> = (0..4).map(|_| talk(&becket, &trust)).collect();
+    // The kernel takes the fifth; becket does not.
+    let (address, theirs) = (becket.web, trust);
+    let fifth = std::thread::spawn(move || Client::connect(address, &theirs));
+    holds_for(Duration::from_millis(300), "four are open", || {
+        let metrics = becket.metrics();
+        let accepted = metrics.sum("becket_connections_accepted_total", &[]) as u64;
+        metrics.open() == 4 && accepted == 4 && !fifth.is_finished()
+    });
+    drop(open.pop());
+    let fifth = fifth.join().unwrap().unwrap();
+    eventually("four are open again", || becket.metrics().open() == 4);
+    drop((open, fifth));
+    becket.idle();
+}
+
+#[test]
+fn a_handshake_too_many_is_turned_away() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address)
+        .listener("defer-accept = \"off\"")
+        .limits("handshakes = 3")
+        .process("workers = 1");
+    let becket = Becket::start(&place, &shape);
+    let held: Vec<TcpStream> = (0..3)
+        .map(|_| TcpStream::connect(becket.web).unwrap())
+        .collect();
+    let in_flight = || becket.metrics().sum("becket_handshakes_in_flight", &[]) as u64;
+    eventually("three handshakes", || in_flight() == 3);
+    let trust = Trust::new(&place);
+    assert!(Client::connect(becket.web, &trust).is_err());
+    assert_eq!(becket.metrics().closed("handshake-limit"), 1);
+    drop(held);
+    eventually("no handshakes", || in_flight() == 0);
+    assert!(
+        Client::connect(becket.web, &trust)
+            .unwrap()
+            .ask(REQUEST)
+            .is_ok()
+    );
+}
+
+/// Sets the soft limit of descriptors of a running becket.
+fn limit_descriptors(becket: &Becket, soft: u64) {
+    let pid = Pid::from_raw(becket.pid().cast_signed());
+    let limits = Rlimit {
+        current: Some(soft),
+        maximum: Some(20_000),
+    };
+    prlimit(pid, Resource::Nofile, limits).unwrap();
+}
+
+#[test]
+fn without_descriptors_accepting_pauses_says_so_and_does_not_spin() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let shape = Shape::new(backend.address)
+        .listener("defer-accept = \"off\"")
+        .process("workers = 1");
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    let kept = talk(&becket, &trust);
+    // Descriptors are given from below: this many, and not one more than it has.
+    let most = fs::read_dir(format!("/proc/{}/fd", becket.pid()))
+        .unwrap()
+        .count() as u64;
+    limit_descriptors(&becket, most);
+    let clients: Vec<TcpStream> = (0..8)
+        .map(|_| TcpStream::connect(becket.web).unwrap())
+        .collect();
+    until("it says so", || {
+        becket.log().contains("accepting paused").then_some(())
+    });
+    // It has no descriptor for us to ask how it is; its clock ticks tell whether it spins.
+    let before = cpu_ticks(&becket);
+    holds_for(Duration::from_secs(1), "becket lives", || becket.is_alive());
+    let spent = cpu_ticks(&becket) - before;
+    assert!(spent < 30, "{spent} of 100 ticks in a second of rest");
+    // Those who are in are served all the same.
+    let mut kept = kept;
+    kept.write_all(b"y").unwrap();
+    kept.read_exact(&mut [0]).unwrap();
+    limit_descriptors(&becket, 20_000);
+    drop(clients);
+    talk(&becket, &trust);
+    let metrics = becket.metrics();
+    assert!(metrics.sum("becket_accept_pauses_total", &[]) >= 1.0);
+    assert!(metrics.closed("no-descriptor") >= 1, "{}", metrics.0);
+    drop(kept);
+    becket.idle();
+}
+
+/// User and system time in clock ticks, of which a second has a hundred.
+fn cpu_ticks(becket: &Becket) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", becket.pid())).unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn limits_that_the_system_does_not_grant_are_refused_with_the_reason() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).limits("connections = 900000000");
+    place.write("becket.toml", &shape.text());
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    assert_eq!(becket.ended(), Some(2));
+    assert!(
+        becket.log().contains("limits.connections"),
+        "{}",
+        becket.log()
+    );
+}
+
+#[test]
+fn one_bulk_transfer_does_not_starve_its_neighbours() {
+    let place = Place::new();
+    let bulk = Backend::new(|mut stream| {
+        let block = vec![b'x'; 1 << 20];
+        while stream.write_all(&block).is_ok() {}
+        Ok(())
+    });
+    let small = Backend::http("small");
+    let shape = Shape::new(small.address)
+        .listener("[[listener.route]]\nnames = [\"internal.example.org\"]\nbackend = \"bulk\"")
+        .pool("bulk", bulk.address)
+        .process("workers = 1");
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    let mut download = Client::connect_as(becket.web, &trust, "internal.example.org").unwrap();
+    let reader = std::thread::spawn(move || {
+        download.socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        std::io::copy(&mut download.socket, &mut std::io::sink()).ok();
+    });
+    let start = becket_e2e::now();
+    for _ in 0..20 {
+        let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
+        assert!(answer.unwrap().ends_with(b"small"));
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(!reader.is_finished());
+    becket.signal(becket_e2e::Signal::INT);
+    reader.join().unwrap();
+}

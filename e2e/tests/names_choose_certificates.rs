@@ -1,0 +1,172 @@
+//! The server name chooses the certificate: exact, wildcard, default; ECDSA for clients that can
+//! use it, RSA for the others; refusal where unknown names are to be refused.
+
+use becket_e2e::{Backend, Becket, Key, OpenSsl, Place, Shape};
+
+/// A place with certificates in a folder, a pair and bundles.
+fn place() -> Place {
+    let place = Place::new();
+    std::fs::create_dir(place.path("names")).unwrap();
+    place.issue("names/exact.pem", &["exact.example.org"], Key::Ecdsa);
+    place.issue("names/wild.pem", &["*.example.org"], Key::Ecdsa);
+    place
+        .authority
+        .issue(&["pair.example.com"], Key::Ecdsa)
+        .write_pair(place.folder(), "pair");
+    place.issue("rsa.pem", &["default.example.net"], Key::Rsa);
+    place.issue("ecdsa.pem", &["default.example.net"], Key::Ecdsa);
+    place
+}
+
+const CERTIFICATES: &str =
+    r#"["names", { chain = "pair.crt", key = "pair.key" }, "rsa.pem", "ecdsa.pem"]"#;
+
+#[test]
+fn exact_names_wildcards_and_the_default_are_found() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = place();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).certificates(CERTIFICATES);
+    let becket = Becket::start(&place, &shape);
+    let found: [(&[&str], &str); 8] = [
+        (&["-servername", "exact.example.org"], "exact.example.org"),
+        (&["-servername", "EXACT.Example.ORG"], "exact.example.org"),
+        (&["-servername", "any.example.org"], "*.example.org"),
+        (&["-servername", "a.b.example.org"], "default.example.net"),
+        (&["-servername", "example.org"], "default.example.net"),
+        (&["-servername", "pair.example.com"], "pair.example.com"),
+        (
+            &["-servername", "nobody.example.com"],
+            "default.example.net",
+        ),
+        (&["-noservername"], "default.example.net"),
+    ];
+    for (flags, name) in found {
+        for version in ["-tls1_2", "-tls1_3"] {
+            let run = openssl.ask_unnamed(&place, becket.web, &[flags, &[version]].concat());
+            assert_eq!(run.code, 0, "{}", run.all());
+            let subject = format!("subject=CN = {name}\n");
+            assert!(run.stdout.contains(&subject), "{flags:?}: {}", run.all());
+            let line = becket.next_access();
+            assert_eq!(line["sni"].is_null(), flags.len() == 1, "{line}");
+        }
+    }
+}
+
+#[test]
+fn clients_get_ecdsa_where_they_can_use_it_and_rsa_otherwise() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = place();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).certificates(CERTIFICATES);
+    let becket = Becket::start(&place, &shape);
+    let rsa = "rsa_pss_rsae_sha256:rsa_pkcs1_sha256";
+    let chosen: [(&[&str], &str); 6] = [
+        (&["-tls1_3"], "ECDSA"),
+        (&["-tls1_3", "-sigalgs", rsa], "RSA-PSS"),
+        (
+            &[
+                "-tls1_3",
+                "-sigalgs",
+                "rsa_pss_rsae_sha256:ecdsa_secp256r1_sha256",
+            ],
+            "ECDSA",
+        ),
+        (&["-tls1_2"], "ECDSA"),
+        (&["-tls1_2", "-sigalgs", rsa], "RSA"),
+        (
+            &["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256"],
+            "RSA",
+        ),
+    ];
+    for (flags, kind) in chosen {
+        let named = [&["-servername", "default.example.net"], flags].concat();
+        let run = openssl.ask_unnamed(&place, becket.web, &named);
+        assert_eq!(run.code, 0, "{flags:?}: {}", run.all());
+        let said = format!("Peer signature type: {kind}");
+        assert!(run.stdout.contains(&said), "{flags:?}: {}", run.all());
+    }
+}
+
+#[test]
+fn unknown_names_are_refused_where_asked_but_not_clients_without_a_name() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = place();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address)
+        .certificates(CERTIFICATES)
+        .listener("unknown-names = \"refuse\"");
+    let becket = Becket::start(&place, &shape);
+    for version in ["-tls1_2", "-tls1_3"] {
+        let flags = [version, "-servername", "nobody.example.com"];
+        let run = openssl.ask_unnamed(&place, becket.web, &flags);
+        assert!(run.stderr.contains("unrecognized name"), "{}", run.all());
+        let line = becket.next_access();
+        assert_eq!(line["reason"], "unknown-name");
+        assert_eq!(line["sni"], "nobody.example.com");
+        for flags in [&["-noservername"][..], &["-servername", "any.example.org"]] {
+            let run = openssl.ask_unnamed(&place, becket.web, &[flags, &[version]].concat());
+            assert_eq!(run.code, 0, "{}", run.all());
+            assert_eq!(becket.next_reason(), "finished");
+        }
+    }
+    assert!(
+        becket.log().contains("nobody.example.com"),
+        "{}",
+        becket.log()
+    );
+}
+
+#[test]
+fn chains_are_sent_as_configured_and_every_kind_of_key_file_is_read() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let key = |arguments: &[&str]| {
+        let run = openssl.0.run(arguments, "");
+        assert_eq!(run.code, 0, "{}", run.all());
+        run.stdout
+    };
+    let pkcs1 = ["genrsa", "-traditional", "2048"];
+    let sec1 = ["ecparam", "-name", "secp384r1", "-genkey", "-noout"];
+    let pkcs8 = ["genpkey", "-algorithm", "ed25519"];
+    let backend = Backend::http("well met");
+    let kinds: [(&str, &[&str]); 3] = [
+        ("RSA PRIVATE KEY", &pkcs1),
+        ("EC PRIVATE KEY", &sec1),
+        ("PRIVATE KEY", &pkcs8),
+    ];
+    for (header, arguments) in kinds {
+        let text = key(arguments);
+        assert!(text.contains(&format!("BEGIN {header}")), "{text}");
+        place.write("own.key", &text);
+        let (own, name) = (place.text("own.key"), "subjectAltName=DNS:www.example.org");
+        let made = key(&[
+            "req",
+            "-x509",
+            "-new",
+            "-key",
+            &own,
+            "-subj",
+            "/CN=made by openssl",
+            "-days",
+            "30",
+            "-addext",
+            name,
+        ]);
+        place.write("ca.pem", &made);
+        place.write("own.pem", &(made + &text));
+        let shape = Shape::new(backend.address).certificates(r#"["own.pem"]"#);
+        let becket = Becket::start(&place, &shape);
+        let run = openssl.ask(&place, becket.web, &[]);
+        assert_eq!(run.code, 0, "{}", run.all());
+        assert!(run.stdout.contains("CN = made by openssl"), "{}", run.all());
+    }
+}

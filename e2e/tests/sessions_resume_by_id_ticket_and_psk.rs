@@ -1,0 +1,213 @@
+//! Sessions resume by ID, by ticket and by pre-shared key, whichever worker made them, and not
+//! longer than they may.
+
+use std::sync::Arc;
+
+use becket_e2e::{
+    Backend, Becket, Client, OpenSsl, Place, Shape, Signal, Tool, Trust, eventually, until,
+};
+use rustls::version::{TLS12, TLS13};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// Connects, asks, and says how becket saw the handshake.
+#[track_caller]
+fn visit(becket: &Becket, trust: &Trust) -> String {
+    let mut client = Client::connect(becket.web, trust).expect("a handshake");
+    client.ask(REQUEST).expect("an answer");
+    drop(client);
+    let line = becket.next_access();
+    line["handshake"].as_str().expect("a kind").to_owned()
+}
+
+/// The ways of TLS 1.2 and 1.3 clients to resume, and what the access log calls them.
+fn ways(place: &Place) -> [(&'static str, Trust); 3] {
+    [
+        ("psk", Trust::only(place, &TLS13)),
+        ("ticket", Trust::only(place, &TLS12)),
+        ("id", Trust::only(place, &TLS12).without_tickets()),
+    ]
+}
+
+#[test]
+fn openssl_resumes_in_every_way() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let session = place.text("session.pem");
+    let ways: [(&str, &[&str]); 3] = [
+        ("psk", &["-tls1_3"]),
+        ("ticket", &["-tls1_2"]),
+        ("id", &["-tls1_2", "-no_ticket"]),
+    ];
+    for (kind, flags) in ways {
+        let first = [flags, &["-sess_out", &session]].concat();
+        let run = openssl.ask(&place, becket.web, &first);
+        assert!(run.stdout.contains("New, TLS"), "{}", run.all());
+        assert_eq!(becket.next_access()["handshake"], "full");
+        // Both workers get a turn: the kernel spreads by the client's port.
+        for _ in 0..6 {
+            let again = [flags, &["-sess_in", &session, "-sess_out", &session]].concat();
+            let run = openssl.ask(&place, becket.web, &again);
+            assert!(run.stdout.contains("Reused, TLS"), "{}", run.all());
+            assert!(run.stdout.contains("well met"), "{}", run.all());
+            assert_eq!(becket.next_access()["handshake"], kind);
+        }
+    }
+    let metrics = becket.metrics();
+    let resumed = |version| {
+        let labels = [version, "kind=\"resumed\""];
+        metrics.sum("becket_handshakes_total", &labels) as u64
+    };
+    assert_eq!(resumed("version=\"1.3\""), 6);
+    assert_eq!(resumed("version=\"1.2\""), 12);
+    let full = metrics.sum("becket_handshakes_total", &["kind=\"full\""]);
+    assert_eq!(full as u64, 3);
+}
+
+#[test]
+fn gnutls_resumes() {
+    let Some(gnutls) = Tool::find("gnutls-cli") else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let (host, port) = (becket.web.ip().to_string(), becket.web.port().to_string());
+    let ca = place.text("ca.pem");
+    for version in ["TLS1.2", "TLS1.3"] {
+        let priority = format!("NORMAL:-VERS-ALL:+VERS-{version}");
+        let name = [
+            "--sni-hostname",
+            "www.example.org",
+            "--verify-hostname",
+            "www.example.org",
+        ];
+        let flags = [
+            "--resume",
+            "--waitresumption",
+            "--x509cafile",
+            &ca,
+            "--port",
+            &port,
+        ];
+        let rest = ["--priority", &priority, &host];
+        let run = gnutls.run(
+            [&flags[..], &name, &rest].concat(),
+            "GET / HTTP/1.0\r\n\r\n",
+        );
+        assert!(
+            run.stdout.contains("This is a resumed session"),
+            "{}",
+            run.all()
+        );
+    }
+    let metrics = becket.metrics();
+    let resumed = metrics.sum("becket_handshakes_total", &["kind=\"resumed\""]);
+    assert_eq!(resumed as u64, 2);
+}
+
+#[test]
+fn every_worker_opens_what_another_made() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address).process("workers = 4"));
+    for (kind, trust) in ways(&place) {
+        assert_eq!(visit(&becket, &trust), "full");
+        for _ in 0..16 {
+            assert_eq!(visit(&becket, &trust), kind);
+        }
+    }
+}
+
+#[test]
+fn without_tickets_tls12_clients_resume_by_id() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let policy = "[[policy]]\nname = \"web\"\ntls12-tickets = false";
+    let becket = Becket::start(&place, &Shape::new(backend.address).section(policy));
+    let trust = Trust::only(&place, &TLS12);
+    assert_eq!(visit(&becket, &trust), "full");
+    for _ in 0..4 {
+        assert_eq!(visit(&becket, &trust), "id");
+    }
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let run = openssl.ask(&place, becket.web, &["-tls1_2"]);
+    assert!(!run.stdout.contains("session ticket"), "{}", run.all());
+}
+
+#[test]
+fn a_reload_forgets_no_session() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    for (kind, trust) in ways(&place) {
+        assert_eq!(visit(&becket, &trust), "full");
+        assert!(becket.reload(), "{}", becket.log());
+        assert_eq!(visit(&becket, &trust), kind);
+    }
+}
+
+#[test]
+fn no_session_lives_longer_than_max_age() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).sessions("max-age = \"2s\"");
+    let becket = Becket::start(&place, &shape);
+    for (kind, trust) in ways(&place) {
+        assert_eq!(visit(&becket, &trust), "full");
+        // It resumes again and again, each time with a fresh ticket, and yet it dies.
+        let mut resumed = 0;
+        eventually("a full handshake again", || {
+            let seen = visit(&becket, &trust);
+            assert!(seen == "full" || seen == kind, "{seen}");
+            resumed += u32::from(seen == kind);
+            seen == "full"
+        });
+        assert!(resumed > 0, "{kind} never resumed");
+    }
+}
+
+#[test]
+fn tickets_outlive_one_rotation_and_die_with_the_second() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).sessions("ticket-rotation = \"2s\"");
+    let becket = Becket::start(&place, &shape);
+    let epoch = || {
+        becket.status()["tickets"]["epoch"]
+            .as_u64()
+            .expect("an epoch")
+    };
+    let next = |then: u64| eventually("the key rotates", || epoch() > then);
+    next(epoch());
+    let trust = Trust::only(&place, &TLS12);
+    assert_eq!(visit(&becket, &trust), "full");
+    let made = epoch();
+    next(made);
+    assert_eq!(visit(&becket, &trust), "ticket");
+    let renewed = epoch();
+    until("two rotations", || (epoch() > renewed + 1).then_some(()));
+    assert_eq!(visit(&becket, &trust), "full");
+}
+
+#[test]
+fn a_full_table_or_none_costs_only_the_resumption() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).sessions("table-entries = 0");
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::only(&place, &TLS12).without_tickets();
+    for _ in 0..2 {
+        assert_eq!(visit(&becket, &trust), "full");
+    }
+    becket.signal(Signal::TERM);
+    // Tickets need no table.
+    drop(becket);
+    assert_eq!(Arc::strong_count(&trust.0), 1);
+}

@@ -1,0 +1,127 @@
+//! A handshake that never ends costs a slot for the handshake time-out, little memory, and nobody
+//! else's service.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use becket_e2e::{Backend, Becket, Client, PATIENCE, Place, Shape, Trust, now, read_to_end, until};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+/// Where a record with a hello of twelve kilobytes begins.
+const START: [u8; 9] = [22, 3, 1, 0x30, 0, 1, 0, 0x2f, 0xfc];
+
+fn becket(place: &Place, backend: &Backend, timeout: &str) -> Becket {
+    let shape = Shape::new(backend.address)
+        .listener("defer-accept = \"off\"")
+        .timeouts(&format!("handshake = \"{timeout}\""));
+    Becket::start(place, &shape)
+}
+
+fn connect(becket: &Becket) -> TcpStream {
+    let socket = TcpStream::connect(becket.web).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+#[test]
+fn the_slot_is_free_after_the_timeout_however_busy_the_client_is() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = becket(&place, &backend, "1s");
+    let start = now();
+    let mut silent = connect(&becket);
+    let mut busy = connect(&becket);
+    // A hello of twelve kilobytes, one byte every now and then.
+    busy.write_all(&START).unwrap();
+    until("the busy one is cut off", || {
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "it is still served"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+        busy.write_all(&[3]).err()
+    });
+    read_to_end(&mut silent).1.ok();
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(900), "{took:?}");
+    for _ in 0..2 {
+        let line = becket.next_access();
+        assert_eq!(line["reason"], "handshake-timeout");
+        let total = line["total_us"].as_u64().unwrap();
+        assert!((950_000..2_000_000).contains(&total), "{line}");
+    }
+    becket.idle();
+}
+
+#[test]
+fn a_half_handshake_times_out_too() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = becket(&place, &backend, "1s");
+    let trust = Trust::new(&place);
+    let mut client = Client::begin(becket.web, &trust, "www.example.org").unwrap();
+    client.tls.write_tls(&mut client.socket).unwrap();
+    // The server's flight comes, and nothing is said to it.
+    read_to_end(&mut client.socket).1.ok();
+    assert_eq!(becket.next_reason(), "handshake-timeout");
+}
+
+#[test]
+fn hundreds_of_them_take_little_memory_and_nobody_elses_service() {
+    const MANY: usize = 400;
+    const SENT: usize = 8 * 1024;
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = becket(&place, &backend, "8s");
+    let trust = Trust::new(&place);
+    // Warm: what every becket needs once does not count.
+    Client::connect(becket.web, &trust)
+        .unwrap()
+        .ask(REQUEST)
+        .unwrap();
+    let resident = || becket.metrics().sum("process_resident_memory_bytes", &[]);
+    let before = resident();
+    let mut bytes = START.to_vec();
+    bytes.resize(SENT, 3);
+    let all: Vec<TcpStream> = (0..MANY)
+        .map(|_| {
+            let mut socket = connect(&becket);
+            socket.write_all(&bytes).unwrap();
+            socket
+        })
+        .collect();
+    let in_flight = || becket.metrics().sum("becket_handshakes_in_flight", &[]) as usize;
+    until("they are all there", || (in_flight() == MANY).then_some(()));
+    let grown = resident() - before;
+    let bound = (MANY * 16 * 1024) as f64 + 1e6;
+    assert!(grown < bound, "{grown} bytes for {MANY}");
+    let start = now();
+    let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
+    assert!(answer.unwrap().ends_with(b"well met"));
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
+    drop(all);
+    becket.idle();
+}
+
+#[test]
+fn a_client_that_never_speaks_is_not_even_accepted() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let silent = connect(&becket);
+    // The kernel keeps it back until its hello comes; who speaks is accepted at once.
+    let answer = Client::connect(becket.web, &Trust::new(&place))
+        .unwrap()
+        .ask(REQUEST);
+    assert!(answer.unwrap().ends_with(b"well met"));
+    let accepted = becket
+        .metrics()
+        .sum("becket_connections_accepted_total", &[]);
+    assert_eq!(accepted as u64, 1);
+    drop(silent);
+}

@@ -1,0 +1,90 @@
+//! Servers behind Unix sockets and IPv6 addresses, several addresses and names.
+
+use std::net::TcpStream;
+
+use becket_e2e::{Backend, Becket, Client, Kept, Place, Shape, Tool, Trust, eventually, fresh_v6};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+#[test]
+fn socat_behind_a_unix_socket_is_reached() {
+    let Some(socat) = Tool::find("socat") else {
+        return;
+    };
+    let place = Place::new();
+    let path = place.text("app.sock");
+    let listen = format!("UNIX-LISTEN:{path},fork");
+    let _socat = Kept(socat.command([&listen, "EXEC:cat"]).spawn().unwrap());
+    eventually("socat listens", || place.path("app.sock").exists());
+    let becket = Becket::start(&place, &Shape::new(&path));
+    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+    std::io::Write::write_all(&mut client, b"there and back").unwrap();
+    client.close_notify().unwrap();
+    let (echo, end) = becket_e2e::read_to_end(&mut client);
+    end.unwrap();
+    assert_eq!(echo, b"there and back");
+    drop(client);
+    let line = becket.next_access();
+    assert_eq!(line["reason"], "finished");
+    assert_eq!(line["server"], path);
+}
+
+#[test]
+fn a_v6_server_is_reached_from_a_v6_listener() {
+    let (Some(listen), Some(serve)) = (fresh_v6(), fresh_v6()) else {
+        return Tool::skip("needs IPv6");
+    };
+    let place = Place::new();
+    let backend = Backend::at(serve, |stream| becket_e2e::answer_all(stream, "six"));
+    let mut shape = Shape::new(backend.address);
+    shape.web = listen;
+    let becket = Becket::start(&place, &shape);
+    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+    assert!(client.ask(REQUEST).unwrap().ends_with(b"six"));
+    drop(client);
+    let line = becket.next_access();
+    assert!(
+        line["client"].as_str().unwrap().starts_with("[::1]:"),
+        "{line}"
+    );
+    // A listener on an IPv6 address does not take IPv4 as well.
+    assert!(TcpStream::connect(("127.0.0.1", listen.port())).is_err());
+}
+
+#[test]
+fn every_address_of_a_name_is_tried() {
+    let place = Place::new();
+    // localhost is ::1 and 127.0.0.1 on most machines; the server has only the latter.
+    let any = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let backend = Backend::at(any, |stream| becket_e2e::answer_all(stream, "named"));
+    let becket = Becket::start(&place, &Shape::new(format!("localhost:{}", any.port())));
+    let trust = Trust::new(&place);
+    for _ in 0..4 {
+        let mut client = Client::connect(becket.web, &trust).unwrap();
+        assert!(client.ask(REQUEST).unwrap().ends_with(b"named"));
+    }
+    assert_eq!(backend.served(), 4);
+}
+
+#[test]
+fn the_servers_of_a_backend_share_its_clients() {
+    let place = Place::new();
+    let (one, two) = (Backend::http("one"), Backend::http("two"));
+    let becket = Becket::start(&place, &Shape::new(one.address).server(two.address));
+    let trust = Trust::new(&place);
+    for _ in 0..20 {
+        Client::connect(becket.web, &trust)
+            .unwrap()
+            .ask(REQUEST)
+            .unwrap();
+    }
+    assert!(
+        one.served() > 4 && two.served() > 4,
+        "{} and {}",
+        one.served(),
+        two.served()
+    );
+}
