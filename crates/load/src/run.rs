@@ -78,7 +78,10 @@ struct Crew {
 /// What was read at a boundary.
 #[derive(Clone, Debug)]
 struct Mark {
+    /// Where the boundary lies.
     at: Instant,
+    /// When the main thread came to read it, some time later.
+    read: Instant,
     server: Spent,
     /// Running and waiting time of each thread.
     threads: Vec<(Duration, Duration)>,
@@ -161,8 +164,8 @@ impl Crew {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             let now = clock::now();
-            while boundaries.next_if(|boundary| *boundary <= now).is_some() {
-                marks.push(self.mark(plan, now, &harvests));
+            while let Some(boundary) = boundaries.next_if(|boundary| *boundary <= now) {
+                marks.push(self.mark(plan, boundary, &harvests));
             }
             if now >= tick {
                 tick += SECOND;
@@ -199,6 +202,7 @@ impl Crew {
         };
         Mark {
             at,
+            read: clock::now(),
             server: cpu::of_processes(&plan.pids).unwrap_or_default(),
             threads: self.tids.iter().map(thread).collect(),
         }
@@ -243,26 +247,35 @@ fn assemble(plan: &Plan, marks: &[Mark], harvests: Vec<Harvest>, conditions: Con
     summary::report(plan, steps, negotiated, conditions)
 }
 
-/// What was spent between two boundaries.
+/// What was spent between two boundaries. Rates go by where the boundaries lie; CPU times, which were
+/// read a little later, are scaled to that.
 fn around(plan: &Plan, pair: &[Mark]) -> Around {
     let [from, to] = pair else {
         return Around::default();
     };
-    let wall = to.at.saturating_duration_since(from.at);
-    let spans = from
-        .threads
-        .iter()
-        .zip(&to.threads)
-        .map(|(from, to)| (to.0.saturating_sub(from.0), to.1.saturating_sub(from.1)));
-    let spans: Vec<(Duration, Duration)> = spans.collect();
+    let seconds = to.at.saturating_duration_since(from.at).as_secs_f64();
+    let read = to
+        .read
+        .saturating_duration_since(from.read)
+        .as_secs_f64()
+        .max(1e-9);
+    let scale = |time: Duration| time.mul_f64(seconds / read);
+    let spans = from.threads.iter().zip(&to.threads);
+    let spans: Vec<(Duration, Duration)> = spans
+        .map(|(from, to)| (to.0.saturating_sub(from.0), to.1.saturating_sub(from.1)))
+        .collect();
     let busy = spans
         .iter()
-        .map(|(ran, waited)| (*ran + *waited).as_secs_f64() / wall.as_secs_f64().max(1e-9));
+        .map(|(ran, waited)| (*ran + *waited).as_secs_f64() / read);
+    let server = to.server.since(from.server);
     Around {
-        seconds: wall.as_secs_f64(),
-        client: spans.iter().map(|(ran, _)| *ran).sum(),
+        seconds,
+        client: scale(spans.iter().map(|(ran, _)| *ran).sum()),
         busiest: busy.fold(0.0, f64::max).min(1.0),
-        server: (!plan.pids.is_empty()).then(|| to.server.since(from.server)),
+        server: (!plan.pids.is_empty()).then(|| Spent {
+            user: scale(server.user),
+            system: scale(server.system),
+        }),
     }
 }
 

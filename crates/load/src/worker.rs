@@ -132,7 +132,6 @@ impl Worker {
             self.turn_ready();
             self.sweep(now);
         }
-        self.settle_rest();
         self.drain()?;
         let ended = clock::now();
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
@@ -308,8 +307,22 @@ impl Worker {
 
     /// Lets what is on its way end, for as long as a transaction may take.
     fn drain(&mut self) -> Result<(), Error> {
-        let give_up = clock::now() + self.env.plan.time_out.min(DRAIN_LIMIT) + SWEEP * 2;
-        while self.slots.iter().any(Slot::is_busy) && clock::now() < give_up {
+        let end = clock::now();
+        let give_up = end + self.env.plan.time_out.min(DRAIN_LIMIT) + SWEEP * 2;
+        let stopped = self.task.stop.load(Ordering::Relaxed);
+        if !stopped {
+            // Only what the last turns just missed is started: a backlog must not go out as one burst.
+            self.refuse_until(end.checked_sub(MISSED));
+        }
+        loop {
+            if !stopped {
+                self.start_scheduled(end);
+            }
+            let due = !stopped && self.next_start().is_some_and(|intended| intended <= end);
+            let busy = due || self.slots.iter().any(Slot::is_busy);
+            if !busy || clock::now() >= give_up {
+                break;
+            }
             self.turn_again();
             let wait = if self.again.is_empty() {
                 Duration::from_millis(10)
@@ -321,25 +334,20 @@ impl Worker {
             self.turn_ready();
             self.sweep(clock::now());
         }
+        if !stopped {
+            self.refuse_until(Some(end));
+        }
         Ok(())
     }
 
-    /// Starts what fell due in the last turn, and counts what found no free slot.
-    fn settle_rest(&mut self) {
-        if self.task.stop.load(Ordering::Relaxed) || self.schedule.is_none() {
-            return;
-        }
-        let now = clock::now();
-        self.skip_warm_up(now);
-        while let Some(intended) = self.next_start().filter(|intended| *intended <= now) {
+    /// Counts what was due until then, but found neither a free slot nor time.
+    fn refuse_until(&mut self, until: Option<Instant>) {
+        self.skip_warm_up(clock::now());
+        while let Some(intended) = self
+            .next_start()
+            .filter(|intended| Some(*intended) <= until)
+        {
             self.advance();
-            // Only what the last turn just missed: a backlog must not go out as one burst.
-            if now.saturating_duration_since(intended) < MISSED
-                && let Some(slot) = self.free.pop()
-            {
-                self.start(slot, intended);
-                continue;
-            }
             let step = self.env.timeline.step_of(intended);
             let samples = self.env.samples(step);
             samples.attempted += 1;
