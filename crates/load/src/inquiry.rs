@@ -1,7 +1,10 @@
 //! Reads an HTTP/1 request just far enough to answer it: the responder's side.
 //!
 //! Known are `/bytes/N`, `Connection`, `Content-Length` (the body is read and forgotten) and the
-//! version. What follows a request in the same piece is kept for the next one.
+//! version. What follows a request in the same piece is kept for the next one. A PROXY header in front
+//! of the first request is skipped, for a terminator may be set up to send one.
+
+use becket_proto::proxy_header::{Accept, Decoded, decode};
 
 /// The state of one request.
 #[derive(Debug)]
@@ -13,6 +16,8 @@ pub struct Inquiry {
     wanted: u64,
     close: bool,
     ended: bool,
+    /// No byte of a request has come: a PROXY header may.
+    fresh: bool,
 }
 
 /// What is known after a piece.
@@ -37,6 +42,7 @@ impl Inquiry {
             wanted: default_body,
             close: false,
             ended: false,
+            fresh: true,
         }
     }
 
@@ -61,16 +67,31 @@ impl Inquiry {
             return self.feed_body(bytes);
         }
         if self.partial.is_empty() {
-            return match head_end(bytes) {
-                Some(end) => self.head_and_rest(bytes, end),
-                None => self.keep(bytes),
-            };
+            return self.feed_head(bytes);
         }
         let mut all = std::mem::take(&mut self.partial);
         all.extend_from_slice(bytes);
-        match head_end(&all) {
-            Some(end) => self.head_and_rest(&all, end),
-            None => self.keep(&all),
+        self.feed_head(&all)
+    }
+
+    fn feed_head(&mut self, bytes: &[u8]) -> Step {
+        if self.fresh
+            && SIGNATURES
+                .iter()
+                .any(|signature| bytes.starts_with(signature))
+        {
+            return match decode(bytes, Accept::Either) {
+                Decoded::Incomplete => self.keep(bytes),
+                Decoded::Header { len, .. } => {
+                    self.fresh = false;
+                    self.feed_head(bytes.get(len..).unwrap_or(&[]))
+                }
+                _ => Step::Malformed,
+            };
+        }
+        match head_end(bytes) {
+            Some(end) => self.head_and_rest(bytes, end),
+            None => self.keep(bytes),
         }
     }
 
@@ -108,6 +129,7 @@ impl Inquiry {
             return Step::Malformed;
         }
         self.in_body = true;
+        self.fresh = false;
         self.feed_body(rest)
     }
 
@@ -160,6 +182,8 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
         .map(|at| at + 4)
 }
 
+/// How a PROXY header begins, of version 1 and 2; no request begins so.
+const SIGNATURES: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0"];
 /// More than any terminator sends.
 const HEAD_LIMIT: usize = 64 * 1024;
 
@@ -193,6 +217,24 @@ mod tests {
         assert_eq!(inquiry.resume(), Step::Whole);
         assert!(inquiry.closes());
         assert_eq!(inquiry.wanted(), 9);
+    }
+
+    #[test]
+    fn a_proxy_header_in_front_is_skipped() {
+        let v1 = b"PROXY TCP4 127.0.0.1 127.0.0.1 5 6\r\n".to_vec();
+        let v2 = [
+            &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..],
+            &[127, 0, 0, 1, 127, 0, 0, 1, 0, 5, 0, 6],
+        ]
+        .concat();
+        for header in [v1, v2] {
+            let all = [&header[..], b"GET /bytes/3 HTTP/1.0\r\n\r\n"].concat();
+            for size in [all.len(), 20] {
+                let mut inquiry = Inquiry::new(1);
+                let last = all.chunks(size).map(|piece| inquiry.feed(piece)).last();
+                assert_eq!((last, inquiry.wanted()), (Some(Step::Whole), 3));
+            }
+        }
     }
 
     #[test]

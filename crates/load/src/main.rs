@@ -1,6 +1,7 @@
 //! `becket-load`: reads the command line, runs, prints.
 #![forbid(unsafe_code)]
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -61,11 +62,19 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
     Ok(stop)
 }
 
-/// Writes the report beside its place and moves it there: a full disk leaves no half of one.
+/// Writes the report beside its place and moves it there: a full disk leaves no half of one. What is
+/// not a regular file (a terminal, a pipe) is written to as it is.
 fn store(report: &Report, path: &Path) -> Result<(), Error> {
     let failed = |e| Error::os(format!("storing {}", path.display()), e);
     let json = report.to_json().map_err(|e| failed(e.into()))?;
-    let beside = path.with_extension("json.part");
+    if std::fs::metadata(path).is_ok_and(|known| !known.is_file()) {
+        let opened = std::fs::OpenOptions::new().write(true).open(path);
+        return opened
+            .and_then(|mut file| file.write_all(json.as_bytes()))
+            .map_err(failed);
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".part");
     let written = std::fs::write(&beside, json).and_then(|()| std::fs::rename(&beside, path));
     written.map_err(|e| {
         drop(std::fs::remove_file(&beside));
