@@ -27,6 +27,7 @@ use crate::config::prepare::Prepared;
 use crate::config::source::Source;
 use crate::config::{AccessLog, Config};
 use crate::control::access_log::AccessWriter;
+use crate::control::reload::Reloading;
 use crate::control::rotation::{NoRandomness, Rotation};
 use crate::control::state::State;
 use crate::crew::{Beginning, Crew};
@@ -113,7 +114,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     };
     let table = Arc::new(SessionTable::new(limits, Default::default()));
     let shared = Arc::new(Shared::new(workers, clock, table));
-    let rotation = Rotation::start(config.sessions.ticket_rotation, now.unix)?;
+    let rotation = Rotation::start(config.sessions.ticket_rotation, now)?;
     let (sender, ended) = unbounded_channel();
     let beginning = Beginning {
         shared: Arc::clone(&shared),
@@ -130,6 +131,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         source,
         crew,
         rotation,
+        reloading: Reloading::default(),
         logging,
         access,
         admin,

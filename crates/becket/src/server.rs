@@ -17,14 +17,16 @@ use std::time::Duration;
 
 use becket_proto::session_table::SessionTable;
 use becket_sys::notify::{Notice, Notifier};
-use rustls::pki_types::UnixTime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::config::prepare::Prepared;
 use crate::config::source::Source;
+use crate::connection::Now;
 use crate::control::access_log::AccessWriter;
+use crate::control::reload::Reloading;
 use crate::control::rotation::Rotation;
 use crate::control::signals::{Signals, Wanted};
 use crate::control::state::State;
@@ -102,6 +104,8 @@ pub struct Server {
     pub crew: Crew,
     /// Ticket secrets.
     pub rotation: Rotation,
+    /// A reload that is being prepared.
+    pub reloading: Reloading,
     /// The log, to be reopened.
     pub logging: Logging,
     /// The access log.
@@ -141,11 +145,11 @@ impl Server {
                 _ = tick.tick() => self.tick(),
                 wanted = signals.next() => match wanted {
                     Wanted::Reopen => self.reopen(),
-                    Wanted::Reload if drain_until.is_none() => self.reload().await,
-                    Wanted::Reload => tracing::warn!("draining: not reloaded"),
+                    Wanted::Reload => self.begin_reload(drain_until.is_some()),
                     Wanted::Drain if drain_until.is_none() => drain_until = Some(self.drain()),
                     Wanted::Drain | Wanted::Stop => self.crew.stop(),
                 },
+                prepared = self.reloading.prepared() => self.finish_reload(prepared),
                 ended = self.ended.recv() => {
                     left -= 1;
                     if let Err(error) = ended.map_or_else(gone, |ended| ended.result) {
@@ -184,15 +188,15 @@ impl Server {
         let now = self.state.shared().clock.now();
         self.access.drain(now.instant);
         self.state.shared().table.sweep(now.mono, SWEEP);
-        if now.unix >= self.rotation.due() {
-            self.rotate(now.unix);
+        if now.mono >= self.rotation.due() {
+            self.rotate(now);
         }
         self.notify(&[Notice::Watchdog]);
     }
 
-    fn rotate(&mut self, unix: Duration) {
+    fn rotate(&mut self, now: Now) {
         let period = self.state.config().sessions.ticket_rotation;
-        if let Err(error) = self.rotation.rotate(period, unix) {
+        if let Err(error) = self.rotation.rotate(period, now) {
             tracing::error!(%error, "ticket keys not rotated");
             return;
         }
@@ -201,10 +205,20 @@ impl Server {
         tracing::info!("ticket keys rotated");
     }
 
-    async fn reload(&mut self) {
+    /// Starts to prepare, beside everything else: files and resolvers may take their time.
+    fn begin_reload(&mut self, draining: bool) {
+        if draining {
+            tracing::warn!("draining: not reloaded");
+            return;
+        }
         self.notify(&[Notice::Reloading]);
-        let now = self.state.shared().clock.now();
-        let errors = match self.prepare_and_commit(now.unix).await {
+        let unix = self.state.shared().clock.now().unix;
+        let secrets = Arc::clone(self.rotation.secrets());
+        self.reloading.begin(&self.source, secrets, unix);
+    }
+
+    fn finish_reload(&mut self, prepared: Result<Prepared, Vec<String>>) {
+        let errors = match prepared.and_then(|prepared| self.bind_and_commit(prepared)) {
             Ok(()) => Vec::new(),
             Err(errors) => errors,
         };
@@ -214,34 +228,23 @@ impl Server {
         for error in &errors {
             tracing::error!("reload refused, nothing changed: {error}");
         }
-        let time = Timestamp::from_unix(now.unix);
+        let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         self.state.set_reload(Reload { time, errors });
         self.notify(&[Notice::Ready]);
     }
 
-    async fn prepare_and_commit(&mut self, unix: Duration) -> Result<(), Vec<String>> {
-        let source = self.source.clone();
-        let secrets = Arc::clone(self.rotation.secrets());
-        let now = UnixTime::since_unix_epoch(unix);
-        // Files and resolvers block; the pages and the signals do not wait for them.
-        let prepared = tokio::task::spawn_blocking(move || reload::prepare(&source, &secrets, now))
-            .await
-            .map_err(|error| vec![error.to_string()])??;
+    fn bind_and_commit(&mut self, prepared: Prepared) -> Result<(), Vec<String>> {
+        let config = prepared.config;
         let old = self.state.config();
-        let added = sockets::bind(
-            &prepared.config,
-            self.crew.held(),
-            self.crew.len(),
-            Vec::new(),
-        )
-        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let added = sockets::bind(&config, self.crew.held(), self.crew.len(), Vec::new())
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");
         }
-        for key in reload::waiting_for_restart(&old.process, &prepared.config.process) {
+        for key in reload::waiting_for_restart(&old.process, &config.process) {
             tracing::warn!(key, "changed; takes effect at the next start");
         }
-        self.commit(Arc::new(prepared.config), added);
+        self.commit(Arc::new(config), added);
         Ok(())
     }
 

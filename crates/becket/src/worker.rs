@@ -32,8 +32,9 @@ use crate::connection::{Advanced, Connection, Now, Side, Turn};
 use crate::control::access_log::AccessSender;
 use crate::door::Door;
 use crate::failure_log::FailureLog;
-use crate::leg::Ready;
+use crate::leg::{Ready, Traffic};
 use crate::log::RateLimit;
+use crate::log::access::AccessRecord;
 use crate::mailbox::{Letter, Mailbox};
 use crate::metrics::Counters;
 use crate::net::{BOTH, RealNet};
@@ -60,7 +61,8 @@ pub struct Worker {
     scratch: Scratch,
     failures: FailureLog,
     acceptors: Slab<Acceptor>,
-    connections: Slab<Slot>,
+    /// On the heap each: growing the slab then moves pointers, not connections.
+    connections: Slab<Box<Slot>>,
     /// Connections to advance, established ones apart from handshakes.
     established: VecDeque<usize>,
     handshaking: VecDeque<usize>,
@@ -333,10 +335,13 @@ impl Worker {
         self.shared.release_connection();
         self.paused_until = None;
         if self.config.log.access.is_some() {
-            let record = slot.connection.record(reason, self.now);
-            if !self.access.send(record) {
-                self.counters.access_lines_dropped.add(1);
-            }
+            self.log_access(slot.connection.record(reason, self.now));
+        }
+    }
+
+    fn log_access(&self, record: AccessRecord) {
+        if !self.access.send(record) {
+            self.counters.access_lines_dropped.add(1);
         }
     }
 
@@ -382,9 +387,11 @@ impl Worker {
 
     fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, door: Rc<Door>) {
         self.counters.accepted.add(1);
+        let listener = Arc::clone(&door.front.listener().name);
+        let facts = Facts::new(address, listener, self.now);
         let share = self.config.limits.handshakes.div_ceil(self.shared.workers);
         if self.handshakes >= share {
-            return self.turn_away(&socket, CloseReason::HandshakeLimit);
+            return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
         }
         let entry = self.connections.vacant_entry();
         let index = entry.key();
@@ -395,28 +402,29 @@ impl Worker {
             .register(&mut socket, token, BOTH)
             .is_err()
         {
-            return self.turn_away(&socket, CloseReason::NoDescriptor);
+            return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
         }
-        let listener = Arc::clone(&door.front.listener().name);
-        let facts = Facts::new(address, listener, self.now);
         let deadline = self.now.mono + self.config.timeouts.handshake;
         let connection = Connection::new(socket, door, facts, deadline, &self.counters);
-        entry.insert(Slot {
+        entry.insert(Box::new(Slot {
             connection,
             queued: false,
             handshaking: true,
             alarm_at: Duration::MAX,
             alarm: 0,
-        });
+        }));
         self.handshakes += 1;
         self.enqueue(index);
     }
 
     /// Resets a client that cannot be served, which costs the least on both sides.
-    fn turn_away(&self, socket: &TcpStream, reason: CloseReason) {
+    fn turn_away(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
         self.shared.release_connection();
+        if self.config.log.access.is_some() {
+            self.log_access(facts.record(Traffic::default(), reason, self.now));
+        }
     }
 
     /// No descriptor is left: spends the reserve on turning one client away, so that it learns

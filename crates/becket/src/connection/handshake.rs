@@ -13,7 +13,7 @@
 
 use std::rc::Rc;
 
-use becket_proto::client_hello::{NotHello, Peek, peek};
+use becket_proto::client_hello::{Malformed, NotHello, Peek, peek};
 use becket_proto::http_head::PLAIN_HTTP_ANSWER;
 use becket_proto::ticket::UnixSeconds;
 use rustls::HandshakeKind;
@@ -290,6 +290,7 @@ fn reason_of(other: NotHello) -> CloseReason {
     match other {
         NotHello::PlainHttp => CloseReason::PlainHttp,
         NotHello::NotTls | NotHello::ProxyHeader => CloseReason::NotTls,
+        NotHello::Malformed(Malformed::OversizedHello) => CloseReason::HelloTooLarge,
         _ => CloseReason::HandshakeFailed,
     }
 }

@@ -31,6 +31,9 @@ pub struct Relaying<N: Net> {
     server: Leg<N::Server>,
     to_server: HalfPipe,
     to_client: HalfPipe,
+    /// A send found that the server had reset: what it sent before may still be read, but the
+    /// end that follows is none.
+    server_reset: bool,
     /// The client ended without close_notify while the server could still have sent.
     truncated: bool,
 }
@@ -55,6 +58,7 @@ impl<N: Net> Relaying<N> {
             server,
             to_server,
             to_client,
+            server_reset: false,
             truncated: false,
         }
     }
@@ -151,7 +155,7 @@ impl<N: Net> Relaying<N> {
         }
         match self.to_server.next() {
             Step::Read if load.to_server > 0 => self.read_client(load, core, turn)?,
-            Step::Write => self.write_server(turn)?,
+            Step::Write => self.write_server(turn),
             Step::Finish => {
                 if !self.to_client.is_finished() {
                     self.server.socket.finish();
@@ -198,6 +202,9 @@ impl<N: Net> Relaying<N> {
             let got = self
                 .server
                 .receive(buffer, most, &turn.counters.server_bytes_in)?;
+            if got == Got::End && self.server_reset {
+                return Err(Fault::Reset);
+            }
             if got == Got::End {
                 self.to_client.end_source();
                 return Ok(());
@@ -253,7 +260,8 @@ impl<N: Net> Relaying<N> {
         }
         load.to_server = load.to_server.saturating_sub(turn.scratch.plain.len());
         self.send_client(core, turn)?;
-        self.send_server(turn)
+        self.send_server(turn);
+        Ok(())
     }
 
     /// Sends `scratch.sealed_out` to the client, behind what waits already.
@@ -290,45 +298,42 @@ impl<N: Net> Relaying<N> {
     }
 
     /// Sends `scratch.plain` to the server, behind what waits already.
-    fn send_server(&mut self, turn: &Turn<'_, N>) -> Result<(), CloseReason> {
+    fn send_server(&mut self, turn: &Turn<'_, N>) {
         let bytes = turn.scratch.plain.filled();
         let mut sent = 0;
         if self.to_server.is_clear() && !bytes.is_empty() {
             let result = self.server.send(bytes, &turn.counters.server_bytes_out);
-            let Some(taken) = self.server_took(result)? else {
-                return Ok(());
+            let Some(taken) = self.server_took(result) else {
+                return;
             };
             sent = taken;
         }
         self.to_server.offer(bytes.get(sent..).unwrap_or_default());
-        Ok(())
     }
 
-    fn write_server(&mut self, turn: &Turn<'_, N>) -> Result<(), CloseReason> {
+    fn write_server(&mut self, turn: &Turn<'_, N>) {
         let waiting = self.to_server.waiting();
         let result = self.server.send(waiting, &turn.counters.server_bytes_out);
-        if let Some(sent) = self.server_took(result)? {
+        if let Some(sent) = self.server_took(result) {
             self.to_server.sent(sent);
         }
-        Ok(())
     }
 
     /// What a send to the server means. Nothing when the server takes no more: it may have
     /// answered early and closed, and then its answer is still to be read.
-    fn server_took(&mut self, result: Result<usize, Fault>) -> Result<Option<usize>, CloseReason> {
-        match result {
-            Ok(sent) => {
-                if !self.server.ready.writable {
-                    self.to_server.block_sink();
-                }
-                Ok(Some(sent))
+    fn server_took(&mut self, result: Result<usize, Fault>) -> Option<usize> {
+        let Err(fault) = result else {
+            if !self.server.ready.writable {
+                self.to_server.block_sink();
             }
-            Err(Fault::Closed) => {
-                self.to_server.finish();
-                Ok(None)
-            }
-            Err(_) => Err(CloseReason::ServerReset),
-        }
+            return result.ok();
+        };
+        // EPIPE says that FIN had come before; after a reset the kernel reports an end as well.
+        self.server_reset = fault != Fault::Closed;
+        self.server.ready.readable = true;
+        self.to_client.handle_readable();
+        self.to_server.finish();
+        None
     }
 
     fn is_half_closed(&self) -> bool {

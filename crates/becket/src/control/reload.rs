@@ -5,9 +5,11 @@
 //! changed nothing, and says everything that is wrong.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use becket_proto::session_table::SessionTable;
 use rustls::pki_types::UnixTime;
+use tokio::task::JoinHandle;
 
 use crate::config::error::Problem;
 use crate::config::prepare::Prepared;
@@ -17,23 +19,51 @@ use crate::tls::front::Front;
 use crate::tls::tickets::Secrets;
 use crate::tls::twins::Parts;
 
+/// A reload on its way. At most one is prepared at a time; what is asked for meanwhile is
+/// remembered once, since the last state of the files is what counts.
+#[derive(Debug, Default)]
+pub struct Reloading {
+    running: Option<JoinHandle<Result<Prepared, Vec<String>>>>,
+    again: Option<(Source, Arc<Secrets>, Duration)>,
+}
+
+impl Reloading {
+    /// Starts to prepare on a thread of its own, or remembers to. `unix` is the wall clock.
+    pub fn begin(&mut self, source: &Source, secrets: Arc<Secrets>, unix: Duration) {
+        if self.running.is_some() {
+            self.again = Some((source.clone(), secrets, unix));
+            return;
+        }
+        let source = source.clone();
+        let now = UnixTime::since_unix_epoch(unix);
+        let prepare = move || prepare(&source, &secrets, now);
+        self.running = Some(tokio::task::spawn_blocking(prepare));
+    }
+
+    /// Waits for what is being prepared, for ever when there is nothing. Nothing is lost when
+    /// the future is dropped.
+    pub async fn prepared(&mut self) -> Result<Prepared, Vec<String>> {
+        let Some(running) = &mut self.running else {
+            return std::future::pending().await;
+        };
+        let joined = running.await;
+        self.running = None;
+        if let Some((source, secrets, unix)) = self.again.take() {
+            self.begin(&source, secrets, unix);
+        }
+        joined.unwrap_or_else(|error| Err(vec![error.to_string()]))
+    }
+}
+
 /// Loads the configuration anew and proves that workers will be able to use it. Blocks.
-///
-/// # Errors
-///
-/// All that is wrong, one line each.
-pub fn prepare(
+fn prepare(
     source: &Source,
     secrets: &Arc<Secrets>,
     now: UnixTime,
 ) -> Result<Prepared, Vec<String>> {
-    let prepared = source.load(now).map_err(|rejected| {
-        rejected
-            .errors
-            .iter()
-            .map(Problem::to_string)
-            .collect::<Vec<_>>()
-    })?;
+    let prepared = source
+        .load(now)
+        .map_err(|rejected| rejected.errors.iter().map(Problem::to_string).collect::<Vec<_>>())?;
     rehearse(&prepared.config, secrets).map_err(|problem| vec![problem])?;
     Ok(prepared)
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use becket_proto::ticket::{Epoch, KeyId, SecretId};
 use zeroize::Zeroizing;
 
+use crate::connection::Now;
 use crate::tls::tickets::{EpochSecret, KEPT_EPOCHS, Secrets};
 
 /// Makes secrets and says when the next is due.
@@ -18,17 +19,18 @@ pub struct Rotation {
     /// Names this process' secrets, so that another's tickets are told apart from expired ones.
     id: SecretId,
     current: Arc<Secrets>,
+    /// By the monotonic clock: a wall clock that is set back must not keep a secret alive.
     begun: Duration,
     rotations: u64,
 }
 
 impl Rotation {
-    /// Draws the first secret. `unix` is the wall clock, since 1970.
+    /// Draws the first secret.
     ///
     /// # Errors
     ///
     /// When the system gives no random bytes.
-    pub fn start(period: Duration, unix: Duration) -> Result<Self, NoRandomness> {
+    pub fn start(period: Duration, now: Now) -> Result<Self, NoRandomness> {
         let mut id = [0; 4];
         aws_lc_rs::rand::fill(&mut id).map_err(|_| NoRandomness)?;
         let id = SecretId(u32::from_ne_bytes(id));
@@ -36,9 +38,9 @@ impl Rotation {
             id,
             current: Arc::new(Secrets {
                 rotation: period,
-                epochs: vec![draw(id, unix)?],
+                epochs: vec![draw(id, now)?],
             }),
-            begun: unix,
+            begun: now.mono,
             rotations: 0,
         })
     }
@@ -48,8 +50,8 @@ impl Rotation {
     /// # Errors
     ///
     /// When the system gives no random bytes; the old secrets stay.
-    pub fn rotate(&mut self, period: Duration, unix: Duration) -> Result<(), NoRandomness> {
-        let fresh = draw(self.id, unix)?;
+    pub fn rotate(&mut self, period: Duration, now: Now) -> Result<(), NoRandomness> {
+        let fresh = draw(self.id, now)?;
         let kept = self.current.epochs.iter().rev().take(KEPT_EPOCHS as usize);
         let mut epochs: Vec<EpochSecret> = kept.rev().cloned().collect();
         epochs.push(fresh);
@@ -57,7 +59,7 @@ impl Rotation {
             rotation: period,
             epochs,
         });
-        self.begun = unix;
+        self.begun = now.mono;
         self.rotations += 1;
         Ok(())
     }
@@ -67,7 +69,7 @@ impl Rotation {
         &self.current
     }
 
-    /// When the next epoch begins, by the wall clock since 1970.
+    /// When the next epoch begins, by the monotonic clock.
     pub fn due(&self) -> Duration {
         self.begun + self.current.rotation
     }
@@ -83,13 +85,13 @@ impl Rotation {
 #[error("no random bytes from the system")]
 pub struct NoRandomness;
 
-fn draw(id: SecretId, unix: Duration) -> Result<EpochSecret, NoRandomness> {
+fn draw(id: SecretId, now: Now) -> Result<EpochSecret, NoRandomness> {
     let mut secret = Zeroizing::new([0; 32]);
     aws_lc_rs::rand::fill(&mut secret[..]).map_err(|_| NoRandomness)?;
     Ok(EpochSecret {
         id: KeyId {
             secret: id,
-            epoch: Epoch(u32::try_from(unix.as_secs()).unwrap_or(u32::MAX)),
+            epoch: Epoch(u32::try_from(now.unix.as_secs()).unwrap_or(u32::MAX)),
         },
         secret,
     })
@@ -98,14 +100,23 @@ fn draw(id: SecretId, unix: Duration) -> Result<EpochSecret, NoRandomness> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
+    fn at(hours: u32) -> Now {
+        Now {
+            mono: HOUR * hours,
+            unix: HOUR * hours,
+            ..Clock::start().now()
+        }
+    }
+
     #[test]
     fn a_rotation_keeps_the_epoch_before_and_no_other() {
-        let mut rotation = Rotation::start(HOUR, HOUR).expect("random");
-        rotation.rotate(HOUR, 2 * HOUR).expect("random");
-        rotation.rotate(HOUR, 3 * HOUR).expect("random");
+        let mut rotation = Rotation::start(HOUR, at(1)).expect("random");
+        rotation.rotate(HOUR, at(2)).expect("random");
+        rotation.rotate(HOUR, at(3)).expect("random");
         let epochs = rotation.secrets().epochs.iter();
         let starts: Vec<u32> = epochs.map(|epoch| epoch.id.epoch.0).collect();
         assert_eq!(starts, [7200, 10800]);
@@ -114,8 +125,8 @@ mod tests {
 
     #[test]
     fn every_epoch_has_a_secret_of_its_own() {
-        let mut rotation = Rotation::start(HOUR, HOUR).expect("random");
-        rotation.rotate(HOUR, 2 * HOUR).expect("random");
+        let mut rotation = Rotation::start(HOUR, at(1)).expect("random");
+        rotation.rotate(HOUR, at(2)).expect("random");
         let [old, new] = &rotation.secrets().epochs[..] else {
             panic!("two epochs");
         };

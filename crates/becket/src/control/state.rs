@@ -117,7 +117,7 @@ impl View for State {
             },
             tickets: TicketKeys {
                 epoch: current.epoch,
-                next_rotation: current.rotation_due.saturating_sub(now.unix),
+                next_rotation: current.rotation_due.saturating_sub(now.mono),
             },
             certificates: current.certificates,
         }

@@ -96,7 +96,7 @@ impl Display for Rehearsed {
 /// Rehearses every name of every listener at `now`; what goes wrong goes to `report`. Costs one
 /// signature per name, version and kind of key, and another per protocol.
 pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed> {
-    let rotation = match Rotation::start(config.sessions.ticket_rotation, now.unix) {
+    let rotation = match Rotation::start(config.sessions.ticket_rotation, now) {
         Ok(rotation) => rotation,
         Err(error) => {
             report.error(Problem::new("", error.to_string()));

@@ -65,9 +65,13 @@ impl Ticketer {
     /// Derives the policy's keys, one HKDF each. Returns nothing when there is no secret.
     pub fn new(secrets: &Secrets, policy: [u8; 32], max_age: Duration) -> Option<Self> {
         let (newest, older) = secrets.epochs.split_last()?;
+        // Who rotates decides what is kept, early or late: the window admits all that is listed.
+        let start = |epoch: &EpochSecret| epoch.id.epoch.0;
+        let span = |epoch| start(newest).abs_diff(start(epoch));
+        let widest = older.iter().map(span).max().unwrap_or(0);
         let window = EpochWindow {
-            period: secrets.rotation,
-            keep: KEPT_EPOCHS,
+            period: Duration::from_secs(widest.into()),
+            keep: 1,
         };
         let tag = PolicyTag::from_digest(&policy).for_ticket();
         let mut ring = KeyRing::new(tag, window, newest.id, derive(newest, &policy)?);
@@ -290,6 +294,18 @@ mod tests {
             outcome(&one, &ticket, 1000 + 86_400),
             Some(Resumption::TooOld)
         );
+    }
+
+    #[test]
+    fn a_rotation_that_came_late_keeps_the_epoch_before() {
+        let ticket = {
+            let one = ticketer(&[(1000, 7)], 1);
+            context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed")
+        };
+        for later in [1101, 5000, 900] {
+            let two = ticketer(&[(1000, 7), (later, 8)], 1);
+            assert_eq!(outcome(&two, &ticket, 1200), Some(Resumption::Opened), "{later}");
+        }
     }
 
     #[test]
