@@ -30,7 +30,7 @@ pub struct Cli {
     #[arg(value_name = "URL", required_unless_present = "serve")]
     pub url: Option<String>,
 
-    /// Connections in parallel; with -R the most that may be in parallel [default: 50, with -R 10000]
+    /// Connections in parallel; with -R the most that may be in parallel [default: 50; with -R 10000, as far as descriptors go]
     #[arg(short = 'c', long, value_name = "N", help_heading = "Load")]
     pub connections: Option<NonZeroUsize>,
     /// Client threads [default: half of the CPUs]
@@ -236,9 +236,8 @@ impl Cli {
             .map_or((allowed.len() / 2).max(1), NonZeroUsize::get);
         let load = self.load();
         let open = matches!(load, Load::Open { .. });
-        let connections = self
-            .connections
-            .map_or(if open { 10_000 } else { 50 }, NonZeroUsize::get);
+        let default = if open { default_limit() } else { 50 };
+        let connections = self.connections.map_or(default, NonZeroUsize::get);
         Ok(Plan {
             addresses,
             connections,
@@ -456,6 +455,16 @@ fn parse_ramp(text: &str) -> Result<Ramp, String> {
     };
     let sane = ramp.to >= ramp.from && (ramp.to - ramp.from) / ramp.step <= MOST_STEPS;
     if sane { Ok(ramp) } else { Err(wrong()) }
+}
+
+/// An open loop takes what the system gives: ten thousand connections, or 900 where descriptors
+/// are scarce.
+fn default_limit() -> usize {
+    if becket_sys::rlimit::raise_open_files(10_100).is_ok() {
+        10_000
+    } else {
+        900
+    }
 }
 
 fn warm_up(load: &Load) -> Duration {

@@ -229,7 +229,7 @@ fn assemble(plan: &Plan, marks: &[Mark], harvests: Vec<Harvest>, conditions: Con
             .zip(&harvest.samples)
             .for_each(|(into, from)| into.merge(from));
     }
-    if let Some(negotiated) = &mut negotiated {
+    if let Some(negotiated) = negotiated.as_mut().filter(|n| n.version == "TLSv1_3") {
         let each = |tickets: u64, handshakes: u64| {
             (handshakes > 0).then(|| tickets as f64 / handshakes as f64)
         };
