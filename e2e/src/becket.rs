@@ -1,11 +1,11 @@
 //! A running becket: started, asked, signalled, and ended when dropped.
 
-use std::cell::Cell;
 use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use rustix::process::{Pid, kill_process};
@@ -29,7 +29,7 @@ pub struct Becket {
     /// Where the listener `web` is.
     pub web: SocketAddr,
     /// Lines of the access log that the test has seen.
-    seen: Cell<usize>,
+    seen: AtomicUsize,
 }
 
 impl Becket {
@@ -84,7 +84,7 @@ impl Becket {
             folder: folder.to_owned(),
             admin,
             web,
-            seen: Cell::new(0),
+            seen: AtomicUsize::new(0),
         }
     }
 
@@ -186,11 +186,11 @@ impl Becket {
     /// When none comes.
     #[track_caller]
     pub fn next_access(&self) -> Value {
-        let seen = self.seen.get();
+        let seen = self.seen.load(SeqCst);
         let line = until("a line in the access log", || {
             self.access().into_iter().nth(seen)
         });
-        self.seen.set(seen + 1);
+        self.seen.store(seen + 1, SeqCst);
         line
     }
 

@@ -1,0 +1,223 @@
+//! `becket check` and a start that is refused: everything that is wrong, at once, with its key
+//! path, its value and what is accepted.
+
+use std::fs;
+
+use becket_e2e::{Backend, Becket, Finished, Key, Place, Shape, finish, fresh_address};
+use serde_json::Value;
+
+#[track_caller]
+fn check(place: &Place, text: &str, flags: &[&str]) -> Finished {
+    place.write("becket.toml", text);
+    let fixed = ["check", "--config", "becket.toml"];
+    finish(Becket::command(place, &[&fixed[..], flags].concat()), "")
+}
+
+#[test]
+fn a_good_configuration_is_fine_and_every_name_made_a_handshake() {
+    let place = Place::new();
+    let shape = Shape::new("127.0.0.1:1");
+    let found = check(&place, &shape.text(), &[]);
+    assert_eq!(found.code, 0, "{}", found.all());
+    for name in ["www.example.org", "localhost", "internal.example.org"] {
+        for version in ["TLSv1.2", "TLSv1.3"] {
+            let line = format!("handshake {name}: {version}");
+            assert!(found.stdout.contains(&line), "{}", found.all());
+        }
+    }
+    let found = check(&place, &shape.text(), &["--json"]);
+    assert_eq!(found.code, 0, "{}", found.all());
+    let json: Value = serde_json::from_str(&found.stdout).unwrap();
+    assert_eq!(json["listeners"][0]["name"], "web");
+    assert_eq!(json["errors"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn a_running_becket_and_certificates_that_end_soon_are_warnings() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address);
+    let becket = Becket::start(&place, &shape);
+    let found = check(&place, &shape.text(), &[]);
+    assert_eq!(found.code, 1, "{}", found.all());
+    assert!(
+        found.stdout.contains(&becket.web.to_string()),
+        "{}",
+        found.all()
+    );
+    assert!(found.stdout.contains("in use"), "{}", found.all());
+    drop(becket);
+    place
+        .authority
+        .issue_expired(&["www.example.org"])
+        .write(&place.path("site.pem"));
+    let found = check(&place, &shape.text(), &[]);
+    assert_eq!(found.code, 1, "{}", found.all());
+    assert!(found.stdout.contains("expired"), "{}", found.all());
+    let soon = becket_e2e::unix_now() + 3 * 86400;
+    place
+        .authority
+        .issue_until(&["www.example.org"], soon)
+        .write(&place.path("site.pem"));
+    let found = check(&place, &shape.text(), &["--json"]);
+    assert_eq!(found.code, 1, "{}", found.all());
+    let json: Value = serde_json::from_str(&found.stdout).unwrap();
+    assert_eq!(json["warnings"].as_array().map(Vec::len), Some(1), "{json}");
+}
+
+/// A configuration with one fault of every kind.
+fn faulty(place: &Place) -> (String, Vec<&'static str>) {
+    let (one, two) = (
+        place.authority.issue(&["one.example.org"], Key::Ecdsa),
+        place.authority.issue(&["two.example.org"], Key::Ecdsa),
+    );
+    place.write("mixed.pem", &(one.certificate.clone() + &two.key));
+    place.write("keyless.pem", &one.certificate);
+    place.write("empty.pem", "nothing\n");
+    let text = r#"
+        [[listener]]
+        name = "web"
+        bind = ["127.0.0.1:http", "127.0.0.1:99999"]
+        certificates = ["mixed.pem", "gone.pem", "keyless.pem", "empty.pem"]
+        backend = "nowhere"
+        colour = "red"
+        backlog = "many"
+        [[listener]]
+        name = "web"
+        bind = ["127.0.0.1:0"]
+        certificates = ["site.pem"]
+        backend = "app"
+        alpn-mismatch = "maybe"
+        [[policy]]
+        name = "odd"
+        versions = ["1.1"]
+        suites = ["ROT13"]
+        client-certificates = "required"
+        [[backend]]
+        name = "app"
+        [[backend.server]]
+        address = "becket-knows-nobody.invalid:80"
+        [timeouts]
+        idle = 10
+        [process]
+        workers = 0
+    "#;
+    let expected = vec![
+        "listener[web].bind[0]",
+        "127.0.0.1:http",
+        "127.0.0.1:99999",
+        "mixed.pem",
+        "gone.pem",
+        "keyless.pem",
+        "empty.pem",
+        "nowhere",
+        "colour",
+        "backlog",
+        "alpn-mismatch",
+        "maybe",
+        "versions",
+        "ROT13",
+        "client-ca",
+        "becket-knows-nobody.invalid:80",
+        "timeouts.idle",
+        "process.workers",
+    ];
+    (text.to_owned(), expected)
+}
+
+#[test]
+fn every_fault_is_said_at_once_by_check_and_by_run() {
+    let place = Place::new();
+    let (text, expected) = faulty(&place);
+    let checked = check(&place, &text, &[]);
+    let ran = finish(
+        Becket::command(&place, &["run", "--config", "becket.toml"]),
+        "",
+    );
+    for (found, code) in [(checked, 2), (ran, 2)] {
+        assert_eq!(found.code, code, "{}", found.all());
+        let said = found.all();
+        for word in &expected {
+            assert!(said.contains(word), "nothing of {word} in:\n{said}");
+        }
+        assert!(said.contains("accepted: "), "{said}");
+    }
+}
+
+#[test]
+fn duplicate_names_and_syntax_errors_have_their_lines() {
+    let place = Place::new();
+    let text = Shape::new("127.0.0.1:1").pool("app", "127.0.0.1:2").text();
+    let found = check(&place, &text, &[]);
+    assert_eq!(found.code, 2, "{}", found.all());
+    assert!(found.all().contains("line "), "{}", found.all());
+    assert!(found.all().contains("app"), "{}", found.all());
+    let found = check(&place, "[[listener]\nname = ", &[]);
+    assert_eq!(found.code, 2, "{}", found.all());
+    assert!(found.all().contains("line 1"), "{}", found.all());
+}
+
+#[test]
+fn chains_out_of_order_are_errors() {
+    let place = Place::new();
+    let bundle = place.authority.issue(&["www.example.org"], Key::Ecdsa);
+    let ca = fs::read_to_string(place.path("ca.pem")).unwrap();
+    let shape = Shape::new("127.0.0.1:1");
+    place.write(
+        "site.pem",
+        &format!("{}{ca}{}", bundle.certificate, bundle.key),
+    );
+    assert_ne!(check(&place, &shape.text(), &[]).code, 2);
+    place.write(
+        "site.pem",
+        &format!("{ca}{}{}", bundle.certificate, bundle.key),
+    );
+    let found = check(&place, &shape.text(), &[]);
+    assert_eq!(found.code, 2, "{}", found.all());
+    let stranger = becket_e2e::Authority::new("Another Authority");
+    let chain = format!("{}{}{}", bundle.certificate, stranger.pem(), bundle.key);
+    place.write("site.pem", &chain);
+    let found = check(&place, &shape.text(), &[]);
+    assert_eq!(found.code, 2, "{}", found.all());
+}
+
+#[test]
+fn flags_are_named_where_they_are_wrong() {
+    let place = Place::new();
+    let admin = fresh_address().to_string();
+    let flags = [
+        "run",
+        "--frontend",
+        "nonsense",
+        "--backend",
+        "127.0.0.1",
+        "--workers",
+        "0",
+        "--admin",
+        &admin,
+        "gone.pem",
+    ];
+    let found = finish(Becket::command(&place, &flags), "");
+    assert_eq!(found.code, 2, "{}", found.all());
+    for word in [
+        "--frontend",
+        "nonsense",
+        "--backend",
+        "--workers",
+        "gone.pem",
+    ] {
+        assert!(
+            found.all().contains(word),
+            "nothing of {word} in:\n{}",
+            found.all()
+        );
+    }
+    let found = finish(
+        Becket::command(&place, &["run", "--config", "gone.toml"]),
+        "",
+    );
+    assert_eq!(found.code, 2, "{}", found.all());
+    assert!(found.all().contains("gone.toml"), "{}", found.all());
+    let found = finish(Becket::command(&place, &["run", "--nonsense"]), "");
+    assert_eq!(found.code, 2, "{}", found.all());
+}

@@ -1,0 +1,152 @@
+//! SIGTERM drains: no new clients, the others finish, exit 0, or 3 when the time is over. SIGINT
+//! stops now.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use becket_e2e::{
+    Backend, Becket, Client, Place, Shape, Signal, Trust, eventually, http_get, now, read_to_end,
+    until,
+};
+
+/// A client that has heard its echo.
+fn talk(becket: &Becket, trust: &Trust) -> Client {
+    let mut client = Client::connect(becket.web, trust).unwrap();
+    echo(&mut client);
+    client
+}
+
+fn echo(client: &mut Client) {
+    client.write_all(b"x").unwrap();
+    client.read_exact(&mut [0]).unwrap();
+}
+
+#[test]
+fn a_drain_lets_connections_finish_and_exits_with_0() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let mut becket = Becket::start(&place, &Shape::new(backend.address));
+    let mut client = talk(&becket, &Trust::new(&place));
+    becket.signal(Signal::TERM);
+    until("new clients are refused", || {
+        let refused = TcpStream::connect(becket.web).err()?;
+        (refused.kind() == io::ErrorKind::ConnectionRefused).then_some(())
+    });
+    let (status, _) = http_get(becket.admin, "/healthz").unwrap();
+    assert_eq!(status, 503);
+    assert_eq!(becket.metrics().sum("becket_draining", &[]) as u64, 1);
+    assert_eq!(becket.status()["state"], "draining");
+    for _ in 0..3 {
+        echo(&mut client);
+    }
+    client.close_notify().unwrap();
+    let (_, end) = read_to_end(&mut client);
+    end.unwrap();
+    drop(client);
+    assert_eq!(becket.ended(), Some(0));
+    assert_eq!(
+        becket.access().len(),
+        1,
+        "the last line is written before the end"
+    );
+    assert_eq!(becket.next_reason(), "finished");
+}
+
+#[test]
+fn a_drain_without_connections_is_over_at_once() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let mut becket = Becket::start(&place, &Shape::new(backend.address));
+    let start = now();
+    becket.signal(Signal::TERM);
+    assert_eq!(becket.ended(), Some(0));
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let shape = Shape::new(backend.address).timeouts("drain = \"500ms\"");
+    let mut becket = Becket::start(&place, &shape);
+    let mut client = talk(&becket, &Trust::new(&place));
+    let start = now();
+    becket.signal(Signal::TERM);
+    let end = client.read(&mut [0]);
+    assert!(end.is_err(), "a cut passed for an end: {end:?}");
+    assert_eq!(becket.ended(), Some(3));
+    assert!(
+        start.elapsed() >= Duration::from_millis(450),
+        "{:?}",
+        start.elapsed()
+    );
+    assert_eq!(becket.next_reason(), "stopped");
+    assert!(becket.log().contains("timeouts.drain"), "{}", becket.log());
+}
+
+#[test]
+fn an_interrupt_stops_now() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let mut becket = Becket::start(&place, &Shape::new(backend.address));
+    let mut client = talk(&becket, &Trust::new(&place));
+    let start = now();
+    becket.signal(Signal::INT);
+    assert_eq!(becket.ended(), Some(0));
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(client.read(&mut [0]).is_err(), "a cut passed for an end");
+    assert_eq!(becket.next_reason(), "stopped");
+}
+
+#[test]
+fn an_interrupt_ends_a_drain() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let mut becket = Becket::start(&place, &Shape::new(backend.address));
+    let _client = talk(&becket, &Trust::new(&place));
+    becket.signal(Signal::TERM);
+    eventually("it drains", || becket.status()["state"] == "draining");
+    // A reload has no place in a drain, and does no harm.
+    becket.signal(Signal::HUP);
+    becket.signal(Signal::INT);
+    assert!(becket.ended().is_some());
+}
+
+#[test]
+fn who_waits_in_the_queue_when_the_drain_begins_is_served() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).listener("defer-accept = \"off\"");
+    let mut becket = Becket::start(&place, &shape);
+    let (web, trust) = (becket.web, Trust::new(&place));
+    let visitors: Vec<_> = (0..4)
+        .map(|_| {
+            let trust = trust.clone();
+            std::thread::spawn(move || {
+                loop {
+                    let visit = Client::connect(web, &trust)
+                        .and_then(|mut client| client.ask(b"GET / HTTP/1.0\r\n\r\n"));
+                    if let Err(error) = visit {
+                        return error;
+                    }
+                }
+            })
+        })
+        .collect();
+    eventually("visitors are served", || backend.served() > 20);
+    becket.signal(Signal::TERM);
+    for visitor in visitors {
+        let error = visitor.join().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{error:?}");
+    }
+    assert_eq!(becket.ended(), Some(0));
+}

@@ -1,0 +1,164 @@
+//! The admin pages tell what happened, and withstand clients of their own.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use becket_e2e::{
+    Backend, Becket, Client, Key, OpenSsl, PATIENCE, Place, Shape, Trust, eventually, http_get,
+};
+use rustls::version::{TLS12, TLS13};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+#[test]
+fn every_handshake_byte_and_end_is_counted() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    for version in [&TLS12, &TLS13] {
+        let trust = Trust::only(&place, version);
+        for _ in 0..3 {
+            Client::connect(becket.web, &trust)
+                .unwrap()
+                .ask(REQUEST)
+                .unwrap();
+        }
+    }
+    becket.idle();
+    let metrics = becket.metrics();
+    let sum = |name: &str, labels: &[&str]| metrics.sum(name, labels) as u64;
+    assert_eq!(sum("becket_connections_accepted_total", &[]), 6);
+    assert_eq!(sum("becket_connections_closed_total", &[]), 6);
+    assert_eq!(metrics.closed("finished"), 6);
+    for version in ["version=\"1.2\"", "version=\"1.3\""] {
+        assert_eq!(
+            sum("becket_handshakes_total", &[version, "kind=\"full\""]),
+            1
+        );
+        assert_eq!(
+            sum("becket_handshakes_total", &[version, "kind=\"resumed\""]),
+            2
+        );
+    }
+    assert_eq!(sum("becket_handshake_seconds_count", &["kind=\"full\""]), 2);
+    assert_eq!(
+        sum("becket_handshake_seconds_count", &["kind=\"resumed\""]),
+        4
+    );
+    assert_eq!(
+        sum("becket_resumptions_offered_total", &["outcome=\"opened\""]),
+        4
+    );
+    assert_eq!(sum("becket_connects_total", &[]), 6);
+    let requests = 6 * REQUEST.len() as u64;
+    assert_eq!(sum("becket_server_sent_bytes_total", &[]), requests);
+    eventually("all lines are there", || becket.access().len() == 6);
+    let lines = becket.access();
+    for (field, name) in [
+        ("client_bytes_in", "becket_client_received_bytes_total"),
+        ("client_bytes_out", "becket_client_sent_bytes_total"),
+        ("server_bytes_in", "becket_server_received_bytes_total"),
+        ("server_bytes_out", "becket_server_sent_bytes_total"),
+    ] {
+        let logged: u64 = lines.iter().filter_map(|line| line[field].as_u64()).sum();
+        assert_eq!(sum(name, &[]), logged, "{name} and {field}");
+    }
+    assert_eq!(sum("becket_workers", &[]), 2);
+}
+
+#[test]
+fn the_exposition_is_what_a_scraper_reads() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let text = becket.metrics().0;
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (_, value) = line.rsplit_once(' ').expect("a sample");
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+    }
+    let mut stream = TcpStream::connect(becket.admin).unwrap();
+    write!(stream, "GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let head = answer.to_lowercase();
+    assert!(
+        head.contains("content-type: application/openmetrics-text"),
+        "{head}"
+    );
+}
+
+#[test]
+fn status_tells_of_certificates_policies_and_the_last_reload() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    place.issue("rsa.pem", &["www.example.org"], Key::Rsa);
+    let shape = Shape::new(backend.address).certificates(r#"["rsa.pem", "site.pem"]"#);
+    let becket = Becket::start(&place, &shape);
+    let status = becket.status();
+    assert_eq!(status["state"], "serving");
+    assert_eq!(status["workers"], 2);
+    assert_eq!(status["listeners"][0]["bind"][0], becket.web.to_string());
+    assert!(status["reload"].is_null());
+    let of_name = |name: &str| {
+        let all = status["certificates"].as_array().unwrap();
+        all.iter().filter(|c| c["name"] == name).count()
+    };
+    assert_eq!(of_name("www.example.org"), 2, "{status}");
+    assert_eq!(of_name("localhost"), 1, "{status}");
+    assert!(becket.reload());
+    assert!(becket.status()["reload"]["time"].is_string());
+    let text = status.to_string();
+    assert!(!text.contains("PRIVATE KEY"));
+}
+
+#[test]
+fn the_pages_answer_while_slow_clients_hold_connections() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let slow: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut stream = TcpStream::connect(becket.admin).unwrap();
+            stream.write_all(b"GET /metr").unwrap();
+            stream
+        })
+        .collect();
+    assert!(matches!(http_get(becket.admin, "/"), Ok((200, page)) if page.contains("<")));
+    assert!(matches!(http_get(becket.admin, "/nothing"), Ok((404, _))));
+    let mut post = TcpStream::connect(becket.admin).unwrap();
+    post.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(post, "POST /metrics HTTP/1.0\r\nContent-Length: 0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    post.read_to_string(&mut answer).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.0 405") || answer.starts_with("HTTP/1.1 405"),
+        "{answer}"
+    );
+    drop(slow);
+    becket.idle();
+}
+
+#[test]
+fn secrets_are_logged_only_behind_the_explicit_flag() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    for (process, expected) in [
+        ("workers = 1", false),
+        ("workers = 1\nkey-log = true", true),
+    ] {
+        let shape = Shape::new(backend.address).process(process);
+        let keys = place.path("keys.log");
+        let becket = Becket::start_as(&place, &shape, |command| {
+            command.env("SSLKEYLOGFILE", &keys);
+        });
+        assert_eq!(openssl.ask(&place, becket.web, &["-tls1_3"]).code, 0);
+        becket.next_access();
+        let text = place.read("keys.log");
+        assert_eq!(text.contains("CLIENT_TRAFFIC_SECRET_0"), expected, "{text}");
+        std::fs::remove_file(place.path("access.log")).unwrap();
+    }
+}

@@ -1,0 +1,93 @@
+//! A port that something else serves is refused, be it another becket that would share it.
+
+use std::net::{SocketAddr, TcpListener};
+
+use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, fresh_address};
+use socket2::{Domain, Socket, Type};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// Starts a becket that is expected to refuse; what it said.
+#[track_caller]
+fn refused(place: &Place, shape: &Shape) -> String {
+    place.write("becket.toml", &shape.text());
+    let command = Becket::command(place, &["run", "--config", "becket.toml"]);
+    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    assert_eq!(becket.ended(), Some(2), "{}", becket.logs());
+    becket.log()
+}
+
+/// A listening socket that would share its port with anybody.
+fn sharing(at: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_port(true).unwrap();
+    socket.bind(&at.into()).unwrap();
+    socket.listen(8).unwrap();
+    socket
+}
+
+#[test]
+fn a_second_becket_is_refused_and_the_first_serves_on() {
+    let (place, other) = (Place::new(), Place::new());
+    let backend = Backend::http("first");
+    let shape = Shape::new(backend.address);
+    let becket = Becket::start(&place, &shape);
+    let mut second = Shape::new(backend.address);
+    second.web = shape.web;
+    let said = refused(&other, &second);
+    assert!(said.contains(&shape.web.to_string()), "{said}");
+    assert!(said.contains("another becket"), "{said}");
+    let trust = Trust::new(&place);
+    for _ in 0..8 {
+        let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
+        assert!(answer.unwrap().ends_with(b"first"));
+    }
+}
+
+#[test]
+fn every_port_in_use_is_said_at_once() {
+    let place = Place::new();
+    let (one, two, free) = (fresh_address(), fresh_address(), fresh_address());
+    let _foreign = TcpListener::bind(one).unwrap();
+    let _sharing = sharing(two);
+    let mut shape = Shape::new(fresh_address()).section(&format!(
+        "[[listener]]\nname = \"two\"\nbind = [\"{free}\", \"{two}\"]\n\
+         certificates = [\"site.pem\"]\nbackend = \"app\""
+    ));
+    shape.web = one;
+    let said = refused(&place, &shape);
+    for at in [one, two] {
+        assert!(said.contains(&at.to_string()), "{said}");
+    }
+    assert!(!said.contains(&free.to_string()), "{said}");
+    assert!(
+        said.contains("listener[web].bind") && said.contains("listener[two].bind"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_admin_address_in_use_is_refused_too() {
+    let place = Place::new();
+    let shape = Shape::new(fresh_address());
+    let _foreign = TcpListener::bind(shape.admin).unwrap();
+    let said = refused(&place, &shape);
+    assert!(said.contains("admin.address"), "{said}");
+}
+
+#[test]
+fn a_port_is_free_again_as_soon_as_a_becket_has_ended() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address);
+    for _ in 0..3 {
+        let mut becket = Becket::start(&place, &shape);
+        // Leaves a connection in TIME_WAIT.
+        Client::connect(becket.web, &Trust::new(&place))
+            .unwrap()
+            .ask(REQUEST)
+            .unwrap();
+        becket.signal(becket_e2e::Signal::TERM);
+        assert_eq!(becket.ended(), Some(0));
+    }
+}

@@ -1,0 +1,347 @@
+//! SIGHUP: new certificates, listeners and backends while clients keep coming, and nobody is lost;
+//! a broken file changes nothing and says what is wrong.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+
+use becket_e2e::{
+    Backend, Becket, Client, Key, Place, Shape, Signal, Tool, Trust, becket_program, eventually,
+    fresh_address, until,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// The certificate that a client is shown now.
+fn shown(at: SocketAddr, trust: &Trust) -> Vec<u8> {
+    // A session remembers the certificate it was made under: a fresh client makes a full handshake.
+    let fresh = trust.changed(|config| config.resumption = rustls::client::Resumption::disabled());
+    let client = Client::connect(at, &fresh).unwrap();
+    client.tls.peer_certificates().unwrap()[0].to_vec()
+}
+
+fn der(pem: &str) -> Vec<u8> {
+    CertificateDer::from_pem_slice(pem.as_bytes())
+        .unwrap()
+        .to_vec()
+}
+
+/// Clients that come one after the other until told to stop.
+struct Visitors {
+    over: Arc<AtomicBool>,
+    served: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<Vec<String>>>,
+}
+
+impl Visitors {
+    fn start(visit: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Self {
+        let (over, served) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let visit = Arc::new(visit);
+        let threads = (0..3).map(|_| {
+            let (over, served, visit) = (Arc::clone(&over), Arc::clone(&served), visit.clone());
+            thread::spawn(move || {
+                let mut failures = Vec::new();
+                while !over.load(SeqCst) {
+                    match visit() {
+                        Ok(()) => drop(served.fetch_add(1, SeqCst)),
+                        Err(failure) => failures.push(failure),
+                    }
+                }
+                failures
+            })
+        });
+        let threads = threads.collect();
+        Self {
+            over,
+            served,
+            threads,
+        }
+    }
+
+    /// Waits until some more were served.
+    #[track_caller]
+    fn more(&self) {
+        let before = self.served.load(SeqCst);
+        eventually("visitors are served", || {
+            self.served.load(SeqCst) > before + 5
+        });
+    }
+
+    /// What went wrong.
+    fn end(self) -> Vec<String> {
+        self.over.store(true, SeqCst);
+        let failures = self
+            .threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap());
+        failures.flatten().collect()
+    }
+}
+
+#[test]
+fn curl_notices_nothing_of_reloads() {
+    let Some(curl) = Tool::find("curl") else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address);
+    let becket = Becket::start(&place, &shape);
+    let connect = format!("::{}", becket.web);
+    let ca = place.text("ca.pem");
+    let visitors = Visitors::start(move || {
+        let fixed = [
+            "-sS",
+            "--noproxy",
+            "*",
+            "--cacert",
+            &ca,
+            "--connect-to",
+            &connect,
+        ];
+        let run = curl.run([&fixed[..], &["https://www.example.org/"]].concat(), "");
+        (run.stdout == "well met")
+            .then_some(())
+            .ok_or_else(|| run.all())
+    });
+    for round in 0..5 {
+        visitors.more();
+        // Something differs each time.
+        let text = shape
+            .clone()
+            .timeouts(&format!("idle = \"{}s\"", 100 + round))
+            .text();
+        place.write("becket.toml", &text);
+        assert!(becket.reload(), "{}", becket.log());
+    }
+    visitors.more();
+    assert_eq!(visitors.end(), [""; 0]);
+}
+
+#[test]
+fn new_clients_see_the_new_certificate_and_old_connections_go_on() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let trust = Trust::new(&place);
+    let mut old = Client::connect(becket.web, &trust).unwrap();
+    old.write_all(b"x").unwrap();
+    old.read_exact(&mut [0]).unwrap();
+    let before = shown(becket.web, &trust);
+    let renewed = place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
+    assert_eq!(shown(becket.web, &trust), before, "read before it was told");
+    assert!(becket.reload());
+    eventually("every worker shows the new one", || {
+        (0..8).all(|_| shown(becket.web, &trust) == der(&renewed.certificate))
+    });
+    old.write_all(b"y").unwrap();
+    old.read_exact(&mut [0]).unwrap();
+    old.close_notify().unwrap();
+    assert_eq!(old.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn with_flags_only_the_certificates_are_read_again() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let (web, admin) = (fresh_address(), fresh_address());
+    let addresses = [web, backend.address, admin].map(|address| address.to_string());
+    let flags = [
+        "run",
+        "--frontend",
+        &addresses[0],
+        "--backend",
+        &addresses[1],
+        "--admin",
+        &addresses[2],
+        "--workers",
+        "2",
+        "site.pem",
+    ];
+    let command = Becket::command(&place, &flags);
+    let becket = Becket::spawn(command, place.folder(), web, admin);
+    becket.ready();
+    let trust = Trust::new(&place);
+    let before = shown(web, &trust);
+    let renewed = place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
+    assert_ne!(before, der(&renewed.certificate));
+    assert!(becket.reload(), "{}", becket.log());
+    eventually("the new one is shown", || {
+        shown(web, &trust) == der(&renewed.certificate)
+    });
+    assert!(Client::connect(web, &trust).unwrap().ask(REQUEST).is_ok());
+}
+
+#[test]
+fn a_broken_file_changes_nothing_and_says_everything_that_is_wrong() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address);
+    let becket = Becket::start(&place, &shape);
+    let ok = || becket.metrics().sum("becket_reload_ok", &[]) as u64;
+    let trust = Trust::new(&place);
+    let new = fresh_address();
+    let broken = [
+        "this is no TOML [".to_owned(),
+        shape
+            .text()
+            .replace("site.pem", "gone.pem")
+            .replace("backend = \"app\"", "backend = \"ape\""),
+        shape.clone().section("[[colour]]").text(),
+        // A port that is in use, beside one that is free: neither is taken.
+        shape
+            .clone()
+            .section(&format!(
+                "[[listener]]\nname = \"two\"\nbind = [\"{new}\", \"{}\"]\n\
+                 certificates = [\"site.pem\"]\nbackend = \"app\"",
+                backend.address
+            ))
+            .text(),
+    ];
+    for text in broken {
+        place.write("becket.toml", &text);
+        assert!(!becket.reload(), "reloaded:\n{text}");
+        assert_eq!(ok(), 0);
+        assert!(
+            Client::connect(becket.web, &trust)
+                .unwrap()
+                .ask(REQUEST)
+                .is_ok()
+        );
+        assert!(std::net::TcpStream::connect(new).is_err());
+    }
+    let log = becket.log();
+    let said = [
+        "gone.pem",
+        "listener[web].backend",
+        "colour",
+        "listener[two].bind",
+    ];
+    for word in said {
+        assert!(log.contains(word), "nothing of {word} in:\n{log}");
+    }
+    assert!(log.contains(&backend.address.to_string()), "{log}");
+    place.write("becket.toml", &shape.text());
+    assert!(becket.reload());
+    assert_eq!(ok(), 1);
+}
+
+#[test]
+fn an_unreadable_certificate_is_a_broken_reload() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let trust = Trust::new(&place);
+    let before = shown(becket.web, &trust);
+    // The key of another certificate.
+    let (one, two) = (
+        place.authority.issue(&["www.example.org"], Key::Ecdsa),
+        place.authority.issue(&["www.example.org"], Key::Ecdsa),
+    );
+    place.write("site.pem", &(one.certificate + &two.key));
+    assert!(!becket.reload());
+    assert!(becket.log().contains("site.pem"), "{}", becket.log());
+    assert_eq!(shown(becket.web, &trust), before);
+}
+
+#[test]
+fn backends_and_routes_change_for_new_clients() {
+    let place = Place::new();
+    let (one, two) = (Backend::echo(), Backend::http("two"));
+    let shape = Shape::new(one.address);
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    let mut old = Client::connect(becket.web, &trust).unwrap();
+    old.write_all(b"x").unwrap();
+    old.read_exact(&mut [0]).unwrap();
+    let from_to = (one.address.to_string(), two.address.to_string());
+    place.write("becket.toml", &shape.text().replace(&from_to.0, &from_to.1));
+    assert!(becket.reload());
+    let new = || Client::connect(becket.web, &trust)?.ask(REQUEST);
+    eventually("the new server answers", || {
+        new().unwrap().ends_with(b"two")
+    });
+    old.write_all(b"y").unwrap();
+    old.read_exact(&mut [0]).unwrap();
+    let status = becket.status();
+    assert_eq!(
+        status["backends"][0]["servers"][0]["addresses"][0],
+        from_to.1
+    );
+}
+
+#[test]
+fn listeners_come_and_go_and_nobody_who_got_in_is_reset() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let with = fresh_address();
+    let shape = Shape::new(backend.address).listener("defer-accept = \"off\"");
+    let second = format!(
+        "[[listener]]\nname = \"second\"\nbind = [\"{with}\"]\ncertificates = [\"site.pem\"]\n\
+         backend = \"app\"\ndefer-accept = \"off\""
+    );
+    let both = shape.clone().section(&second).text();
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    // Refused by the kernel is fair; whoever was let in must be served.
+    let theirs = trust.clone();
+    let visitors = Visitors::start(move || {
+        match Client::connect(with, &theirs).and_then(|mut client| client.ask(REQUEST)) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                thread::yield_now();
+                Ok(())
+            }
+            Err(error) => Err(format!("{error:?}")),
+        }
+    });
+    for _ in 0..3 {
+        place.write("becket.toml", &both);
+        assert!(becket.reload(), "{}", becket.log());
+        eventually("the second listener serves", || {
+            Client::connect(with, &trust).is_ok_and(|mut client| client.ask(REQUEST).is_ok())
+        });
+        visitors.more();
+        place.write("becket.toml", &shape.text());
+        assert!(becket.reload(), "{}", becket.log());
+        until("the second listener is gone", || {
+            let refused = std::net::TcpStream::connect(with).err()?;
+            (refused.kind() == io::ErrorKind::ConnectionRefused).then_some(())
+        });
+        assert!(
+            Client::connect(becket.web, &trust)
+                .unwrap()
+                .ask(REQUEST)
+                .is_ok()
+        );
+    }
+    assert_eq!(visitors.end(), [""; 0]);
+}
+
+#[test]
+fn many_signals_at_once_are_as_good_as_one() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address);
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    for _ in 0..50 {
+        becket.signal(Signal::HUP);
+    }
+    for _ in 0..10 {
+        assert!(
+            Client::connect(becket.web, &trust)
+                .unwrap()
+                .ask(REQUEST)
+                .is_ok()
+        );
+    }
+    assert!(becket.is_alive());
+    // The program is the one that was started: a reload is no restart.
+    let running = std::fs::read_link(format!("/proc/{}/exe", becket.pid())).unwrap();
+    assert_eq!(running, becket_program());
+}

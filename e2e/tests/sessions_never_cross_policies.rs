@@ -1,0 +1,171 @@
+//! A session made under one policy never opens another: not by ID, ticket or pre-shared key, not
+//! by name, listener or protocol. What one policy allows is shown beside it, so that these tests
+//! can fail.
+
+use std::io;
+
+use becket_e2e::{Backend, Becket, Client, Key, Place, Shape, Trust, fresh_address};
+use rustls::version::{TLS12, TLS13};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+const STAFF: &str = r#"
+[[policy]]
+name = "staff"
+client-certificates = "required"
+client-ca = "ca.pem"
+"#;
+
+/// Connects and asks. TLS 1.3 tells a client only now that it is refused.
+fn ask(client: io::Result<Client>) -> io::Result<String> {
+    let answer = client?.ask(REQUEST)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Every way to resume; all clients of one way remember sessions by server name.
+fn ways(place: &Place) -> [(&'static str, Trust); 3] {
+    [
+        ("psk", Trust::only(place, &TLS13)),
+        ("ticket", Trust::only(place, &TLS12)),
+        ("id", Trust::only(place, &TLS12).without_tickets()),
+    ]
+}
+
+#[test]
+fn a_session_of_an_open_listener_does_not_open_one_that_requires_certificates() {
+    let place = Place::new();
+    let (public, internal) = (Backend::http("public"), Backend::http("internal"));
+    let (twin, staff) = (fresh_address(), fresh_address());
+    let shape = Shape::new(public.address)
+        .section(&format!(
+            r#"
+            [[listener]]
+            name = "twin"
+            bind = ["{twin}"]
+            certificates = ["site.pem"]
+            policy = "web"
+            backend = "app"
+            [[listener]]
+            name = "staff"
+            bind = ["{staff}"]
+            certificates = ["site.pem"]
+            backend = "internal"
+            [[policy]]
+            name = "web"
+            {STAFF}"#
+        ))
+        .pool("internal", internal.address);
+    let becket = Becket::start(&place, &shape);
+    for (kind, trust) in ways(&place) {
+        let answer = ask(Client::connect(becket.web, &trust)).unwrap();
+        assert!(answer.ends_with("public"));
+        assert_eq!(becket.next_access()["handshake"], "full");
+        // Shown first: the same session resumes at the listener that shares the policy.
+        ask(Client::connect(twin, &trust)).unwrap();
+        assert_eq!(becket.next_access()["handshake"], kind);
+        // And now the door that is locked, with the same name and the same certificate.
+        let refused = ask(Client::connect(staff, &trust));
+        assert!(refused.is_err(), "{kind} crossed: {refused:?}");
+        assert_eq!(becket.next_reason(), "client-certificate");
+    }
+    assert_eq!(internal.served(), 0);
+    let metrics = becket.metrics();
+    let offers = "becket_resumptions_offered_total";
+    let other = metrics.sum(offers, &["outcome=\"other-policy\""]);
+    assert_eq!(other as u64, 3, "{}", metrics.0);
+    assert_eq!(metrics.sum(offers, &["outcome=\"opened\""]) as u64, 3);
+}
+
+#[test]
+fn a_session_of_one_route_does_not_open_another_by_name_or_protocol() {
+    let place = Place::new();
+    let (public, internal) = (Backend::http("public"), Backend::http("internal"));
+    let shape = Shape::new(public.address)
+        .listener(
+            r#"
+            alpn = ["open"]
+            [[listener.route]]
+            names = ["internal.example.org"]
+            policy = "staff"
+            backend = "internal"
+            [[listener.route]]
+            alpn = ["locked"]
+            policy = "staff"
+            backend = "internal""#,
+        )
+        .section(STAFF)
+        .pool("internal", internal.address);
+    let becket = Becket::start(&place, &shape);
+    for (_, trust) in ways(&place) {
+        let open = trust.alpn(&["open"]);
+        ask(Client::connect(becket.web, &open)).unwrap();
+        assert_eq!(becket.next_access()["handshake"], "full");
+        // rustls resumes whatever the protocol is, so only the policy stands in between.
+        let locked = trust.alpn(&["locked"]);
+        assert!(ask(Client::connect(becket.web, &locked)).is_err());
+        assert_eq!(becket.next_reason(), "client-certificate");
+        let named = Client::connect_as(becket.web, &trust, "internal.example.org");
+        assert!(ask(named).is_err());
+        assert_eq!(becket.next_reason(), "client-certificate");
+    }
+    assert_eq!(internal.served(), 0);
+}
+
+#[test]
+fn a_session_of_one_name_does_not_open_another_name_even_when_it_is_handed_over() {
+    let Some(openssl) = becket_e2e::OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let (public, internal) = (Backend::http("public"), Backend::http("internal"));
+    let shape = Shape::new(public.address)
+        .listener(
+            "[[listener.route]]\nnames = [\"internal.example.org\"]\n\
+             policy = \"staff\"\nbackend = \"internal\"",
+        )
+        .section(STAFF)
+        .pool("internal", internal.address);
+    let becket = Becket::start(&place, &shape);
+    let session = place.text("session.pem");
+    let ways: [&[&str]; 3] = [&["-tls1_3"], &["-tls1_2"], &["-tls1_2", "-no_ticket"]];
+    for flags in ways {
+        let first = [flags, &["-sess_out", &session]].concat();
+        let run = openssl.ask(&place, becket.web, &first);
+        assert!(run.stdout.contains("public"), "{}", run.all());
+        let other = ["-sess_in", &session, "-servername", "internal.example.org"];
+        let run = openssl.ask_unnamed(&place, becket.web, &[flags, &other].concat());
+        assert!(!run.stdout.contains("Reused"), "{}", run.all());
+        assert!(!run.stdout.contains("200 OK"), "{}", run.all());
+    }
+    assert_eq!(internal.served(), 0);
+}
+
+#[test]
+fn a_session_with_a_certificate_does_not_outlive_the_trust_in_its_authority() {
+    let place = Place::new();
+    let internal = Backend::http("internal");
+    let policy = STAFF.replace("staff", "web");
+    let shape = Shape::new(internal.address).section(&policy);
+    let becket = Becket::start(&place, &shape);
+    let own = place.authority.issue(&["alice"], Key::Ecdsa);
+    let trusts = [
+        Trust::with(&place, &[&TLS13], Some(&own)),
+        Trust::with(&place, &[&TLS12], Some(&own)),
+        Trust::with(&place, &[&TLS12], Some(&own)).without_tickets(),
+    ];
+    for trust in &trusts {
+        for is_full in [true, false] {
+            ask(Client::connect(becket.web, trust)).unwrap();
+            assert_eq!(becket.next_access()["handshake"] == "full", is_full);
+        }
+    }
+    let stranger = becket_e2e::Authority::new("Another Authority");
+    place.write("other.pem", stranger.pem());
+    let text = shape.text().replace("ca.pem", "other.pem");
+    place.write("becket.toml", &text);
+    assert!(becket.reload(), "{}", becket.log());
+    for trust in &trusts {
+        assert!(ask(Client::connect(becket.web, trust)).is_err());
+        assert_eq!(becket.next_reason(), "client-certificate");
+    }
+    assert_eq!(internal.served(), 6);
+}

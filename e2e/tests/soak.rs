@@ -1,0 +1,179 @@
+//! A soak: clients that misbehave at random, reloads in between, and the baseline restored.
+//!
+//! `BECKET_SOAK=200000` is the full length; the default takes seconds. `BECKET_SOAK_SEED` repeats
+//! the choices of a run; their interleaving is the machine's.
+
+use std::env;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use becket_e2e::{Backend, Becket, Client, Key, Place, Shape, Trust, eventually, reset, unix_now};
+use rustls::version::{TLS12, TLS13};
+
+const THREADS: usize = 6;
+const RELOADS: usize = 3;
+
+/// Random choices that can be repeated (xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % bound
+    }
+}
+
+/// A server that reads the first byte and does what it says.
+fn moody() -> Backend {
+    Backend::new(|mut stream| {
+        let mut first = [0];
+        stream.read_exact(&mut first)?;
+        match first[0] {
+            b'r' => reset(stream),
+            b'b' => stream.write_all(&vec![b'x'; 300_000])?,
+            b'h' => {
+                stream.shutdown(Shutdown::Write)?;
+                io::copy(&mut stream, &mut io::sink())?;
+            }
+            b'c' => {}
+            _ => {
+                let mut from = stream.try_clone()?;
+                io::copy(&mut from, &mut stream)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// One connection that goes as the dice fall. That peers break is the point: nothing is asserted.
+fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Dice) -> io::Result<()> {
+    let trust = &trusts[dice.below(trusts.len() as u64) as usize];
+    match dice.below(10) {
+        0 => {
+            let mut socket = TcpStream::connect(becket.web)?;
+            let length = dice.below(3000) as usize;
+            let noise: Vec<u8> = (0..length).map(|_| dice.below(256) as u8).collect();
+            socket.write_all(&noise)?;
+            if dice.below(2) == 0 {
+                reset(socket);
+            }
+            return Ok(());
+        }
+        1 => {
+            let mut client = Client::begin(becket.web, trust, "www.example.org")?;
+            let mut hello = Vec::new();
+            client.tls.write_tls(&mut hello)?;
+            let length = dice.below(hello.len() as u64 + 1) as usize;
+            client.socket.write_all(&hello[..length])?;
+            if dice.below(2) == 0 {
+                client.reset();
+            }
+            return Ok(());
+        }
+        _ => {}
+    }
+    let mut client = Client::connect(becket.web, trust)?;
+    let mood = [b'r', b'b', b'h', b'c', b'e', b'e'][dice.below(6) as usize];
+    client.write_all(&[mood; 100])?;
+    match dice.below(6) {
+        0 => client.reset(),
+        1 => drop(client.read(&mut [0; 1000])?),
+        2 => client.socket.shutdown(Shutdown::Both)?,
+        3 => client.socket.write_all(&[23, 3, 3, 0, 30, 1, 2, 3])?,
+        _ => {
+            client.close_notify()?;
+            client.read_to_end(&mut Vec::new())?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn after_a_soak_everything_is_as_before() {
+    let number = |name: &str, default: u64| {
+        env::var(name)
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(default)
+    };
+    let (length, seed) = (
+        number("BECKET_SOAK", 2000) as usize,
+        number("BECKET_SOAK_SEED", unix_now()),
+    );
+    println!("BECKET_SOAK_SEED={seed}");
+    let place = Place::new();
+    let backend = moody();
+    let shape = Shape::new(backend.address)
+        .listener("defer-accept = \"off\"")
+        .timeouts("handshake = \"2s\"\nhalf-closed = \"1s\"\nidle = \"5s\"\nlinger = \"500ms\"");
+    let becket = Arc::new(Becket::start(&place, &shape));
+    let trusts = Arc::new([
+        Trust::only(&place, &TLS12),
+        Trust::only(&place, &TLS13),
+        Trust::only(&place, &TLS12).without_tickets(),
+        Trust::post_quantum(&place),
+    ]);
+    // Warm: buffers and tables that stay are no leak.
+    let mut dice = Dice(seed | 1);
+    for _ in 0..200 {
+        misbehave(&becket, &*trusts, &mut dice).ok();
+    }
+    becket.idle();
+    let resident = || becket.metrics().sum("process_resident_memory_bytes", &[]);
+    let (descriptors, memory) = (becket.descriptors(), resident());
+
+    let done = Arc::<AtomicUsize>::default();
+    let threads: Vec<_> = (0..THREADS as u64)
+        .map(|i| {
+            let (becket, trusts, done) = (becket.clone(), trusts.clone(), done.clone());
+            thread::spawn(move || {
+                let mut dice = Dice(seed.wrapping_mul(i + 3) | 1);
+                while done.fetch_add(1, SeqCst) < length {
+                    misbehave(&becket, &*trusts, &mut dice).ok();
+                }
+            })
+        })
+        .collect();
+    for reload in 1..=RELOADS {
+        let due = length * reload / (RELOADS + 1);
+        while done.load(SeqCst) < due {
+            assert!(becket.is_alive(), "{}", becket.log());
+            thread::sleep(Duration::from_millis(10));
+        }
+        place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
+        assert!(becket.reload(), "{}", becket.log());
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    becket.idle();
+    eventually("descriptors are back", || {
+        becket.descriptors() <= descriptors
+    });
+    let metrics = becket.metrics();
+    assert_eq!(metrics.closed("internal"), 0, "{}", metrics.0);
+    assert!(!becket.log().contains("panicked"), "{}", becket.log());
+    let accepted = metrics.sum("becket_connections_accepted_total", &[]) as usize;
+    assert!(accepted > length * 9 / 10, "{accepted} of {length}");
+    // Sessions of TLS 1.2 clients stay in the table for their five minutes.
+    let sessions = metrics.sum("becket_sessions", &[]) * 1024.0;
+    let grown = resident() - memory;
+    assert!(
+        grown < sessions + 8e6,
+        "{grown} bytes more than before, {sessions} for sessions"
+    );
+    let answer = Client::connect(becket.web, &trusts[1]).and_then(|mut client| {
+        client.write_all(b"echo")?;
+        client.close_notify()?;
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer)?;
+        Ok(answer)
+    });
+    assert_eq!(answer.unwrap(), b"cho", "the first byte is the mood");
+}

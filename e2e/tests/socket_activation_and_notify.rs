@@ -1,0 +1,96 @@
+//! The service manager: sockets it passes, and what it is told.
+
+use std::os::unix::net::UnixDatagram;
+
+use becket_e2e::{
+    Backend, Becket, Client, PATIENCE, Place, Shape, Signal, Tool, Trust, becket_program, until,
+};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// Opens a listening socket, passes it as descriptor 3, and becomes becket.
+const ACTIVATE: &str = "
+import os, socket, sys
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+os.dup2(listener.fileno(), 3)
+os.set_inheritable(3, True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='1', LISTEN_FDNAMES='web')
+os.execv(sys.argv[3], sys.argv[3:])
+";
+
+#[test]
+fn a_socket_that_was_passed_is_served_by_all_workers() {
+    let Some(python) = Tool::find("python3") else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address);
+    place.write("becket.toml", &shape.text());
+    let (host, port) = (shape.web.ip().to_string(), shape.web.port().to_string());
+    let program = becket_program().to_string_lossy();
+    let arguments = [
+        "-c",
+        ACTIVATE,
+        &host,
+        &port,
+        &program,
+        "run",
+        "--config",
+        "becket.toml",
+    ];
+    let command = Becket::command_of(python.path(), &place, &arguments);
+    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    let trust = Trust::new(&place);
+    for _ in 0..8 {
+        let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
+        assert!(answer.unwrap().ends_with(b"well met"));
+    }
+    // It stays through a reload, though nobody else could bind it.
+    assert!(becket.reload(), "{}", becket.log());
+    assert!(
+        Client::connect(becket.web, &trust)
+            .unwrap()
+            .ask(REQUEST)
+            .is_ok()
+    );
+    becket.signal(Signal::TERM);
+    assert_eq!(becket.ended(), Some(0));
+}
+
+/// What arrives next on the manager's socket.
+fn told(manager: &UnixDatagram) -> String {
+    let mut buffer = [0; 4096];
+    let length = manager.recv(&mut buffer).expect("a message");
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+#[test]
+fn the_service_manager_is_told_of_start_reload_watchdog_and_end() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let manager = UnixDatagram::bind(place.path("notify")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let path = place.path("notify");
+    let mut becket = Becket::start_as(&place, &Shape::new(backend.address), |command| {
+        command
+            .env("NOTIFY_SOCKET", path)
+            .env("WATCHDOG_USEC", "2000000");
+    });
+    let next = |word: &str| {
+        until(word, || {
+            let message = told(&manager);
+            message.contains(word).then_some(message)
+        })
+    };
+    next("READY=1");
+    next("WATCHDOG=1");
+    becket.signal(Signal::HUP);
+    let message = next("RELOADING=1");
+    assert!(message.contains("MONOTONIC_USEC="), "{message}");
+    next("READY=1");
+    becket.signal(Signal::TERM);
+    next("STOPPING=1");
+    assert_eq!(becket.ended(), Some(0));
+}
