@@ -16,9 +16,16 @@ pub fn fresh_host() -> Ipv4Addr {
 }
 
 /// A free TCP address on a host that nobody else uses.
+///
+/// The kernel is not asked for a port: it gives the same ones to sockets of all hosts, and one of
+/// them could be taken again before it is used.
 pub fn fresh_address() -> SocketAddr {
-    let probe = TcpListener::bind((fresh_host(), 0)).expect("a free port");
-    probe.local_addr().expect("its address")
+    let host = fresh_host();
+    let [_, _, high, low] = host.octets();
+    let first = FIRST_PORT + u16::from_be_bytes([high, low]) % PORTS;
+    let mut all = (first..FIRST_PORT + PORTS).chain(FIRST_PORT..first);
+    let free = all.find(|port| TcpListener::bind((host, *port)).is_ok());
+    SocketAddr::from((host, free.expect("a free port")))
 }
 
 /// A free port of `::1`, which has no siblings; nothing where the machine has no IPv6.
@@ -26,3 +33,8 @@ pub fn fresh_v6() -> Option<SocketAddr> {
     let probe = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).ok()?;
     probe.local_addr().ok()
 }
+
+/// Ports from here on are below those that the kernel gives out (ip_local_port_range).
+const FIRST_PORT: u16 = 10_000;
+/// How many there are.
+const PORTS: u16 = 20_000;

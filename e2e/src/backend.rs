@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
-use crate::address::fresh_address;
+use crate::address::fresh_host;
 use crate::time::PATIENCE;
 
 /// A server that does what a closure says. Stops to accept when dropped.
@@ -21,7 +21,7 @@ pub struct Backend {
 impl Backend {
     /// Runs `serve` for each connection.
     pub fn new(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
-        Self::at(fresh_address(), serve)
+        Self::at((fresh_host(), 0).into(), serve)
     }
 
     /// The same, at an address.

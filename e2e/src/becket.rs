@@ -99,6 +99,12 @@ impl Becket {
             assert!(healthy || self.is_alive(), "becket ended:\n{}", self.logs());
             healthy.then_some(())
         });
+        // The page is there before the workers have opened all that they need.
+        until("every worker has made its first turn", || {
+            let metrics = self.metrics();
+            let sum = |name| metrics.sum(name, &[]);
+            (sum("becket_turns_total") >= sum("becket_workers")).then_some(())
+        });
     }
 
     /// Its process.

@@ -24,7 +24,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// `site.pem` in front of one server, two workers, JSON logs, room for a thousand connections.
+    /// `site.pem` in front of one server, two workers, JSON logs.
     pub fn new(server: impl ToString) -> Self {
         Self {
             web: fresh_address(),
@@ -119,9 +119,6 @@ impl Shape {
         }
         line(&self.sections);
         line("[limits]");
-        if !self.limits.contains("connections =") {
-            line("connections = 1000");
-        }
         line(&self.limits);
         for (section, keys) in [
             ("[timeouts]", &self.timeouts),
