@@ -1,0 +1,150 @@
+//! The PROXY header, v1 and v2, as HAProxy, nginx and the specification read it.
+
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+
+use becket_e2e::{
+    Backend, Becket, Client, Kept, PATIENCE, Place, Shape, Tool, Trust, eventually, fresh_address,
+    fresh_v6,
+};
+use rustls::version::{TLS12, TLS13};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// What a client is told, and the address from which it asked.
+fn ask(becket: &Becket, trust: &Trust) -> (String, SocketAddr) {
+    let mut client = Client::connect(becket.web, trust).unwrap();
+    let own = client.socket.local_addr().unwrap();
+    let answer = client.ask(REQUEST).unwrap();
+    (String::from_utf8_lossy(&answer).into_owned(), own)
+}
+
+/// Runs a server in the foreground until it listens at `at`.
+fn serve(place: &Place, tool: &Tool, arguments: &[&str], at: SocketAddr) -> Kept {
+    let log = std::fs::File::create(place.path("peer.log")).unwrap();
+    let mut command = tool.command(arguments);
+    let kept = Kept(
+        command
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap(),
+    );
+    eventually("the peer listens", || TcpStream::connect(at).is_ok());
+    kept
+}
+
+#[test]
+fn haproxy_understands_both_versions() {
+    let Some(haproxy) = Tool::find("haproxy") else {
+        return;
+    };
+    let place = Place::new();
+    let at = fresh_address();
+    place.write(
+        "haproxy.cfg",
+        &format!(
+            "defaults\n mode http\n timeout client 10s\n timeout server 10s\n timeout connect 5s\n\
+             frontend main\n bind {at} accept-proxy\n http-request return status 200 \
+             content-type text/plain lf-string \
+             \"from %[src]:%[src_port] to %[dst]:%[dst_port] named %[fc_pp_authority]\"\n"
+        ),
+    );
+    let configuration = place.text("haproxy.cfg");
+    let _haproxy = serve(&place, &haproxy, &["-f", &configuration, "-db"], at);
+    for version in ["v1", "v2"] {
+        let shape = Shape::new(at).backend(&format!("proxy-header = \"{version}\""));
+        let becket = Becket::start(&place, &shape);
+        for tls in [&TLS12, &TLS13] {
+            let (answer, own) = ask(&becket, &Trust::only(&place, tls));
+            let expected = format!("from {own} to {} named ", becket.web);
+            assert!(answer.contains(&expected), "{version}: {answer}");
+            let is_named = answer.ends_with("named www.example.org");
+            assert_eq!(is_named, version == "v2", "{answer}");
+        }
+    }
+}
+
+#[test]
+fn nginx_understands_both_versions() {
+    let Some(nginx) = Tool::find("nginx") else {
+        return;
+    };
+    let place = Place::new();
+    let at = fresh_address();
+    let folder = place.folder().display().to_string();
+    place.write(
+        "nginx.conf",
+        &format!(
+            "daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;\n\
+             events {{}}\n\
+             http {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;\n\
+             fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n\
+             server {{ listen {at} proxy_protocol; return 200 \"from $proxy_protocol_addr:\
+             $proxy_protocol_port to $proxy_protocol_server_addr:$proxy_protocol_server_port\"; }} }}"
+        ),
+    );
+    let _nginx = serve(&place, &nginx, &["-c", &place.text("nginx.conf")], at);
+    for version in ["v1", "v2"] {
+        let shape = Shape::new(at).backend(&format!("proxy-header = \"{version}\""));
+        let becket = Becket::start(&place, &shape);
+        let (answer, own) = ask(&becket, &Trust::new(&place));
+        let expected = format!("from {own} to {}", becket.web);
+        assert!(answer.ends_with(&expected), "{version}: {answer}");
+    }
+}
+
+/// A server that passes on the v2 headers that it gets, and answers.
+fn collecting() -> (Backend, Receiver<Vec<u8>>) {
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let backend = Backend::new(move |mut stream| {
+        let mut fixed = [0; 16];
+        stream.read_exact(&mut fixed)?;
+        let length = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+        let mut rest = vec![0; length];
+        stream.read_exact(&mut rest)?;
+        tell.lock().unwrap().send([&fixed[..], &rest].concat()).ok();
+        becket_e2e::answer_all(stream, "well met")
+    });
+    (backend, told)
+}
+
+#[test]
+fn an_ipv6_client_is_introduced_as_such() {
+    let Some(v6) = fresh_v6() else {
+        return Tool::skip("needs IPv6");
+    };
+    let place = Place::new();
+    let (backend, headers) = collecting();
+    let mut shape = Shape::new(backend.address).backend("proxy-header = \"v2\"");
+    shape.web = v6;
+    let becket = Becket::start(&place, &shape);
+    let (_, own) = ask(&becket, &Trust::new(&place));
+    let header = headers.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(&header[12..14], [0x21, 0x21], "PROXY over TCP and IPv6");
+    assert_eq!(header[31], 1, "::1");
+    assert_eq!(&header[48..50], own.port().to_be_bytes());
+}
+
+#[test]
+fn the_header_comes_before_a_server_that_speaks_first() {
+    let place = Place::new();
+    let backend = Backend::new(|mut stream| {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            line.extend(byte);
+        }
+        io::Write::write_all(&mut stream, &line)
+    });
+    let shape = Shape::new(backend.address).backend("proxy-header = \"v1\"");
+    let becket = Becket::start(&place, &shape);
+    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+    let mut line = String::new();
+    client.read_to_string(&mut line).unwrap();
+    assert!(line.starts_with("PROXY TCP4 127.0.0.1 "), "{line}");
+}

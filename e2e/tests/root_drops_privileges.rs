@@ -1,0 +1,163 @@
+//! Started as root, becket binds low ports and becomes its user, can still reload, and refuses a
+//! user that could not.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+
+use becket_e2e::{
+    Backend, Becket, Client, Key, Place, Shape, Signal, Tool, Trust, eventually, fresh_host, until,
+};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+const AS_NOBODY: &str = "workers = 2\nuser = \"nobody\"";
+
+/// The ID of the user `nobody`, if we are root and there is one.
+fn nobody() -> Option<u32> {
+    if !rustix::process::geteuid().is_root() {
+        Tool::skip("needs root");
+        return None;
+    }
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let line = passwd.lines().find(|line| line.starts_with("nobody:"));
+    let id = line.and_then(|line| line.split(':').nth(2)?.parse().ok());
+    if id.is_none() {
+        Tool::skip("needs a user nobody");
+    }
+    id
+}
+
+/// Gives the place to a user.
+fn give(place: &Place, user: u32) {
+    fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    chown(place.folder(), Some(user), None).unwrap();
+    for name in ["site.pem", "becket.toml"] {
+        if place.path(name).exists() {
+            chown(place.path(name), Some(user), None).unwrap();
+        }
+    }
+}
+
+/// A line of `/proc/PID/status`, of every thread.
+fn of_all_threads(becket: &Becket, key: &str) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", becket.pid())).unwrap();
+    let line = |task: &Path| {
+        let status = fs::read_to_string(task.join("status")).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with(key));
+        line.unwrap_or_default().to_owned()
+    };
+    tasks.map(|task| line(&task.unwrap().path())).collect()
+}
+
+#[test]
+fn low_ports_are_bound_and_nobody_serves_them() {
+    let Some(user) = nobody() else { return };
+    let place = Place::new();
+    give(&place, user);
+    let backend = Backend::http("well met");
+    let mut shape = Shape::new(backend.address).process(AS_NOBODY);
+    shape.web = SocketAddr::from((fresh_host(), 443));
+    let becket = Becket::start(&place, &shape);
+    give(&place, user);
+    let ids = format!("Uid:\t{user}\t{user}\t{user}\t{user}");
+    for line in of_all_threads(&becket, "Uid:") {
+        assert_eq!(line, ids);
+    }
+    // CAP_NET_BIND_SERVICE is bit 10, and nothing else is left.
+    for line in of_all_threads(&becket, "CapEff:") {
+        assert_eq!(line, "CapEff:\t0000000000000400");
+    }
+    for line in of_all_threads(&becket, "NoNewPrivs:") {
+        assert_eq!(line, "NoNewPrivs:\t1");
+    }
+    let trust = Trust::new(&place);
+    assert!(
+        Client::connect(becket.web, &trust)
+            .unwrap()
+            .ask(REQUEST)
+            .is_ok()
+    );
+
+    // A reload reads the renewed certificate and binds another low port.
+    place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
+    give(&place, user);
+    let more = SocketAddr::from((fresh_host(), 993));
+    let second = format!(
+        "[[listener]]\nname = \"second\"\nbind = [\"{more}\"]\ncertificates = [\"site.pem\"]\n\
+         backend = \"app\""
+    );
+    place.write("becket.toml", &shape.section(&second).text());
+    assert!(becket.reload(), "{}", becket.log());
+    eventually("the second listener serves", || {
+        Client::connect(more, &trust).is_ok()
+    });
+
+    // Logs are its own, also after they were rotated.
+    fs::rename(place.path("access.log"), place.path("access.log.1")).unwrap();
+    becket.signal(Signal::USR1);
+    until("a new access log", || {
+        place.path("access.log").exists().then_some(())
+    });
+}
+
+#[test]
+fn a_user_that_cannot_read_the_key_again_is_refused_before_anything_serves() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    let shape = Shape::new("127.0.0.1:1").process(AS_NOBODY);
+    place.write("becket.toml", &shape.text());
+    // The key belongs to root and is for nobody else.
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    assert_eq!(becket.ended(), Some(2), "{}", becket.logs());
+    let said = becket.log();
+    assert!(
+        said.contains("nobody") && said.contains("site.pem"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_user_that_does_not_exist_is_refused() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let shape = Shape::new("127.0.0.1:1").process("user = \"becket-nobody-knows\"");
+    place.write("becket.toml", &shape.text());
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    assert_eq!(becket.ended(), Some(2), "{}", becket.logs());
+    assert!(
+        becket.log().contains("becket-nobody-knows"),
+        "{}",
+        becket.log()
+    );
+}
+
+#[test]
+fn core_dumps_are_off_unless_asked_for() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let core = |pid: &str| {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits
+            .lines()
+            .find(|line| line.starts_with("Max core file size"));
+        line.unwrap().to_owned()
+    };
+    let off = "Max core file size 0 0 bytes";
+    for (process, is_off) in [
+        ("workers = 1", true),
+        ("workers = 1\ncore-dumps = true", false),
+    ] {
+        let becket = Becket::start(&place, &Shape::new(backend.address).process(process));
+        let theirs = core(&becket.pid().to_string());
+        let words: Vec<&str> = theirs.split_whitespace().collect();
+        if is_off {
+            assert_eq!(words.join(" "), off);
+        } else {
+            assert_eq!(theirs, core("self"), "as it was started");
+        }
+    }
+}
