@@ -69,7 +69,7 @@ impl House {
         };
         let config = prepare(&file, &world).unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let config = config.config;
-        let rotation = Rotation::start(config.sessions.ticket_rotation, now().unix).unwrap();
+        let rotation = Rotation::start(config.sessions.ticket_rotation, now()).unwrap();
         let pools = config.backends.iter();
         let pools = pools
             .map(|one| Rc::new(Pool::new(Arc::clone(one), 0)))

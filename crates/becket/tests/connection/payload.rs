@@ -196,7 +196,7 @@ impl World {
 const MOST_TURNS: u32 = 10_000_000;
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(192) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
 
     #[test]
     fn every_byte_arrives_once_in_order_and_ends_follow(

@@ -114,7 +114,7 @@ fn a_ticket_outlives_one_rotation_and_not_two() {
     let hour = Duration::from_secs(3600);
     let rotate = |house: &mut House, stage: &mut Stage| {
         stage.wait(hour);
-        house.rotation.rotate(hour, stage.now.unix).unwrap();
+        house.rotation.rotate(hour, stage.now).unwrap();
     };
     rotate(&mut house, &mut stage);
     assert_eq!(visit(&house, &mut stage, 0, &config), Some(ResumedBy::Psk));
