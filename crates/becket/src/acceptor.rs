@@ -24,6 +24,8 @@ pub struct Acceptor {
     address: SocketAddr,
     /// Where its clients go in; replaced by a reload.
     pub door: Rc<Door>,
+    /// It belongs to the service manager: others will listen on it after us.
+    inherited: bool,
     /// There may be connections to accept.
     pub ready: bool,
     /// When a retiring acceptor may be closed.
@@ -45,11 +47,12 @@ pub enum Accepted {
 
 impl Acceptor {
     /// Takes over a bound socket that is registered already.
-    pub fn new(socket: TcpListener, address: SocketAddr, door: Rc<Door>) -> Self {
+    pub fn new(socket: TcpListener, address: SocketAddr, inherited: bool, door: Rc<Door>) -> Self {
         Self {
             socket,
             address,
             door,
+            inherited,
             ready: true,
             retired_at: None,
         }
@@ -74,15 +77,27 @@ impl Acceptor {
                     self.ready = false;
                     Accepted::Nothing
                 }
-                io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => Accepted::Lost,
+                // accept(2): an error of the new connection, not of the socket.
+                io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::Interrupted
+                | io::ErrorKind::NetworkDown
+                | io::ErrorKind::NetworkUnreachable
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::PermissionDenied => Accepted::Lost,
                 _ => Accepted::Exhausted(error),
             },
         }
     }
 
-    /// Turns new clients away and gives those on their way [`GRACE`] to be accepted.
+    /// Turns new clients away and gives those on their way [`GRACE`] to be accepted. An inherited
+    /// socket is only let go of: its queue is the next process'.
     pub fn retire(&mut self, now: Duration) {
         if self.retired_at.is_some() {
+            return;
+        }
+        if self.inherited {
+            self.retired_at = Some(now);
+            self.ready = false;
             return;
         }
         self.retired_at = Some(now + GRACE);
@@ -101,6 +116,11 @@ impl Acceptor {
     /// Whether it is retiring.
     pub fn is_retiring(&self) -> bool {
         self.retired_at.is_some()
+    }
+
+    /// Looks into the queue once more: nobody new gets in who would wake us.
+    pub fn look_again(&mut self) {
+        self.ready = !self.inherited;
     }
 
     /// Whether it has been retiring for long enough and its queue is empty.

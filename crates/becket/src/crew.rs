@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::control::access_log::AccessWriter;
 use crate::mailbox::{Letter, Mailbox};
 use crate::server::Shared;
-use crate::sockets::PerWorker;
+use crate::sockets::Bound;
 use crate::tls::tickets::Secrets;
 use crate::worker::{MAILBOX, Start, Worker};
 
@@ -23,6 +23,8 @@ pub struct Crew {
     mailboxes: Vec<Arc<Mailbox>>,
     /// Addresses that the workers listen on.
     held: Vec<SocketAddr>,
+    /// Addresses that the last reload took away: their sockets may not be closed yet.
+    retiring: Vec<SocketAddr>,
 }
 
 /// What a worker leaves when it has ended.
@@ -55,7 +57,7 @@ impl Crew {
     /// When a worker cannot be made: no descriptor, no thread, or an unusable configuration.
     pub fn start(
         beginning: &Beginning,
-        sockets: Vec<PerWorker>,
+        sockets: Vec<Vec<Bound>>,
         access: &mut AccessWriter,
     ) -> io::Result<Self> {
         let cpus = becket_sys::affinity::allowed_cpus()?;
@@ -91,7 +93,11 @@ impl Crew {
                     let _gone = ended.send(Ended { number, result });
                 })?;
         }
-        Ok(Self { mailboxes, held })
+        Ok(Self {
+            mailboxes,
+            held,
+            retiring: Vec::new(),
+        })
     }
 
     /// Number of workers.
@@ -104,18 +110,20 @@ impl Crew {
         self.mailboxes.is_empty()
     }
 
-    /// Addresses that the workers listen on.
-    pub fn held(&self) -> &[SocketAddr] {
-        &self.held
+    /// Addresses that the workers listen on, and those that they are about to leave.
+    pub fn addresses(&self) -> (&[SocketAddr], &[SocketAddr]) {
+        (&self.held, &self.retiring)
     }
 
     /// Gives every worker the configuration, and each its new sockets.
-    pub fn reload(&mut self, config: &Arc<Config>, added: Vec<PerWorker>) {
+    pub fn reload(&mut self, config: &Arc<Config>, added: Vec<Vec<Bound>>) {
         for (mailbox, added) in self.mailboxes.iter().zip(added) {
             let config = Arc::clone(config);
             mailbox.post(Letter::Config { config, added });
         }
-        self.held = addresses(config);
+        let before = std::mem::replace(&mut self.held, addresses(config));
+        self.retiring = before;
+        self.retiring.retain(|address| !self.held.contains(address));
     }
 
     /// Gives every worker new ticket secrets.

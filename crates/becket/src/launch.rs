@@ -11,7 +11,6 @@
 //! Until the last step nothing serves, so a start that fails has changed nothing.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 
 use becket_proto::session_table::{Limits, SessionTable};
@@ -19,6 +18,8 @@ use becket_sys::identity::Identity;
 use becket_sys::notify::Notifier;
 use becket_sys::{fd_passing, privileges, rlimit};
 use rustls::pki_types::UnixTime;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::clock::Clock;
@@ -29,10 +30,11 @@ use crate::config::{AccessLog, Config};
 use crate::control::access_log::AccessWriter;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NoRandomness, Rotation};
+use crate::control::signals::Signals;
 use crate::control::state::State;
 use crate::crew::{Beginning, Crew};
 use crate::log::{self, LogError};
-use crate::server::{Server, Shared};
+use crate::server::{Control, Server, Shared};
 use crate::sockets;
 
 /// Why a server did not start. Nothing was left behind.
@@ -66,6 +68,7 @@ pub enum StartError {
 pub fn launch(source: Source) -> Result<Server, StartError> {
     let clock = Clock::start();
     let now = clock.now();
+    let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
     let inherited =
         fd_passing::inherited_listeners().map_err(|error| system("socket activation", error))?;
     let prepared = source
@@ -95,10 +98,10 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
             warnings: Vec::new(),
         })
     };
-    let sockets = sockets::bind(&config, &[], workers, inherited).map_err(reject)?;
+    let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
     let admin = match config.admin {
         None => None,
-        Some(address) => Some(bind_admin(address).map_err(|error| {
+        Some(address) => Some(runtime.block_on(bind_admin(address)).map_err(|error| {
             let problem = Problem::new("admin.address", error.to_string());
             reject(vec![problem.value(address.to_string())])
         })?),
@@ -126,7 +129,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         .map_err(|error| system("starting workers", error))?;
     tracing::info!(workers, origin = source.origin(), "serving");
     let notifier = Notifier::from_env().map_err(|error| system("NOTIFY_SOCKET", error))?;
-    Ok(Server {
+    let control = Control {
         state: Arc::new(State::new(shared, config, &rotation)),
         source,
         crew,
@@ -137,11 +140,29 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         admin,
         ended,
         notifier,
+    };
+    Ok(Server {
+        runtime,
+        signals,
+        control,
     })
 }
 
-/// Descriptors for the limits, no core dumps, no privileges regained.
-fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
+/// The control loop's runtime, and the signals, which from now on do not end the process.
+fn runtime() -> io::Result<(Runtime, Signals)> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let entered = runtime.enter();
+    let signals = Signals::listen()?;
+    drop(entered);
+    Ok((runtime, signals))
+}
+
+/// Makes sure of the descriptors that the configuration needs.
+///
+/// # Errors
+///
+/// When the hard limit is too low.
+pub fn raise_descriptors(config: &Config, workers: usize) -> Result<(), StartError> {
     let addresses: usize = config
         .listeners
         .iter()
@@ -150,6 +171,12 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     let wanted = config.limits.connections * 2 + addresses * workers + workers * 8 + SPARE;
     rlimit::raise_open_files(wanted as u64)
         .map_err(|error| system("limits.connections (two descriptors each)", error))?;
+    Ok(())
+}
+
+/// Descriptors for the limits, no core dumps, no privileges regained.
+fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
+    raise_descriptors(config, workers)?;
     if !config.process.core_dumps {
         rlimit::forbid_core_dumps().map_err(|error| system("process.core-dumps", error))?;
     }
@@ -179,10 +206,8 @@ fn change_identity(config: &Config, files: &[std::path::PathBuf]) -> Result<(), 
     Ok(())
 }
 
-fn bind_admin(address: std::net::SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+async fn bind_admin(address: std::net::SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address).await
 }
 
 fn system(what: &'static str, error: io::Error) -> StartError {

@@ -38,6 +38,8 @@ pub struct Ready {
     pub writable: bool,
     /// The peer has ended its stream: what is received is the last.
     pub ended: bool,
+    /// The connection was reset or timed out.
+    pub failed: bool,
 }
 
 /// What [`Leg::receive`] got.
@@ -121,5 +123,6 @@ impl Ready {
         self.readable |= other.readable;
         self.writable |= other.writable;
         self.ended |= other.ended;
+        self.failed |= other.failed;
     }
 }

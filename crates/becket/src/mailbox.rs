@@ -3,12 +3,12 @@
 //! Used for reloads, key rotations and the end: a few times a day. The lock is held only to push
 //! or to take the whole queue.
 
-use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 
 use crate::config::Config;
+use crate::sockets::Bound;
 use crate::tls::tickets::Secrets;
 
 /// What a worker is told.
@@ -20,7 +20,7 @@ pub enum Letter {
         /// Complete and checked.
         config: Arc<Config>,
         /// One socket per new address.
-        added: Vec<(SocketAddr, TcpListener)>,
+        added: Vec<Bound>,
     },
     /// Seal tickets with these keys from now on.
     Secrets(Arc<Secrets>),

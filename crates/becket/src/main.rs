@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     let source = Source::new(flags).context("the current folder")?;
     match launch(source) {
-        Ok(server) => Ok(ExitCode::from(server.run()? as u8)),
+        Ok(server) => Ok(ExitCode::from(server.run() as u8)),
         Err(error) => {
             eprintln!("{error}");
             Ok(ExitCode::from(NOT_STARTED))
@@ -62,13 +62,13 @@ fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     let demo = becket::demo::prepare(flags.port, std::time::SystemTime::now())?;
     let server = launch(Source::new(demo.flags()).context("the current folder")?)?;
     println!("{}", demo.banner());
-    let counters = server.state.shared().counters.clone();
+    let counters = server.control.state.shared().counters.clone();
     let (stop, stopped) = std::sync::mpsc::channel();
     let lines = std::thread::spawn(move || becket::demo::display(counters, stopped));
     let outcome = server.run();
     drop(stop);
     lines.join().ok();
-    Ok(ExitCode::from(outcome? as u8))
+    Ok(ExitCode::from(outcome as u8))
 }
 
 const NOT_STARTED: u8 = 2;

@@ -61,6 +61,8 @@ pub struct Counters {
     pub truncated: Counter,
     /// Times that accepting paused for want of descriptors.
     pub accept_pauses: Counter,
+    /// Times that accepting paused because `limits.connections` was reached.
+    pub connection_limit_pauses: Counter,
     /// Lines of the access log that were dropped because control was behind.
     pub access_lines_dropped: Counter,
     /// Turns of the event loop.

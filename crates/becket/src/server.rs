@@ -10,13 +10,13 @@
 //! The control loop runs on the main thread. Nothing on the data path ever waits for it.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use becket_proto::session_table::SessionTable;
 use becket_sys::notify::{Notice, Notifier};
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
@@ -33,9 +33,10 @@ use crate::control::state::State;
 use crate::control::view::{Reload, View};
 use crate::control::{admin, reload};
 use crate::crew::{Crew, Ended};
+use crate::launch::raise_descriptors;
 use crate::log::{Logging, Timestamp};
 use crate::metrics::Counters;
-use crate::sockets::{self, PerWorker};
+use crate::sockets::{self, Bound};
 
 /// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes
 /// and the bounded channels of the access log, which have one reader and one writer each.
@@ -93,9 +94,27 @@ pub enum Outcome {
     DrainDeadline = 3,
 }
 
-/// A running server: the workers and what control keeps.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
+    /// What the control loop runs on.
+    pub runtime: Runtime,
+    /// Taken over before anything else, so that none is lost while the server comes up.
+    pub signals: Signals,
+    /// The control loop.
+    pub control: Control,
+}
+
+impl Server {
+    /// Serves until a signal ends it.
+    pub fn run(self) -> Outcome {
+        self.runtime.block_on(self.control.run(self.signals))
+    }
+}
+
+/// What control keeps.
+#[derive(Debug)]
+pub struct Control {
     /// Where the configuration comes from, also the next one.
     pub source: Source,
     /// What the admin pages see.
@@ -111,29 +130,16 @@ pub struct Server {
     /// The access log.
     pub access: AccessWriter,
     /// The socket of the admin pages.
-    pub admin: Option<TcpListener>,
+    pub admin: Option<tokio::net::TcpListener>,
     /// Tells of workers that have ended.
     pub ended: UnboundedReceiver<Ended>,
     /// The service manager, where there is one.
     pub notifier: Option<Notifier>,
 }
 
-impl Server {
-    /// Serves until a signal ends it.
-    ///
-    /// # Errors
-    ///
-    /// When the control loop itself cannot be set up.
-    pub fn run(self) -> io::Result<Outcome> {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?
-            .block_on(self.control())
-    }
-
-    async fn control(mut self) -> io::Result<Outcome> {
-        let mut signals = Signals::listen()?;
-        self.start_admin()?;
+impl Control {
+    async fn run(mut self, mut signals: Signals) -> Outcome {
+        self.start_admin();
         self.notify(&[Notice::Ready, Notice::Status("serving")]);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -167,20 +173,19 @@ impl Server {
         }
         self.access.drain(self.state.shared().clock.now().instant);
         tracing::info!(?outcome, "ended");
-        Ok(outcome)
+        outcome
     }
 
-    fn start_admin(&mut self) -> io::Result<()> {
-        if let Some(listener) = self.admin.take() {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            let view = Arc::clone(&self.state) as Arc<dyn View>;
-            tokio::spawn(async move {
-                if let Err(error) = admin::serve(listener, view).await {
-                    tracing::error!(%error, "admin pages are gone");
-                }
-            });
-        }
-        Ok(())
+    fn start_admin(&mut self) {
+        let Some(listener) = self.admin.take() else {
+            return;
+        };
+        let view = Arc::clone(&self.state) as Arc<dyn View>;
+        tokio::spawn(async move {
+            if let Err(error) = admin::serve(listener, view).await {
+                tracing::error!(%error, "admin pages are gone");
+            }
+        });
     }
 
     /// The regular work: lines of the access log, ticket keys, expired sessions, signs of life.
@@ -236,12 +241,13 @@ impl Server {
     fn bind_and_commit(&mut self, prepared: Prepared) -> Result<(), Vec<String>> {
         let config = prepared.config;
         let old = self.state.config();
-        let added = sockets::bind(&config, self.crew.held(), self.crew.len(), Vec::new())
+        raise_descriptors(&config, self.crew.len()).map_err(|error| vec![error.to_string()])?;
+        let added = sockets::bind(&config, self.crew.addresses(), self.crew.len(), Vec::new())
             .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");
         }
-        for key in reload::waiting_for_restart(&old.process, &config.process) {
+        for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(key, "changed; takes effect at the next start");
         }
         self.commit(Arc::new(config), added);
@@ -249,7 +255,7 @@ impl Server {
     }
 
     /// Nothing in here can fail in a way that leaves half of a configuration behind.
-    fn commit(&mut self, config: Arc<Config>, added: Vec<PerWorker>) {
+    fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
         self.crew.reload(&config, added);
         self.state
             .shared()

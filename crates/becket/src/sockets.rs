@@ -14,22 +14,30 @@ use becket_sys::socket::{Keepalive, ListenOptions, listen, probe};
 use crate::config::error::Problem;
 use crate::config::{Config, Listener, SocketOptions};
 
-/// The sockets of one worker, by configured address.
-pub type PerWorker = Vec<(SocketAddr, TcpListener)>;
+/// A listening socket of one worker.
+#[derive(Debug)]
+pub struct Bound {
+    /// The configured address.
+    pub address: SocketAddr,
+    /// The socket, not registered yet.
+    pub listener: TcpListener,
+    /// It belongs to the service manager, who will pass it to the next process.
+    pub inherited: bool,
+}
 
 /// Binds every address of `config` that is not in `held`, once per worker. Returns one list per
-/// worker.
+/// worker. Those in `retiring` are still ours for a moment, so they are not probed.
 ///
 /// # Errors
 ///
 /// Every address that cannot be bound; then none is kept.
 pub fn bind(
     config: &Config,
-    held: &[SocketAddr],
+    (held, retiring): (&[SocketAddr], &[SocketAddr]),
     workers: usize,
     mut inherited: Vec<InheritedListener>,
-) -> Result<Vec<PerWorker>, Vec<Problem>> {
-    let mut all: Vec<PerWorker> = (0..workers).map(|_| Vec::new()).collect();
+) -> Result<Vec<Vec<Bound>>, Vec<Problem>> {
+    let mut all: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
     let mut problems = Vec::new();
     let addresses = config
         .listeners
@@ -46,10 +54,11 @@ pub fn bind(
             .iter()
             .position(|passed| passed.listener.local_addr().is_ok_and(|at| at == address))
             .map(|index| inherited.swap_remove(index));
-        match sockets_for(listener, address, workers, passed) {
+        let is_new = !retiring.contains(&address);
+        match sockets_for(listener, address, workers, is_new, passed) {
             Ok(sockets) => {
                 for (worker, socket) in all.iter_mut().zip(sockets) {
-                    worker.push((address, socket));
+                    worker.push(socket);
                 }
             }
             Err(error) => problems.push(problem(listener, address, &error)),
@@ -70,14 +79,24 @@ fn sockets_for(
     listener: &Listener,
     address: SocketAddr,
     workers: usize,
+    is_new: bool,
     passed: Option<InheritedListener>,
-) -> io::Result<Vec<TcpListener>> {
-    if let Some(passed) = passed {
-        return (0..workers).map(|_| passed.listener.try_clone()).collect();
+) -> io::Result<Vec<Bound>> {
+    let inherited = passed.is_some();
+    if !inherited && is_new {
+        probe(address)?;
     }
-    probe(address)?;
     let options = options(&listener.socket);
-    (0..workers).map(|_| listen(address, &options)).collect()
+    let socket = || match &passed {
+        Some(passed) => passed.listener.try_clone(),
+        None => listen(address, &options),
+    };
+    let bound = |listener| Bound {
+        address,
+        listener,
+        inherited,
+    };
+    (0..workers).map(|_| socket().map(bound)).collect()
 }
 
 fn options(socket: &SocketOptions) -> ListenOptions {

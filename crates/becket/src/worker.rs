@@ -9,8 +9,9 @@
 //! Descriptors are registered once, edge-triggered, and never modified; closing deregisters.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,7 @@ use crate::metrics::Counters;
 use crate::net::{BOTH, RealNet};
 use crate::scratch::Scratch;
 use crate::server::Shared;
+use crate::sockets::Bound;
 use crate::tls::front::Front;
 use crate::tls::tickets::Secrets;
 use crate::tls::twins::Parts;
@@ -61,6 +63,9 @@ pub struct Worker {
     scratch: Scratch,
     failures: FailureLog,
     acceptors: Slab<Acceptor>,
+    first_acceptor: usize,
+    /// By backend index; kept when only ticket keys change.
+    pools: Rc<[Rc<Pool>]>,
     /// On the heap each: growing the slab then moves pointers, not connections.
     connections: Slab<Box<Slot>>,
     /// Connections to advance, established ones apart from handshakes.
@@ -95,7 +100,7 @@ pub struct Start {
     /// Ticket secrets to begin with.
     pub secrets: Arc<Secrets>,
     /// Its listening sockets.
-    pub sockets: Vec<(SocketAddr, TcpListener)>,
+    pub sockets: Vec<Bound>,
 }
 
 /// A connection and its place in the worker's queues.
@@ -149,6 +154,8 @@ impl Worker {
             scratch: Scratch::new(),
             failures: FailureLog::new(),
             acceptors: Slab::new(),
+            first_acceptor: 0,
+            pools: Rc::new([]),
             connections: Slab::new(),
             established: VecDeque::new(),
             handshaking: VecDeque::new(),
@@ -351,8 +358,16 @@ impl Worker {
             return;
         }
         self.paused_until = None;
+        if !self.reserve.is_held() {
+            // Another thread may have been faster with the last descriptor; it will be back.
+            let _later = self.reserve.restore();
+        }
         let mut left = self.config.limits.accepts_per_turn;
-        for key in 0..self.acceptors.capacity() {
+        let keys = self.acceptors.capacity().max(1);
+        // Each turn begins with another address, so that a busy one does not starve the rest.
+        self.first_acceptor = (self.first_acceptor + 1) % keys;
+        let first = self.first_acceptor;
+        for key in (first..keys).chain(0..first) {
             while left > 0 && self.paused_until.is_none() {
                 // Clients are better off in the kernel's queue than in ours.
                 if self.handshaking.len() >= self.config.limits.handshakes_per_turn {
@@ -366,8 +381,8 @@ impl Worker {
                     break;
                 };
                 if !self.shared.claim_connection(self.config.limits.connections) {
-                    self.paused_until = Some(self.now.mono + PAUSE);
-                    return;
+                    self.counters.connection_limit_pauses.add(1);
+                    return self.rest(&"limits.connections is reached");
                 }
                 left -= 1;
                 match acceptor.accept() {
@@ -442,9 +457,14 @@ impl Worker {
             // What was reset is closed by now; when another thread was faster, try again later.
             let _later = self.reserve.restore();
         }
+        self.rest(error);
+    }
+
+    /// Stops accepting for a while and says why.
+    fn rest(&mut self, why: &dyn Display) {
         self.paused_until = Some(self.now.mono + PAUSE);
         if let Some(suppressed) = self.pauses.admit(self.now.instant) {
-            tracing::error!(%error, suppressed, "accepting paused");
+            tracing::error!(%why, suppressed, "accepting paused");
         }
     }
 
@@ -476,12 +496,14 @@ impl Worker {
 
     /// Builds doors for a configuration, then gives them to the sockets: those that stay, those
     /// that are new; those whose address is gone are retired. An error changes nothing.
-    fn serve_by(
-        &mut self,
-        config: Arc<Config>,
-        added: Vec<(SocketAddr, TcpListener)>,
-    ) -> io::Result<()> {
-        let doors = self.doors(&config).map_err(io::Error::other)?;
+    fn serve_by(&mut self, config: Arc<Config>, added: Vec<Bound>) -> io::Result<()> {
+        let pools = if Arc::ptr_eq(&config, &self.config) && !self.pools.is_empty() {
+            Rc::clone(&self.pools)
+        } else {
+            let pool = |backend: &Arc<_>| Rc::new(Pool::new(Arc::clone(backend), self.number));
+            config.backends.iter().map(pool).collect()
+        };
+        let doors = self.doors(&config, &pools).map_err(io::Error::other)?;
         let door_at = |address: SocketAddr| {
             let listener = config
                 .listeners
@@ -495,32 +517,33 @@ impl Worker {
                 None => acceptor.retire(self.now.mono),
             }
         }
-        for (address, socket) in added {
+        for bound in added {
+            let address = bound.address;
             let Some(door) = door_at(address) else {
                 continue;
             };
-            let mut socket = mio::net::TcpListener::from_std(socket);
+            let mut socket = mio::net::TcpListener::from_std(bound.listener);
             let entry = self.acceptors.vacant_entry();
             let token = Token(FIRST_ACCEPTOR + entry.key());
             let registry = self.poll.registry();
             registry.register(&mut socket, token, Interest::READABLE)?;
-            entry.insert(Acceptor::new(socket, address, door));
+            entry.insert(Acceptor::new(socket, address, bound.inherited, door));
         }
         self.config = config;
+        self.pools = pools;
         Ok(())
     }
 
-    fn doors(&self, config: &Config) -> Result<Vec<Rc<Door>>, rustls::Error> {
-        let pools: Rc<[Rc<Pool>]> = config
-            .backends
-            .iter()
-            .map(|backend| Rc::new(Pool::new(Arc::clone(backend), self.number)))
-            .collect();
+    fn doors(
+        &self,
+        config: &Config,
+        pools: &Rc<[Rc<Pool>]>,
+    ) -> Result<Vec<Rc<Door>>, rustls::Error> {
         let door = |listener: &Arc<_>| {
             let front = Front::new(Arc::clone(listener), &self.parts(config))?;
             Ok(Rc::new(Door {
                 front,
-                pools: Rc::clone(&pools),
+                pools: Rc::clone(pools),
             }))
         };
         config.listeners.iter().map(door).collect()
@@ -539,9 +562,8 @@ impl Worker {
         let now = self.now.mono;
         self.acceptors.retain(|_, acceptor| {
             if acceptor.is_retiring() {
-                // The filter lets nobody in who would wake us; look once a turn.
                 let done = acceptor.is_done(now);
-                acceptor.ready = true;
+                acceptor.look_again();
                 return !done;
             }
             true
@@ -553,16 +575,20 @@ impl Worker {
         if !self.established.is_empty() || !self.handshaking.is_empty() {
             return Some(Duration::ZERO);
         }
-        let acceptors = || self.acceptors.iter().map(|(_, acceptor)| acceptor);
-        if acceptors().any(Acceptor::is_retiring) {
-            return Some(TICK);
-        }
         let until = |at: Duration| at.saturating_sub(self.now.mono);
-        match self.paused_until {
+        let (retiring, serving): (Vec<&Acceptor>, Vec<&Acceptor>) = self
+            .acceptors
+            .iter()
+            .map(|(_, acceptor)| acceptor)
+            .partition(|acceptor| acceptor.is_retiring());
+        let waiting = serving.iter().any(|acceptor| acceptor.ready);
+        let accept = match self.paused_until {
             Some(at) => Some(until(at).max(Duration::from_millis(1))),
-            None if acceptors().any(|acceptor| acceptor.ready) => Some(Duration::ZERO),
-            None => self.timers.next_deadline().map(until),
-        }
+            None => waiting.then_some(Duration::ZERO),
+        };
+        let look = (!retiring.is_empty()).then_some(TICK);
+        let alarm = self.timers.next_deadline().map(until);
+        [accept, look, alarm].into_iter().flatten().min()
     }
 
     fn is_over(&self) -> bool {
@@ -591,6 +617,7 @@ fn readiness(event: &Event) -> Ready {
         readable: event.is_readable() || event.is_read_closed() || failed,
         writable: event.is_writable() || event.is_write_closed() || failed,
         ended: event.is_read_closed() || failed,
+        failed,
     }
 }
 

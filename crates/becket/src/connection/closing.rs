@@ -3,7 +3,7 @@
 //! A socket that is closed with unread bytes in it sends a reset, and a reset may overtake the
 //! last bytes of the answer in the client's kernel (RFC 9112, section 9.6 describes it). So the
 //! connection is half-closed, and what still comes is read and dropped until the client has
-//! ended, too much has come, or `timeouts.linger` is over.
+//! ended or `timeouts.linger` is over.
 
 use super::{Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
@@ -18,7 +18,6 @@ pub struct Closing {
     last: Vec<u8>,
     sent: usize,
     finished: bool,
-    dropped: u64,
 }
 
 impl Closing {
@@ -36,7 +35,6 @@ impl Closing {
             last,
             sent: 0,
             finished: false,
-            dropped: 0,
         }))
     }
 
@@ -56,17 +54,17 @@ impl Closing {
             self.last = Vec::new();
             client.socket.finish();
         }
+        let mut left = turn.limits.bytes_per_turn;
         while client.ready.readable {
-            let before = client.traffic.received;
+            if left == 0 {
+                return Next::Yield(Phase::Closing(self));
+            }
             let counter = &turn.counters.client_bytes_in;
             turn.scratch.sealed_in.clear();
             match client.receive(&mut turn.scratch.sealed_in, READ, counter) {
-                Ok(Got::Bytes) => self.dropped += client.traffic.received - before,
+                Ok(Got::Bytes) => left = left.saturating_sub(turn.scratch.sealed_in.len()),
                 Ok(Got::Nothing) => break,
                 Ok(Got::End) | Err(_) => return Next::End(self.reason),
-            }
-            if self.dropped > MOST_DROPPED {
-                return Next::End(self.reason);
             }
         }
         Next::Wait(Phase::Closing(self))
@@ -80,6 +78,3 @@ impl Closing {
         })
     }
 }
-
-/// What a client may still send before it is cut off: it has been told to stop.
-const MOST_DROPPED: u64 = 1024 * 1024;

@@ -85,6 +85,9 @@ impl<N: Net> Connecting<N> {
 
     /// Does what can be done now.
     pub fn advance(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        if core.client.ready.failed {
+            return Next::End(CloseReason::ClientReset);
+        }
         match self.settle(turn) {
             Ok(true) => {
                 turn.counters.connects.add(1);

@@ -99,8 +99,11 @@ impl Handshaking {
     }
 
     /// The handshake took too long.
-    pub fn expire<N: Net>(self, turn: &Turn<'_, N>) -> Next<N> {
-        end(CloseReason::HandshakeTimeout, turn)
+    pub fn expire<N: Net>(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let reason = CloseReason::HandshakeTimeout;
+        let detail = format!("{} bytes received", core.client.traffic.received);
+        turn.failures.note(&core.facts, reason, &detail, turn.now);
+        end(reason, turn)
     }
 
     /// Sends what is in `scratch.sealed_out`, and keeps what the socket does not take.
@@ -255,8 +258,11 @@ impl Handshaking {
 
     /// Tells the client why, if there is a way to, and closes.
     fn fail<N: Net>(self, failed: &Failed, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        turn.failures
-            .note(&core.facts, failed.reason, &failed.detail, turn.now);
+        // A connect without a byte is a look whether we are there.
+        if core.client.traffic.received > 0 {
+            turn.failures
+                .note(&core.facts, failed.reason, &failed.detail, turn.now);
+        }
         if let Some(chosen) = &self.chosen {
             resumed::count_offer(chosen.resuming.as_ref(), turn.counters);
         }

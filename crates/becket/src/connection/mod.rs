@@ -197,7 +197,8 @@ impl<N: Net> Connection<N> {
                 self.core.client.ready.add(ready);
                 match phase {
                     Phase::Handshaking(phase) => phase.cares_for(ready),
-                    Phase::Connecting(_) => false,
+                    // Bytes wait until there is a server; a client that is gone does not.
+                    Phase::Connecting(_) => ready.failed,
                     Phase::Relaying(_) | Phase::Closing(_) => true,
                 }
             }
@@ -241,7 +242,7 @@ impl<N: Net> Connection<N> {
     /// The deadline has passed: gives up, or tries the next server.
     pub fn expire(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
         let next = match self.phase.take() {
-            Some(Phase::Handshaking(phase)) => phase.expire(turn),
+            Some(Phase::Handshaking(phase)) => phase.expire(&self.core, turn),
             Some(Phase::Connecting(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Relaying(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Closing(phase)) => phase.expire(),

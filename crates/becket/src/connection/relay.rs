@@ -76,6 +76,9 @@ impl<N: Net> Relaying<N> {
 
     /// Moves what can be moved now.
     pub fn advance(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        if core.client.ready.failed {
+            return self.abort(CloseReason::ClientReset, core, turn);
+        }
         self.pass_readiness(core);
         let mut load = Load {
             to_client: turn.limits.bytes_per_turn,

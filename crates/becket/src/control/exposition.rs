@@ -99,6 +99,11 @@ impl Scrape {
             "becket_accept_pauses",
             "Times that accepting paused for want of descriptors",
             self.sum(|c| &c.accept_pauses),
+        )?;
+        page.counter(
+            "becket_connection_limit_pauses",
+            "Times that accepting paused because limits.connections was reached",
+            self.sum(|c| &c.connection_limit_pauses),
         )
     }
 

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::config::error::Problem;
 use crate::config::prepare::Prepared;
 use crate::config::source::Source;
-use crate::config::{Config, Process};
+use crate::config::{Config, Listener};
 use crate::tls::front::Front;
 use crate::tls::tickets::Secrets;
 use crate::tls::twins::Parts;
@@ -61,9 +61,13 @@ fn prepare(
     secrets: &Arc<Secrets>,
     now: UnixTime,
 ) -> Result<Prepared, Vec<String>> {
-    let prepared = source
-        .load(now)
-        .map_err(|rejected| rejected.errors.iter().map(Problem::to_string).collect::<Vec<_>>())?;
+    let prepared = source.load(now).map_err(|rejected| {
+        rejected
+            .errors
+            .iter()
+            .map(Problem::to_string)
+            .collect::<Vec<_>>()
+    })?;
     rehearse(&prepared.config, secrets).map_err(|problem| vec![problem])?;
     Ok(prepared)
 }
@@ -83,15 +87,39 @@ fn rehearse(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
     Ok(())
 }
 
-/// The keys of `[process]` that differ and wait for a restart.
-pub fn waiting_for_restart(old: &Process, new: &Process) -> Vec<&'static str> {
+/// The keys that differ and wait for a restart.
+pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
+    let (was, is) = (&old.process, &new.process);
     let differs = [
-        ("process.workers", old.workers != new.workers),
-        ("process.pin", old.pin != new.pin),
-        ("process.user", old.user != new.user),
-        ("process.group", old.group != new.group),
-        ("process.core-dumps", old.core_dumps != new.core_dumps),
+        ("admin.address", old.admin != new.admin),
+        ("log.format", old.log.format != new.log.format),
+        ("log.file", old.log.file != new.log.file),
+        ("log.access", old.log.access != new.log.access),
+        ("process.workers", was.workers != is.workers),
+        ("process.pin", was.pin != is.pin),
+        ("process.user", was.user != is.user),
+        ("process.group", was.group != is.group),
+        ("process.core-dumps", was.core_dumps != is.core_dumps),
     ];
-    let differing = differs.into_iter().filter(|(_, differs)| *differs);
-    differing.map(|(key, _)| key).collect()
+    let mut keys: Vec<String> = differs
+        .into_iter()
+        .filter(|(_, differs)| *differs)
+        .map(|(key, _)| key.to_owned())
+        .collect();
+    for listener in &new.listeners {
+        let kept = |other: &&Arc<Listener>| {
+            other.socket != listener.socket
+                && other
+                    .bind
+                    .iter()
+                    .any(|address| listener.bind.contains(address))
+        };
+        if old.listeners.iter().any(|other| kept(&other)) {
+            keys.push(format!(
+                "listener[{}], options of its sockets",
+                listener.name
+            ));
+        }
+    }
+    keys
 }

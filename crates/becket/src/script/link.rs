@@ -357,6 +357,7 @@ impl Half {
             readable: true,
             writable: true,
             ended: true,
+            failed: kind != ErrorKind::BrokenPipe,
         };
     }
 }
@@ -373,6 +374,7 @@ fn sides<'a>(halves: &'a mut RefMut<'_, [Half; 2]>, side: usize) -> [&'a mut Hal
 
 /// A fresh socket says that it takes bytes.
 const WRITABLE: Ready = Ready {
+    failed: false,
     readable: false,
     writable: true,
     ended: false,

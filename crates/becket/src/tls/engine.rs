@@ -19,7 +19,7 @@ use rustls::unbuffered::{
 };
 use rustls::{Error, HandshakeKind, ServerConfig};
 
-use crate::scratch::Buffer;
+use crate::scratch::{Buffer, LARGEST_RECORD};
 
 /// One client's TLS state.
 pub struct Engine {
@@ -53,7 +53,7 @@ pub struct Received {
 
 impl Engine {
     /// Starts the server's side of a handshake. Of an unfinished record or message at most
-    /// `most_held` bytes are held.
+    /// `most_held` bytes are held while it lasts, and one record afterwards.
     ///
     /// # Errors
     ///
@@ -124,6 +124,15 @@ impl Engine {
     }
 
     fn hold(&mut self, rest: &[u8], received: Received) -> Result<Received, Error> {
+        if received.ready {
+            self.most_held = LARGEST_RECORD;
+        }
+        if received.ended {
+            // RFC 8446, section 6.1: "Any data received after a closure alert has been received
+            // MUST be ignored."
+            self.held = Vec::new();
+            return Ok(received);
+        }
         if rest.len() > self.most_held {
             let text = format!(
                 "more than {} bytes of an unfinished message",

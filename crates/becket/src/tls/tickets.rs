@@ -304,7 +304,11 @@ mod tests {
         };
         for later in [1101, 5000, 900] {
             let two = ticketer(&[(1000, 7), (later, 8)], 1);
-            assert_eq!(outcome(&two, &ticket, 1200), Some(Resumption::Opened), "{later}");
+            assert_eq!(
+                outcome(&two, &ticket, 1200),
+                Some(Resumption::Opened),
+                "{later}"
+            );
         }
     }
 
