@@ -1,3 +1,81 @@
-//! To be described.
+//! `becket-bench`: reads the command line, runs, reports.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use becket_bench::cli::{Cli, Command};
+use becket_bench::{Error, catalog, page, readme, runner, store, table};
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    match program() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("becket-bench: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn program() -> Result<(), Error> {
+    match Cli::parse().command {
+        Command::List => {
+            for scenario in catalog::find(&["all".to_owned()])? {
+                println!("{:<16} {}", scenario.id, scenario.question);
+            }
+            Ok(())
+        }
+        Command::Run(args) => {
+            let order = args.order(std::env::args().collect())?;
+            let out = order.out.clone();
+            let stop = stop_on_signals()?;
+            let run = runner::run(order, &stop)?;
+            write_pages(&out, &run)?;
+            print!("{}", table::run(&run));
+            println!("\nThe report is {}.", out.join("report.html").display());
+            Ok(())
+        }
+        Command::Report {
+            directory,
+            readme: None,
+        } => write_pages(&directory, &store::read(&directory)?),
+        Command::Report {
+            directory,
+            readme: Some(file),
+        } => readme::write(&file, &directory),
+        Command::Compare { before, after } => {
+            print!(
+                "{}",
+                table::compare(&store::read(&before)?, &store::read(&after)?)
+            );
+            Ok(())
+        }
+        Command::Part(part) => part.run(),
+    }
+}
+
+fn write_pages(directory: &std::path::Path, run: &becket_bench::result::Run) -> Result<(), Error> {
+    store::write(&directory.join("report.html"), &page::html(run))?;
+    store::write(&directory.join("report.md"), &table::run(run))
+}
+
+/// The first signal asks for the end: the peers are stopped. The second ends the program, and the
+/// guard stops them.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGHUP,
+    ] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .map_err(|e| Error::os("signals", e))?;
+    }
+    Ok(stop)
+}

@@ -1,0 +1,7 @@
+//! Prints the JSON schema of a stored run: `cargo run -p becket-bench --example schema >
+//! bench/schema/becket-bench.schema.json` after the types have changed.
+
+fn main() -> Result<(), serde_json::Error> {
+    print!("{}", becket_bench::result::Run::schema()?);
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::part::Part;
+use crate::peer::{Kind, Peer};
+use crate::runner::{Effort, Order};
+use crate::{Error, catalog, conditions};
+
+/// Re-runs the field's experiments on TLS terminators, side by side, and reports.
+#[derive(Debug, Parser)]
+#[command(name = "becket-bench", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Shows the scenarios with their questions.
+    List,
+    /// Runs scenarios; the result and its report go to a directory.
+    Run(RunArgs),
+    /// Writes the report of a stored run again: HTML and Markdown.
+    Report {
+        /// The run's directory.
+        directory: PathBuf,
+        /// Writes the figures into this README, between its markers, in place of the report.
+        #[arg(long, value_name = "FILE")]
+        readme: Option<PathBuf>,
+    },
+    /// Says where two stored runs differ.
+    Compare {
+        /// The earlier run's directory.
+        before: PathBuf,
+        /// The later run's directory.
+        after: PathBuf,
+    },
+    /// The bench's own children.
+    #[command(subcommand, hide = true)]
+    Part(Part),
+}
+
+/// What to run.
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// Ids (see `list`), `all`, or files that end in .toml
+    #[arg(required = true, value_name = "SCENARIO")]
+    pub scenarios: Vec<String>,
+    /// Peers, comma separated
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "becket,hitch,haproxy,nginx,stunnel"
+    )]
+    pub peers: Vec<String>,
+    /// Another build of a peer: haproxy=/path/to/haproxy, or haproxy@awslc=/path for a column beside it
+    #[arg(long, value_name = "NAME=PATH")]
+    pub peer: Vec<String>,
+    /// Rounds of each case [default: 3, quick: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: Option<u32>,
+    /// Shorter measurements and fewer values: all scenarios in less than ten minutes
+    #[arg(long)]
+    pub quick: bool,
+    /// Everything once and as short as possible; the figures mean nothing
+    #[arg(long, conflicts_with = "quick", hide = true)]
+    pub smoke: bool,
+    /// Where the result goes [default: becket-bench/DATE]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// Finds everything that is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] and [`Error::Peer`].
+    pub fn order(&self, command: Vec<String>) -> Result<Order, Error> {
+        let mut effort = match (self.quick, self.smoke) {
+            (true, _) => Effort::quick(),
+            (_, true) => Effort::smoke(),
+            _ => Effort::full(),
+        };
+        effort.rounds = self.rounds.unwrap_or(effort.rounds);
+        let stamp = conditions::stamp(becket_load::clock::unix_seconds());
+        let out = self.out.clone();
+        Ok(Order {
+            scenarios: catalog::find(&self.scenarios)?,
+            peers: self.peers()?,
+            effort,
+            out: out.unwrap_or_else(|| PathBuf::from("becket-bench").join(stamp)),
+            command,
+        })
+    }
+
+    fn peers(&self) -> Result<Vec<Peer>, Error> {
+        let mut builds: Vec<(String, PathBuf)> = Vec::new();
+        for build in &self.peer {
+            let (name, path) = build.split_once('=').ok_or_else(|| {
+                Error::Asked(format!("--peer {build}: NAME=PATH is wanted, for example haproxy=/opt/haproxy/sbin/haproxy"))
+            })?;
+            builds.push((name.to_owned(), PathBuf::from(path)));
+        }
+        let mut names: Vec<String> = self.peers.clone();
+        for (name, _) in &builds {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        let order = |name: &String| {
+            let base = name.split('@').next().unwrap_or(name);
+            Kind::ALL.iter().position(|kind| kind.name() == base)
+        };
+        names.sort_by_key(order);
+        names.dedup();
+        let build = |name: &str| {
+            builds
+                .iter()
+                .find(|(n, _)| n == name)
+                .map(|(_, path)| path.clone())
+        };
+        names
+            .iter()
+            .map(|name| Peer::find(name, build(name)))
+            .collect()
+    }
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0 done; 2 wrong command line, scenario or stored run; 3 a peer is missing or does not start;
+  4 the operating system refused (limits, ports, disk); 5 peers negotiated different things;
+  130 interrupted.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_build_of_a_peer_must_be_a_file() {
+        let cli = Cli::try_parse_from(["becket-bench", "run", "key", "--peer", "nginx=/nowhere"])
+            .unwrap();
+        let Command::Run(args) = cli.command else {
+            panic!("it is a run")
+        };
+        assert!(args.peers().is_err());
+    }
+}

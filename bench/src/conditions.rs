@@ -1,0 +1,175 @@
+//! What must be written beside every figure: machine, kernel, commit, and what else was going on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use becket_load::clock;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::Error;
+use crate::place::Place;
+use crate::result::Conditions;
+
+/// Reads the conditions before a run.
+pub fn now(place: &Place, open_files: u64) -> Conditions {
+    let cpuinfo = read("/proc/cpuinfo");
+    let field = |name: &str| {
+        let line = cpuinfo.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_once(':'))
+            .map_or("", |(_, value)| value.trim())
+            .to_owned()
+    };
+    let flags = field("flags");
+    let features = flags.split(' ').filter(|flag| FEATURES.contains(flag));
+    let settings = SETTINGS.iter().map(|path| {
+        let file = format!("/proc/sys/{}", path.replace('.', "/"));
+        (
+            (*path).to_owned(),
+            read(&file).split_whitespace().collect::<Vec<_>>().join(" "),
+        )
+    });
+    let memory = read("/proc/meminfo");
+    let kib = memory
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next());
+    Conditions {
+        commit: commit(),
+        started_unix_s: clock::unix_seconds(),
+        cpu: field("model name"),
+        cpu_features: features.map(str::to_owned).collect(),
+        cpus: place.all().to_vec(),
+        server_cpus: place.server(1).to_vec(),
+        client_cpus: place.client(1).to_vec(),
+        kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        memory_bytes: kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024,
+        load_before: load(),
+        load_after: String::new(),
+        open_files,
+        settings: settings.collect::<BTreeMap<_, _>>(),
+    }
+}
+
+/// Returns the load averages.
+pub fn load() -> String {
+    read("/proc/loadavg")
+        .split(' ')
+        .take(3)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Raises the limit of open files as far as it goes; children inherit it.
+///
+/// # Errors
+/// [`Error::Os`] with what to raise when that is too little.
+pub fn raise_open_files() -> Result<u64, Error> {
+    let limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(u64::MAX);
+    if hard < LEAST_FILES {
+        let source = std::io::Error::other("too few");
+        return Err(Error::os(
+            format!(
+                "open files: {hard} are allowed, {LEAST_FILES} are needed; raise the hard limit (`ulimit -Hn`)"
+            ),
+            source,
+        ));
+    }
+    let wanted = Rlimit {
+        current: Some(hard.min(MOST_FILES)),
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, wanted)
+        .map_err(|e| Error::os("raising the limit of open files", e.into()))?;
+    Ok(hard.min(MOST_FILES))
+}
+
+/// Returns seconds since 1970 as `2026-01-31T1205Z`.
+pub fn stamp(unix_s: u64) -> String {
+    let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
+    let mut year = 1970;
+    let mut left = days;
+    let length = |year: u64| {
+        if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) {
+            366
+        } else {
+            365
+        }
+    };
+    while left >= length(year) {
+        left -= length(year);
+        year += 1;
+    }
+    let february = length(year) - 337;
+    let mut month = 1;
+    for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+        if left < days {
+            break;
+        }
+        left -= days;
+        month += 1;
+    }
+    format!(
+        "{year}-{month:02}-{:02}T{:02}{:02}Z",
+        left + 1,
+        rest / 3600,
+        rest % 3600 / 60
+    )
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let output = Command::new("git")
+            .args(args)
+            .output()
+            .ok()
+            .filter(|o| o.status.success());
+        output.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return String::new();
+    };
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|s| !s.is_empty());
+    commit + if changed { "+" } else { "" }
+}
+
+const FEATURES: &[&str] = &[
+    "aes",
+    "vaes",
+    "pclmulqdq",
+    "vpclmulqdq",
+    "avx2",
+    "avx512f",
+    "avx512ifma",
+    "sha_ni",
+    "asimd",
+    "pmull",
+    "sha2",
+];
+const SETTINGS: &[&str] = &[
+    "net.core.somaxconn",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_tw_reuse",
+];
+/// Open loops have up to 4000 connections, of which a server needs two descriptors each.
+const LEAST_FILES: u64 = 9_000;
+/// Some programs make tables of this size.
+const MOST_FILES: u64 = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_know_leap_years() {
+        assert_eq!(stamp(0), "1970-01-01T0000Z");
+        assert_eq!(stamp(951_782_400), "2000-02-29T0000Z");
+        assert_eq!(stamp(1_767_225_599), "2025-12-31T2359Z");
+    }
+}

@@ -1,0 +1,126 @@
+//! Keys and self-signed certificates of the servers, made once per run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rcgen::{CertificateParams, KeyPair, RsaKeySize};
+
+use crate::Error;
+
+/// A kind of server key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key {
+    /// RSA with 2048 bits.
+    Rsa2048,
+    /// RSA with 3072 bits.
+    Rsa3072,
+    /// RSA with 4096 bits.
+    Rsa4096,
+    /// ECDSA on P-256.
+    P256,
+    /// ECDSA on P-384.
+    P384,
+    /// Ed25519.
+    Ed25519,
+}
+
+impl Key {
+    /// Reads a name as scenarios have it.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] with the names that are accepted.
+    pub fn parse(name: &str) -> Result<Self, Error> {
+        Ok(match name {
+            "rsa2048" => Self::Rsa2048,
+            "rsa3072" => Self::Rsa3072,
+            "rsa4096" => Self::Rsa4096,
+            "p256" => Self::P256,
+            "p384" => Self::P384,
+            "ed25519" => Self::Ed25519,
+            _ => {
+                return Err(Error::Asked(format!(
+                    "key = `{name}` (accepted: rsa2048, rsa3072, rsa4096, p256, p384, ed25519)"
+                )));
+            }
+        })
+    }
+
+    fn generate(self) -> Result<KeyPair, rcgen::Error> {
+        let rsa = |size| KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size);
+        match self {
+            Self::Rsa2048 => rsa(RsaKeySize::_2048),
+            Self::Rsa3072 => rsa(RsaKeySize::_3072),
+            Self::Rsa4096 => rsa(RsaKeySize::_4096),
+            Self::P256 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256),
+            Self::P384 => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384),
+            Self::Ed25519 => KeyPair::generate_for(&rcgen::PKCS_ED25519),
+        }
+    }
+}
+
+/// The certificates of a run: files with chain and key, for every peer the same.
+#[derive(Debug)]
+pub struct Keyring {
+    directory: PathBuf,
+    made: BTreeMap<Key, PathBuf>,
+}
+
+impl Keyring {
+    /// Makes an empty one whose files lie in `directory`.
+    pub fn new(directory: &Path) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            made: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the file for a key; makes it the first time (RSA-4096 takes seconds).
+    ///
+    /// # Errors
+    /// [`Error::Os`] when it cannot be written.
+    pub fn file(&mut self, key: Key) -> Result<PathBuf, Error> {
+        if let Some(path) = self.made.get(&key) {
+            return Ok(path.clone());
+        }
+        let failed = |e: rcgen::Error| Error::Asked(format!("making a {key:?} certificate: {e}"));
+        let pair = key.generate().map_err(failed)?;
+        let names = vec!["localhost".to_owned(), NAME.to_owned()];
+        let params = CertificateParams::new(names).map_err(failed)?;
+        let certificate = params.self_signed(&pair).map_err(failed)?;
+        let path = self.directory.join(format!("{key:?}.pem").to_lowercase());
+        let text = certificate.pem() + &private_key(key, &pair);
+        fs::write(&path, text)
+            // Some peers read it after they have become nobody.
+            .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o644)))
+            .map_err(|e| Error::os(format!("writing {}", path.display()), e))?;
+        self.made.insert(key, path.clone());
+        Ok(path)
+    }
+}
+
+/// Returns the key's PEM. For Ed25519 rcgen writes PKCS#8 version 2 (RFC 5958), which OpenSSL 3.0 does not
+/// read: the same seed goes into version 1 (RFC 8410, 7).
+fn private_key(key: Key, pair: &KeyPair) -> String {
+    let seed = pair
+        .serialized_der()
+        .get(ED25519_SEED)
+        .filter(|_| key == Key::Ed25519);
+    match seed {
+        None => pair.serialize_pem(),
+        Some(seed) => {
+            let der = [ED25519_HEAD, seed].concat();
+            pem::encode(&pem::Pem::new("PRIVATE KEY", der))
+        }
+    }
+}
+
+/// Where the seed lies in both versions.
+const ED25519_SEED: std::ops::Range<usize> = 16..48;
+const ED25519_HEAD: &[u8] = &[
+    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
+];
+
+/// The server name that clients send.
+pub const NAME: &str = "bench.example.org";

@@ -1,0 +1,102 @@
+//! Runs scenarios of `becket-load` against becket and its peers, side by side in one run, and writes
+//! the report.
+//!
+//! The way of a run: [`cli`] reads the command line; [`scenario`] reads what is asked ([`catalog`] has
+//! the texts) and unfolds it into cases; [`runner`] starts the [`peer`]s of each case alike and pinned
+//! ([`place`], [`process`]), and one of the measures ([`measure`]) puts load on them in interleaved
+//! rounds; what was found is written into a [`result::Run`], from which [`page`], [`table`] and
+//! [`readme`] are made.
+//!
+//! Floors come from the same run: [`relay`] carries bytes without TLS, [`library`] makes the same
+//! handshakes in memory. Whatever happens to the bench, [`guard`] stops what it had started.
+#![forbid(unsafe_code)]
+
+pub mod catalog;
+pub mod cli;
+pub mod conditions;
+pub mod figure;
+pub mod guard;
+pub mod keys;
+pub mod library;
+pub mod load;
+pub mod measure;
+pub mod page;
+pub mod part;
+pub mod peer;
+pub mod place;
+pub mod plot;
+pub mod process;
+pub mod readme;
+pub mod relay;
+pub mod result;
+pub mod runner;
+pub mod scenario;
+pub mod spread;
+pub mod store;
+pub mod table;
+
+use std::path::PathBuf;
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The command line or a scenario asks for what cannot be done.
+    #[error("{0}")]
+    Asked(String),
+    /// A peer is missing or does not start.
+    #[error("{0}")]
+    Peer(String),
+    /// Peers do not do the same, and could.
+    #[error("{0}")]
+    Unlike(String),
+    /// The operating system refuses what the run needs.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried.
+        what: String,
+        /// What it answered.
+        source: std::io::Error,
+    },
+    /// A stored file is not what it should be.
+    #[error("{path}: {why}")]
+    Stored {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The load tool could not do its part.
+    #[error("becket-load: {0}")]
+    Load(#[from] becket_load::Error),
+    /// A signal came.
+    #[error("interrupted; the peers are stopped, and what was finished is in {0}")]
+    Interrupted(PathBuf),
+    /// A signal came before anything was finished.
+    #[error("interrupted; the peers are stopped, nothing is stored")]
+    Stopped,
+}
+
+impl Error {
+    /// Names what was tried when the operating system refused.
+    pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
+        Self::Os {
+            what: what.into(),
+            source,
+        }
+    }
+
+    /// Returns the exit code of the program: 2 for what was asked wrongly, 3 for a peer that is missing
+    /// or does not start, 4 for what the operating system refuses, 5 for peers that are not alike,
+    /// 130 when a signal ended the run.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Asked(_) | Self::Stored { .. } => 2,
+            Self::Peer(_) => 3,
+            Self::Os { .. } => 4,
+            Self::Unlike(_) => 5,
+            Self::Load(error) => error.exit_code(),
+            Self::Interrupted(_) | Self::Stopped => 130,
+        }
+    }
+}

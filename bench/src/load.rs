@@ -1,0 +1,159 @@
+//! Asks `becket-load` for a run: the same tool as on the command line, in a thread of the bench.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use becket_load::cli::Cli;
+use becket_load::plan::{Load, Plan};
+use becket_stats::report::{Report, Step};
+use clap::Parser;
+
+use crate::Error;
+use crate::keys::NAME;
+use crate::result::{Sample, figures};
+use crate::scenario::Settings;
+
+/// What is asked of the load tool.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    args: Vec<String>,
+}
+
+impl Ask {
+    /// Begins with a case: its version, suite, group, resumption and connections.
+    pub fn of(settings: &Settings, url: String) -> Self {
+        let tls = url.starts_with("https:");
+        let mut ask = Self {
+            args: vec!["becket-load".to_owned(), url],
+        };
+        if tls {
+            let groups = match settings.group.as_str() {
+                // A certificate's curve must be among the groups of a TLS 1.2 client.
+                "x25519" => "x25519,p256,p384".to_owned(),
+                "p256" => "p256,p384".to_owned(),
+                other => format!("{other},x25519,p256,p384"),
+            };
+            ask.add("--tls", &settings.tls);
+            ask.add("--suite", &settings.suite);
+            ask.add("--group", &groups);
+            ask.add("--sni", NAME);
+            ask.add("--resume", &settings.resume);
+            ask.add("--resume-kind", &settings.resume_kind);
+        }
+        if settings.nagle {
+            ask.args.push("--nagle".to_owned());
+        }
+        ask
+    }
+
+    /// Adds a flag with its value.
+    pub fn add(&mut self, flag: &str, value: &str) {
+        self.args.extend([flag.to_owned(), value.to_owned()]);
+    }
+
+    /// Adds a flag with its value.
+    #[must_use]
+    pub fn with(mut self, flag: &str, value: impl ToString) -> Self {
+        self.add(flag, &value.to_string());
+        self
+    }
+
+    /// Pins the client, one thread per CPU.
+    #[must_use]
+    pub fn on(self, cpus: &[usize]) -> Self {
+        let list: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+        self.with("--cpus", list.join(","))
+            .with("-t", cpus.len().max(1))
+    }
+
+    /// Makes the plan.
+    ///
+    /// # Errors
+    /// [`Error::Load`] when the tool refuses it.
+    pub fn plan(&self, load: Load) -> Result<Plan, Error> {
+        let args = self.args.iter().cloned().chain(["--quiet".to_owned()]);
+        let cli = Cli::try_parse_from(args).map_err(|e| Error::Asked(e.to_string()))?;
+        let mut plan = cli.plan(self.args.clone())?;
+        plan.load = load;
+        Ok(plan)
+    }
+
+    /// Runs it. A signal ends it early, and then the result is thrown away.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after a signal, else [`Error::Load`].
+    pub fn run(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<Report, Error> {
+        let plan = self.plan(load)?;
+        let own_stop = Arc::clone(stop);
+        let report = becket_load::run::run(plan, &own_stop);
+        if stop.load(Ordering::Relaxed) {
+            return Err(match report {
+                Err(error) => error.into(),
+                Ok(_) => Error::Stopped,
+            });
+        }
+        Ok(report?)
+    }
+}
+
+/// Returns a closed loop's load.
+pub fn closed(time: Duration) -> Load {
+    Load::ClosedFor(time)
+}
+
+/// Returns a round's figures from a step.
+pub fn sample(round: u32, step: &Step, body: u64) -> Sample {
+    let whole = step
+        .latency
+        .whole_corrected
+        .as_ref()
+        .unwrap_or(&step.latency.whole);
+    let mut sample = Sample {
+        round,
+        ..Sample::default()
+    };
+    let mut put = |name: &str, value: Option<f64>| {
+        if let Some(value) = value.filter(|v| v.is_finite()) {
+            sample.figures.insert(name.to_owned(), rounded(value));
+        }
+    };
+    let server = step.server.as_ref();
+    let shook = step.handshakes.full + step.handshakes.resumed();
+    put(figures::CPU, server.and_then(|s| s.cpu_us_per_transaction));
+    put(figures::CPUS_USED, server.map(|s| s.cpus_used));
+    put(figures::RATE, Some(step.rate_succeeded_per_s));
+    put(figures::P50, Some(whole.p50_us));
+    put(figures::P99, Some(whole.p99_us));
+    put(figures::P999, Some(whole.p999_us));
+    put(figures::MAX, Some(whole.max_us));
+    put(figures::FAILED, Some(share(step.failed, step.attempted)));
+    put(
+        figures::RESUMED,
+        (shook > 0).then(|| share(step.handshakes.resumed(), shook)),
+    );
+    put(figures::CLIENT_BUSY, Some(step.generator.busiest_thread));
+    put(figures::CLIENT_CPU, step.generator.cpu_us_per_transaction);
+    if body >= BULK {
+        let bytes = step.completed as f64 * body as f64 / 1e6;
+        let cpu = server.map(|s| s.cpu_s).filter(|s| *s > 0.0);
+        put(figures::MB_PER_CPU_S, cpu.map(|cpu| bytes / cpu));
+    }
+    sample
+}
+
+/// Four digits after the point are more than any clock here has; the stored file stays small.
+pub fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+/// From this size on, bytes are what costs.
+const BULK: u64 = 16 * 1024;

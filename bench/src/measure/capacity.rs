@@ -1,0 +1,169 @@
+//! The capacity: the highest rate with at most 1 failure in 1000 and p99 under 100 ms, confirmed.
+//!
+//! A closed loop says about where it lies; an open loop climbs in steps around it; the highest step
+//! before the first that fails is run once more, for longer, and lowered until it holds.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use becket_load::plan::Load;
+use becket_load::schedule::{Arrivals, Stretch};
+use becket_stats::report::{Negotiated, Report, Step};
+
+use super::Stage;
+use crate::load::{self, Ask};
+use crate::result::Point;
+use crate::{Error, peer::Server};
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Capacity {
+    /// Transactions per second.
+    pub rate: f64,
+    /// Whether the client was what was slow: then `rate` is a lower bound.
+    pub bound: bool,
+    /// The ramp.
+    pub curve: Vec<Point>,
+    /// What the handshakes agreed on.
+    pub negotiated: Option<Negotiated>,
+}
+
+/// Capacities by case and server: several scenarios need the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Capacities(BTreeMap<String, Capacity>);
+
+impl Capacities {
+    /// Returns the capacity of a server in a case, measured once per run.
+    ///
+    /// # Errors
+    /// As the load tool.
+    pub fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error> {
+        let Some(server) = stage.servers.get(index) else {
+            return Ok(Capacity::default());
+        };
+        let key = format!("{} {:?}", server.name, stage.settings.text);
+        if let Some(known) = stage.capacities.0.get(&key) {
+            return Ok(known.clone());
+        }
+        let found = find(stage, server)?;
+        stage.capacities.0.insert(key, found.clone());
+        Ok(found)
+    }
+
+    /// Keeps what another round has found, so that later scenarios use the latest.
+    pub fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Finds it anew.
+///
+/// # Errors
+/// As the load tool.
+pub(super) fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error> {
+    let time = stage.effort.time;
+    let ask = || stage.ask(server.address, Some(server.process.pid()));
+    let about = ask()
+        .with("-c", stage.settings.connections)
+        .with("--time-out", "2s")
+        .run(load::closed(time), stage.stop)?;
+    let about = about
+        .steps
+        .first()
+        .map_or(0.0, |step| step.rate_succeeded_per_s);
+    if about < 1.0 {
+        return Ok(Capacity::default());
+    }
+    let rates: Vec<f64> = STEPS.iter().map(|share| about * share).collect();
+    let report = climb(ask(), stage, &rates, time)?;
+    let mut capacity = Capacity {
+        curve: report.steps.iter().map(point).collect(),
+        negotiated: report.negotiated.clone(),
+        ..Capacity::default()
+    };
+    let holding = report.steps.iter().take_while(|step| holds(step)).count();
+    let failing = report.steps.get(holding);
+    capacity.bound = failing.is_none_or(|step| step.generator.bound);
+    let below = rates.first().map_or(0.0, |rate| rate * 0.8);
+    capacity.rate = holding
+        .checked_sub(1)
+        .and_then(|n| rates.get(n))
+        .map_or(below, |rate| *rate);
+    for _ in 0..CONFIRMATIONS {
+        stage.check_signal()?;
+        let report = climb(ask(), stage, &[capacity.rate], time * 2)?;
+        let Some(step) = report.steps.first() else {
+            break;
+        };
+        if holds(step) {
+            return Ok(capacity);
+        }
+        capacity.bound |= step.generator.bound;
+        capacity.rate *= LOWER;
+    }
+    Ok(capacity)
+}
+
+/// Runs one open loop through these rates.
+///
+/// # Errors
+/// As the load tool.
+pub(super) fn climb(
+    ask: Ask,
+    stage: &Stage<'_>,
+    rates: &[f64],
+    length: Duration,
+) -> Result<Report, Error> {
+    let stretches = rates.iter().map(|rate| Stretch {
+        rate: rate.max(1.0),
+        length,
+    });
+    let load = Load::Open {
+        stretches: stretches.collect(),
+        arrivals: Arrivals::Constant,
+        seed: 1,
+    };
+    ask.with("-c", MOST_AT_ONCE)
+        .with("--time-out", "2s")
+        .with("--warm-up", "100ms")
+        .run(load, stage.stop)
+}
+
+/// Returns whether a step is within the criteria.
+pub(super) fn holds(step: &Step) -> bool {
+    let late = step
+        .latency
+        .whole_corrected
+        .as_ref()
+        .unwrap_or(&step.latency.whole);
+    let lost = step.failed + step.unfinished;
+    let kept_up = step
+        .rate_asked_per_s
+        .is_none_or(|asked| step.rate_succeeded_per_s >= asked * 0.97);
+    step.completed > 0 && lost * 1000 <= step.attempted && late.p99_us < 100_000.0 && kept_up
+}
+
+/// Returns a step as a point of a curve.
+pub(super) fn point(step: &Step) -> Point {
+    let late = step
+        .latency
+        .whole_corrected
+        .as_ref()
+        .unwrap_or(&step.latency.whole);
+    let per_s = |count: u64| load::rounded(count as f64 / step.seconds.max(1e-9));
+    Point {
+        asked_per_s: load::rounded(step.rate_asked_per_s.unwrap_or_default()),
+        attempted_per_s: load::rounded(step.rate_attempted_per_s),
+        succeeded_per_s: load::rounded(step.rate_succeeded_per_s),
+        failed_per_s: per_s(step.failed),
+        p50_us: load::rounded(late.p50_us),
+        p99_us: load::rounded(late.p99_us),
+    }
+}
+
+/// Shares of the closed loop's rate.
+const STEPS: &[f64] = &[0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1];
+const CONFIRMATIONS: u32 = 4;
+const LOWER: f64 = 0.95;
+/// Connections that an open loop may have at once: 2 s at a rate that no core reaches.
+const MOST_AT_ONCE: usize = 4000;

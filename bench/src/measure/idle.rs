@@ -1,0 +1,111 @@
+//! What a connection weighs that does nothing: growth of the servers' memory over thousands of them.
+//!
+//! A plain blocking client opens them one by one, asks once on each (so that both sides' buffers have
+//! been used), and holds them while the kernel is asked for the proportional set size.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use becket_load::plan::Load;
+use becket_load::sessions::Sessions;
+use becket_load::tls::Tls;
+use rustls::{ClientConfig, ClientConnection, Stream};
+use rustls_pki_types::ServerName;
+
+use super::{Stage, time_out};
+use crate::keys::NAME;
+use crate::result::{Column, Sample, figures};
+use crate::{Error, place};
+
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
+    let mut columns = stage.columns();
+    columns.truncate(stage.servers.len());
+    let config = client(stage)?;
+    let count = stage.settings.connections.min(stage.effort.most_idle());
+    for (server, column) in stage.servers.iter().zip(&mut columns) {
+        stage.check_signal()?;
+        // Caches and pools that come with the first connections are not the connections' weight.
+        let first = hold(stage, server.address, &config, WARM_UP.min(count))?;
+        drop(first);
+        let before = server.process.weight();
+        let held = hold(stage, server.address, &config, count)?;
+        let after = server.process.weight();
+        let growth = after.pss_bytes.saturating_sub(before.pss_bytes) as f64;
+        let mut sample = Sample::default();
+        let mut put = |name: &str, value: f64| sample.put(name, value.round());
+        put(
+            figures::PSS_PER_CONNECTION,
+            growth / held.len().max(1) as f64,
+        );
+        put(figures::HELD, held.len() as f64);
+        put(figures::PSS, after.pss_bytes as f64);
+        put(figures::THREADS, after.threads as f64);
+        column.samples.push(sample);
+    }
+    Ok(columns)
+}
+
+fn client(stage: &Stage<'_>) -> Result<Arc<ClientConfig>, Error> {
+    let any = SocketAddr::from(([127, 0, 0, 1], 1));
+    let plan = stage.ask(any, None).plan(Load::ClosedCount(1))?;
+    let plan = plan
+        .tls
+        .ok_or_else(|| Error::Asked("no TLS in the plan".to_owned()))?;
+    Ok(Tls::new(&plan)?.slot(&Arc::new(Sessions::default())))
+}
+
+fn hold(
+    stage: &Stage<'_>,
+    address: SocketAddr,
+    config: &Arc<ClientConfig>,
+    count: usize,
+) -> Result<Vec<(TcpStream, ClientConnection)>, Error> {
+    place::on(stage.client, || {
+        let mut held = Vec::with_capacity(count);
+        for _ in 0..count {
+            stage.check_signal()?;
+            let one = open(stage, address, config).map_err(|e| {
+                Error::os(
+                    format!("idle connection {} to {address}", held.len() + 1),
+                    e,
+                )
+            })?;
+            held.push(one);
+        }
+        Ok(held)
+    })
+}
+
+fn open(
+    stage: &Stage<'_>,
+    address: SocketAddr,
+    config: &Arc<ClientConfig>,
+) -> io::Result<(TcpStream, ClientConnection)> {
+    let mut socket = TcpStream::connect(address)?;
+    socket.set_read_timeout(Some(time_out(stage.settings)))?;
+    let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
+    let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+    let mut stream = Stream::new(&mut tls, &mut socket);
+    let request = format!(
+        "GET /bytes/{} HTTP/1.1\r\nHost: {NAME}\r\n\r\n",
+        stage.settings.body
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut got = Vec::new();
+    let mut piece = [0; 4096];
+    while !whole(&got, stage.settings.body) {
+        match stream.read(&mut piece)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => got.extend_from_slice(piece.get(..count).unwrap_or(&[])),
+        }
+    }
+    Ok((socket, tls))
+}
+
+fn whole(got: &[u8], body: u64) -> bool {
+    let head = got.windows(4).position(|window| window == b"\r\n\r\n");
+    head.is_some_and(|head| (got.len() - head - 4) as u64 >= body)
+}
+
+const WARM_UP: usize = 200;

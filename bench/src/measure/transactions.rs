@@ -1,0 +1,93 @@
+//! Closed loops: CPU per transaction, the figure that repeats.
+
+use std::time::Duration;
+
+use super::{Stage, order, time_out};
+use crate::load;
+use crate::result::{Column, figures};
+use crate::{Error, peer::Server};
+
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
+    let mut columns = stage.columns();
+    for round in 0..stage.effort.rounds {
+        for index in order(columns.len(), round) {
+            stage.check_signal()?;
+            if let Some(column) = columns.get_mut(index) {
+                one(stage, index, round, column)?;
+            }
+        }
+    }
+    Ok(columns)
+}
+
+/// Returns the server of a column, and whether it is the floor.
+fn server<'a>(stage: &'a Stage<'_>, index: usize) -> Option<(&'a Server, bool)> {
+    match stage.servers.get(index) {
+        Some(server) => Some((server, false)),
+        None => Some((stage.relay.as_deref()?, true)),
+    }
+}
+
+fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Result<(), Error> {
+    let Some((server, is_floor)) = server(stage, index) else {
+        return Ok(());
+    };
+    let pid = Some(server.process.pid());
+    let ask = if is_floor {
+        stage.ask_plain(server.address, pid)
+    } else {
+        stage.ask(server.address, pid)
+    };
+    let time = seconds(stage);
+    let ask = ask
+        .with("-c", stage.settings.connections)
+        .with("--warm-up", format!("{}ms", (time / 5).as_millis()))
+        .with(
+            "--time-out",
+            format!("{}s", time_out(stage.settings).as_secs()),
+        );
+    let report = ask.run(load::closed(time), stage.stop)?;
+    let Some(step) = report.steps.first() else {
+        return Ok(());
+    };
+    let mut sample = load::sample(round, step, stage.settings.body);
+    let weight = server.process.weight();
+    sample
+        .figures
+        .insert(figures::PSS.to_owned(), weight.pss_bytes as f64);
+    sample
+        .figures
+        .insert(figures::THREADS.to_owned(), weight.threads as f64);
+    column.samples.push(sample);
+    column.negotiated = report.negotiated.or(column.negotiated.take());
+    column.histogram.clone_from(&step.latency.whole.buckets);
+    remark(column, step);
+    Ok(())
+}
+
+/// Large bodies need longer for the clock's ticks to mean something.
+fn seconds(stage: &Stage<'_>) -> Duration {
+    match stage.settings.body {
+        0..LARGE => stage.effort.time,
+        _ => stage.effort.time * 2,
+    }
+}
+
+/// Notes what makes a round doubtful, once per kind.
+pub(super) fn remark(column: &mut Column, step: &becket_stats::report::Step) {
+    let mut notes: Vec<String> = step.findings.clone();
+    if step.completed == 0 {
+        notes.push("no transaction was completed in a round".to_owned());
+    }
+    let kinds: Vec<&str> = step.failures.keys().map(String::as_str).collect();
+    if step.failed * 1000 > step.attempted {
+        notes.push(format!("failures above 1 in 1000: {}", kinds.join(", ")));
+    }
+    for note in notes {
+        if !column.notes.contains(&note) {
+            column.notes.push(note);
+        }
+    }
+}
+
+const LARGE: u64 = 64 * 1024 * 1024;

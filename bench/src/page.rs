@@ -1,0 +1,6 @@
+//! x
+use crate::result::Run;
+/// x
+pub fn html(_: &Run) -> String {
+    String::new()
+}

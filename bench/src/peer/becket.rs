@@ -1,0 +1,63 @@
+//! becket's configuration.
+
+use super::{BACKLOG, SESSIONS, Site};
+
+pub(super) fn args(file: &str) -> Vec<String> {
+    ["run", "--config", file].map(str::to_owned).to_vec()
+}
+
+pub(super) fn configuration(site: &Site<'_>) -> String {
+    let suite = match site.settings.suite.as_str() {
+        "aes256" => "AES-256-GCM",
+        "chacha20" => "CHACHA20-POLY1305",
+        _ => "AES-128-GCM",
+    };
+    let groups = match site.settings.group.as_str() {
+        "x25519mlkem768" => r#""X25519MLKEM768", "X25519", "P-256", "P-384""#,
+        _ => r#""X25519", "P-256", "P-384""#,
+    };
+    format!(
+        r#"[[listener]]
+name = "bench"
+bind = ["{address}"]
+certificates = ["{certificate}"]
+backend = "bench"
+backlog = {BACKLOG}
+
+[[policy]]
+name = "bench"
+versions = ["{tls}"]
+suites = ["{suite}"]
+groups = [{groups}]
+
+[[backend]]
+name = "bench"
+
+[[backend.server]]
+address = "{backend}"
+
+[sessions]
+table-entries = {SESSIONS}
+
+[limits]
+connections = {connections}
+
+[process]
+workers = {workers}
+
+[log]
+level = "warn"
+"#,
+        address = site.address,
+        certificate = site.certificate.display(),
+        tls = site.settings.tls,
+        backend = site.backend,
+        connections = site.connections,
+        workers = site.settings.workers,
+    )
+}
+
+pub(super) fn version(said: &str) -> (String, String) {
+    let version = said.split_ascii_whitespace().nth(1).unwrap_or("unknown");
+    (version.to_owned(), "rustls with AWS-LC".to_owned())
+}

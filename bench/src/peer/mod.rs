@@ -1,0 +1,303 @@
+//! The servers that are measured: real programs, configured alike.
+//!
+//! What is alike: TLS version, suite, groups, one certificate, session cache of 200 000, backlog of
+//! 4096, the same number of workers, no access log, one backend over TCP. What each negotiates is
+//! checked in every run. A new peer is one more [`Kind`] with a file beside this one.
+
+mod becket;
+mod haproxy;
+mod hitch;
+mod nginx;
+mod stunnel;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Error;
+use crate::process::{self, Launch, Process};
+use crate::result;
+use crate::scenario::Settings;
+
+/// A program that can be measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The name of its columns: the kind's, or `KIND@WORD` for another build.
+    pub name: String,
+    /// Which configuration it reads.
+    pub kind: Kind,
+    /// Where it is.
+    pub program: PathBuf,
+}
+
+/// The programs that we know to configure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The terminator of this repository.
+    Becket,
+    /// hitch, stud's successor.
+    Hitch,
+    /// HAProxy in TCP mode.
+    Haproxy,
+    /// nginx with its stream module.
+    Nginx,
+    /// stunnel.
+    Stunnel,
+}
+
+/// What a server is to do in one case.
+#[derive(Clone, Debug)]
+pub struct Site<'a> {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Where its backend is.
+    pub backend: SocketAddr,
+    /// Chain and key.
+    pub certificate: &'a Path,
+    /// The case.
+    pub settings: &'a Settings,
+    /// For its files.
+    pub directory: &'a Path,
+    /// Connections that it must be able to carry.
+    pub connections: u64,
+    /// Where it may run.
+    pub cpus: &'a [usize],
+}
+
+/// A started server.
+#[derive(Debug)]
+pub struct Server {
+    /// Its column.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The program.
+    pub process: Process,
+    /// What it was told.
+    pub configuration: String,
+}
+
+impl Kind {
+    /// All, in the order of the report.
+    pub const ALL: [Self; 5] = [
+        Self::Becket,
+        Self::Hitch,
+        Self::Haproxy,
+        Self::Nginx,
+        Self::Stunnel,
+    ];
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Becket => "becket",
+            Self::Hitch => "hitch",
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+            Self::Stunnel => "stunnel",
+        }
+    }
+
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Stunnel => &["stunnel4", "stunnel"],
+            Self::Becket => &["becket"],
+            Self::Hitch => &["hitch"],
+            Self::Haproxy => &["haproxy"],
+            Self::Nginx => &["nginx"],
+        }
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Becket => {
+                "build it with `cargo build --release -p becket`, or say --peer becket=PATH"
+            }
+            Self::Hitch => "apt-get install hitch, or say --peer hitch=PATH",
+            Self::Haproxy => "apt-get install haproxy, or say --peer haproxy=PATH",
+            Self::Nginx => "apt-get install nginx libnginx-mod-stream, or say --peer nginx=PATH",
+            Self::Stunnel => "apt-get install stunnel4, or say --peer stunnel=PATH",
+        }
+    }
+}
+
+impl Peer {
+    /// Finds a peer: at `program` if given, else beside the bench (becket) or in the usual places.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] for a name that is unknown, [`Error::Peer`] for a program that is missing.
+    pub fn find(name: &str, program: Option<PathBuf>) -> Result<Self, Error> {
+        let base = name.split('@').next().unwrap_or(name);
+        let kind = Kind::ALL.into_iter().find(|kind| kind.name() == base);
+        let kind = kind.ok_or_else(|| {
+            let known = Kind::ALL.map(Kind::name).join(", ");
+            Error::Asked(format!(
+                "unknown peer `{name}` (accepted: {known}, or one of them with @WORD)"
+            ))
+        })?;
+        let found = match program {
+            Some(program) => Some(program).filter(|p| p.is_file()),
+            None => places().into_iter().find_map(|place| {
+                let files = kind.programs().iter().map(|file| place.join(file));
+                files.into_iter().find(|file| file.is_file())
+            }),
+        };
+        let program = found.ok_or_else(|| {
+            Error::Peer(format!("{name} is not on this machine: {}", kind.remedy()))
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            kind,
+            program: program.canonicalize().unwrap_or(program),
+        })
+    }
+
+    /// Asks the program for its version and TLS library.
+    pub fn describe(&self) -> result::Peer {
+        let said = |args: &[&str]| {
+            let output = Command::new(&self.program)
+                .args(args)
+                .stdin(Stdio::null())
+                .output();
+            output.map_or_else(
+                |_| String::new(),
+                |o| {
+                    String::from_utf8_lossy(&o.stdout).into_owned()
+                        + &String::from_utf8_lossy(&o.stderr)
+                },
+            )
+        };
+        let (version, library) = match self.kind {
+            Kind::Becket => becket::version(&said(&["--version"])),
+            Kind::Hitch => hitch::version(&said(&["--version"]), &linked(&self.program)),
+            Kind::Haproxy => haproxy::version(&said(&["-vv"])),
+            Kind::Nginx => nginx::version(&said(&["-V"])),
+            Kind::Stunnel => stunnel::version(&said(&["-version"])),
+        };
+        result::Peer {
+            name: self.name.clone(),
+            version,
+            library,
+            configuration: String::new(),
+        }
+    }
+
+    /// Starts it and waits until it listens.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] with its log when it does not start, [`Error::Os`] when its configuration cannot
+    /// be written.
+    pub fn start(&self, site: &Site<'_>) -> Result<Server, Error> {
+        let (configuration, args): (String, fn(&str) -> Vec<String>) = match self.kind {
+            Kind::Becket => (becket::configuration(site), becket::args),
+            Kind::Hitch => (hitch::configuration(site), hitch::args),
+            Kind::Haproxy => (haproxy::configuration(site), haproxy::args),
+            Kind::Nginx => (nginx::configuration(site), nginx::args),
+            Kind::Stunnel => (stunnel::configuration(site), stunnel::args),
+        };
+        let file = site.directory.join(format!("{}.conf", self.name));
+        std::fs::write(&file, &configuration)
+            .map_err(|e| Error::os(format!("writing {}", file.display()), e))?;
+        let mut process = Process::start(Launch {
+            name: self.name.clone(),
+            program: self.program.clone(),
+            args: args(&file.display().to_string()),
+            env: masked(&site.settings.mask),
+            cpus: site.cpus.to_vec(),
+            log: site.directory.join(format!("{}.log", self.name)),
+        })?;
+        process.wait_for(site.address)?;
+        Ok(Server {
+            name: self.name.clone(),
+            address: site.address,
+            process,
+            configuration: process::without_places(&configuration, site.directory),
+        })
+    }
+}
+
+/// Returns the variable that hides CPU features from OpenSSL and AWS-LC alike.
+///
+/// The second word is that of CPUID leaf 7: EBX below, ECX above. Hidden are AVX-512 F, DQ, IFMA, CD,
+/// BW, VL, and VAES with VPCLMULQDQ. See OPENSSL_ia32cap(3).
+fn masked(mask: &str) -> Vec<(String, String)> {
+    match mask {
+        "avx512" => vec![("OPENSSL_ia32cap".to_owned(), ":~0x600d0230000".to_owned())],
+        _ => Vec::new(),
+    }
+}
+
+/// Where programs are looked for: beside the bench first.
+fn places() -> Vec<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let own = own.as_deref().and_then(Path::parent);
+    let mut places: Vec<PathBuf> = own.map(Path::to_owned).into_iter().collect();
+    if let Some(path) = std::env::var_os("PATH") {
+        places.extend(std::env::split_paths(&path));
+    }
+    places.extend(["/usr/sbin", "/usr/local/sbin", "/usr/bin"].map(PathBuf::from));
+    places
+}
+
+/// Returns the version of the OpenSSL library that a program is linked to, for one that does not say.
+fn linked(program: &Path) -> String {
+    let list = Command::new("ldd").arg(program).output();
+    let list = list.map_or_else(
+        |_| String::new(),
+        |o| String::from_utf8_lossy(&o.stdout).into_owned(),
+    );
+    let file = list.lines().find_map(|line| {
+        line.trim()
+            .strip_prefix("libcrypto.so")?
+            .split_ascii_whitespace()
+            .nth(2)
+    });
+    let bytes = file
+        .and_then(|file| std::fs::read(file).ok())
+        .unwrap_or_default();
+    let mark = b"OpenSSL ";
+    let mut texts = bytes
+        .windows(mark.len())
+        .enumerate()
+        .filter(|(_, window)| window == mark);
+    let version = texts.find_map(|(at, _)| {
+        let text = bytes.get(at..at + 40)?;
+        let text = std::str::from_utf8(text.split(|b| !(0x20..0x7f).contains(b)).next()?).ok()?;
+        let number = text.split(' ').nth(1)?;
+        (number.split('.').count() == 3 && number.starts_with(|c: char| c.is_ascii_digit()))
+            .then(|| format!("OpenSSL {number}"))
+    });
+    version.unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Names of a suite: OpenSSL's for TLS 1.2, and IANA's of TLS 1.3.
+fn suite_names(suite: &str) -> (&'static str, &'static str) {
+    match suite {
+        "aes256" => (
+            "ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384",
+            "TLS_AES_256_GCM_SHA384",
+        ),
+        "chacha20" => (
+            "ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305",
+            "TLS_CHACHA20_POLY1305_SHA256",
+        ),
+        _ => (
+            "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256",
+            "TLS_AES_128_GCM_SHA256",
+        ),
+    }
+}
+
+/// Groups that every server accepts in OpenSSL's notation: the client's share decides, and the curve
+/// of the certificate must be among them in TLS 1.2.
+fn groups(settings: &Settings) -> &'static str {
+    match settings.group.as_str() {
+        "x25519mlkem768" => "X25519MLKEM768:X25519:P-256:P-384",
+        "p256" => "P-256:X25519:P-384",
+        _ => "X25519:P-256:P-384",
+    }
+}
+
+/// Sessions kept, everywhere.
+const SESSIONS: u32 = 200_000;
+const BACKLOG: u32 = 4096;

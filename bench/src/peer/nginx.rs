@@ -1,0 +1,78 @@
+//! nginx's configuration: its stream module, which carries bytes as the other peers do.
+
+use std::path::Path;
+
+use super::{BACKLOG, SESSIONS, Site, groups, suite_names};
+
+pub(super) fn args(file: &str) -> Vec<String> {
+    ["-c", file, "-e", "stderr"].map(str::to_owned).to_vec()
+}
+
+pub(super) fn configuration(site: &Site<'_>) -> String {
+    let (old, new) = suite_names(&site.settings.suite);
+    // Debian has the module apart; other builds have it inside.
+    let module = Path::new(MODULE)
+        .is_file()
+        .then(|| format!("load_module {MODULE};\n"));
+    format!(
+        "{module}worker_processes {workers};
+pid {directory}/nginx.pid;
+error_log stderr error;
+daemon off;
+worker_rlimit_nofile {files};
+events {{ worker_connections {connections}; }}
+stream {{
+  ssl_certificate {certificate};
+  ssl_certificate_key {certificate};
+  ssl_protocols TLSv{tls};
+  ssl_ciphers {old};
+  ssl_conf_command Ciphersuites {new};
+  ssl_ecdh_curve {groups};
+  ssl_session_cache shared:bench:{cache}m;
+  ssl_session_timeout 300s;
+  server {{ listen {address} ssl backlog={BACKLOG}; proxy_pass {backend}; }}
+}}
+",
+        module = module.unwrap_or_default(),
+        workers = site.settings.workers,
+        directory = site.directory.display(),
+        files = site.connections * 2 + 100,
+        // A proxied connection counts twice.
+        connections = site.connections * 2,
+        certificate = site.certificate.display(),
+        tls = site.settings.tls,
+        groups = groups(site.settings),
+        // nginx's manual: 4000 sessions per megabyte.
+        cache = SESSIONS / 4000,
+        address = site.address,
+        backend = site.backend,
+    )
+}
+
+pub(super) fn version(said: &str) -> (String, String) {
+    let version = said.lines().find_map(|line| {
+        line.strip_prefix("nginx version: nginx/")?
+            .split_ascii_whitespace()
+            .next()
+    });
+    let built = said
+        .lines()
+        .find_map(|line| line.strip_prefix("built with "));
+    let library = built.map(|text| match text.split_once("running with ") {
+        Some((_, running)) => running,
+        None => text,
+    });
+    let short = library.map(|text| {
+        text.split_ascii_whitespace()
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    (
+        version.unwrap_or("unknown").to_owned(),
+        short.unwrap_or_else(|| "unknown".to_owned()),
+    )
+}
+
+/// Where Debian has it.
+const MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";

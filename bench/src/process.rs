@@ -1,0 +1,225 @@
+//! A program under our control: started pinned, with its output in a file, and stopped in the end.
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use becket_load::clock;
+use rustix::process::Signal;
+
+use crate::{Error, guard, place};
+
+/// How a program is started.
+#[derive(Clone, Debug, Default)]
+pub struct Launch {
+    /// What to call it in messages.
+    pub name: String,
+    /// The file to run.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Variables beside those of the bench.
+    pub env: Vec<(String, String)>,
+    /// Where it may run.
+    pub cpus: Vec<usize>,
+    /// Where its output goes.
+    pub log: PathBuf,
+}
+
+/// A running program with all that it has started.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+/// What a program weighs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weight {
+    /// Proportional set size, bytes.
+    pub pss_bytes: u64,
+    /// Threads.
+    pub threads: u64,
+}
+
+impl Process {
+    /// Starts a program in a process group of its own.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] when there is no such program.
+    pub fn start(launch: Launch) -> Result<Self, Error> {
+        let no_log = |e| Error::os(format!("writing {}", launch.log.display()), e);
+        let log = File::create(&launch.log).map_err(no_log)?;
+        let also = log.try_clone().map_err(no_log)?;
+        let mut command = Command::new(&launch.program);
+        command
+            .args(&launch.args)
+            .envs(launch.env)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(also)
+            .process_group(0);
+        let child = place::on(&launch.cpus, || {
+            command.spawn().map_err(|e| {
+                let program = launch.program.display();
+                Error::Peer(format!("{} does not start: {program}: {e}", launch.name))
+            })
+        })?;
+        guard::watch(child.id());
+        Ok(Self {
+            name: launch.name,
+            child,
+            log: launch.log,
+        })
+    }
+
+    /// Waits until it accepts connections.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] with its log when it ends or does not listen in time.
+    pub fn wait_for(&mut self, address: SocketAddr) -> Result<(), Error> {
+        let deadline = clock::now() + START_LIMIT;
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.complain(&format!("ended at once ({status})")));
+            }
+            if TcpStream::connect_timeout(&address, PAUSE * 10).is_ok() {
+                return Ok(());
+            }
+            if clock::now() > deadline {
+                return Err(self.complain(&format!("does not listen on {address}")));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Says what went wrong, with the end of the log.
+    pub fn complain(&self, what: &str) -> Error {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines
+            .get(lines.len().saturating_sub(LOG_LINES)..)
+            .unwrap_or(&[]);
+        let log = if last.is_empty() {
+            "it has written no log".to_owned()
+        } else {
+            format!("its log ends with:\n  {}", last.join("\n  "))
+        };
+        Error::Peer(format!("{} {what}; {log}", self.name))
+    }
+
+    /// Returns whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)) | Err(_))
+    }
+
+    /// Returns the process's number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Reads what it and its children weigh: some milliseconds for a large process.
+    pub fn weight(&self) -> Weight {
+        let mut weight = Weight::default();
+        for pid in members(self.pid()) {
+            let read =
+                |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            weight.pss_bytes += field(&read("smaps_rollup"), "Pss:") * 1024;
+            weight.threads += field(&read("status"), "Threads:");
+        }
+        weight
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let group = self.child.id();
+        guard::kill(group, Signal::TERM);
+        let deadline = clock::now() + STOP_LIMIT;
+        while clock::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(PAUSE);
+        }
+        // Its children too, and itself if it did not want to.
+        guard::kill(group, Signal::KILL);
+        drop(self.child.wait());
+        guard::forget(group);
+    }
+}
+
+/// Returns a free port of 127.0.0.1. Somebody else may take it; then the program says so.
+///
+/// # Errors
+/// [`Error::Os`] when there is none.
+pub fn free_address() -> Result<SocketAddr, Error> {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .map_err(|e| Error::os("looking for a free port of 127.0.0.1", e))
+}
+
+/// Returns the processes of a group.
+fn members(group: u32) -> Vec<u32> {
+    let in_group = |pid: &u32| {
+        let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = line.rsplit_once(')').map_or("", |(_, rest)| rest);
+        rest.split_ascii_whitespace().nth(2) == Some(&group.to_string())
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(in_group).collect()
+}
+
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|rest| rest.split_ascii_whitespace().next());
+    number.and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// Returns a file's text without the places of the run, for the report.
+pub fn without_places(text: &str, directory: &Path) -> String {
+    text.replace(&directory.display().to_string(), "DIR")
+}
+
+const START_LIMIT: Duration = Duration::from_secs(10);
+const STOP_LIMIT: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(5);
+const LOG_LINES: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_shows_its_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let launch = Launch {
+            name: "peer".to_owned(),
+            program: "/bin/sh".into(),
+            args: vec!["-c".to_owned(), "echo no key >&2; exit 3".to_owned()],
+            cpus: place::Place::here().unwrap().all().to_vec(),
+            log: directory.path().join("log"),
+            ..Launch::default()
+        };
+        let mut process = Process::start(launch).unwrap();
+        let error = process.wait_for(free_address().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("no key"), "{error}");
+        assert_eq!(error.exit_code(), 3);
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let launch = Launch {
+            name: "peer".to_owned(),
+            program: "/nowhere/peer".into(),
+            cpus: place::Place::here().unwrap().all().to_vec(),
+            log: directory.path().join("log"),
+            ..Launch::default()
+        };
+        let error = Process::start(launch).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/peer"), "{error}");
+    }
+}

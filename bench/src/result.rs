@@ -1,0 +1,285 @@
+//! What a run found, as stored in `run.json`.
+//!
+//! A run has scenarios, a scenario has cases, a case has one column per peer, a column has one
+//! [`Sample`] per round. A sample is a set of named [`figures`]: which ones depends on the measure.
+//! What could not be measured says why in `not_available` and has no samples.
+//!
+//! The committed schema is `schema/becket-bench.schema.json`; a test holds it to these types, and
+//! reading is strict. [`SCHEMA_VERSION`] grows when a field changes its meaning.
+
+use std::collections::BTreeMap;
+
+use becket_stats::report::{Bucket, Negotiated};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The version of the JSON form.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Names of figures in [`Sample::figures`]. Units are in the names, as in the reports of `becket-load`.
+pub mod figures {
+    /// Server CPU microseconds (user and system, all processes) per completed transaction.
+    pub const CPU: &str = "cpu_us";
+    /// CPUs' worth of time that the server used.
+    pub const CPUS_USED: &str = "cpus_used";
+    /// Completed transactions per second.
+    pub const RATE: &str = "rate_per_s";
+    /// Median of the whole transaction.
+    pub const P50: &str = "p50_us";
+    /// 99 in 100.
+    pub const P99: &str = "p99_us";
+    /// 999 in 1000.
+    pub const P999: &str = "p999_us";
+    /// The longest.
+    pub const MAX: &str = "max_us";
+    /// Share of attempted transactions that failed, 0 to 1.
+    pub const FAILED: &str = "failed_share";
+    /// Share of handshakes that were resumed, counted and not assumed, 0 to 1.
+    pub const RESUMED: &str = "resumed_share";
+    /// Share of the time in which the busiest client thread ran or waited for a CPU, 0 to 1.
+    pub const CLIENT_BUSY: &str = "client_busy";
+    /// Client CPU microseconds per transaction.
+    pub const CLIENT_CPU: &str = "client_cpu_us";
+    /// Megabytes (10^6) of response bodies per second of server CPU.
+    pub const MB_PER_CPU_S: &str = "mb_per_cpu_s";
+    /// Proportional set size of all processes of the server, bytes.
+    pub const PSS: &str = "pss_bytes";
+    /// Threads of all processes of the server.
+    pub const THREADS: &str = "threads";
+    /// Growth of the proportional set size per idle connection, bytes.
+    pub const PSS_PER_CONNECTION: &str = "pss_per_connection_bytes";
+    /// Idle connections that were held.
+    pub const HELD: &str = "held_connections";
+    /// The highest rate with at most 1 failure in 1000 and p99 under 100 ms, confirmed.
+    pub const CAPACITY: &str = "capacity_per_s";
+    /// 1 when the client was what was slow, so that the capacity is a lower bound.
+    pub const CAPACITY_BOUND: &str = "capacity_is_lower_bound";
+    /// Goodput at 150 % of the capacity, as a share of the capacity.
+    pub const KEPT: &str = "goodput_kept_share";
+    /// Seconds from the end of the overload until a quarter of a second passed the criteria again.
+    pub const RECOVERY: &str = "recovery_s";
+    /// The rate of a second generator in the same case.
+    pub const SECOND_RATE: &str = "second_generator_rate_per_s";
+}
+
+/// One run of `becket-bench`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// [`SCHEMA_VERSION`] of the writer.
+    pub schema: u32,
+    /// Name and version of the tool.
+    pub tool: String,
+    /// Whether all that was asked for is in it. A file in which it is false is a part.
+    pub complete: bool,
+    /// `full`, `quick` or `smoke`.
+    pub effort: String,
+    /// Rounds per case.
+    pub rounds: u32,
+    /// Seconds of each measurement.
+    pub seconds: f64,
+    /// The command line, for repeating the run.
+    pub command: Vec<String>,
+    /// Wall time of the whole run.
+    pub took_s: f64,
+    /// Where it ran.
+    pub conditions: Conditions,
+    /// Who was measured.
+    pub peers: Vec<Peer>,
+    /// What was found.
+    pub scenarios: Vec<Outcome>,
+}
+
+/// Where and when a run took place.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Conditions {
+    /// Commit of the sources, with `+` when they were changed since; empty outside a checkout.
+    pub commit: String,
+    /// Start, seconds since 1970.
+    pub started_unix_s: u64,
+    /// CPU model as the kernel names it.
+    pub cpu: String,
+    /// CPU features that cryptography uses.
+    pub cpu_features: Vec<String>,
+    /// CPUs that the bench may use.
+    pub cpus: Vec<usize>,
+    /// CPUs of the server under test.
+    pub server_cpus: Vec<usize>,
+    /// CPUs of clients and backend.
+    pub client_cpus: Vec<usize>,
+    /// Kernel release.
+    pub kernel: String,
+    /// Memory of the machine, bytes.
+    pub memory_bytes: u64,
+    /// Load averages (1, 5, 15 minutes) before the run: other work on the machine shows here.
+    pub load_before: String,
+    /// Load averages after the run.
+    pub load_after: String,
+    /// Hard limit of open files.
+    pub open_files: u64,
+    /// Settings of the kernel that matter here, by name.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// A program that was measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// The name of its columns.
+    pub name: String,
+    /// Its version, as it says itself.
+    pub version: String,
+    /// Its TLS library, as it says itself.
+    pub library: String,
+    /// Its configuration in the first case that was run, with places of files cut out.
+    pub configuration: String,
+}
+
+/// A scenario's outcome.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Outcome {
+    /// Its id in the suite.
+    pub id: String,
+    /// The measure that was used.
+    pub measure: String,
+    /// Why nothing was measured at all.
+    pub not_available: Option<String>,
+    /// Wall time.
+    pub took_s: f64,
+    /// The cases, in order.
+    pub cases: Vec<Case>,
+}
+
+/// One case of a scenario: every setting fixed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// What distinguishes it from the other cases of the scenario.
+    pub label: String,
+    /// All settings by name.
+    pub settings: BTreeMap<String, String>,
+    /// Server CPU microseconds of the library alone, in memory, for one transaction.
+    pub library_us: Option<f64>,
+    /// One per peer, then the floor.
+    pub columns: Vec<Column>,
+}
+
+/// What one peer did in one case.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Column {
+    /// Its name in [`Run::peers`], or `relay` (plain TCP, the floor) or `direct` (no server between).
+    pub peer: String,
+    /// Why there is no figure. Then there are no samples either.
+    pub not_available: Option<String>,
+    /// One per round.
+    pub samples: Vec<Sample>,
+    /// What the handshakes agreed on.
+    pub negotiated: Option<Negotiated>,
+    /// What must be known to read the figures: differences that cannot be configured away, findings.
+    pub notes: Vec<String>,
+    /// Rates of a ramp and what became of them, of the last round.
+    pub curve: Vec<Point>,
+    /// Latencies of the whole transaction, of the last round.
+    pub histogram: Vec<Bucket>,
+}
+
+/// One round's figures.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sample {
+    /// The round, from 0.
+    pub round: u32,
+    /// Figures by name; the names are those of [`figures`], for latencies at a share of the capacity
+    /// with the suffix `_at_N`.
+    pub figures: BTreeMap<String, f64>,
+}
+
+/// One step of a ramp.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// Transactions per second that were asked for.
+    pub asked_per_s: f64,
+    /// Begun.
+    pub attempted_per_s: f64,
+    /// Of these, ended well.
+    pub succeeded_per_s: f64,
+    /// Of these, failed.
+    pub failed_per_s: f64,
+    /// Median latency from the intended start.
+    pub p50_us: f64,
+    /// 99 in 100.
+    pub p99_us: f64,
+}
+
+impl Run {
+    /// Returns the JSON schema, indented, with a final newline.
+    ///
+    /// # Errors
+    /// None in practice: the schema is made of strings and maps.
+    pub fn schema() -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(&schemars::schema_for!(Self)).map(|json| json + "\n")
+    }
+
+    /// Returns the outcome of a scenario.
+    pub fn outcome(&self, id: &str) -> Option<&Outcome> {
+        self.scenarios.iter().find(|outcome| outcome.id == id)
+    }
+}
+
+impl Column {
+    /// Returns a column that says why it has no figure.
+    pub fn without(peer: &str, reason: impl Into<String>) -> Self {
+        Self {
+            peer: peer.to_owned(),
+            not_available: Some(reason.into()),
+            ..Self::default()
+        }
+    }
+
+    /// Returns a figure's value in every round that has it.
+    pub fn values(&self, figure: &str) -> Vec<f64> {
+        let values = self.samples.iter().map(|s| s.figures.get(figure).copied());
+        values.flatten().collect()
+    }
+
+    /// Returns the median of a figure over the rounds.
+    pub fn median(&self, figure: &str) -> Option<f64> {
+        crate::spread::median(&self.values(figure))
+    }
+}
+
+impl Sample {
+    /// Writes a figure down, with four digits after the point: the stored file stays small.
+    pub fn put(&mut self, name: &str, value: f64) {
+        if value.is_finite() {
+            self.figures
+                .insert(name.to_owned(), crate::load::rounded(value));
+        }
+    }
+}
+
+impl Case {
+    /// Returns a peer's column.
+    pub fn column(&self, peer: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.peer == peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_schema_is_the_one_of_the_types() {
+        let committed = include_str!("../schema/becket-bench.schema.json");
+        let current = Run::schema().unwrap();
+        assert!(
+            committed == current,
+            "store this as bench/schema/becket-bench.schema.json:\n{current}"
+        );
+    }
+}

@@ -1,0 +1,461 @@
+//! A run from beginning to end: cases in order, servers up and down, progress, the stored file.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use becket_load::clock;
+
+use crate::keys::Keyring;
+use crate::measure::{self, Capacities, Stage};
+use crate::peer::{Kind, Peer, Server, Site};
+use crate::place::Place;
+use crate::process::{Launch, Process, free_address};
+use crate::result::{Case, Column, Outcome, Run, SCHEMA_VERSION};
+use crate::scenario::{Measure, Scenario, Settings};
+use crate::{Error, conditions, guard, library, store};
+
+/// How much of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effort {
+    /// `full`, `quick` or `smoke`.
+    pub name: &'static str,
+    /// Rounds.
+    pub rounds: u32,
+    /// Length of a measurement.
+    pub time: Duration,
+    /// Connections of the idle measure, at most.
+    pub idle: usize,
+    /// Descriptors that a process may have.
+    pub open_files: u64,
+}
+
+impl Effort {
+    /// For figures that are to be kept.
+    pub fn full() -> Self {
+        Self {
+            name: "full",
+            rounds: 3,
+            time: Duration::from_millis(1000),
+            idle: 10_000,
+            open_files: 0,
+        }
+    }
+
+    /// For a first look.
+    pub fn quick() -> Self {
+        Self {
+            name: "quick",
+            rounds: 2,
+            time: Duration::from_millis(400),
+            idle: 2_000,
+            ..Self::full()
+        }
+    }
+
+    /// To see that everything works; its figures mean nothing.
+    pub fn smoke() -> Self {
+        Self {
+            name: "smoke",
+            rounds: 1,
+            time: Duration::from_millis(60),
+            idle: 50,
+            ..Self::full()
+        }
+    }
+
+    /// Returns whether the axes' quick values are used.
+    pub fn is_quick(&self) -> bool {
+        self.name != "full"
+    }
+
+    /// Returns how many idle connections a server can have: it needs two descriptors for each.
+    pub fn most_idle(&self) -> usize {
+        let room = usize::try_from(self.open_files.saturating_sub(2_000) / 2).unwrap_or(usize::MAX);
+        self.idle.min(room)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The scenarios.
+    pub scenarios: Vec<Scenario>,
+    /// The peers.
+    pub peers: Vec<Peer>,
+    /// How much.
+    pub effort: Effort,
+    /// Where the result goes.
+    pub out: PathBuf,
+    /// The command line.
+    pub command: Vec<String>,
+}
+
+/// Runs everything and stores it.
+///
+/// # Errors
+/// [`Error::Interrupted`] or what made the run void; nothing then looks like a whole run.
+pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
+    store::prepare(&order.out)?;
+    let mut runner = Runner::new(order, stop)?;
+    let result = runner.work();
+    match result {
+        Ok(()) => {
+            store::whole(&runner.order.out, &runner.run)?;
+            Ok(runner.run)
+        }
+        Err(Error::Stopped) if !runner.run.scenarios.is_empty() => Err(Error::Interrupted(
+            store::partial(&runner.order.out, &runner.run)?,
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+struct Runner<'a> {
+    order: Order,
+    stop: &'a Arc<AtomicBool>,
+    place: Place,
+    directory: tempfile::TempDir,
+    keys: Keyring,
+    run: Run,
+    capacities: Capacities,
+    progress: Progress,
+}
+
+impl<'a> Runner<'a> {
+    fn new(mut order: Order, stop: &'a Arc<AtomicBool>) -> Result<Self, Error> {
+        let place = Place::here()?;
+        order.effort.open_files = conditions::raise_open_files()?;
+        let directory = tempfile::Builder::new()
+            .prefix("becket-bench-")
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .tempdir()
+            .map_err(|e| Error::os("making a directory for the run", e))?;
+        guard::start(directory.path())?;
+        let run = Run {
+            schema: SCHEMA_VERSION,
+            tool: concat!("becket-bench ", env!("CARGO_PKG_VERSION")).to_owned(),
+            effort: order.effort.name.to_owned(),
+            rounds: order.effort.rounds,
+            seconds: order.effort.time.as_secs_f64(),
+            command: order.command.clone(),
+            conditions: conditions::now(&place, order.effort.open_files),
+            peers: order.peers.iter().map(Peer::describe).collect(),
+            ..Run::default()
+        };
+        let progress = Progress::new(&order)?;
+        Ok(Self {
+            keys: Keyring::new(directory.path()),
+            order,
+            stop,
+            place,
+            directory,
+            run,
+            capacities: Capacities::default(),
+            progress,
+        })
+    }
+
+    fn work(&mut self) -> Result<(), Error> {
+        let begin = clock::now();
+        for scenario in self.order.scenarios.clone() {
+            let started = clock::now();
+            let mut outcome = Outcome {
+                id: scenario.id.clone(),
+                measure: format!("{:?}", scenario.measure),
+                not_available: scenario.not_available.clone(),
+                ..Outcome::default()
+            };
+            let cases = match scenario.not_available {
+                Some(_) => Vec::new(),
+                None => scenario.cases(self.order.effort.is_quick())?,
+            };
+            for (label, settings) in &cases {
+                self.progress.begin(&scenario, label);
+                let case = self.case(&scenario, label, settings)?;
+                outcome.cases.push(case);
+                self.progress.end(&scenario, &self.order);
+            }
+            outcome.took_s = (clock::now() - started).as_secs_f64();
+            self.run.scenarios.push(outcome);
+            self.run.took_s = (clock::now() - begin).as_secs_f64();
+            store::partial(&self.order.out, &self.run)?;
+        }
+        self.run.conditions.load_after = conditions::load();
+        self.run.complete = true;
+        Ok(())
+    }
+
+    fn case(
+        &mut self,
+        scenario: &Scenario,
+        label: &str,
+        settings: &Settings,
+    ) -> Result<Case, Error> {
+        let certificate = self.keys.file(settings.key)?;
+        let client = self.place.client(settings.workers).to_vec();
+        let backend = self.backend(scenario.measure, &client)?;
+        let (mut servers, reasons) = self.servers(scenario, settings, &certificate, backend.1)?;
+        let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
+        let mut relay = has_floor.then(|| self.relay(backend.1)).transpose()?;
+        let mut columns = if servers.is_empty() {
+            Vec::new()
+        } else {
+            measure::run(
+                scenario.measure,
+                &mut Stage {
+                    settings,
+                    servers: &mut servers,
+                    relay: relay.as_mut(),
+                    backend: backend.1,
+                    client: &client,
+                    effort: &self.order.effort,
+                    capacities: &mut self.capacities,
+                    stop: self.stop,
+                },
+            )?
+        };
+        drop((servers, relay));
+        for (index, reason) in reasons {
+            columns.insert(index.min(columns.len()), reason);
+        }
+        if !KEEPS_SHAPE.contains(&scenario.id.as_str()) {
+            columns
+                .iter_mut()
+                .for_each(|column| column.histogram.clear());
+        }
+        let library_us = has_floor.then(|| {
+            let cpu = self.place.server(1).first().copied().unwrap_or(0);
+            let time = self.order.effort.time / 4;
+            library::transaction_us(settings, &certificate, cpu, time)
+        });
+        Ok(Case {
+            label: label.to_owned(),
+            settings: settings.text.clone(),
+            library_us: library_us.transpose()?.map(crate::load::rounded),
+            columns,
+        })
+    }
+
+    /// Starts the servers of a case; those that have no figure are returned with their places and reasons.
+    #[expect(
+        clippy::type_complexity,
+        reason = "two lists that are made together and used at once"
+    )]
+    fn servers(
+        &mut self,
+        scenario: &Scenario,
+        settings: &Settings,
+        certificate: &Path,
+        backend: SocketAddr,
+    ) -> Result<(Vec<Server>, Vec<(usize, Column)>), Error> {
+        let (mut servers, mut reasons) = (Vec::new(), Vec::new());
+        let connections = match scenario.measure {
+            Measure::Idle => settings.connections.min(self.order.effort.most_idle()) + ROOM,
+            _ => settings.connections.max(OPEN_LOOP) + ROOM,
+        };
+        let asked = self.order.peers.iter().filter(|peer| {
+            scenario.peers.is_empty() || scenario.peers.iter().any(|name| name == peer.kind.name())
+        });
+        for (index, peer) in asked.enumerate() {
+            if let Some(reason) = self.reason(scenario, peer, settings) {
+                reasons.push((index, Column::without(&peer.name, reason)));
+                continue;
+            }
+            let server = peer.start(&Site {
+                address: free_address()?,
+                backend,
+                certificate,
+                settings,
+                directory: self.directory.path(),
+                connections: connections as u64,
+                cpus: self.place.server(settings.workers),
+            })?;
+            let known = self
+                .run
+                .peers
+                .iter_mut()
+                .find(|known| known.name == peer.name);
+            if let Some(known) = known.filter(|known| known.configuration.is_empty()) {
+                known.configuration.clone_from(&server.configuration);
+            }
+            servers.push(server);
+        }
+        Ok((servers, reasons))
+    }
+
+    fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<String> {
+        let library = self
+            .run
+            .peers
+            .iter()
+            .find(|p| p.name == peer.name)
+            .map(|p| p.library.as_str());
+        let old = library.is_some_and(|l| OLD_OPENSSL.iter().any(|old| l.starts_with(old)));
+        if settings.group == "x25519mlkem768" && peer.kind != Kind::Becket && old {
+            return Some(format!(
+                "{} has no X25519MLKEM768",
+                library.unwrap_or_default()
+            ));
+        }
+        if settings.spread && settings.workers > self.place.most_workers() {
+            return Some(format!(
+                "needs {} CPUs, here are {}: workers must not share with the client",
+                settings.workers * 2,
+                self.place.all().len()
+            ));
+        }
+        scenario.reason(peer.kind.name(), settings)
+    }
+
+    fn backend(&self, measure: Measure, cpus: &[usize]) -> Result<(Process, SocketAddr), Error> {
+        let address = free_address()?;
+        let threads = (cpus.len() / 2).max(1);
+        let mut args = vec![
+            "--serve".to_owned(),
+            address.to_string(),
+            "-t".to_owned(),
+            threads.to_string(),
+        ];
+        if measure == Measure::Burst {
+            args.extend(SERVICE.iter().map(|arg| (*arg).to_owned()));
+        }
+        let process = self.own("backend", &["backend", "--"], args, (address, cpus))?;
+        Ok((process, address))
+    }
+
+    fn relay(&self, backend: SocketAddr) -> Result<Server, Error> {
+        let address = free_address()?;
+        let args = vec![address.to_string(), backend.to_string()];
+        let process = self.own("relay", &["relay"], args, (address, self.place.server(1)))?;
+        Ok(Server {
+            name: "relay".to_owned(),
+            address,
+            process,
+            configuration: String::new(),
+        })
+    }
+
+    fn own(
+        &self,
+        name: &str,
+        part: &[&str],
+        args: Vec<String>,
+        (address, cpus): (SocketAddr, &[usize]),
+    ) -> Result<Process, Error> {
+        let program =
+            std::env::current_exe().map_err(|e| Error::os("finding the own program", e))?;
+        let first = std::iter::once("part")
+            .chain(part.iter().copied())
+            .map(str::to_owned);
+        let mut process = Process::start(Launch {
+            name: format!("the bench's {name}"),
+            program,
+            args: first.chain(args).collect(),
+            env: Vec::new(),
+            cpus: cpus.to_vec(),
+            log: self.directory.path().join(format!("{name}.log")),
+        })?;
+        process.wait_for(address)?;
+        Ok(process)
+    }
+}
+
+/// Tells how far the run is. Remaining time is what is planned, corrected by how long it took so far.
+struct Progress {
+    begin: Instant,
+    planned: f64,
+    done: f64,
+    cases: usize,
+    case: usize,
+}
+
+impl Progress {
+    fn new(order: &Order) -> Result<Self, Error> {
+        let mut progress = Self {
+            begin: clock::now(),
+            planned: 0.0,
+            done: 0.0,
+            cases: 0,
+            case: 0,
+        };
+        for scenario in order.scenarios.iter().filter(|s| s.not_available.is_none()) {
+            let cases = scenario.cases(order.effort.is_quick())?.len();
+            progress.cases += cases;
+            progress.planned += cases as f64 * planned(scenario, order);
+        }
+        Ok(progress)
+    }
+
+    fn begin(&mut self, scenario: &Scenario, label: &str) {
+        self.case += 1;
+        let gone = (clock::now() - self.begin).as_secs_f64();
+        // At first there is nothing to correct by.
+        let pace = if self.done > 0.0 {
+            gone / self.done
+        } else {
+            1.2
+        };
+        let left = (self.planned - self.done) * pace;
+        let label = if label.is_empty() {
+            String::new()
+        } else {
+            format!(" · {label}")
+        };
+        eprintln!(
+            "[{:>3}/{}] {}{label} · about {} left",
+            self.case,
+            self.cases,
+            scenario.id,
+            show(left)
+        );
+    }
+
+    fn end(&mut self, scenario: &Scenario, order: &Order) {
+        self.done += planned(scenario, order);
+    }
+}
+
+/// Seconds that a case should take.
+fn planned(scenario: &Scenario, order: &Order) -> f64 {
+    let effort = &order.effort;
+    let (time, rounds) = (effort.time.as_secs_f64(), f64::from(effort.rounds));
+    let peers = order.peers.len() as f64;
+    let each = match scenario.measure {
+        Measure::Transactions => rounds * (time * 1.2 + 0.1),
+        Measure::Capacity => rounds.min(3.0) * (time * 15.0 + 3.0),
+        Measure::AddedLatency => rounds.min(3.0) * (time * 8.0 + 2.0),
+        Measure::Storm => rounds.min(3.0) * (time * 4.0 + 1.0) + time * 12.0,
+        Measure::Idle => 0.5 + effort.idle as f64 / 1500.0,
+        Measure::Burst => rounds * 1.5,
+        Measure::Generators => rounds * (time + 1.2) / peers,
+    };
+    1.0 + peers * (each + 0.1)
+}
+
+fn show(seconds: f64) -> String {
+    let seconds = seconds.max(0.0).round() as u64;
+    match seconds / 60 {
+        0 => format!("{seconds} s"),
+        minutes => format!("{minutes} min {:02} s", seconds % 60),
+    }
+}
+
+/// The service time of the burst's backend: 9 ms for up to 30 at once, then 9 ms * (n / 30)^2.
+const SERVICE: &[&str] = &["--service-time", "9ms", "--service-knee", "30"];
+/// Connections that an open loop may have.
+const OPEN_LOOP: usize = 4_000;
+const ROOM: usize = 300;
+/// Scenarios whose histograms are kept and drawn.
+const KEEPS_SHAPE: &[&str] = &["implementations", "latency", "maxconn"];
+/// OpenSSL got X25519MLKEM768 with 3.5.
+const OLD_OPENSSL: &[&str] = &[
+    "OpenSSL 1.",
+    "OpenSSL 3.0",
+    "OpenSSL 3.1",
+    "OpenSSL 3.2",
+    "OpenSSL 3.3",
+    "OpenSSL 3.4",
+];

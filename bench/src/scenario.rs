@@ -1,0 +1,423 @@
+//! Scenarios: what is asked, and the cases it unfolds into.
+//!
+//! A scenario is a TOML file (see `docs/benchmarking.md`): a question, what was found then, a base of
+//! settings, axes along which it varies, and what is not available. [`Scenario::cases`] is the product
+//! of the axes. Everything is checked when it is read: [`Settings`] is valid by construction.
+
+use std::collections::BTreeMap;
+
+use becket_stats::units::parse_size;
+use serde::Deserialize;
+
+use crate::Error;
+use crate::keys::Key;
+
+/// A question with its method.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Scenario {
+    /// Its id in the suite.
+    pub id: String,
+    /// A short heading.
+    pub title: String,
+    /// What it asks.
+    pub question: String,
+    /// How it is measured.
+    pub measure: Measure,
+    /// What the articles of 2011 to 2021 had found.
+    pub then: Then,
+    /// Why it cannot be run at all, yet.
+    pub not_available: Option<String>,
+    /// Peers to measure in place of all.
+    #[serde(default)]
+    pub peers: Vec<String>,
+    /// Settings of all cases, where they are not the default.
+    #[serde(default)]
+    base: BTreeMap<String, toml::Value>,
+    /// What varies; the first axis varies slowest.
+    #[serde(default)]
+    pub axis: Vec<Axis>,
+    /// Columns that cannot be measured, with reasons.
+    #[serde(default)]
+    pub unavailable: Vec<Unavailable>,
+}
+
+/// How a scenario is measured.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// A closed loop; CPU per transaction.
+    Transactions,
+    /// A ramp past the maximum.
+    Capacity,
+    /// An open loop at shares of the capacity, against direct.
+    AddedLatency,
+    /// Memory of idle connections.
+    Idle,
+    /// A keep-alive probe under a flood of handshakes.
+    Storm,
+    /// One burst against a backend that slows down.
+    Burst,
+    /// The same case by a second generator.
+    Generators,
+}
+
+/// What was found then.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Then {
+    /// In a sentence: parameters and result.
+    pub text: String,
+    /// Heading of the old table; empty when there were no figures.
+    #[serde(default)]
+    pub head: Vec<String>,
+    /// Rows of the old table.
+    #[serde(default)]
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A setting that varies.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    /// Its name.
+    pub setting: String,
+    /// Its values.
+    pub values: Vec<toml::Value>,
+    /// The values of a quick run, when they are fewer.
+    #[serde(default)]
+    pub quick: Vec<toml::Value>,
+}
+
+/// Columns without a figure.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unavailable {
+    /// Whose; everybody's when empty.
+    #[serde(default)]
+    peers: Vec<String>,
+    /// In the cases with these settings; in all when empty.
+    #[serde(default)]
+    when: BTreeMap<String, toml::Value>,
+    /// Why.
+    reason: String,
+}
+
+/// Every setting of a case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// `1.2` or `1.3`.
+    pub tls: String,
+    /// The server's key.
+    pub key: Key,
+    /// `aes128`, `aes256` or `chacha20`.
+    pub suite: String,
+    /// `x25519`, `p256` or `x25519mlkem768`.
+    pub group: String,
+    /// As in `becket-load --resume`.
+    pub resume: String,
+    /// As in `becket-load --resume-kind`.
+    pub resume_kind: String,
+    /// Bytes of each response.
+    pub body: u64,
+    /// Workers of the server.
+    pub workers: usize,
+    /// Whether each worker needs a CPU of its own.
+    pub spread: bool,
+    /// Connections in parallel of a closed loop.
+    pub connections: usize,
+    /// CPU features hidden from the crypto libraries: `none` or `avx512`.
+    pub mask: String,
+    /// Whether clients keep Nagle's algorithm on.
+    pub nagle: bool,
+    /// Requests at a time that the queue lets through; 0 is no limit.
+    pub maxconn: u64,
+    /// All settings as text, for the report.
+    pub text: BTreeMap<String, String>,
+}
+
+impl Scenario {
+    /// Reads a scenario and unfolds it once, so that every fault is found here.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] with the file's name and what is wrong.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
+        let scenario: Self =
+            toml::from_str(text).map_err(|e| Error::Asked(format!("scenario {name}: {e}")))?;
+        scenario
+            .cases(false)
+            .map_err(|e| Error::Asked(format!("scenario {name}: {e}")))?;
+        Ok(scenario)
+    }
+
+    /// Returns the cases with their labels.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] for an unknown setting or a value that it cannot have.
+    pub fn cases(&self, quick: bool) -> Result<Vec<(String, Settings)>, Error> {
+        let mut products = vec![Vec::new()];
+        for axis in &self.axis {
+            let values = if quick && !axis.quick.is_empty() {
+                &axis.quick
+            } else {
+                &axis.values
+            };
+            let longer = products.iter().flat_map(|product: &Vec<_>| {
+                values.iter().map(move |value| {
+                    let mut product = product.clone();
+                    product.push((axis.setting.as_str(), value));
+                    product
+                })
+            });
+            products = longer.collect();
+        }
+        let mut cases: Vec<(String, Settings)> = Vec::new();
+        for product in products {
+            let mut text: BTreeMap<String, String> = DEFAULTS
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect();
+            let base = self.base.iter().map(|(name, value)| (name.as_str(), value));
+            for (name, value) in base.chain(product.iter().copied()) {
+                if text.insert(name.to_owned(), plain(value)).is_none() {
+                    let known: Vec<&str> = DEFAULTS.iter().map(|(name, _)| *name).collect();
+                    return Err(Error::Asked(format!(
+                        "unknown setting `{name}` (accepted: {})",
+                        known.join(", ")
+                    )));
+                }
+            }
+            let label: Vec<String> = product
+                .iter()
+                .map(|(name, value)| label(name, &plain(value)))
+                .collect();
+            cases.push((label.join(", "), Settings::new(text)?));
+        }
+        Ok(cases)
+    }
+
+    /// Returns why a peer has no figure in a case.
+    pub fn reason(&self, peer: &str, settings: &Settings) -> Option<String> {
+        let applies = |entry: &&Unavailable| {
+            let peers = entry.peers.is_empty() || entry.peers.iter().any(|p| p == peer);
+            peers
+                && entry
+                    .when
+                    .iter()
+                    .all(|(name, value)| settings.text.get(name) == Some(&plain(value)))
+        };
+        self.unavailable
+            .iter()
+            .find(applies)
+            .map(|entry| entry.reason.clone())
+    }
+}
+
+impl Settings {
+    fn new(mut text: BTreeMap<String, String>) -> Result<Self, Error> {
+        let kind = text.get("resume-kind").cloned().unwrap_or_default();
+        match kind.as_str() {
+            "id" | "ticket" => text.insert("tls".to_owned(), "1.2".to_owned()),
+            "psk" => text.insert("tls".to_owned(), "1.3".to_owned()),
+            _ => None,
+        };
+        let of = |name: &str| text.get(name).cloned().unwrap_or_default();
+        let one_of = |name: &str, accepted: &[&str]| {
+            let value = of(name);
+            if accepted.contains(&value.as_str()) {
+                return Ok(value);
+            }
+            Err(Error::Asked(format!(
+                "{name} = `{value}` (accepted: {})",
+                accepted.join(", ")
+            )))
+        };
+        let number =
+            |name: &str| parse_size(&of(name)).map_err(|e| Error::Asked(format!("{name} = {e}")));
+        let settings = Self {
+            tls: one_of("tls", &["1.2", "1.3"])?,
+            key: Key::parse(&of("key"))?,
+            suite: one_of("suite", &["aes128", "aes256", "chacha20"])?,
+            group: one_of("group", &["x25519", "p256", "x25519mlkem768"])?,
+            resume: of("resume"),
+            resume_kind: one_of("resume-kind", &["any", "id", "ticket", "psk"])?,
+            body: number("body")?,
+            workers: usize::try_from(number("workers")?.max(1)).unwrap_or(1),
+            spread: one_of("spread", &["true", "false"])? == "true",
+            connections: usize::try_from(number("connections")?.max(1)).unwrap_or(1),
+            mask: one_of("mask", &["none", "avx512"])?,
+            nagle: one_of("nagle", &["true", "false"])? == "true",
+            maxconn: number("maxconn")?,
+            text: text.clone(),
+        };
+        settings.asked_resumed()?;
+        Ok(settings)
+    }
+
+    /// Returns the share of handshakes that should be resumed.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] for a plan of another form.
+    pub fn asked_resumed(&self) -> Result<f64, Error> {
+        let plan = self.resume.as_str();
+        let share = match plan {
+            "never" => Some(0.0),
+            "always" => Some(1.0),
+            _ => plan
+                .strip_prefix("every=")
+                .and_then(|n| n.parse::<f64>().ok())
+                .filter(|n| *n >= 1.0)
+                .map(|n| 1.0 - 1.0 / n),
+        };
+        share.ok_or_else(|| {
+            Error::Asked(format!(
+                "resume = `{plan}` (accepted: never, always, every=N)"
+            ))
+        })
+    }
+}
+
+/// Returns a value as the settings have it.
+fn plain(value: &toml::Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Returns a setting as a reader wants it.
+fn label(name: &str, value: &str) -> String {
+    let shown = match value {
+        "rsa2048" => "RSA-2048",
+        "rsa3072" => "RSA-3072",
+        "rsa4096" => "RSA-4096",
+        "p256" => "P-256",
+        "p384" => "P-384",
+        "ed25519" => "Ed25519",
+        "aes128" => "AES-128-GCM",
+        "aes256" => "AES-256-GCM",
+        "chacha20" => "ChaCha20-Poly1305",
+        "x25519" => "X25519",
+        "x25519mlkem768" => "X25519MLKEM768",
+        other => other,
+    };
+    match name {
+        "tls" => format!("TLS {value}"),
+        "key" | "suite" | "group" => shown.to_owned(),
+        "resume" => match value {
+            "never" | "always" => format!("{value} resumed"),
+            other => format!("a full one {}", other.replace("every=", "in ")),
+        },
+        "resume-kind" => match value {
+            "id" => "1.2 session ID",
+            "ticket" => "1.2 ticket",
+            "psk" => "1.3 PSK",
+            _ => "any kind",
+        }
+        .to_owned(),
+        "body" => match value {
+            "0" => "empty body".to_owned(),
+            other => format!(
+                "{}B",
+                other.to_uppercase().replace(['K', 'M', 'G'], "")
+                    + match other.chars().last() {
+                        Some('k') => " Ki",
+                        Some('m') => " Mi",
+                        Some('g') => " Gi",
+                        _ => " ",
+                    }
+            ),
+        },
+        "workers" => format!("{value} worker{}", if value == "1" { "" } else { "s" }),
+        "crypto-threads" => format!("{value} crypto threads"),
+        "mask" => match value {
+            "none" => "all CPU features".to_owned(),
+            _ => "AVX-512 and VAES hidden".to_owned(),
+        },
+        "nagle" => if value == "true" {
+            "client with Nagle"
+        } else {
+            "client without Nagle"
+        }
+        .to_owned(),
+        "maxconn" => match value {
+            "0" => "no limit".to_owned(),
+            other => format!("limit {other}"),
+        },
+        "nodes" => format!("{value} nodes"),
+        "ktls" => format!("kTLS {value}"),
+        _ => format!("{name} {value}"),
+    }
+}
+
+/// Every setting with its default. The last three have no subject yet.
+const DEFAULTS: &[(&str, &str)] = &[
+    ("tls", "1.3"),
+    ("key", "p256"),
+    ("suite", "aes128"),
+    ("group", "x25519"),
+    ("resume", "never"),
+    ("resume-kind", "any"),
+    ("body", "1k"),
+    ("workers", "1"),
+    ("spread", "false"),
+    ("connections", "50"),
+    ("mask", "none"),
+    ("nagle", "false"),
+    ("maxconn", "0"),
+    ("crypto-threads", "0"),
+    ("nodes", "1"),
+    ("ktls", "off"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "id = \"x\"\ntitle = \"x\"\nquestion = \"x\"\nmeasure = \"transactions\"\n[then]\ntext = \"\"\n";
+
+    #[test]
+    fn axes_unfold_into_their_product() {
+        let text = format!(
+            "{HEAD}[[axis]]\nsetting = \"key\"\nvalues = [\"p256\", \"rsa2048\"]\n[[axis]]\nsetting = \"body\"\nvalues = [\"0\", \"16k\", \"1m\"]\nquick = [\"1m\"]\n"
+        );
+        let scenario = Scenario::parse("x", &text).unwrap();
+        assert_eq!(scenario.cases(false).unwrap().len(), 6);
+        let quick = scenario.cases(true).unwrap();
+        assert_eq!(quick[1].0, "RSA-2048, 1 MiB");
+        assert_eq!(quick[1].1.body, 1024 * 1024);
+    }
+
+    #[test]
+    fn unknown_settings_and_values_are_refused_with_what_is_accepted() {
+        for wrong in [
+            "colour = 1",
+            "tls = \"1.1\"",
+            "resume = \"often\"",
+            "key = \"dsa\"",
+        ] {
+            let text = format!("{HEAD}[base]\n{wrong}\n");
+            let error = Scenario::parse("x", &text).unwrap_err().to_string();
+            assert!(error.contains("accepted"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_kind_of_resumption_decides_the_version() {
+        let text = format!("{HEAD}[base]\nresume-kind = \"id\"\nresume = \"every=4\"\n");
+        let scenario = Scenario::parse("x", &text).unwrap();
+        let settings = &scenario.cases(false).unwrap()[0].1;
+        assert_eq!(settings.tls, "1.2");
+        assert_eq!(settings.asked_resumed().unwrap(), 0.75);
+    }
+
+    #[test]
+    fn a_reason_is_for_its_peers_and_cases() {
+        let text = format!(
+            "{HEAD}[[unavailable]]\npeers = [\"becket\"]\nwhen = {{ workers = 1 }}\nreason = \"none\"\n"
+        );
+        let scenario = Scenario::parse("x", &text).unwrap();
+        let settings = &scenario.cases(false).unwrap()[0].1;
+        assert_eq!(scenario.reason("becket", settings).as_deref(), Some("none"));
+        assert_eq!(scenario.reason("nginx", settings), None);
+    }
+}

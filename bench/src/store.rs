@@ -1,0 +1,162 @@
+//! Stored runs: a directory with `run.json`, and the pages made from it.
+//!
+//! While a run goes on, what is finished is in `run.partial.json`, which says that it is not complete;
+//! only a whole run gets the name `run.json`, in one step.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+use crate::result::{Run, SCHEMA_VERSION};
+
+/// Makes the directory, and proves that it can be written to.
+///
+/// # Errors
+/// [`Error::Asked`] when it holds a run already, [`Error::Os`] when it cannot be written.
+pub fn prepare(directory: &Path) -> Result<(), Error> {
+    let failed = |e| Error::os(format!("making {}", directory.display()), e);
+    fs::create_dir_all(directory).map_err(failed)?;
+    if directory.join(WHOLE).exists() {
+        return Err(Error::Asked(format!(
+            "{} holds a run already: choose another --out",
+            directory.display()
+        )));
+    }
+    write(&directory.join(PARTIAL), "{}\n")?;
+    fs::remove_file(directory.join(PARTIAL)).map_err(failed)
+}
+
+/// Stores what is finished so far.
+///
+/// # Errors
+/// [`Error::Os`], for example when the disk is full.
+pub fn partial(directory: &Path, run: &Run) -> Result<PathBuf, Error> {
+    let path = directory.join(PARTIAL);
+    write(&path, &json(&path, run)?)?;
+    Ok(path)
+}
+
+/// Stores a whole run.
+///
+/// # Errors
+/// [`Error::Os`], for example when the disk is full.
+pub fn whole(directory: &Path, run: &Run) -> Result<(), Error> {
+    let path = directory.join(WHOLE);
+    write(&path, &json(&path, run)?)?;
+    match fs::remove_file(directory.join(PARTIAL)) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::os(format!("removing {PARTIAL}"), e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads a whole run.
+///
+/// # Errors
+/// [`Error::Stored`] when there is none, when it is a part, or when it is of another schema.
+pub fn read(directory: &Path) -> Result<Run, Error> {
+    let path = directory.join(WHOLE);
+    let wrong = |why: String| Error::Stored {
+        path: path.clone(),
+        why,
+    };
+    let text = fs::read_to_string(&path).map_err(|e| {
+        let part = directory.join(PARTIAL).exists();
+        wrong(if part {
+            "there is only a part of a run, which ended early: run it again".to_owned()
+        } else {
+            e.to_string()
+        })
+    })?;
+    let run: Run = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    if run.schema != SCHEMA_VERSION {
+        return Err(wrong(format!(
+            "schema {} is not {SCHEMA_VERSION}",
+            run.schema
+        )));
+    }
+    if !run.complete {
+        return Err(wrong("the run is not complete".to_owned()));
+    }
+    Ok(run)
+}
+
+/// Writes a file beside its place and moves it there: a full disk leaves no half of one.
+///
+/// # Errors
+/// [`Error::Os`].
+pub fn write(path: &Path, text: &str) -> Result<(), Error> {
+    let beside = path.with_extension("part");
+    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    written.map_err(|e| {
+        drop(fs::remove_file(&beside));
+        Error::os(format!("writing {}", path.display()), e)
+    })
+}
+
+/// One line per column keeps the file small and a difference readable.
+fn json(path: &Path, run: &Run) -> Result<String, Error> {
+    let text = serde_json::to_string(run).map_err(|e| Error::Stored {
+        path: path.to_owned(),
+        why: e.to_string(),
+    })?;
+    Ok(text
+        .replace("{\"peer\":", "\n{\"peer\":")
+        .replace("{\"label\":", "\n{\"label\":")
+        .replace("{\"id\":", "\n{\"id\":")
+        + "\n")
+}
+
+const WHOLE: &str = "run.json";
+const PARTIAL: &str = "run.partial.json";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Case, Column, Outcome};
+
+    fn run(complete: bool) -> Run {
+        Run {
+            schema: SCHEMA_VERSION,
+            complete,
+            scenarios: vec![Outcome {
+                cases: vec![Case {
+                    columns: vec![Column::without("a", "b")],
+                    ..Case::default()
+                }],
+                ..Outcome::default()
+            }],
+            ..Run::default()
+        }
+    }
+
+    #[test]
+    fn a_whole_run_is_read_back_and_not_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        prepare(directory.path()).unwrap();
+        whole(directory.path(), &run(true)).unwrap();
+        assert_eq!(read(directory.path()).unwrap(), run(true));
+        assert!(
+            prepare(directory.path())
+                .unwrap_err()
+                .to_string()
+                .contains("already")
+        );
+    }
+
+    #[test]
+    fn a_part_of_a_run_is_not_taken_for_one() {
+        let directory = tempfile::tempdir().unwrap();
+        partial(directory.path(), &run(false)).unwrap();
+        let error = read(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("part of a run"), "{error}");
+        whole(directory.path(), &run(false)).unwrap();
+        assert!(
+            read(directory.path())
+                .unwrap_err()
+                .to_string()
+                .contains("not complete")
+        );
+    }
+}
