@@ -22,6 +22,7 @@ use crate::config::pem::reason;
 use crate::config::source::Source;
 use crate::config::{ClientAuth, Config, Listener, Policy, ServerAddress, UnknownNames};
 use crate::connection::Now;
+use crate::launch::descriptors;
 use crate::log::Timestamp;
 use crate::tls::names;
 use crate::tls::rehearsal::{Rehearsed, rehearse};
@@ -77,6 +78,9 @@ pub fn check(source: &Source, now: UnixTime) -> Findings {
             };
             let handshakes = rehearse(&prepared.config, moment, &mut report);
             report.warnings.extend(taken(&prepared.config));
+            report
+                .warnings
+                .extend(too_few_descriptors(&prepared.config));
             Findings {
                 origin,
                 errors: report.errors,
@@ -86,6 +90,21 @@ pub fn check(source: &Source, now: UnixTime) -> Findings {
             }
         }
     }
+}
+
+/// Whether `run` would be refused for want of descriptors, unless started with more rights.
+fn too_few_descriptors(config: &Config) -> Option<Problem> {
+    let workers = config.process.workers;
+    let workers = workers.unwrap_or_else(becket_sys::affinity::worker_count);
+    let (wanted, most) = (
+        descriptors(config, workers.get()),
+        becket_sys::rlimit::most_open_files(),
+    );
+    let fault = format!("needs {wanted} open files, and the hard limit here is {most}");
+    let problem = Problem::new("limits.connections", fault)
+        .value(config.limits.connections.to_string())
+        .accepted("less, or a higher RLIMIT_NOFILE");
+    (wanted > most).then_some(problem)
 }
 
 /// Addresses that cannot be bound now.

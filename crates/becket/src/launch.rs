@@ -26,7 +26,7 @@ use crate::clock::Clock;
 use crate::config::error::{Problem, Rejected};
 use crate::config::prepare::Prepared;
 use crate::config::source::Source;
-use crate::config::{AccessLog, Config};
+use crate::config::{AccessLog, Config, Log};
 use crate::control::access_log::AccessWriter;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NoRandomness, Rotation};
@@ -157,19 +157,24 @@ fn runtime() -> io::Result<(Runtime, Signals)> {
     Ok((runtime, signals))
 }
 
+/// How many descriptors a configuration needs: two for each connection, one for each listening
+/// socket, and those of polls, logs, pages and files being read.
+pub fn descriptors(config: &Config, workers: usize) -> u64 {
+    let addresses: usize = config
+        .listeners
+        .iter()
+        .map(|listener| listener.bind.len())
+        .sum();
+    (config.limits.connections * 2 + addresses * workers + workers * 8 + SPARE) as u64
+}
+
 /// Makes sure of the descriptors that the configuration needs.
 ///
 /// # Errors
 ///
 /// When the hard limit is too low.
 pub fn raise_descriptors(config: &Config, workers: usize) -> Result<(), StartError> {
-    let addresses: usize = config
-        .listeners
-        .iter()
-        .map(|listener| listener.bind.len())
-        .sum();
-    let wanted = config.limits.connections * 2 + addresses * workers + workers * 8 + SPARE;
-    rlimit::raise_open_files(wanted as u64)
+    rlimit::raise_open_files(descriptors(config, workers))
         .map_err(|error| system("limits.connections (two descriptors each)", error))?;
     Ok(())
 }
@@ -202,7 +207,20 @@ fn change_identity(config: &Config, files: &[std::path::PathBuf]) -> Result<(), 
             return Err(system("process.user", error));
         }
     }
+    hand_over_logs(&config.log, &identity).map_err(|error| system("log files", error))?;
     privileges::drop_to(&identity).map_err(|error| system("process.user", error))?;
+    Ok(())
+}
+
+/// Gives the log files that root made to the run user, who will have to open them anew.
+fn hand_over_logs(log: &Log, identity: &Identity) -> io::Result<()> {
+    let access = match &log.access {
+        Some(AccessLog::File(path)) => Some(path),
+        Some(AccessLog::Stderr) | None => None,
+    };
+    for path in log.file.iter().chain(access) {
+        std::os::unix::fs::chown(path, Some(identity.uid), Some(identity.gid))?;
+    }
     Ok(())
 }
 

@@ -19,10 +19,6 @@ use becket::launch::launch;
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
-/// rustls allocates for every record: glibc's allocator halves bulk throughput.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(flags) => run(*flags),

@@ -83,20 +83,33 @@ fn sockets_for(
     passed: Option<InheritedListener>,
 ) -> io::Result<Vec<Bound>> {
     let inherited = passed.is_some();
-    if !inherited && is_new {
-        probe(address)?;
-    }
     let options = options(&listener.socket);
-    let socket = || match &passed {
-        Some(passed) => passed.listener.try_clone(),
-        None => listen(address, &options),
+    let first = match passed {
+        Some(passed) => passed.listener,
+        None => {
+            if is_new && address.port() != 0 {
+                probe(address)?;
+            }
+            listen(address, &options)?
+        }
     };
+    // Where port 0 was asked for, the others follow the first.
+    let actual = first.local_addr()?;
+    tracing::info!(listener = %listener.name, address = %actual, inherited, "listening");
+    let mut sockets = Vec::with_capacity(workers);
+    for _ in 1..workers {
+        sockets.push(match inherited {
+            true => first.try_clone()?,
+            false => listen(actual, &options)?,
+        });
+    }
+    sockets.push(first);
     let bound = |listener| Bound {
         address,
         listener,
         inherited,
     };
-    (0..workers).map(|_| socket().map(bound)).collect()
+    Ok(sockets.into_iter().map(bound).collect())
 }
 
 fn options(socket: &SocketOptions) -> ListenOptions {

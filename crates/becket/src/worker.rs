@@ -117,7 +117,7 @@ struct Slot {
 /// A timer entry; stale when the slot has another alarm by now.
 #[derive(Clone, Copy, Debug)]
 struct Alarm {
-    slot: usize,
+    slot: u32,
     number: u32,
 }
 
@@ -262,7 +262,8 @@ impl Worker {
 
     fn expire(&mut self) {
         while let Some(alarm) = self.timers.poll_expired(self.now.mono) {
-            let Some(slot) = self.connections.get_mut(alarm.slot) else {
+            let index = alarm.slot as usize;
+            let Some(slot) = self.connections.get_mut(index) else {
                 continue;
             };
             if slot.alarm != alarm.number {
@@ -270,9 +271,9 @@ impl Worker {
             }
             slot.alarm_at = Duration::MAX;
             if slot.connection.deadline() <= self.now.mono {
-                self.advance(alarm.slot, Connection::expire);
+                self.advance(index, Connection::expire);
             } else {
-                self.set_alarm(alarm.slot);
+                self.set_alarm(index);
             }
         }
     }
@@ -319,15 +320,20 @@ impl Worker {
         let Some(slot) = self.connections.get_mut(index) else {
             return;
         };
-        let deadline = slot.connection.deadline();
+        let mut deadline = slot.connection.deadline();
         if deadline >= slot.alarm_at {
             return;
+        }
+        if slot.handshaking {
+            // Soon enough for the phase after it, which then needs no alarm of its own.
+            deadline = deadline.min(self.now.mono + self.config.timeouts.connect);
         }
         self.alarms = self.alarms.wrapping_add(1);
         slot.alarm_at = deadline;
         slot.alarm = self.alarms;
         let alarm = Alarm {
-            slot: index,
+            // A worker has fewer connections than descriptors, and those are counted by an i32.
+            slot: index as u32,
             number: self.alarms,
         };
         self.timers.insert(deadline, alarm);

@@ -19,8 +19,10 @@ pub struct Facts {
     pub client: SocketAddr,
     /// The listener's configuration name.
     pub listener: Arc<str>,
-    /// Time of the accept.
-    pub accepted: Now,
+    /// Monotonic time of the accept.
+    pub accepted: Duration,
+    /// The same by the wall clock.
+    pub accepted_at: Timestamp,
     /// The server name of the hello, lower case.
     pub server_name: Option<Box<str>>,
     /// What the handshake agreed on; `None` until it is complete.
@@ -57,7 +59,8 @@ impl Facts {
         Self {
             client,
             listener,
-            accepted,
+            accepted: accepted.mono,
+            accepted_at: Timestamp::from_unix(accepted.unix),
             server_name: None,
             tls: None,
             server: None,
@@ -69,7 +72,7 @@ impl Facts {
     pub fn record(&self, client: Traffic, reason: CloseReason, now: Now) -> AccessRecord {
         let tls = self.tls.as_ref();
         AccessRecord {
-            accepted: Timestamp::from_unix(self.accepted.unix),
+            accepted: self.accepted_at,
             client: self.client,
             listener: Arc::clone(&self.listener),
             sni: self.server_name.clone(),
@@ -84,7 +87,7 @@ impl Facts {
             server_bytes_in: self.server_traffic.received,
             server_bytes_out: self.server_traffic.sent,
             handshake: tls.map(|tls| tls.took),
-            total: now.mono.saturating_sub(self.accepted.mono),
+            total: now.mono.saturating_sub(self.accepted),
             reason,
         }
     }

@@ -35,8 +35,9 @@ use crate::tls::front::{Choice, server_name};
 #[derive(Debug)]
 pub struct Handshaking {
     door: Rc<Door>,
-    /// Set once the hello was understood.
-    chosen: Option<Chosen>,
+    /// Set once the hello was understood. On the heap: an established connection, which is what
+    /// there are many of, does not keep room for it.
+    chosen: Option<Box<Chosen>>,
     /// A hello that is not whole.
     held: Vec<u8>,
     /// What the socket did not take of a flight.
@@ -183,11 +184,11 @@ impl Handshaking {
         self.held = Vec::new();
         let engine = Engine::new(served.config, most_held)
             .map_err(|error| Failed::new(CloseReason::Internal, error.to_string()))?;
-        self.chosen = Some(Chosen {
+        self.chosen = Some(Box::new(Chosen {
             route: served.route,
             engine,
             resuming: Some(Resuming::new(name)),
-        });
+        }));
         Ok(true)
     }
 
@@ -226,7 +227,7 @@ impl Handshaking {
         let (Some(pool), Some(chosen)) = (self.pool(), self.chosen) else {
             return end(CloseReason::Internal, turn);
         };
-        let took = turn.now.mono.saturating_sub(core.facts.accepted.mono);
+        let took = turn.now.mono.saturating_sub(core.facts.accepted);
         let agreed = resumed::agreed(&chosen, took);
         turn.counters.handshakes_ended.add(1);
         resumed::count(&agreed, turn.counters);

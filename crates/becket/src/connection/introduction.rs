@@ -4,6 +4,7 @@
 //! [`becket_proto::proxy_header`].
 
 use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, SslTlv, Tlvs};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{Core, Net};
 use crate::config::ProxyVersion;
@@ -33,7 +34,9 @@ pub fn proxy_header<N: Net>(
         .facts()
         .negotiated_cipher_suite()
         .and_then(|suite| suite.suite().as_str());
-    let common_name = None;
+    let leaf = engine.facts().peer_certificates().and_then(<[_]>::first);
+    let parsed = leaf.and_then(|leaf| X509Certificate::from_der(leaf).ok());
+    let common_name = parsed.as_ref().and_then(|(_, leaf)| common_name(leaf));
     let ssl = SslTlv {
         is_tls: true,
         cert_in_connection: has_certificate && resumed.is_none(),
@@ -64,4 +67,12 @@ pub fn proxy_header<N: Net>(
     };
     header.encode(format, &mut out)?;
     Ok(out)
+}
+
+/// The last common name of the subject: the most specific one (RFC 4514, section 2.1).
+fn common_name<'a>(leaf: &'a X509Certificate<'_>) -> Option<&'a str> {
+    leaf.subject()
+        .iter_common_name()
+        .last()
+        .and_then(|name| name.as_str().ok())
 }
