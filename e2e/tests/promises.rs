@@ -1,6 +1,9 @@
 //! Promises, one file each. `cargo test -p becket-e2e alpn_routes` keeps one of them.
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "a test that has nothing to unwrap has failed")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that has nothing to unwrap has failed"
+)]
 
 mod alpn_routes;
 mod answers_arrive_whole;
@@ -9,13 +12,16 @@ mod check_reports;
 mod client_certificates_are_required;
 mod demo_works;
 mod drain_and_stop;
+mod examples_run;
 mod garbage_is_refused_and_nothing_leaks;
 mod limits_hold;
 mod logs_reopen;
+mod logs_reopen_under_another_user;
 mod metrics_and_status;
 mod names_choose_certificates;
 mod ports_in_use_are_refused;
 mod proxy_header_is_understood;
+mod proxy_header_tells_the_facts_of_tls;
 mod reload_loses_nothing;
 mod root_drops_privileges;
 mod server_speaks_first;

@@ -65,6 +65,9 @@ pub fn bind(
         }
     }
     if problems.is_empty() {
+        for bound in all.first().into_iter().flatten() {
+            tracing::info!(address = %bound.address, inherited = bound.inherited, "listening");
+        }
         for unused in &inherited {
             let address = unused.listener.local_addr().ok();
             tracing::warn!(?address, name = ?unused.name, "no listener for a socket that was passed");
@@ -84,32 +87,19 @@ fn sockets_for(
 ) -> io::Result<Vec<Bound>> {
     let inherited = passed.is_some();
     let options = options(&listener.socket);
-    let first = match passed {
-        Some(passed) => passed.listener,
-        None => {
-            if is_new && address.port() != 0 {
-                probe(address)?;
-            }
-            listen(address, &options)?
-        }
-    };
-    // Where port 0 was asked for, the others follow the first.
-    let actual = first.local_addr()?;
-    tracing::info!(listener = %listener.name, address = %actual, inherited, "listening");
-    let mut sockets = Vec::with_capacity(workers);
-    for _ in 1..workers {
-        sockets.push(match inherited {
-            true => first.try_clone()?,
-            false => listen(actual, &options)?,
-        });
+    if !inherited && is_new {
+        probe(address)?;
     }
-    sockets.push(first);
+    let socket = || match &passed {
+        Some(passed) => passed.listener.try_clone(),
+        None => listen(address, &options),
+    };
     let bound = |listener| Bound {
         address,
         listener,
         inherited,
     };
-    Ok(sockets.into_iter().map(bound).collect())
+    (0..workers).map(|_| socket().map(bound)).collect()
 }
 
 fn options(socket: &SocketOptions) -> ListenOptions {

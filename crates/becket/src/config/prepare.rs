@@ -388,7 +388,11 @@ impl Draft<'_> {
             address.port() == other.port() && a.is_ipv4() == b.is_ipv4() && covers
         };
         let taken = self.binds.iter().find(|(other, _)| overlaps(other));
-        if let Some((other, by)) = taken.filter(|_| address.port() != 0) {
+        if address.port() == 0 {
+            let problem = Problem::new(path, "port 0 is no port that clients could know");
+            self.report
+                .error(problem.text(text).accepted("a port from 1 to 65535"));
+        } else if let Some((other, by)) = taken {
             let fault = match *other == address {
                 true => format!("{address} is bound by {by} already"),
                 false => format!("{address} overlaps with {other} of {by}"),

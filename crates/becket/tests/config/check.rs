@@ -25,11 +25,17 @@ fn run(folder: &Folder, text: &str) -> Findings {
 fn a_sound_configuration_is_fine_and_shown() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test", "*.a.test"]);
-    let findings = run(&folder, &site("['a.pem']").replace(":8443", ":0"));
+    let free = TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .unwrap();
+    let findings = run(
+        &folder,
+        &site("['a.pem']").replace("127.0.0.1:8443", &free.to_string()),
+    );
     let table = findings.to_string();
     assert_eq!(findings.exit_code(), 0, "{table}");
     for part in [
-        "listener web\n  bind      127.0.0.1:0\n",
+        &format!("listener web\n  bind      {free}\n"),
         "  ECDSA     chain of 1, expires 2025-01-01: *.a.test a.test *\n",
         "  route     any name -> app, policy web\n",
         "backend app\n  server    127.0.0.1:8080\n",

@@ -210,7 +210,7 @@ fn routes_come_in_order_and_the_listener_itself_is_the_last() {
     let text = r#"
         [[listener]]
         name = "web"
-        bind = ["127.0.0.1:0"]
+        bind = ["127.0.0.1:1"]
         certificates = ["a.pem"]
         backend = "app"
         alpn = ["http/1.1"]

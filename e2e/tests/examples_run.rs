@@ -1,0 +1,112 @@
+//! Every file of `examples/` passes `becket check`, runs, and serves.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use becket_e2e::{Backend, Becket, Client, Key, Place, Trust, finish, fresh_address, fresh_host};
+
+/// What the examples expect under `certs/`.
+fn furnish(place: &Place) {
+    fs::create_dir_all(place.path("certs/names")).unwrap();
+    let issue = |file: &str, names: &[&str], key| {
+        place.issue(&format!("certs/{file}"), names, key);
+    };
+    let site = ["www.example.org", "internal.example.org"];
+    issue("site.pem", &site, Key::Ecdsa);
+    issue("mail.pem", &["mail.example.org"], Key::Ecdsa);
+    issue(
+        "names/api.pem",
+        &["api.example.org", "*.api.example.org"],
+        Key::Ecdsa,
+    );
+    issue("names/www.pem", &["www.example.org"], Key::Ecdsa);
+    issue("default-ecdsa.pem", &["example.org"], Key::Ecdsa);
+    let certs = place.path("certs");
+    let rsa = place.authority.issue(&["example.org"], Key::Rsa);
+    rsa.write_pair(&certs, "default-rsa");
+    let pair = place.authority.issue(&["pair.example.org"], Key::Rsa);
+    pair.write_pair(&certs, "pair");
+    fs::copy(place.path("ca.pem"), certs.join("clients-ca.pem")).unwrap();
+}
+
+/// Moves the example from 127.0.0.1 to a host of its own: its ports stay as they are written.
+fn moved(text: &str, host: Ipv4Addr) -> String {
+    text.replace("127.0.0.1", &host.to_string())
+}
+
+/// Names to ask for, with the port and what the backend's port is.
+fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
+    match example {
+        "many-names.toml" => &[
+            (8443, "www.example.org", 8080),
+            (8443, "api.example.org", 8082),
+            (8443, "v1.api.example.org", 8082),
+        ],
+        "mtls.toml" => &[
+            (8443, "www.example.org", 8080),
+            (8443, "internal.example.org", 8081),
+        ],
+        "mail.toml" => &[
+            (8993, "mail.example.org", 8143),
+            (8465, "mail.example.org", 8025),
+        ],
+        _ => &[(8443, "www.example.org", 8080)],
+    }
+}
+
+#[test]
+fn every_example_is_checked_and_serves() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let files: Vec<_> = files
+        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
+        .collect();
+    assert!(files.len() >= 5, "{files:?}");
+    for file in files {
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        let place = Place::new();
+        furnish(&place);
+        let host = fresh_host();
+        place.write(
+            "becket.toml",
+            &moved(&fs::read_to_string(&file).unwrap(), host),
+        );
+
+        let check = Becket::command(&place, &["check", "--config", "becket.toml"]);
+        let found = finish(check, "");
+        assert_eq!(found.code, 0, "{name}: {}", found.all());
+
+        let backends: Vec<Backend> = [8080, 8081, 8082, 8143, 8025]
+            .map(|port| {
+                Backend::at(SocketAddr::from((host, port)), move |mut stream| {
+                    // Behind a PROXY header, or as the first thing said: the end tells.
+                    let mut byte = [0];
+                    while std::io::Read::read(&mut stream, &mut byte)? > 0 {}
+                    std::io::Write::write_all(&mut stream, format!("port {port}").as_bytes())
+                })
+            })
+            .into();
+        let admin = fresh_address();
+        let flags = ["--admin", &admin.to_string(), "--workers", "1"];
+        let run = ["run", "--config", "becket.toml"];
+        let command = Becket::command(&place, &[&run[..], &flags].concat());
+        let web = SocketAddr::from((host, 8443));
+        let becket = Becket::spawn(command, place.folder(), web, admin);
+        becket.ready();
+        let own = place.authority.issue(&["alice"], Key::Ecdsa);
+        let trust = Trust::with(&place, rustls::ALL_VERSIONS, Some(&own));
+        for (port, name, server) in visits(&name) {
+            let at = SocketAddr::from((host, *port));
+            let mut client = Client::connect_as(at, &trust, name).unwrap();
+            client.close_notify().unwrap();
+            let (answer, end) = becket_e2e::read_to_end(&mut client);
+            end.unwrap();
+            let answer = String::from_utf8_lossy(&answer);
+            assert_eq!(answer, format!("port {server}"), "{name}");
+        }
+        drop(backends);
+    }
+}

@@ -1,0 +1,98 @@
+//! The PROXY header of version 2 says what TLS knows of the client: protocol, name, version, suite,
+//! and who proved to be whom, in this handshake or in the one that a session descends from.
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+
+use becket_e2e::{Backend, Becket, Client, Key, PATIENCE, Place, Shape, Trust};
+use rustls::version::{TLS12, TLS13};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// What a client is told, and the address from which it asked.
+fn ask(becket: &Becket, trust: &Trust) -> (String, SocketAddr) {
+    let mut client = Client::connect(becket.web, trust).unwrap();
+    let own = client.socket.local_addr().unwrap();
+    let answer = client.ask(REQUEST).unwrap();
+    (String::from_utf8_lossy(&answer).into_owned(), own)
+}
+
+/// A server that passes on the v2 headers that it gets, and answers.
+fn collecting() -> (Backend, Receiver<Vec<u8>>) {
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let backend = Backend::new(move |mut stream| {
+        let mut fixed = [0; 16];
+        stream.read_exact(&mut fixed)?;
+        let length = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+        let mut rest = vec![0; length];
+        stream.read_exact(&mut rest)?;
+        tell.lock().unwrap().send([&fixed[..], &rest].concat()).ok();
+        becket_e2e::answer_all(stream, "well met")
+    });
+    (backend, told)
+}
+
+/// TLVs in `bytes`: type and value.
+fn tlvs(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut found = Vec::new();
+    while let [kind, high, low, rest @ ..] = bytes {
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        found.push((*kind, rest[..length].to_vec()));
+        bytes = &rest[length..];
+    }
+    found
+}
+
+fn value(tlvs: &[(u8, Vec<u8>)], kind: u8) -> Option<&[u8]> {
+    let found = tlvs.iter().find(|(other, _)| *other == kind);
+    found.map(|(_, value)| value.as_slice())
+}
+
+#[test]
+fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
+    let place = Place::new();
+    let (backend, headers) = collecting();
+    let shape = Shape::new(backend.address)
+        .listener("alpn = [\"http/1.0\"]")
+        .backend("proxy-header = \"v2\"")
+        .section(
+            "[[policy]]\nname = \"web\"\nclient-certificates = \"optional\"\n\
+             client-ca = \"ca.pem\"",
+        );
+    let becket = Becket::start(&place, &shape);
+    let alice = place.authority.issue(&["alice"], Key::Ecdsa);
+    // PP2_CLIENT_SSL 1, PP2_CLIENT_CERT_CONN 2, PP2_CLIENT_CERT_SESS 4.
+    for (own, full, resumed) in [(None, 1, 1), (Some(&alice), 7, 5)] {
+        for (tls, version) in [(&TLS12, "TLSv1.2"), (&TLS13, "TLSv1.3")] {
+            let trust = Trust::with(&place, &[tls], own).alpn(&["http/1.0"]);
+            for flags in [full, resumed] {
+                let (answer, from) = ask(&becket, &trust);
+                assert!(answer.ends_with("well met"));
+                let header = headers.recv_timeout(PATIENCE).unwrap();
+                assert_eq!(&header[..12], b"\r\n\r\n\0\r\nQUIT\n");
+                assert_eq!(&header[12..14], [0x21, 0x11], "PROXY over TCP and IPv4");
+                assert_eq!(&header[24..26], from.port().to_be_bytes());
+                let all = tlvs(&header[28..]);
+                assert_eq!(value(&all, 0x01).unwrap(), b"http/1.0", "ALPN");
+                assert_eq!(value(&all, 0x02).unwrap(), b"www.example.org", "authority");
+                let ssl = value(&all, 0x20).unwrap();
+                assert_eq!(ssl[0], flags, "{version}: client flags");
+                let verify = u32::from_be_bytes(ssl[1..5].try_into().unwrap());
+                // Zero is for a client that "presented a certificate and it was successfully
+                // verified"; without one any other value.
+                assert_eq!(verify == 0, own.is_some(), "{version}");
+                let facts = tlvs(&ssl[5..]);
+                assert_eq!(value(&facts, 0x21).unwrap(), version.as_bytes());
+                let cipher = String::from_utf8_lossy(value(&facts, 0x23).unwrap());
+                assert!(cipher.contains("AES_128_GCM"), "{cipher}");
+                if own.is_some() {
+                    assert_eq!(value(&facts, 0x22).unwrap(), b"alice", "common name");
+                }
+            }
+        }
+    }
+    Ok(())
+}
