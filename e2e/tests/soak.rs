@@ -96,12 +96,6 @@ fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Dice) -> io::Result<(
 
 #[test]
 fn after_a_soak_everything_is_as_before() {
-    let number = |name: &str, default: u64| {
-        env::var(name)
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(default)
-    };
     let (length, seed) = (
         number("BECKET_SOAK", 2000) as usize,
         number("BECKET_SOAK_SEED", unix_now()),
@@ -168,12 +162,24 @@ fn after_a_soak_everything_is_as_before() {
         grown < sessions + 8e6,
         "{grown} bytes more than before, {sessions} for sessions"
     );
-    let answer = Client::connect(becket.web, &trusts[1]).and_then(|mut client| {
-        client.write_all(b"echo")?;
-        client.close_notify()?;
-        let mut answer = Vec::new();
-        client.read_to_end(&mut answer)?;
-        Ok(answer)
-    });
-    assert_eq!(answer.unwrap(), b"cho", "the first byte is the mood");
+    let answer = echo(&becket, &trusts[1]).unwrap();
+    assert_eq!(answer, b"cho", "the first byte is the mood");
+}
+
+/// A number from the environment.
+fn number(name: &str, default: u64) -> u64 {
+    env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+/// One client that behaves.
+fn echo(becket: &Becket, trust: &Trust) -> io::Result<Vec<u8>> {
+    let mut client = Client::connect(becket.web, trust)?;
+    client.write_all(b"echo")?;
+    client.close_notify()?;
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer)?;
+    Ok(answer)
 }

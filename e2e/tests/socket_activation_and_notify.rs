@@ -59,19 +59,19 @@ fn a_socket_that_was_passed_is_served_by_all_workers() {
     assert_eq!(becket.ended(), Some(0));
 }
 
-/// What arrives next on the manager's socket.
-fn told(manager: &UnixDatagram) -> String {
+/// What the service manager is told next.
+fn told(notices: &UnixDatagram) -> String {
     let mut buffer = [0; 4096];
-    let length = manager.recv(&mut buffer).expect("a message");
+    let length = notices.recv(&mut buffer).expect("a message");
     String::from_utf8_lossy(&buffer[..length]).into_owned()
 }
 
 #[test]
-fn the_service_manager_is_told_of_start_reload_watchdog_and_end() {
+fn whoever_started_us_is_told_of_start_reload_watchdog_and_end() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let manager = UnixDatagram::bind(place.path("notify")).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let notices = UnixDatagram::bind(place.path("notify")).unwrap();
+    notices.set_read_timeout(Some(PATIENCE)).unwrap();
     let path = place.path("notify");
     let mut becket = Becket::start_as(&place, &Shape::new(backend.address), |command| {
         command
@@ -80,7 +80,7 @@ fn the_service_manager_is_told_of_start_reload_watchdog_and_end() {
     });
     let next = |word: &str| {
         until(word, || {
-            let message = told(&manager);
+            let message = told(&notices);
             message.contains(word).then_some(message)
         })
     };

@@ -99,16 +99,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         })
     };
     let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
-    let admin = match config.admin {
-        None => None,
-        Some(address) => Some(runtime.block_on(bind_admin(address)).map_err(|error| {
-            let problem = Problem::new("admin.address", error.to_string());
-            reject(vec![problem.value(address.to_string())])
-        })?),
-    };
-    let target = config.log.access.clone().unwrap_or(AccessLog::Stderr);
-    let mut access = AccessWriter::open(&target, config.log.format)
-        .map_err(|error| system("log.access", error))?;
+    let (admin, mut access) = outlets(&config, &runtime, reject)?;
     change_identity(&config, &files)?;
 
     let limits = Limits {
@@ -146,6 +137,29 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         signals,
         control,
     })
+}
+
+/// The socket of the admin pages and the file of the access log, both opened before identity is
+/// changed.
+fn outlets(
+    config: &Config,
+    runtime: &Runtime,
+    reject: impl Fn(Vec<Problem>) -> StartError,
+) -> Result<(Option<TcpListener>, AccessWriter), StartError> {
+    let admin = match config.admin {
+        None => None,
+        Some(address) => {
+            let bound = runtime.block_on(TcpListener::bind(address));
+            Some(bound.map_err(|error| {
+                let problem = Problem::new("admin.address", error.to_string());
+                reject(vec![problem.value(address.to_string())])
+            })?)
+        }
+    };
+    let target = config.log.access.clone().unwrap_or(AccessLog::Stderr);
+    let access = AccessWriter::open(&target, config.log.format)
+        .map_err(|error| system("log.access", error))?;
+    Ok((admin, access))
 }
 
 /// The control loop's runtime, and the signals, which from now on do not end the process.
@@ -222,10 +236,6 @@ fn hand_over_logs(log: &Log, identity: &Identity) -> io::Result<()> {
         std::os::unix::fs::chown(path, Some(identity.uid), Some(identity.gid))?;
     }
     Ok(())
-}
-
-async fn bind_admin(address: std::net::SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
 }
 
 fn system(what: &'static str, error: io::Error) -> StartError {

@@ -16,12 +16,12 @@ pub struct Flags {
     #[arg(long, value_name = "FILE", conflicts_with_all = WITHOUT_CONFIG)]
     pub config: Option<PathBuf>,
 
-    /// Where clients arrive: HOST:PORT, [V6]:PORT or :PORT (all addresses); repeatable
-    #[arg(long, value_name = "ADDR", help_heading = "What to serve")]
+    /// Addresses to listen on.
+    #[arg(long, value_name = "ADDR", help_heading = "What to serve", help = FRONTEND)]
     pub frontend: Vec<String>,
 
-    /// Where connections go: HOST:PORT, [V6]:PORT or /unix/path; repeatable, one pool
-    #[arg(long, value_name = "ADDR", help_heading = "What to serve")]
+    /// Addresses of servers.
+    #[arg(long, value_name = "ADDR", help_heading = "What to serve", help = BACKEND)]
     pub backend: Vec<String>,
 
     /// PEM files with chain and key, or directories of *.pem; the last one is the default
@@ -182,3 +182,7 @@ const WITHOUT_CONFIG: [&str; 9] = [
     "core_dumps",
     "key_log",
 ];
+const FRONTEND: &str =
+    "Where clients arrive: HOST:PORT, [V6]:PORT or :PORT (all addresses); repeatable";
+const BACKEND: &str =
+    "Where connections go: HOST:PORT, [V6]:PORT or /unix/path; repeatable, one pool";

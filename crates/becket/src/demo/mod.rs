@@ -2,7 +2,7 @@
 //!
 //! [`prepare`] makes what a real deployment brings along: a certificate ([`certificate`]), a server to
 //! relay to ([`backend`]) and a free port. [`Demo::flags`] is the command line that one would have
-//! typed; from there on it is `becket run`. [`display`] prints what happens.
+//! typed; from there on it is `becket run`. [`display()`] prints what happens.
 
 pub mod backend;
 pub mod certificate;

@@ -8,10 +8,11 @@
 //!
 //! Descriptors are registered once, edge-triggered, and never modified; closing deregisters.
 
+mod accept;
+mod mail;
+
 use std::collections::VecDeque;
-use std::fmt::Display;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,32 +20,27 @@ use std::time::Duration;
 use becket_proto::timers::Timers;
 use becket_sys::reserve::ReserveFd;
 use mio::event::Event;
-use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Poll, Token};
 use slab::Slab;
 
-use crate::acceptor::{Accepted, Acceptor};
+use crate::acceptor::Acceptor;
 use crate::backend::pool::Pool;
 use crate::clock::Clock;
 use crate::close_reason::CloseReason;
 use crate::config::Config;
-use crate::connection::facts::Facts;
 use crate::connection::{Advanced, Connection, Now, Side, Turn};
 use crate::control::access_log::AccessSender;
-use crate::door::Door;
 use crate::failure_log::FailureLog;
-use crate::leg::{Ready, Traffic};
+use crate::leg::Ready;
 use crate::log::RateLimit;
 use crate::log::access::AccessRecord;
-use crate::mailbox::{Letter, Mailbox};
+use crate::mailbox::Mailbox;
 use crate::metrics::Counters;
-use crate::net::{BOTH, RealNet};
+use crate::net::RealNet;
 use crate::scratch::Scratch;
 use crate::server::Shared;
 use crate::sockets::Bound;
-use crate::tls::front::Front;
 use crate::tls::tickets::Secrets;
-use crate::tls::twins::Parts;
 
 /// A thread that serves connections.
 #[derive(Debug)]
@@ -358,224 +354,6 @@ impl Worker {
         }
     }
 
-    /// Accepts from every socket that may have clients, in bounded batches.
-    fn accept(&mut self) {
-        if self.paused_until.is_some_and(|until| self.now.mono < until) {
-            return;
-        }
-        self.paused_until = None;
-        if !self.reserve.is_held() {
-            // Another thread may have been faster with the last descriptor; it will be back.
-            let _later = self.reserve.restore();
-        }
-        let mut left = self.config.limits.accepts_per_turn;
-        let keys = self.acceptors.capacity().max(1);
-        // Each turn begins with another address, so that a busy one does not starve the rest.
-        self.first_acceptor = (self.first_acceptor + 1) % keys;
-        let first = self.first_acceptor;
-        for key in (first..keys).chain(0..first) {
-            while left > 0 && self.paused_until.is_none() {
-                // Clients are better off in the kernel's queue than in ours.
-                if self.handshaking.len() >= self.config.limits.handshakes_per_turn {
-                    return;
-                }
-                let Some(acceptor) = self
-                    .acceptors
-                    .get_mut(key)
-                    .filter(|acceptor| acceptor.ready)
-                else {
-                    break;
-                };
-                if !self.shared.claim_connection(self.config.limits.connections) {
-                    self.counters.connection_limit_pauses.add(1);
-                    return self.rest(&"limits.connections is reached");
-                }
-                left -= 1;
-                match acceptor.accept() {
-                    Accepted::Client(socket, address) => {
-                        let door = Rc::clone(&acceptor.door);
-                        self.admit(socket, address, door);
-                    }
-                    Accepted::Nothing | Accepted::Lost => self.shared.release_connection(),
-                    Accepted::Exhausted(error) => {
-                        self.shared.release_connection();
-                        self.pause(key, &error);
-                    }
-                }
-            }
-        }
-    }
-
-    fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, door: Rc<Door>) {
-        self.counters.accepted.add(1);
-        let listener = Arc::clone(&door.front.listener().name);
-        let facts = Facts::new(address, listener, self.now);
-        let share = self.config.limits.handshakes.div_ceil(self.shared.workers);
-        if self.handshakes >= share {
-            return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
-        }
-        let entry = self.connections.vacant_entry();
-        let index = entry.key();
-        let token = token_of(index, Side::Client);
-        if self
-            .poll
-            .registry()
-            .register(&mut socket, token, BOTH)
-            .is_err()
-        {
-            return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
-        }
-        let deadline = self.now.mono + self.config.timeouts.handshake;
-        let connection = Connection::new(socket, door, facts, deadline, &self.counters);
-        entry.insert(Box::new(Slot {
-            connection,
-            queued: false,
-            handshaking: true,
-            alarm_at: Duration::MAX,
-            alarm: 0,
-        }));
-        self.handshakes += 1;
-        self.enqueue(index);
-    }
-
-    /// Resets a client that cannot be served, which costs the least on both sides.
-    fn turn_away(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) {
-        let _gone = becket_sys::socket::reset_on_close(socket);
-        self.counters.closed.of(reason).add(1);
-        self.shared.release_connection();
-        if self.config.log.access.is_some() {
-            self.log_access(facts.record(Traffic::default(), reason, self.now));
-        }
-    }
-
-    /// No descriptor is left: spends the reserve on turning one client away, so that it learns
-    /// of it, and stops accepting for a while.
-    fn pause(&mut self, key: usize, error: &io::Error) {
-        self.counters.accept_pauses.add(1);
-        if self.reserve.release() {
-            if let Some(Accepted::Client(socket, _)) =
-                self.acceptors.get_mut(key).map(Acceptor::accept)
-            {
-                self.counters.accepted.add(1);
-                let _gone = becket_sys::socket::reset_on_close(&socket);
-                self.counters.closed.of(CloseReason::NoDescriptor).add(1);
-            }
-            // What was reset is closed by now; when another thread was faster, try again later.
-            let _later = self.reserve.restore();
-        }
-        self.rest(error);
-    }
-
-    /// Stops accepting for a while and says why.
-    fn rest(&mut self, why: &dyn Display) {
-        self.paused_until = Some(self.now.mono + PAUSE);
-        if let Some(suppressed) = self.pauses.admit(self.now.instant) {
-            tracing::error!(%why, suppressed, "accepting paused");
-        }
-    }
-
-    fn read_mail(&mut self) {
-        for letter in self.mailbox.take() {
-            match letter {
-                Letter::Config { config, added } => {
-                    if let Err(error) = self.serve_by(config, added) {
-                        tracing::error!(%error, worker = self.number, "reload failed in a worker");
-                    }
-                }
-                Letter::Secrets(secrets) => {
-                    self.secrets = secrets;
-                    let config = Arc::clone(&self.config);
-                    if let Err(error) = self.serve_by(config, Vec::new()) {
-                        tracing::error!(%error, worker = self.number, "ticket keys not changed");
-                    }
-                }
-                Letter::Drain => {
-                    self.ending = Ending::Draining;
-                    for (_, acceptor) in &mut self.acceptors {
-                        acceptor.retire(self.now.mono);
-                    }
-                }
-                Letter::Stop => self.ending = Ending::Now,
-            }
-        }
-    }
-
-    /// Builds doors for a configuration, then gives them to the sockets: those that stay, those
-    /// that are new; those whose address is gone are retired. An error changes nothing.
-    fn serve_by(&mut self, config: Arc<Config>, added: Vec<Bound>) -> io::Result<()> {
-        let pools = if Arc::ptr_eq(&config, &self.config) && !self.pools.is_empty() {
-            Rc::clone(&self.pools)
-        } else {
-            let pool = |backend: &Arc<_>| Rc::new(Pool::new(Arc::clone(backend), self.number));
-            config.backends.iter().map(pool).collect()
-        };
-        let doors = self.doors(&config, &pools).map_err(io::Error::other)?;
-        let door_at = |address: SocketAddr| {
-            let listener = config
-                .listeners
-                .iter()
-                .position(|listener| listener.bind.contains(&address))?;
-            doors.get(listener).cloned()
-        };
-        for (_, acceptor) in &mut self.acceptors {
-            match door_at(acceptor.address()) {
-                Some(door) => acceptor.door = door,
-                None => acceptor.retire(self.now.mono),
-            }
-        }
-        for bound in added {
-            let address = bound.address;
-            let Some(door) = door_at(address) else {
-                continue;
-            };
-            let mut socket = mio::net::TcpListener::from_std(bound.listener);
-            let entry = self.acceptors.vacant_entry();
-            let token = Token(FIRST_ACCEPTOR + entry.key());
-            let registry = self.poll.registry();
-            registry.register(&mut socket, token, Interest::READABLE)?;
-            entry.insert(Acceptor::new(socket, address, bound.inherited, door));
-        }
-        self.config = config;
-        self.pools = pools;
-        Ok(())
-    }
-
-    fn doors(
-        &self,
-        config: &Config,
-        pools: &Rc<[Rc<Pool>]>,
-    ) -> Result<Vec<Rc<Door>>, rustls::Error> {
-        let door = |listener: &Arc<_>| {
-            let front = Front::new(Arc::clone(listener), &self.parts(config))?;
-            Ok(Rc::new(Door {
-                front,
-                pools: Rc::clone(pools),
-            }))
-        };
-        config.listeners.iter().map(door).collect()
-    }
-
-    fn parts(&self, config: &Config) -> Parts {
-        Parts {
-            table: Arc::clone(&self.shared.table),
-            secrets: Arc::clone(&self.secrets),
-            sessions: config.sessions.clone(),
-            key_log: config.process.key_log,
-        }
-    }
-
-    fn close_retired(&mut self) {
-        let now = self.now.mono;
-        self.acceptors.retain(|_, acceptor| {
-            if acceptor.is_retiring() {
-                let done = acceptor.is_done(now);
-                acceptor.look_again();
-                return !done;
-            }
-            true
-        });
-    }
-
     /// How long the poll may sleep.
     fn timeout(&self) -> Option<Duration> {
         if !self.established.is_empty() || !self.handshaking.is_empty() {
@@ -645,5 +423,3 @@ const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
 const EVENTS: usize = 256;
 /// How late a time-out may come.
 const TICK: Duration = Duration::from_millis(50);
-/// How long accepting rests when descriptors or connections are used up.
-const PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,156 @@
+//! New clients: taken in bounded batches, turned away when there is no room.
+//!
+//! Clients are better off in the kernel's queue than in ours: nothing is accepted while as many
+//! handshakes wait as one turn can move, while connections are used up, or while descriptors are.
+
+use std::fmt::Display;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::net::TcpStream;
+
+use super::{Slot, Worker, token_of};
+use crate::acceptor::{Accepted, Acceptor};
+use crate::close_reason::CloseReason;
+use crate::connection::facts::Facts;
+use crate::connection::{Connection, Side};
+use crate::door::Door;
+use crate::leg::Traffic;
+use crate::net::BOTH;
+
+impl Worker {
+    /// Accepts from every socket that may have clients, in bounded batches.
+    pub(super) fn accept(&mut self) {
+        if self.paused_until.is_some_and(|until| self.now.mono < until) {
+            return;
+        }
+        self.paused_until = None;
+        if !self.reserve.is_held() {
+            // Another thread may have been faster with the last descriptor; it will be back.
+            let _later = self.reserve.restore();
+        }
+        let mut left = self.config.limits.accepts_per_turn;
+        let keys = self.acceptors.capacity().max(1);
+        // Each turn begins with another address, so that a busy one does not starve the rest.
+        self.first_acceptor = (self.first_acceptor + 1) % keys;
+        let first = self.first_acceptor;
+        for key in (first..keys).chain(0..first) {
+            while left > 0 && self.paused_until.is_none() {
+                // Clients are better off in the kernel's queue than in ours.
+                if self.handshaking.len() >= self.config.limits.handshakes_per_turn {
+                    return;
+                }
+                let Some(acceptor) = self
+                    .acceptors
+                    .get_mut(key)
+                    .filter(|acceptor| acceptor.ready)
+                else {
+                    break;
+                };
+                if !self.shared.claim_connection(self.config.limits.connections) {
+                    self.counters.connection_limit_pauses.add(1);
+                    return self.rest(&"limits.connections is reached");
+                }
+                left -= 1;
+                match acceptor.accept() {
+                    Accepted::Client(socket, address) => {
+                        let door = Rc::clone(&acceptor.door);
+                        self.admit(socket, address, door);
+                    }
+                    Accepted::Nothing | Accepted::Lost => self.shared.release_connection(),
+                    Accepted::Exhausted(error) => {
+                        self.shared.release_connection();
+                        self.pause(key, &error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, door: Rc<Door>) {
+        self.counters.accepted.add(1);
+        let listener = Arc::clone(&door.front.listener().name);
+        let facts = Facts::new(address, listener, self.now);
+        let share = self.config.limits.handshakes.div_ceil(self.shared.workers);
+        if self.handshakes >= share {
+            return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
+        }
+        let entry = self.connections.vacant_entry();
+        let index = entry.key();
+        let token = token_of(index, Side::Client);
+        if self
+            .poll
+            .registry()
+            .register(&mut socket, token, BOTH)
+            .is_err()
+        {
+            return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
+        }
+        let deadline = self.now.mono + self.config.timeouts.handshake;
+        let connection = Connection::new(socket, door, facts, deadline, &self.counters);
+        entry.insert(Box::new(Slot {
+            connection,
+            queued: false,
+            handshaking: true,
+            alarm_at: Duration::MAX,
+            alarm: 0,
+        }));
+        self.handshakes += 1;
+        self.enqueue(index);
+    }
+
+    /// Resets a client that cannot be served, which costs the least on both sides.
+    fn turn_away(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) {
+        let _gone = becket_sys::socket::reset_on_close(socket);
+        self.counters.closed.of(reason).add(1);
+        self.shared.release_connection();
+        if self.config.log.access.is_some() {
+            self.log_access(facts.record(Traffic::default(), reason, self.now));
+        }
+    }
+
+    /// No descriptor is left: spends the reserve on turning one client away, so that it learns
+    /// of it, and stops accepting for a while.
+    fn pause(&mut self, key: usize, error: &io::Error) {
+        self.counters.accept_pauses.add(1);
+        if self.reserve.release() {
+            if let Some(Accepted::Client(socket, _)) =
+                self.acceptors.get_mut(key).map(Acceptor::accept)
+            {
+                self.counters.accepted.add(1);
+                let _gone = becket_sys::socket::reset_on_close(&socket);
+                self.counters.closed.of(CloseReason::NoDescriptor).add(1);
+            }
+            // What was reset is closed by now; when another thread was faster, try again later.
+            let _later = self.reserve.restore();
+        }
+        self.rest(error);
+    }
+
+    /// Stops accepting for a while and says why.
+    fn rest(&mut self, why: &dyn Display) {
+        self.paused_until = Some(self.now.mono + PAUSE);
+        if let Some(suppressed) = self.pauses.admit(self.now.instant) {
+            tracing::error!(%why, suppressed, "accepting paused");
+        }
+    }
+
+    /// Closes the sockets that were retired and have nobody left in their queues.
+    pub(super) fn close_retired(&mut self) {
+        let now = self.now.mono;
+        self.acceptors.retain(|_, acceptor| {
+            if acceptor.is_retiring() {
+                let done = acceptor.is_done(now);
+                acceptor.look_again();
+                return !done;
+            }
+            true
+        });
+    }
+}
+
+/// How long accepting rests when descriptors or connections are used up.
+const PAUSE: Duration = Duration::from_millis(100);

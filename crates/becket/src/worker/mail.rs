@@ -1,0 +1,111 @@
+//! What control tells a worker, and the doors that are built for it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mio::{Interest, Token};
+
+use super::{Ending, FIRST_ACCEPTOR, Worker};
+use crate::acceptor::Acceptor;
+use crate::backend::pool::Pool;
+use crate::config::Config;
+use crate::door::Door;
+use crate::mailbox::Letter;
+use crate::sockets::Bound;
+use crate::tls::front::Front;
+use crate::tls::twins::Parts;
+
+impl Worker {
+    /// Does what the letters say.
+    pub(super) fn read_mail(&mut self) {
+        for letter in self.mailbox.take() {
+            match letter {
+                Letter::Config { config, added } => {
+                    if let Err(error) = self.serve_by(config, added) {
+                        tracing::error!(%error, worker = self.number, "reload failed in a worker");
+                    }
+                }
+                Letter::Secrets(secrets) => {
+                    self.secrets = secrets;
+                    let config = Arc::clone(&self.config);
+                    if let Err(error) = self.serve_by(config, Vec::new()) {
+                        tracing::error!(%error, worker = self.number, "ticket keys not changed");
+                    }
+                }
+                Letter::Drain => {
+                    self.ending = Ending::Draining;
+                    for (_, acceptor) in &mut self.acceptors {
+                        acceptor.retire(self.now.mono);
+                    }
+                }
+                Letter::Stop => self.ending = Ending::Now,
+            }
+        }
+    }
+
+    /// Builds doors for a configuration, then gives them to the sockets: those that stay, those
+    /// that are new; those whose address is gone are retired. An error changes nothing.
+    pub(super) fn serve_by(&mut self, config: Arc<Config>, added: Vec<Bound>) -> io::Result<()> {
+        let pools = if Arc::ptr_eq(&config, &self.config) && !self.pools.is_empty() {
+            Rc::clone(&self.pools)
+        } else {
+            let pool = |backend: &Arc<_>| Rc::new(Pool::new(Arc::clone(backend), self.number));
+            config.backends.iter().map(pool).collect()
+        };
+        let doors = self.doors(&config, &pools).map_err(io::Error::other)?;
+        let door_at = |address: SocketAddr| {
+            let listener = config
+                .listeners
+                .iter()
+                .position(|listener| listener.bind.contains(&address))?;
+            doors.get(listener).cloned()
+        };
+        for (_, acceptor) in &mut self.acceptors {
+            match door_at(acceptor.address()) {
+                Some(door) => acceptor.door = door,
+                None => acceptor.retire(self.now.mono),
+            }
+        }
+        for bound in added {
+            let address = bound.address;
+            let Some(door) = door_at(address) else {
+                continue;
+            };
+            let mut socket = mio::net::TcpListener::from_std(bound.listener);
+            let entry = self.acceptors.vacant_entry();
+            let token = Token(FIRST_ACCEPTOR + entry.key());
+            let registry = self.poll.registry();
+            registry.register(&mut socket, token, Interest::READABLE)?;
+            entry.insert(Acceptor::new(socket, address, bound.inherited, door));
+        }
+        self.config = config;
+        self.pools = pools;
+        Ok(())
+    }
+
+    fn doors(
+        &self,
+        config: &Config,
+        pools: &Rc<[Rc<Pool>]>,
+    ) -> Result<Vec<Rc<Door>>, rustls::Error> {
+        let door = |listener: &Arc<_>| {
+            let front = Front::new(Arc::clone(listener), &self.parts(config))?;
+            Ok(Rc::new(Door {
+                front,
+                pools: Rc::clone(pools),
+            }))
+        };
+        config.listeners.iter().map(door).collect()
+    }
+
+    fn parts(&self, config: &Config) -> Parts {
+        Parts {
+            table: Arc::clone(&self.shared.table),
+            secrets: Arc::clone(&self.secrets),
+            sessions: config.sessions.clone(),
+            key_log: config.process.key_log,
+        }
+    }
+}
