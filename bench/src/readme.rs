@@ -1,7 +1,230 @@
-//! x
-/// x
+//! The figures of the README: made from a stored run, between two markers, and held to it by a test.
+
+use std::fs;
+use std::path::Path;
+
+use becket_stats::units::{show_bytes, show_us};
+
+use crate::figure;
+use crate::result::{Case, Run, figures};
+use crate::{Error, conditions, store};
+
+/// Writes the figures of a stored run into a README.
+///
 /// # Errors
-/// x
-pub fn write(_: &std::path::Path, _: &std::path::Path) -> Result<(), crate::Error> {
-    Ok(())
+/// [`Error::Stored`] when the README has no markers or the run cannot be read, [`Error::Os`] when it
+/// cannot be written.
+pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
+    let run = store::read(directory)?;
+    let text = fs::read_to_string(file)
+        .map_err(|e| Error::os(format!("reading {}", file.display()), e))?;
+    let parts = split(&text).ok_or_else(|| Error::Stored {
+        path: file.to_owned(),
+        why: format!("it has no lines `{BEGIN}` and `{END}`"),
+    })?;
+    let name = directory
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    let section = section(&run, &name.unwrap_or_default());
+    store::write(
+        file,
+        &format!("{}{BEGIN}\n{section}{END}{}", parts.0, parts.2),
+    )
+}
+
+/// Splits a README into what is before, between and after the markers.
+pub fn split(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (between, after) = rest.split_once(END)?;
+    Some((before, between, after))
+}
+
+/// Returns the section: what is served per transaction, memory, conditions.
+pub fn section(run: &Run, name: &str) -> String {
+    let mut text = format!(
+        "Server CPU per transaction (connect, handshake, 1 KiB response, close), medians of {} rounds; less is better.\nMade by `becket-bench` on {}, {} ({} CPUs: the server on one, client and backend on {}), kernel {}.\n\n",
+        run.rounds,
+        conditions::stamp(run.conditions.started_unix_s)
+            .split('T')
+            .next()
+            .unwrap_or_default(),
+        run.conditions.cpu,
+        run.conditions.cpus.len(),
+        if run.conditions.client_cpus.len() == 1 {
+            "the other".to_owned()
+        } else {
+            format!("{} others", run.conditions.client_cpus.len())
+        },
+        run.conditions.kernel,
+    );
+    let peers: Vec<&str> = run.peers.iter().map(|peer| peer.name.as_str()).collect();
+    text += "| |";
+    for peer in &run.peers {
+        text += &format!(
+            " {} {} |",
+            peer.name,
+            peer.version.split('-').next().unwrap_or_default()
+        );
+    }
+    text += &format!(" becket's eta |\n|{}\n", "---|".repeat(peers.len() + 2));
+    let cases = ROWS.iter().filter_map(|(heading, id, settings)| {
+        let outcome = run.outcome(id)?;
+        let case = outcome.cases.iter().find(|case| {
+            settings
+                .iter()
+                .all(|(name, value)| case.settings.get(*name).map(String::as_str) == Some(value))
+        })?;
+        Some((heading, case))
+    });
+    for (heading, case) in cases {
+        text += &row(heading, case, &peers);
+    }
+    if let Some(case) = run
+        .outcome("idle")
+        .and_then(|outcome| outcome.cases.first())
+    {
+        text += "| memory (PSS) per idle connection |";
+        for peer in &peers {
+            let value = case
+                .column(peer)
+                .and_then(|c| c.median(figures::PSS_PER_CONNECTION));
+            text += &format!(" {} |", value.map_or("-".to_owned(), show_bytes));
+        }
+        text += " |\n";
+    }
+    let libraries: Vec<String> = run
+        .peers
+        .iter()
+        .map(|p| format!("{}: {}", p.name, p.library))
+        .collect();
+    text += &format!(
+        "\nAES-128-GCM, X25519, HTTP/1.1, 50 connections at a time; TLS libraries: {}. `eta` is the share of what is possible: (plain TCP relay +\nlibrary in memory) / measured. The whole run with every scenario: [bench/results/{name}](bench/results/{name}/report.md);\nmethod and traps: [docs/benchmarking.md](docs/benchmarking.md).\n",
+        libraries.join(", ")
+    );
+    text
+}
+
+fn row(heading: &str, case: &Case, peers: &[&str]) -> String {
+    let best = case
+        .columns
+        .iter()
+        .filter(|c| !figure::is_floor(&c.peer))
+        .filter_map(|c| c.median(figures::CPU))
+        .reduce(f64::min);
+    let mut text = format!("| {heading} |");
+    for peer in peers {
+        let value = case
+            .column(peer)
+            .and_then(|column| column.median(figures::CPU));
+        text += &match value {
+            None => " not available |".to_owned(),
+            Some(us) if Some(us) == best => format!(" **{}** |", show_us(us)),
+            Some(us) => format!(" {} |", show_us(us)),
+        };
+    }
+    let eta = case
+        .column("becket")
+        .and_then(|column| figure::eta(case, column));
+    text + &format!(
+        " {} |\n",
+        eta.map_or("-".to_owned(), |eta| format!("{eta:.2}"))
+    )
+}
+
+/// What stands in the table: heading, scenario, settings.
+type Row = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+);
+
+const ROWS: &[Row] = &[
+    ("full, TLS 1.3, P-256", "pq", &[("group", "x25519")]),
+    ("full, TLS 1.3, RSA-2048", "key", &[("key", "rsa2048")]),
+    (
+        "full, TLS 1.2, P-256",
+        "resumption",
+        &[("resume-kind", "ticket"), ("resume", "never")],
+    ),
+    (
+        "resumed, TLS 1.3",
+        "resumption",
+        &[("resume-kind", "psk"), ("resume", "always")],
+    ),
+    (
+        "resumed, TLS 1.2, ticket",
+        "resumption",
+        &[("resume-kind", "ticket"), ("resume", "always")],
+    ),
+    (
+        "resumed, TLS 1.2, session ID",
+        "resumption",
+        &[("resume-kind", "id"), ("resume", "always")],
+    ),
+    (
+        "3 of 4 resumed, TLS 1.3, P-256",
+        "implementations",
+        &[("key", "p256"), ("tls", "1.3")],
+    ),
+    (
+        "3 of 4 resumed, TLS 1.2, RSA-2048",
+        "implementations",
+        &[("key", "rsa2048"), ("tls", "1.2")],
+    ),
+];
+const BEGIN: &str = "<!-- figures: begin -->";
+const END: &str = "<!-- figures: end -->";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_readme_is_split_at_its_markers() {
+        assert_eq!(
+            split(&format!("a\n{BEGIN}\nold\n{END}\nb")),
+            Some(("a\n", "\nold\n", "\nb"))
+        );
+        assert_eq!(split("nothing"), None);
+    }
+
+    #[test]
+    fn the_readme_says_what_the_stored_run_says() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let text = fs::read_to_string(root.join("README.md")).unwrap();
+        let (_, between, _) = split(&text).unwrap();
+        let Some((_, rest)) = between.split_once("](bench/results/") else {
+            assert!(!between.contains(" us |"), "figures without a stored run");
+            return;
+        };
+        let name = rest.split('/').next().unwrap();
+        let run = store::read(&root.join("bench/results").join(name)).unwrap();
+        assert_eq!(
+            between.trim_start(),
+            section(&run, name),
+            "run `becket-bench report bench/results/{name} --readme README.md`"
+        );
+        assert_eq!(run.effort, "full");
+    }
+
+    #[test]
+    fn every_row_of_the_readme_is_a_case_of_the_suite() {
+        for (heading, id, settings) in ROWS {
+            let scenario = &crate::catalog::find(&[(*id).to_owned()]).unwrap()[0];
+            let cases = scenario.cases(false).unwrap();
+            let found = cases.iter().any(|(_, case)| {
+                settings
+                    .iter()
+                    .all(|(name, value)| case.text.get(*name).map(String::as_str) == Some(value))
+            });
+            assert!(found, "{heading}");
+        }
+    }
+
+    #[test]
+    fn tables_have_as_many_cells_as_headings() {
+        let section = section(&Run::default(), "x");
+        assert!(section.contains("| | becket's eta |"), "{section}");
+        assert!(crate::table::conditions(&Run::default()).contains("kernel"));
+    }
 }

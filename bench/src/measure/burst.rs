@@ -9,7 +9,7 @@ use crate::load;
 use crate::result::Column;
 use crate::{Error, result::figures};
 
-pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
+pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     columns.truncate(stage.servers.len());
     for round in 0..stage.effort.rounds {

@@ -12,7 +12,7 @@ use crate::load::{self, rounded};
 use crate::result::{Column, Sample, figures};
 use crate::{Error, place};
 
-pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
+pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
     let one_by_one = stage.settings.connections == 1;
     let second = if one_by_one { "openssl s_time" } else { "wrk" };
     let mut columns = [OURS, second].map(|name| Column {

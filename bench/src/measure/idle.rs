@@ -18,7 +18,7 @@ use crate::keys::NAME;
 use crate::result::{Column, Sample, figures};
 use crate::{Error, place};
 
-pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
+pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     columns.truncate(stage.servers.len());
     let config = client(stage)?;

@@ -7,7 +7,7 @@ use crate::load;
 use crate::result::{Column, figures};
 use crate::{Error, peer::Server};
 
-pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
+pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     for round in 0..stage.effort.rounds {
         for index in order(columns.len(), round) {

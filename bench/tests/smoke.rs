@@ -1,0 +1,109 @@
+//! Every scenario runs, what it stores is as the schema says, and its page is one that a browser shows.
+
+#[path = "support/schema.rs"]
+mod schema;
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use becket_bench::result::Run;
+use becket_bench::{catalog, page, store};
+use serde_json::Value;
+use support::{BENCH, becket, bench, missing, peers, program_exists, said};
+
+#[test]
+fn every_scenario_runs_and_its_result_is_as_the_schema_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("run");
+    let names = ["becket"]
+        .into_iter()
+        .chain(peers())
+        .collect::<Vec<_>>()
+        .join(",");
+    let build = format!("becket={}", becket().display());
+    let out_arg = out.display().to_string();
+    let output = bench(&[
+        "run", "all", "--smoke", "--peers", &names, "--peer", &build, "--out", &out_arg,
+    ]);
+    assert!(output.status.success(), "{}", said(&output));
+    let text = fs::read_to_string(out.join("run.json")).unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap();
+    let schema: Value = serde_json::from_str(&Run::schema().unwrap()).unwrap();
+    assert_eq!(
+        schema::faults(&schema, &schema, &value, ""),
+        Vec::<String>::new()
+    );
+    let run = store::read(&out).unwrap();
+    assert_eq!(run.scenarios.len(), catalog::SUITE.len());
+    for outcome in run.scenarios.iter().filter(|o| o.not_available.is_none()) {
+        assert!(!outcome.cases.is_empty(), "{}", outcome.id);
+        for column in outcome.cases.iter().flat_map(|case| &case.columns) {
+            let has_reason = column.not_available.is_some();
+            assert_eq!(
+                column.samples.is_empty(),
+                has_reason,
+                "{} {}",
+                outcome.id,
+                column.peer
+            );
+        }
+    }
+    let report = bench(&["report", &out_arg]);
+    assert!(report.status.success(), "{}", said(&report));
+    let compared = bench(&["compare", &out_arg, &out_arg]);
+    assert!(String::from_utf8_lossy(&compared.stdout).contains("not significant"));
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert_eq!(page, page::html(&run));
+    in_a_browser(&out.join("report.html"), directory.path());
+    assert!(!leftovers(directory.path()), "something still runs");
+}
+
+/// Shows the page in Chromium, light and dark: the console stays empty, and the two differ.
+fn in_a_browser(page: &Path, directory: &Path) {
+    let browsers = ["chromium", "chromium-browser", "google-chrome"];
+    let Some(browser) = browsers.into_iter().find(|name| program_exists(name)) else {
+        return missing("chromium");
+    };
+    let shots = ["1", "0"].map(|scheme| {
+        let picture = directory.join(format!("{scheme}.png"));
+        let shown = Command::new(browser)
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+            ])
+            .args(["--enable-logging=stderr", "--window-size=1000,3000"])
+            .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
+            .arg(format!(
+                "--user-data-dir={}",
+                directory.join("profile").display()
+            ))
+            .arg(format!("--screenshot={}", picture.display()))
+            .arg(format!("file://{}", page.display()))
+            .stdin(Stdio::null())
+            .output()
+            .expect("the browser runs");
+        let log = said(&shown);
+        assert!(shown.status.success(), "{log}");
+        assert!(!log.contains("CONSOLE"), "the console is not empty:\n{log}");
+        fs::read(&picture).expect("there is a picture")
+    });
+    let [light, dark] = shots;
+    assert!(
+        light.len() > 50_000 && dark.len() > 50_000,
+        "the page is not empty"
+    );
+    assert_ne!(light, dark, "dark looks as light does");
+}
+
+/// Returns whether a process of the bench is left over that was given a file below `directory`.
+fn leftovers(directory: &Path) -> bool {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines
+        .map(|line| String::from_utf8_lossy(&line).into_owned())
+        .any(|line| line.contains(BENCH) && line.contains(&directory.display().to_string()))
+}
