@@ -236,6 +236,9 @@ impl Link {
         }
         Ok(match more {
             true => Turn::Again,
+            // RFC 5246, section 7.2.1: a close_notify is answered by closing. Some servers wait
+            // for that before they send FIN.
+            false if self.phase == Phase::Closing && self.peer_closed => Turn::Free,
             false if std::mem::take(&mut self.ready) => Turn::Answered,
             false => Turn::Waiting,
         })

@@ -180,6 +180,7 @@ impl Crew {
             marks.push(self.mark(plan, ended.unwrap_or_else(clock::now), &harvests));
         }
         let harvests = harvests.into_iter().collect::<Result<Vec<Harvest>, _>>()?;
+        self.complete(&mut marks, &harvests);
         self.threads
             .drain(..)
             .for_each(|thread| drop(thread.join()));
@@ -187,6 +188,18 @@ impl Crew {
     }
 
     /// Reads all CPU times. A thread that is gone has told what it had spent.
+    /// Fills in threads that had gone when a boundary was read and had not been heard of yet.
+    fn complete(&self, marks: &mut [Mark], harvests: &[Harvest]) {
+        for mark in marks.iter_mut().skip(1) {
+            for (spent, tid) in mark.threads.iter_mut().zip(&self.tids) {
+                let gone = *spent == Default::default();
+                if let Some(harvest) = harvests.iter().find(|h| gone && h.tid == *tid) {
+                    *spent = harvest.spent;
+                }
+            }
+        }
+    }
+
     fn mark(&self, plan: &Plan, at: Instant, harvests: &[Result<Harvest, Error>]) -> Mark {
         let told = |tid: i32| {
             harvests
