@@ -1,6 +1,9 @@
 //! Servers behind Unix sockets and IPv6 addresses, several addresses and names.
 
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use becket_e2e::{Backend, Becket, Client, Kept, Place, Shape, Tool, Trust, eventually, fresh_v6};
 
@@ -87,4 +90,32 @@ fn the_servers_of_a_backend_share_its_clients() {
         one.served(),
         two.served()
     );
+}
+
+#[test]
+fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
+    let place = Place::new();
+    let path = place.path("full.sock");
+    let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+    listener.listen(0).unwrap();
+    // With a backlog of 0 one connection waits, and the next would have to.
+    let _waits = UnixStream::connect(&path).unwrap();
+    let becket = Becket::start(&place, &Shape::new(path.to_str().unwrap()));
+    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+    std::io::Write::write_all(&mut client, REQUEST).unwrap();
+    eventually("becket has tried", || {
+        becket.metrics().sum("becket_handshakes_total", &[]) >= 1.0
+    });
+    drop(listener.accept().unwrap());
+    let (mut server, _) = listener.accept().unwrap();
+    let mut request = [0; REQUEST.len()];
+    std::io::Read::read_exact(&mut server, &mut request).unwrap();
+    std::io::Write::write_all(&mut server, b"late").unwrap();
+    drop(server);
+    let (answer, end) = becket_e2e::read_to_end(&mut client);
+    end.unwrap();
+    assert_eq!(answer, b"late");
+    drop(client);
+    assert_eq!(becket.next_reason(), "finished");
 }

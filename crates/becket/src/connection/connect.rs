@@ -7,6 +7,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
 
@@ -33,7 +34,8 @@ pub struct Established {
 #[derive(Debug)]
 pub struct Connecting<N: Net> {
     waiting: Waiting,
-    server: Leg<N::Server>,
+    /// `None` while a unix socket's backlog is full: it is tried again soon.
+    server: Option<Leg<N::Server>>,
 }
 
 /// What does not change from one attempt to the next.
@@ -42,6 +44,8 @@ struct Waiting {
     engine: Engine,
     pool: Rc<Pool>,
     attempt: Attempt,
+    /// When the attempt is given up.
+    give_up: Duration,
     to_server: HalfPipe,
     to_client: HalfPipe,
 }
@@ -70,6 +74,7 @@ impl<N: Net> Connecting<N> {
         }
         let waiting = Waiting {
             attempt: established.pool.begin(),
+            give_up: turn.now.mono + turn.timeouts.connect,
             engine: established.engine,
             pool: established.pool,
             to_server,
@@ -80,7 +85,9 @@ impl<N: Net> Connecting<N> {
 
     /// Takes note of the server socket's readiness.
     pub fn handle_ready(&mut self, ready: Ready) {
-        self.server.ready.add(ready);
+        if let Some(server) = &mut self.server {
+            server.ready.add(ready);
+        }
     }
 
     /// Does what can be done now.
@@ -97,8 +104,13 @@ impl<N: Net> Connecting<N> {
                     to_client,
                     ..
                 } = self.waiting;
-                let relaying = Relaying::new(engine, self.server, to_server, to_client);
-                relaying.begin(core, turn)
+                match self.server {
+                    Some(server) => {
+                        let relaying = Relaying::new(engine, server, to_server, to_client);
+                        relaying.begin(core, turn)
+                    }
+                    None => Next::End(CloseReason::Internal),
+                }
             }
             Ok(false) => Next::Wait(Phase::Connecting(self)),
             Err(error) => self.waiting.next_server(&error, core, turn),
@@ -107,29 +119,35 @@ impl<N: Net> Connecting<N> {
 
     /// The server did not answer in time.
     pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        if self.server.is_none() && turn.now.mono < self.waiting.give_up {
+            return self.waiting.dial(None, core, turn);
+        }
         let error = io::Error::from(io::ErrorKind::TimedOut);
         self.waiting.next_server(&error, core, turn)
     }
 
     /// Whether the server is connected.
     fn settle(&mut self, turn: &Turn<'_, N>) -> io::Result<bool> {
+        let Some(server) = &mut self.server else {
+            return Ok(false);
+        };
         let first = self.waiting.to_server.waiting();
         if first.is_empty() {
-            let decided = self.server.ready.writable || self.server.ready.ended;
+            let decided = server.ready.writable || server.ready.ended;
             return if decided {
-                N::connected(&self.server.socket).map(|()| true)
+                N::connected(&server.socket).map(|()| true)
             } else {
                 Ok(false)
             };
         }
-        match self.server.send(first, &turn.counters.server_bytes_out) {
+        match server.send(first, &turn.counters.server_bytes_out) {
             Ok(0) => Ok(false),
             Ok(n) => {
                 self.waiting.to_server.sent(n);
                 Ok(true)
             }
             // The error of the connect itself may have been taken by the send.
-            Err(_) => Err(N::connected(&self.server.socket)
+            Err(_) => Err(N::connected(&server.socket)
                 .err()
                 .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),
         }
@@ -145,6 +163,7 @@ impl Waiting {
     ) -> Next<N> {
         turn.counters.connect_failures.add(1);
         self.attempt.failed();
+        self.give_up = turn.now.mono + turn.timeouts.connect;
         self.dial(Some(error), core, turn)
     }
 
@@ -162,8 +181,19 @@ impl Waiting {
                     core.facts.server = Some(target.server.clone());
                     core.deadline = turn.now.mono + turn.timeouts.connect;
                     let server = Leg::new(socket, Ready::default());
-                    let waiting = self;
-                    return Next::Go(Phase::Connecting(Connecting { waiting, server }));
+                    return Next::Go(Phase::Connecting(Connecting {
+                        waiting: self,
+                        server: Some(server),
+                    }));
+                }
+                // connect(2): the backlog of a unix socket is full, and nobody will tell us when
+                // it has room again.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    core.deadline = self.give_up.min(turn.now.mono + RETRY);
+                    return Next::Wait(Phase::Connecting(Connecting {
+                        waiting: self,
+                        server: None,
+                    }));
                 }
                 Err(error) => {
                     turn.counters.connect_failures.add(1);
@@ -184,3 +214,6 @@ impl Waiting {
         Closing::begin(reason, Vec::new(), core, turn)
     }
 }
+
+/// Between two looks at a unix socket whose backlog is full.
+const RETRY: Duration = Duration::from_millis(50);
