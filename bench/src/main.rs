@@ -1,6 +1,7 @@
 //! `becket-bench`: reads the command line, runs, reports.
 #![forbid(unsafe_code)]
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
     match program() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("becket-bench: {error}");
+            drop(writeln!(io::stderr(), "becket-bench: {error}"));
             ExitCode::from(error.exit_code())
         }
     }
@@ -26,7 +27,7 @@ fn program() -> Result<(), Error> {
     match Cli::parse().command {
         Command::List => {
             for scenario in catalog::find(&["all".to_owned()])? {
-                println!("{:<16} {}", scenario.id, scenario.question);
+                say(&format!("{:<16} {}\n", scenario.id, scenario.question));
             }
             Ok(())
         }
@@ -36,8 +37,11 @@ fn program() -> Result<(), Error> {
             let stop = stop_on_signals()?;
             let run = runner::run(order, &stop)?;
             write_pages(&out, &run)?;
-            print!("{}", table::run(&run));
-            println!("\nThe report is {}.", out.join("report.html").display());
+            say(&table::run(&run));
+            say(&format!(
+                "\nThe report is {}.\n",
+                out.join("report.html").display()
+            ));
             Ok(())
         }
         Command::Report {
@@ -49,14 +53,19 @@ fn program() -> Result<(), Error> {
             readme: Some(file),
         } => readme::write(&file, &directory),
         Command::Compare { before, after } => {
-            print!(
-                "{}",
-                table::compare(&store::read(&before)?, &store::read(&after)?)
-            );
+            say(&table::compare(
+                &store::read(&before)?,
+                &store::read(&after)?,
+            ));
             Ok(())
         }
         Command::Part(part) => part.run(),
     }
+}
+
+/// Prints; whoever reads it may have gone.
+fn say(text: &str) {
+    drop(io::stdout().write_all(text.as_bytes()));
 }
 
 fn write_pages(directory: &std::path::Path, run: &becket_bench::result::Run) -> Result<(), Error> {

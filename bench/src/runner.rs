@@ -1,5 +1,6 @@
 //! A run from beginning to end: cases in order, servers up and down, progress, the stored file.
 
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -404,13 +405,13 @@ impl Progress {
         } else {
             format!(" · {label}")
         };
-        eprintln!(
-            "[{:>3}/{}] {}{label} · about {} left",
-            self.case,
-            self.cases,
-            scenario.id,
+        let (case, cases, id) = (self.case, self.cases, &scenario.id);
+        // Whoever reads this may have gone; the run goes on.
+        drop(writeln!(
+            io::stderr(),
+            "[{case:>3}/{cases}] {id}{label} · about {} left",
             show(left)
-        );
+        ));
     }
 
     fn end(&mut self, scenario: &Scenario, order: &Order) {

@@ -15,13 +15,12 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::UnixTime;
 use serde::Serialize;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Now};
 use crate::config::error::{Problem, Report};
 use crate::config::keys::Facts;
 use crate::config::pem::reason;
 use crate::config::source::Source;
 use crate::config::{ClientAuth, Config, Listener, Policy, ServerAddress, UnknownNames};
-use crate::connection::Now;
 use crate::launch::descriptors;
 use crate::log::Timestamp;
 use crate::tls::names;

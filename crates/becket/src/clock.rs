@@ -2,9 +2,9 @@
 //!
 //! Everything below the loop takes [`Now`] as an argument, so that time is a value in tests.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use crate::connection::Now;
+use becket_proto::ticket::UnixSeconds;
 
 /// Reads clocks against the start of the process.
 #[derive(Clone, Copy, Debug)]
@@ -33,5 +33,23 @@ impl Clock {
             instant,
             unix,
         }
+    }
+}
+
+/// The two clocks of a loop turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Monotonic, since the process started.
+    pub mono: Duration,
+    /// The same, as an instant.
+    pub instant: Instant,
+    /// Wall clock, since 1970.
+    pub unix: Duration,
+}
+
+impl Now {
+    /// The wall clock in whole seconds.
+    pub fn unix_seconds(&self) -> UnixSeconds {
+        UnixSeconds(self.unix.as_secs())
     }
 }

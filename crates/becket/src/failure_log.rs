@@ -4,8 +4,8 @@
 //! whoever has to find out why a particular client does not get in. What the peer chose (its
 //! name) is escaped.
 
+use crate::clock::Now;
 use crate::close_reason::CloseReason;
-use crate::connection::Now;
 use crate::connection::facts::Facts;
 use crate::log::{Escaped, RateLimit};
 

@@ -20,11 +20,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::config::prepare::Prepared;
 use crate::config::source::Source;
-use crate::connection::Now;
 use crate::control::access_log::AccessWriter;
 use crate::control::reload::Reloading;
 use crate::control::rotation::Rotation;

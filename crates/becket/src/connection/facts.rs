@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Now;
+use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::leg::Traffic;
 use crate::log::Timestamp;

@@ -22,15 +22,14 @@ pub mod resumed;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
-
-use becket_proto::ticket::UnixSeconds;
+use std::time::Duration;
 
 use self::closing::Closing;
 use self::connect::Connecting;
 use self::facts::Facts;
 use self::handshake::Handshaking;
 use self::relay::Relaying;
+use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Limits, ServerAddress, Timeouts};
 use crate::door::Door;
@@ -80,24 +79,6 @@ pub struct Turn<'a, N> {
     pub timeouts: &'a Timeouts,
     /// Where failures are told, at a bounded rate.
     pub failures: &'a mut FailureLog,
-}
-
-/// The two clocks of a loop turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// Monotonic, since the process started.
-    pub mono: Duration,
-    /// The same, as an instant.
-    pub instant: Instant,
-    /// Wall clock, since 1970.
-    pub unix: Duration,
-}
-
-impl Now {
-    /// The wall clock in whole seconds.
-    pub fn unix_seconds(&self) -> UnixSeconds {
-        UnixSeconds(self.unix.as_secs())
-    }
 }
 
 /// One connection.

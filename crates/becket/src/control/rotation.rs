@@ -10,7 +10,7 @@ use std::time::Duration;
 use becket_proto::ticket::{Epoch, KeyId, SecretId};
 use zeroize::Zeroizing;
 
-use crate::connection::Now;
+use crate::clock::Now;
 use crate::tls::tickets::{EpochSecret, KEPT_EPOCHS, Secrets};
 
 /// Makes secrets and says when the next is due.

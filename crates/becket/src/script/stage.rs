@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
+use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Limits, Timeouts};
 use crate::connection::facts::Facts;
-use crate::connection::{Advanced, Connection, Now, Side, Turn};
+use crate::connection::{Advanced, Connection, Side, Turn};
 use crate::door::Door;
 use crate::failure_log::FailureLog;
 use crate::log::access::AccessRecord;

@@ -25,10 +25,10 @@ use slab::Slab;
 
 use crate::acceptor::Acceptor;
 use crate::backend::pool::Pool;
-use crate::clock::Clock;
+use crate::clock::{Clock, Now};
 use crate::close_reason::CloseReason;
 use crate::config::Config;
-use crate::connection::{Advanced, Connection, Now, Side, Turn};
+use crate::connection::{Advanced, Connection, Side, Turn};
 use crate::control::access_log::AccessSender;
 use crate::failure_log::FailureLog;
 use crate::leg::Ready;

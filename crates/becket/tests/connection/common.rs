@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use becket::backend::pool::Pool;
 use becket::clock::Clock;
+use becket::clock::Now;
 use becket::close_reason::CloseReason;
 use becket::config::Config;
 use becket::config::file::File;
 use becket::config::prepare::{World, prepare};
-use becket::connection::Now;
 use becket::control::rotation::Rotation;
 use becket::door::Door;
 use becket::script::link::End;
