@@ -29,6 +29,8 @@ pub struct Resuming {
     pub opened: Option<Opened>,
     /// What became of the offer; `None` while the client has offered nothing.
     pub outcome: Option<Resumption>,
+    /// When the certificate that the client has just proved to hold is over.
+    pub client_until: Option<UnixSeconds>,
     /// This handshake's own origin; made when first needed.
     fresh: Option<TicketContext>,
 }
@@ -51,17 +53,25 @@ impl Resuming {
             server_name,
             opened: None,
             outcome: None,
+            client_until: None,
             fresh: None,
         }
     }
 
     /// The origin to seal: the one that was opened, or this handshake's own. Must not be called
     /// for a handshake that opened a session and did not use it; see [`Self::forget_opened`].
-    pub fn origin(&mut self) -> TicketContext {
+    ///
+    /// A session must not outlive the certificate that the client showed: it would be refused
+    /// each time it resumed, and the client never asked for its new one. So its birth is dated
+    /// back until `max_age` ends with the certificate.
+    pub fn origin(&mut self, max_age: Duration) -> TicketContext {
         if let Some(opened) = self.opened {
             return opened.origin;
         }
-        let born = self.unix_now;
+        let last = self
+            .client_until
+            .map_or(u64::MAX, |until| until.0.saturating_sub(max_age.as_secs()));
+        let born = UnixSeconds(self.unix_now.0.min(last));
         *self.fresh.get_or_insert_with(|| TicketContext {
             lineage: random_lineage(),
             born,

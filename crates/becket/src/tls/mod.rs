@@ -2,6 +2,7 @@
 //!
 //! * [`certs`]: chains and keys by server name, and the choice among them;
 //! * [`policy`]: the digest of a policy, the border that sessions never cross;
+//! * [`verifier`]: client certificates;
 //! * [`twins`]: the few `ServerConfig`s of one route, and which of them answers a hello;
 //! * [`front`]: the routes of one listener: from a peeked hello to a twin, or a refusal;
 //! * [`context`]: what the running handshake tells the store and the ticketer, and back;
@@ -23,3 +24,4 @@ pub mod rehearsal;
 pub mod sessions;
 pub mod tickets;
 pub mod twins;
+pub mod verifier;

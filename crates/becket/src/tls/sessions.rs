@@ -33,7 +33,7 @@ pub struct Store {
 impl StoresServerSessions for Store {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
         context::with(|resuming| {
-            let origin = resuming.origin();
+            let origin = resuming.origin(self.max_age);
             let session = Session::new(value, origin.lineage, origin.born);
             let lives = Lives {
                 now: resuming.mono_now,

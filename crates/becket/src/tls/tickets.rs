@@ -156,7 +156,7 @@ impl ProducesTickets for Ticketer {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let origin = context::with(|resuming| resuming.origin())?;
+        let origin = context::with(|resuming| resuming.origin(self.max_age))?;
         self.seal(origin, plain)
     }
 
@@ -261,8 +261,8 @@ mod tests {
         let mut opening = at(1010);
         let state = context::lend(&mut opening, || one.decrypt(&ticket));
         assert_eq!(state.as_deref(), Some(&b"state"[..]));
-        let origin = making.expect("lent back").origin();
-        assert_eq!(opening.expect("lent back").origin(), origin);
+        let origin = making.expect("lent back").origin(one.max_age);
+        assert_eq!(opening.expect("lent back").origin(one.max_age), origin);
         assert_eq!(origin.born, UnixSeconds(1005));
     }
 
@@ -325,6 +325,17 @@ mod tests {
                 "bit {bit}"
             );
         }
+    }
+
+    #[test]
+    fn a_ticket_does_not_outlive_the_clients_certificate() {
+        let (now, until) = (1_000_000, 1_000_050);
+        let one = ticketer(&[(1_000_000, 7)], 1);
+        let mut making = at(now);
+        making.as_mut().expect("given").client_until = Some(UnixSeconds(until));
+        let ticket = context::lend(&mut making, || one.encrypt(b"state")).expect("sealed");
+        assert_eq!(outcome(&one, &ticket, until - 1), Some(Resumption::Opened));
+        assert_eq!(outcome(&one, &ticket, until), Some(Resumption::TooOld));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::certs::CertificateMap;
 use super::context;
 use super::sessions::Store;
 use super::tickets::{Secrets, Ticketer};
+use super::verifier::Noting;
 use crate::config::{ClientAuth, Policy, Route, Sessions};
 
 /// What a route's twins are made of, beside the route itself.
@@ -188,7 +189,7 @@ fn client_verifier(policy: &Policy) -> Result<Option<Arc<dyn ClientCertVerifier>
     };
     builder
         .build()
-        .map(Some)
+        .map(|verifier| Some(Arc::new(Noting(verifier)) as Arc<dyn ClientCertVerifier>))
         .map_err(|error| rustls::Error::General(error.to_string()))
 }
 

@@ -1,0 +1,74 @@
+//! The verifier of client certificates, which also tells how long the certificate is good for.
+//!
+//! The verification itself is rustls' (webpki, RFC 5280). What is added is a note in the
+//! handshake's [`Resuming`](super::context::Resuming): a session ends with the certificate that it
+//! rests on.
+
+use std::sync::Arc;
+
+use becket_proto::ticket::UnixSeconds;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::context;
+
+/// Verifies as the inner verifier does.
+#[derive(Debug)]
+pub struct Noting(pub Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for Noting {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.0.verify_client_cert(leaf, intermediates, now)?;
+        context::with(|resuming| resuming.client_until = until(leaf));
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, leaf, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, leaf, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// The end of a certificate's validity.
+fn until(leaf: &CertificateDer<'_>) -> Option<UnixSeconds> {
+    let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
+    let seconds = leaf.validity().not_after.timestamp();
+    u64::try_from(seconds).ok().map(UnixSeconds)
+}
