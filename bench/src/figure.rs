@@ -64,6 +64,12 @@ pub fn is_floor(peer: &str) -> bool {
     peer == "relay" || peer == "direct"
 }
 
+/// Returns whether a capacity is a lower bound: the client was what was slow.
+pub fn is_lower_bound(column: &Column) -> bool {
+    let bounds = column.median(figures::CAPACITY_BOUND);
+    bounds.is_some_and(|bound| bound > 0.0)
+}
+
 /// The share of the limit that a server reaches; it is computed, not stored.
 pub const ETA: &str = "eta";
 
@@ -104,7 +110,7 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
         "Storm" => [80, 150]
             .iter()
             .flat_map(|percent| {
-                ["p50", "p99"].map(|quantile| {
+                ["p99", "p50"].map(|quantile| {
                     Figure::new(
                         &format!("{quantile}_us_at_{percent}"),
                         &format!("probe's {quantile} under {percent} % of capacity"),
@@ -163,22 +169,19 @@ pub fn answer(outcome: &Outcome) -> String {
         } else {
             format!("{}: ", case.label)
         };
+        let shown = |column: &Column, value: f64| {
+            let bound = figure.name == figures::CAPACITY && is_lower_bound(column);
+            let least = if bound { "at least " } else { "" };
+            format!("{} with {least}{}", column.peer, figure.show(value))
+        };
+        let first = shown(best, value);
         sentences.push(match next {
-            None => format!("{label}{} with {}", best.peer, figure.show(value)),
+            None => format!("{label}{first}"),
             Some((next, other)) if !different(best, next, &figure) => format!(
-                "{label}{} with {}, not significantly apart from {} with {}",
-                best.peer,
-                figure.show(value),
-                next.peer,
-                figure.show(other)
+                "{label}{first}, not significantly apart from {}",
+                shown(next, other)
             ),
-            Some((next, other)) => format!(
-                "{label}{} with {}, then {} with {}",
-                best.peer,
-                figure.show(value),
-                next.peer,
-                figure.show(other)
-            ),
+            Some((next, other)) => format!("{label}{first}, then {}", shown(next, other)),
         });
     }
     let Some((first, rest)) = sentences.split_first() else {
@@ -251,7 +254,13 @@ fn runner_up<'a>(case: &'a Case, figure: &Figure, best: &str) -> Option<(&'a Col
 
 /// Returns whether two columns differ in a figure by more than their spreads.
 pub fn different(a: &Column, b: &Column, figure: &Figure) -> bool {
-    spread::differ(&a.values(&figure.name), &b.values(&figure.name))
+    let (of_a, of_b) = (a.values(&figure.name), b.values(&figure.name));
+    if figure.name == figures::PSS_PER_CONNECTION {
+        // Measured once, over thousands: it repeats within some per cent.
+        let medians = spread::median(&of_a).zip(spread::median(&of_b));
+        return medians.is_some_and(|(a, b)| a.max(b) > a.min(b) * 1.1);
+    }
+    spread::differ(&of_a, &of_b)
 }
 
 /// More cases than this are summed up.

@@ -75,6 +75,10 @@ impl Ask {
         let args = self.args.iter().cloned().chain(["--quiet".to_owned()]);
         let cli = Cli::try_parse_from(args).map_err(|e| Error::Asked(e.to_string()))?;
         let mut plan = cli.plan(self.args.clone())?;
+        if matches!(load, Load::ClosedCount(_)) {
+            // All of it is measured.
+            plan.warm_up = Duration::ZERO;
+        }
         plan.load = load;
         Ok(plan)
     }
@@ -120,7 +124,8 @@ pub fn sample(round: u32, step: &Step, body: u64) -> Sample {
     };
     let server = step.server.as_ref();
     let shook = step.handshakes.full + step.handshakes.resumed();
-    put(figures::CPU, server.and_then(|s| s.cpu_us_per_transaction));
+    let enough = server.filter(|s| s.cpu_s >= LEAST_CPU_S);
+    put(figures::CPU, enough.and_then(|s| s.cpu_us_per_transaction));
     put(figures::CPUS_USED, server.map(|s| s.cpus_used));
     put(figures::RATE, Some(step.rate_succeeded_per_s));
     put(figures::P50, Some(whole.p50_us));
@@ -136,7 +141,7 @@ pub fn sample(round: u32, step: &Step, body: u64) -> Sample {
     put(figures::CLIENT_CPU, step.generator.cpu_us_per_transaction);
     if body >= BULK {
         let bytes = step.completed as f64 * body as f64 / 1e6;
-        let cpu = server.map(|s| s.cpu_s).filter(|s| *s > 0.0);
+        let cpu = enough.map(|s| s.cpu_s);
         put(figures::MB_PER_CPU_S, cpu.map(|cpu| bytes / cpu));
     }
     sample
@@ -155,5 +160,7 @@ fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
+/// The kernel counts in steps of 10 ms: less than some of them is no figure.
+const LEAST_CPU_S: f64 = 0.03;
 /// From this size on, bytes are what costs.
 const BULK: u64 = 16 * 1024;

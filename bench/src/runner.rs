@@ -39,7 +39,7 @@ impl Effort {
         Self {
             name: "full",
             rounds: 3,
-            time: Duration::from_millis(1000),
+            time: Duration::from_millis(650),
             idle: 10_000,
             open_files: 0,
         }
@@ -50,7 +50,7 @@ impl Effort {
         Self {
             name: "quick",
             rounds: 2,
-            time: Duration::from_millis(400),
+            time: Duration::from_millis(350),
             idle: 2_000,
             ..Self::full()
         }
@@ -197,7 +197,7 @@ impl<'a> Runner<'a> {
     ) -> Result<Case, Error> {
         let certificate = self.keys.file(settings.key)?;
         let client = self.place.client(settings.workers).to_vec();
-        let backend = self.backend(scenario.measure, &client)?;
+        let backend = self.backend((scenario.measure, settings), &client)?;
         let (mut servers, reasons) = self.servers(scenario, settings, &certificate, backend.1)?;
         let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
         let mut relay = has_floor.then(|| self.relay(backend.1)).transpose()?;
@@ -311,7 +311,11 @@ impl<'a> Runner<'a> {
         scenario.reason(peer.kind.name(), settings)
     }
 
-    fn backend(&self, measure: Measure, cpus: &[usize]) -> Result<(Process, SocketAddr), Error> {
+    fn backend(
+        &self,
+        (measure, settings): (Measure, &Settings),
+        cpus: &[usize],
+    ) -> Result<(Process, SocketAddr), Error> {
         let address = free_address()?;
         let threads = (cpus.len() / 2).max(1);
         let mut args = vec![
@@ -320,9 +324,13 @@ impl<'a> Runner<'a> {
             "-t".to_owned(),
             threads.to_string(),
         ];
-        if measure == Measure::Burst {
-            args.extend(SERVICE.iter().map(|arg| (*arg).to_owned()));
-        }
+        let service = match measure {
+            Measure::Burst => SERVICE,
+            // So that two clients' own costs do not matter, and their counting is compared.
+            Measure::Generators if settings.connections == 1 => &["--service-time", "20ms"],
+            _ => &[],
+        };
+        args.extend(service.iter().map(|arg| (*arg).to_owned()));
         let process = self.own("backend", &["backend", "--"], args, (address, cpus))?;
         Ok((process, address))
     }
@@ -426,9 +434,9 @@ fn planned(scenario: &Scenario, order: &Order) -> f64 {
     let peers = order.peers.len() as f64;
     let each = match scenario.measure {
         Measure::Transactions => rounds * (time * 1.2 + 0.1),
-        Measure::Capacity => rounds.min(3.0) * (time * 15.0 + 3.0),
-        Measure::AddedLatency => rounds.min(3.0) * (time * 8.0 + 2.0),
-        Measure::Storm => rounds.min(3.0) * (time * 4.0 + 1.0) + time * 12.0,
+        Measure::Capacity => rounds.min(2.0) * (time * 15.0 + 3.0),
+        Measure::AddedLatency => rounds.min(2.0) * (time * 8.0 + 2.0),
+        Measure::Storm => rounds.min(2.0) * (time * 4.0 + 1.0) + time * 12.0,
         Measure::Idle => 0.5 + effort.idle as f64 / 1500.0,
         Measure::Burst => rounds * 1.5,
         Measure::Generators => rounds * (time + 1.2) / peers,

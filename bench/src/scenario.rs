@@ -343,6 +343,10 @@ fn label(name: &str, value: &str) -> String {
             "0" => "no limit".to_owned(),
             other => format!("limit {other}"),
         },
+        "connections" => match value {
+            "1" => "one connection at a time".to_owned(),
+            count => format!("{count} connections"),
+        },
         "nodes" => format!("{value} nodes"),
         "ktls" => format!("kTLS {value}"),
         _ => format!("{name} {value}"),

@@ -122,10 +122,7 @@ fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
 pub fn value(column: &Column, figure: &Figure) -> Option<String> {
     let values = column.values(&figure.name);
     let median = spread::median(&values)?;
-    let bound = figure.name == figures::CAPACITY
-        && column
-            .median(figures::CAPACITY_BOUND)
-            .is_some_and(|bound| bound > 0.0);
+    let bound = figure.name == figures::CAPACITY && figure::is_lower_bound(column);
     let spread = match spread::relative(&values) {
         Some(share) if values.len() > 1 && share >= 0.005 => format!(" ±{:.0} %", share * 100.0),
         _ => String::new(),

@@ -1,4 +1,5 @@
 //! Every scenario runs, what it stores is as the schema says, and its page is one that a browser shows.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "support/schema.rs"]
 mod schema;

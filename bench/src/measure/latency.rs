@@ -75,4 +75,4 @@ fn at(
 
 /// Percent of the capacity.
 pub(crate) const SHARES: &[u32] = &[1, 50, 80];
-const MOST_ROUNDS: u32 = 3;
+const MOST_ROUNDS: u32 = 2;

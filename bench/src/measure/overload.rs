@@ -90,4 +90,4 @@ const PAST: &[f64] = &[1.1, 1.25, 1.5];
 const QUARTERS: usize = 8;
 const QUARTER: Duration = Duration::from_millis(250);
 /// Each takes a dozen times as long as a round of another measure.
-const MOST_ROUNDS: u32 = 3;
+const MOST_ROUNDS: u32 = 2;

@@ -85,4 +85,4 @@ fn probe(
 
 /// Percent of the capacity.
 pub(crate) const FLOODS: &[u32] = &[80, 150];
-const MOST_ROUNDS: u32 = 3;
+const MOST_ROUNDS: u32 = 2;

@@ -41,13 +41,14 @@ pub(super) fn version(said: &str) -> (String, String) {
     let version = said
         .lines()
         .find_map(|line| line.strip_prefix("stunnel ")?.split(' ').next());
-    let library = said
+    let running = said
         .lines()
-        .find_map(|line| {
-            line.strip_prefix("Running  with ")
-                .or_else(|| line.split_once(" with ").map(|(_, l)| l))
-        })
-        .map(words);
+        .find_map(|line| line.strip_prefix("Running  with "));
+    let compiled = || {
+        said.lines()
+            .find_map(|line| Some(line.split_once(" with ")?.1))
+    };
+    let library = running.or_else(compiled).map(words);
     (
         version.unwrap_or("unknown").to_owned(),
         library.unwrap_or_else(|| "unknown".to_owned()),
