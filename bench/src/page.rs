@@ -91,13 +91,9 @@ fn plots(outcome: &Outcome) -> String {
     let mut text = String::new();
     if outcome.measure == "Capacity" {
         let columns = outcome.cases.iter().flat_map(|case| &case.columns);
-        let rates = columns
-            .clone()
-            .flat_map(|column| column.curve.iter().map(|p| p.asked_per_s));
-        let largest = rates.fold(1.0, f64::max);
-        text += "<p class=\"hint\">Dashed grey: attempted. Green: succeeded. Red: failed. Dotted: p99, on the scale at the right. Upright: capacity.</p>\n<div class=\"ramps\">\n";
+        text += "<p class=\"hint\">Dashed grey: attempted. Green: succeeded. Red: failed. Dotted: p99, on the scale at the right. Upright: capacity. Each server has its own scale.</p>\n<div class=\"ramps\">\n";
         for column in columns {
-            text += &plot::ramp(column, largest).unwrap_or_default();
+            text += &plot::ramp(column).unwrap_or_default();
         }
         text += "</div>\n";
     }

@@ -214,9 +214,11 @@ fn limit(svg: &mut Svg, case: &Case, figure: &Figure, (scale, begin, end): (f64,
 }
 
 /// Draws a ramp: attempted, succeeded and failed per second, and p99, against the rate asked for.
-pub fn ramp(column: &Column, largest_rate: f64) -> Option<String> {
+pub fn ramp(column: &Column) -> Option<String> {
     let capacity = column.median(figures::CAPACITY)?;
-    let mut svg = Svg::new(420.0, 250.0, &format!("ramp of {}", column.peer));
+    let asked = column.curve.iter().map(|point| point.asked_per_s);
+    let largest_rate = asked.fold(1.0, f64::max);
+    let mut svg = Svg::new(436.0, 250.0, &format!("ramp of {}", column.peer));
     let frame = Frame {
         x: (52.0, 380.0),
         y: (190.0, 26.0),

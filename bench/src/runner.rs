@@ -67,9 +67,16 @@ impl Effort {
         }
     }
 
-    /// Returns whether the axes' quick values are used.
-    pub fn is_quick(&self) -> bool {
-        self.name != "full"
+    /// Returns the cases of a scenario: all, the quick values', or the first and the last.
+    ///
+    /// # Errors
+    /// As [`Scenario::cases`].
+    pub fn cases(&self, scenario: &Scenario) -> Result<Vec<(String, Settings)>, Error> {
+        let mut cases = scenario.cases(self.name != "full")?;
+        if self.name == "smoke" && cases.len() > 2 {
+            cases.drain(1..cases.len() - 1);
+        }
+        Ok(cases)
     }
 
     /// Returns how many idle connections a server can have: it needs two descriptors for each.
@@ -171,7 +178,7 @@ impl<'a> Runner<'a> {
             };
             let cases = match scenario.not_available {
                 Some(_) => Vec::new(),
-                None => scenario.cases(self.order.effort.is_quick())?,
+                None => self.order.effort.cases(&scenario)?,
             };
             for (label, settings) in &cases {
                 self.progress.begin(&scenario, label);
@@ -391,7 +398,7 @@ impl Progress {
             case: 0,
         };
         for scenario in order.scenarios.iter().filter(|s| s.not_available.is_none()) {
-            let cases = scenario.cases(order.effort.is_quick())?.len();
+            let cases = order.effort.cases(scenario)?.len();
             progress.cases += cases;
             progress.planned += cases as f64 * planned(scenario, order);
         }
