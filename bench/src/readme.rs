@@ -98,7 +98,7 @@ pub fn section(run: &Run, name: &str) -> String {
         .map(|p| format!("{}: {}", p.name, p.library))
         .collect();
     text += &format!(
-        "\nAES-128-GCM, X25519, HTTP/1.1, 50 connections at a time; TLS libraries: {}. `eta` is the share of what is possible: (plain TCP relay +\nlibrary in memory) / measured. The whole run with every scenario: [bench/results/{name}](bench/results/{name}/report.md);\nmethod and traps: [docs/benchmarking.md](docs/benchmarking.md).\n",
+        "\nAES-128-GCM, X25519, HTTP/1.1, 50 connections at a time; TLS libraries: {}. `eta` is the share of what is possible: (plain TCP relay +\nlibrary in memory) / measured. All figures of the run: [bench/results/{name}](bench/results/{name}/report.md);\nmethod and traps: [docs/benchmarking.md](docs/benchmarking.md).\n",
         libraries.join(", ")
     );
     text
