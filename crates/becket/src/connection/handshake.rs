@@ -6,8 +6,9 @@
 //! 4. When keys are ready, a resumed client certificate is verified again, and the connection
 //!    goes on to its server with whatever plaintext has come already.
 //!
-//! What a client can make us hold: `limits.client-hello` bytes before the hello is whole, one
-//! record after it (more only where client certificates are asked for), `timeouts.handshake` long.
+//! What a client can make us hold: `limits.client-hello` bytes of whatever is unfinished, the hello
+//! or a record after it, `timeouts.handshake` long; 80 KiB where client certificates are asked for,
+//! since a chain may be that long.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
 
@@ -26,7 +27,7 @@ use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
-use crate::scratch::{Buffer, LARGEST_RECORD, READ};
+use crate::scratch::{Buffer, READ};
 use crate::tls::context::{self, Resuming};
 use crate::tls::engine::{Engine, Received};
 use crate::tls::front::{Choice, server_name};
@@ -179,7 +180,7 @@ impl Handshaking {
         let route = self.door.front.route(served.route);
         let most_held = match route.and_then(|(_, twins)| twins.verifier()) {
             Some(_) => LARGEST_CHAIN,
-            None => LARGEST_RECORD,
+            None => turn.limits.client_hello,
         };
         self.held = Vec::new();
         let engine = Engine::new(served.config, most_held)
