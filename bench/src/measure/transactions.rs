@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Stage, order, time_out};
 use crate::load;
 use crate::result::{Column, figures};
+use crate::scenario::Settings;
 use crate::{Error, peer::Server};
 
 pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
@@ -40,7 +41,7 @@ fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Resu
     };
     let time = seconds(stage);
     let ask = ask
-        .with("-c", stage.settings.connections)
+        .with("-c", connections(stage.settings))
         .with("--warm-up", format!("{}ms", (time / 5).as_millis()))
         .with(
             "--time-out",
@@ -69,7 +70,15 @@ fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Resu
 fn seconds(stage: &Stage<'_>) -> Duration {
     match stage.settings.body {
         0..LARGE => stage.effort.time,
-        _ => stage.effort.time * 2,
+        _ => stage.effort.time * 4,
+    }
+}
+
+/// One large body at a time keeps a core busy; more of them only finish later.
+fn connections(settings: &Settings) -> usize {
+    match settings.body {
+        0..LARGE => settings.connections,
+        _ => 1,
     }
 }
 
