@@ -140,7 +140,10 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
                 .not_available
                 .iter()
                 .map(|r| format!("not available: {r}"));
-            for note in reason.chain(column.notes.iter().cloned()) {
+            let remarks = reason
+                .chain(held(column))
+                .chain(column.notes.iter().cloned());
+            for note in remarks {
                 let line = format!("{}: {note}", heading(&column.peer));
                 match lines.iter_mut().find(|(known, _)| *known == line) {
                     Some((_, cases)) => cases.push(&case.label),
@@ -155,6 +158,12 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
         _ => format!("{line} ({})", cases.join("; ")),
     });
     lines.collect()
+}
+
+/// Says over how many connections a weight was measured: descriptors may not allow as many as were asked for.
+fn held(column: &Column) -> Option<String> {
+    let count = column.median(figures::HELD)?;
+    Some(format!("{count:.0} connections held"))
 }
 
 /// Returns the conditions as a list.
