@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client_hello;
+pub mod epoch;
 pub mod half_pipe;
 pub mod http_head;
 pub mod proxy_header;
