@@ -53,6 +53,16 @@ reasons! {
     ClientCertificate = "client-certificate",
     /// `limits.handshakes` was reached.
     HandshakeLimit = "handshake-limit",
+    /// It came from a network that `deny` names, or from none that `allow` names.
+    DeniedNetwork = "denied-network",
+    /// Its source had `admission.connections-per-source` connections.
+    SourceConnections = "source-connections",
+    /// A full handshake, and `admission.full-handshakes-per-second` was used up.
+    AdmissionRate = "admission-rate",
+    /// A full handshake, and `admission.full-handshakes-in-flight` was reached.
+    AdmissionInFlight = "admission-in-flight",
+    /// A full handshake, and its source had all that it may have of them.
+    AdmissionSource = "admission-source",
     /// No descriptor was left for it.
     NoDescriptor = "no-descriptor",
     /// No server of the backend could be connected.

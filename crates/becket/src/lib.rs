@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acceptor;
+pub mod admission;
 pub mod backend;
 pub mod check;
 pub mod cli;

@@ -20,6 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use crate::admission::Admission;
 use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::config::prepare::Prepared;
@@ -49,6 +50,9 @@ pub struct Shared {
     pub table: Arc<SessionTable>,
     /// One per worker, written by it alone.
     pub counters: Vec<Arc<Counters>>,
+    /// Full handshakes and connections by source; each call takes an atomic number or one shard's
+    /// lock, and there is none where nothing is limited.
+    pub admission: Arc<Admission>,
     /// Connections in all, for `limits.connections`.
     connections: AtomicUsize,
 }
@@ -61,6 +65,7 @@ impl Shared {
             clock,
             table,
             counters: (0..workers).map(|_| Arc::default()).collect(),
+            admission: Arc::default(),
             connections: AtomicUsize::new(0),
         }
     }

@@ -8,10 +8,14 @@
 //! the reason of refusal, never change that answer when more bytes come, and never panic.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod client_hello;
 pub mod epoch;
 pub mod half_pipe;
+pub mod health;
 pub mod http_head;
+pub mod http_status;
+pub mod networks;
 pub mod proxy_header;
 mod reader;
 pub mod session_table;

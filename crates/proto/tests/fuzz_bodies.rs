@@ -15,6 +15,9 @@ mod client_hello;
 #[path = "../../../fuzz/src/http_head.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod http_head;
+#[path = "../../../fuzz/src/http_status.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod http_status;
 #[path = "../../../fuzz/src/proxy_header.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod proxy_header;
@@ -77,6 +80,16 @@ fn request_heads_survive_mutation() {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
     ];
     run_on_mutations(&inputs, http_head::run);
+}
+
+#[test]
+fn status_lines_survive_mutation() {
+    let inputs = [
+        b"HTTP/1.1 200 OK\r\nServer: a\r\n\r\n".to_vec(),
+        b"HTTP/1.0 503 Service Unavailable\n".to_vec(),
+        b"HTTP/1.1 204\r\n".to_vec(),
+    ];
+    run_on_mutations(&inputs, http_status::run);
 }
 
 fn testdata(directory: &str) -> Vec<Vec<u8>> {

@@ -31,6 +31,8 @@ pub struct File {
     pub timeouts: FileTimeouts,
     /// `[sessions]`
     pub sessions: FileSessions,
+    /// `[admission]`
+    pub admission: FileAdmission,
     /// `[log]`
     pub log: FileLog,
     /// `[admin]`
@@ -73,6 +75,10 @@ pub struct FileListener {
     pub alpn_mismatch: AlpnMismatch,
     /// What to do with a name that no certificate covers.
     pub unknown_names: UnknownNames,
+    /// Networks whose clients are let in; empty is all.
+    pub allow: Vec<String>,
+    /// Networks whose clients are not let in.
+    pub deny: Vec<String>,
     /// `[[listener.route]]`
     pub route: Vec<FileRoute>,
     /// Connections waiting to be accepted.
@@ -100,6 +106,8 @@ impl Default for FileListener {
             alpn: Vec::new(),
             alpn_mismatch: AlpnMismatch::default(),
             unknown_names: UnknownNames::default(),
+            allow: Vec::new(),
+            deny: Vec::new(),
             route: Vec::new(),
             backlog: 4096,
             defer_accept: "10s".into(),
@@ -333,6 +341,49 @@ impl Default for FileSessions {
             id_lifetime: "5m".into(),
             ticket_rotation: "8h".into(),
             max_age: "24h".into(),
+        }
+    }
+}
+
+/// `[admission]`; a limit that is not set is off.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileAdmission {
+    /// Of all clients together.
+    pub full_handshakes_per_second: Option<u64>,
+    /// At once; absent is as many as in a second.
+    pub burst: Option<u64>,
+    /// Begun and not ended.
+    pub full_handshakes_in_flight: Option<u64>,
+    /// Of one source.
+    pub source_full_handshakes_per_second: Option<u64>,
+    /// At once; absent is as many as in a second.
+    pub source_burst: Option<u64>,
+    /// Begun and not ended, of one source.
+    pub source_full_handshakes_in_flight: Option<u64>,
+    /// Open, of one source.
+    pub connections_per_source: Option<u64>,
+    /// Bits of an IPv4 address that make a source.
+    pub prefix_v4: u64,
+    /// Bits of an IPv6 address that make a source.
+    pub prefix_v6: u64,
+    /// Sources that are tracked at most.
+    pub sources: u64,
+}
+
+impl Default for FileAdmission {
+    fn default() -> Self {
+        Self {
+            full_handshakes_per_second: None,
+            burst: None,
+            full_handshakes_in_flight: None,
+            source_full_handshakes_per_second: None,
+            source_burst: None,
+            source_full_handshakes_in_flight: None,
+            connections_per_source: None,
+            prefix_v4: 32,
+            prefix_v6: 64,
+            sources: 100_000,
         }
     }
 }

@@ -9,6 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use becket_proto::networks::{Network, Networks};
+
 use super::error::Problem;
 use super::file::{FileCertificate, FileListener, FilePolicy, FileRoute, Scalar};
 use super::keys::{Loaded, shown};
@@ -17,6 +19,7 @@ use super::read::labels;
 use super::values;
 use super::{Listener, NamePattern, Policy, Route, SocketOptions};
 use crate::tls::certs::{CertificateMap, KeySet};
+use crate::tls::metered::metered;
 
 impl Draft<'_> {
     /// All listeners, in the order of the file.
@@ -66,7 +69,27 @@ impl Draft<'_> {
             routes,
             certificates: Arc::new(certificates),
             unknown_names: listener.unknown_names,
+            allow: match listener.allow.is_empty() {
+                true => None,
+                false => Some(self.networks(&format!("{path}.allow"), &listener.allow)),
+            },
+            deny: self.networks(&format!("{path}.deny"), &listener.deny),
         }
+    }
+
+    /// A set of networks.
+    pub(super) fn networks(&mut self, path: &str, listed: &[String]) -> Networks {
+        let mut networks = Vec::with_capacity(listed.len());
+        for (index, text) in listed.iter().enumerate() {
+            match text.parse::<Network>() {
+                Ok(network) => networks.push(network),
+                Err(error) => {
+                    let problem = Problem::new(format!("{path}[{index}]"), error.to_string());
+                    self.report.error(problem.text(text).accepted(NETWORK));
+                }
+            }
+        }
+        networks.into_iter().collect()
     }
 
     fn bind(&mut self, path: &str, listed: Option<&[String]>) -> Vec<std::net::SocketAddr> {
@@ -158,6 +181,11 @@ impl Draft<'_> {
                         loaded.extend(pair);
                     }
                 }
+            }
+        }
+        if self.metered {
+            for one in &mut loaded {
+                one.key = metered(&one.key);
             }
         }
         self.map(&path, &loaded)
@@ -423,6 +451,8 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
         false => names.join(", "),
     }
 }
+
+const NETWORK: &str = "an address, or a network such as 192.0.2.0/24 or 2001:db8::/32";
 
 /// What listen(2) takes; the kernel cuts it to net.core.somaxconn.
 const QUEUE: std::ops::RangeInclusive<u32> = 1..=65_535;

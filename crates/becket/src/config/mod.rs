@@ -18,17 +18,20 @@ pub mod read;
 pub mod source;
 pub mod values;
 
+mod admission;
 mod backends;
 mod listeners;
 mod policies;
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_proto::admission::{Prefixes, Share};
+use becket_proto::networks::Networks;
 use rustls::RootCertStore;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +50,8 @@ pub struct Config {
     pub timeouts: Timeouts,
     /// Tickets and the table of TLS 1.2 sessions.
     pub sessions: Sessions,
+    /// Who is let in when more want to than can be served.
+    pub admission: Admission,
     /// Where and how to log.
     pub log: Log,
     /// The address of `/metrics` and `/status`; nothing listens when absent.
@@ -68,8 +73,20 @@ pub struct Listener {
     pub certificates: Arc<CertificateMap>,
     /// What to do with a name that no certificate covers.
     pub unknown_names: UnknownNames,
+    /// Who may come in; `None` is everybody who is not denied.
+    pub allow: Option<Networks>,
+    /// Who may not, even if allowed.
+    pub deny: Networks,
     /// Tried in order; the last one matches every hello.
     pub routes: Vec<Route>,
+}
+
+impl Listener {
+    /// Whether a client may come in from this address. Costs a binary search where there is a list.
+    pub fn lets_in(&self, client: IpAddr) -> bool {
+        let allowed = self.allow.as_ref();
+        allowed.is_none_or(|networks| networks.contains(client)) && !self.deny.contains(client)
+    }
 }
 
 /// Where a hello goes: the first route whose names and protocols match.
@@ -272,6 +289,21 @@ pub struct Sessions {
     pub ticket_rotation: Duration,
     /// Age after the full handshake at which no session resumes.
     pub max_age: Duration,
+}
+
+/// Who is let in when more want to than can be served. The default limits nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Full handshakes of all clients together.
+    pub all: Share,
+    /// Full handshakes of one source.
+    pub source: Share,
+    /// Connections of one source.
+    pub connections_per_source: Option<u32>,
+    /// How much of an address makes a source.
+    pub prefixes: Prefixes,
+    /// Sources that are tracked at most.
+    pub sources: usize,
 }
 
 /// Where and how to log.

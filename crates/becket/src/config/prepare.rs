@@ -83,7 +83,10 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         binds: Vec::new(),
         used_policies: HashSet::new(),
         used_backends: HashSet::new(),
+        metered: false,
     };
+    let admission = draft.admission();
+    draft.metered = admission.limits_handshakes();
     let backends = draft.backends();
     let policies = draft.policies();
     let listeners = draft.listeners(&policies);
@@ -94,6 +97,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         limits: draft.limits(),
         timeouts: draft.timeouts(),
         sessions: draft.sessions(),
+        admission,
         log: draft.log(),
         admin: draft.admin(),
         process: draft.process(),
@@ -124,6 +128,8 @@ pub(super) struct Draft<'a> {
     pub(super) binds: Vec<(SocketAddr, String)>,
     pub(super) used_policies: HashSet<String>,
     pub(super) used_backends: HashSet<usize>,
+    /// Full handshakes are limited, so keys cost a token.
+    pub(super) metered: bool,
 }
 
 impl Draft<'_> {
@@ -302,7 +308,7 @@ impl Draft<'_> {
     }
 
     /// A number of things, at least 1.
-    fn count(&mut self, path: &str, value: u64) -> usize {
+    pub(super) fn count(&mut self, path: &str, value: u64) -> usize {
         match usize::try_from(value) {
             Ok(value) if (1..=MOST_THINGS).contains(&value) => value,
             _ => {

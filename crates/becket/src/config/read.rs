@@ -334,7 +334,15 @@ impl LineIndex {
 }
 
 /// The keys of [`File`] that are one table each.
-const TABLES: [&str; 6] = ["limits", "timeouts", "sessions", "log", "admin", "process"];
+const TABLES: [&str; 7] = [
+    "limits",
+    "timeouts",
+    "sessions",
+    "admission",
+    "log",
+    "admin",
+    "process",
+];
 
 /// Faults reported of one text: more than anybody corrects in one go.
 const FAULTS: usize = 100;

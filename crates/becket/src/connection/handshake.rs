@@ -23,11 +23,13 @@ use super::closing::Closing;
 use super::connect::{Connecting, Established};
 use super::resumed;
 use super::{Core, Net, Next, Phase, Turn};
+use crate::admission::Charge;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
 use crate::scratch::{Buffer, READ};
+use crate::socket::Socket;
 use crate::tls::context::{self, Resuming};
 use crate::tls::engine::{Engine, Received};
 use crate::tls::front::{Choice, server_name};
@@ -61,6 +63,8 @@ pub struct Chosen {
 struct Failed {
     reason: CloseReason,
     detail: String,
+    /// Turned away so that others can be served: no answer, and the connection is reset.
+    shed: bool,
 }
 
 impl Handshaking {
@@ -177,6 +181,10 @@ impl Handshaking {
                 return Err(Failed::new(reason, format!("answered with alert {alert}")));
             }
         };
+        let charge = Charge::of(turn.gate, core.facts.client.ip());
+        if let Some(charge) = charge.as_ref().filter(|_| !served.may_resume) {
+            charge.look(turn.now.mono).map_err(Failed::shed)?;
+        }
         let route = self.door.front.route(served.route);
         let most_held = match route.and_then(|(_, twins)| twins.verifier()) {
             Some(_) => LARGEST_CHAIN,
@@ -188,7 +196,7 @@ impl Handshaking {
         self.chosen = Some(Box::new(Chosen {
             route: served.route,
             engine,
-            resuming: Some(Resuming::new(name)),
+            resuming: Some(Resuming::new(name).with_charge(charge)),
         }));
         Ok(true)
     }
@@ -211,7 +219,12 @@ impl Handshaking {
         context::lend(&mut chosen.resuming, || {
             engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out)
         })
-        .map_err(|error| Failed::new(reason_of_error(&error), error.to_string()))
+        .map_err(
+            |error| match chosen.resuming.as_ref().and_then(Resuming::shed) {
+                Some(reason) => Failed::shed(reason),
+                None => Failed::new(reason_of_error(&error), error.to_string()),
+            },
+        )
     }
 
     /// Keys are ready: checks who resumed, counts, and goes on to a server.
@@ -268,7 +281,10 @@ impl Handshaking {
         if let Some(chosen) = &self.chosen {
             resumed::count_offer(chosen.resuming.as_ref(), turn.counters);
         }
-        if failed.reason == CloseReason::HandshakeAborted {
+        if failed.shed {
+            core.client.socket.reset_on_close();
+        }
+        if failed.shed || failed.reason == CloseReason::HandshakeAborted {
             return end(failed.reason, turn);
         }
         turn.counters.handshakes_ended.add(1);
@@ -279,7 +295,18 @@ impl Handshaking {
 
 impl Failed {
     fn new(reason: CloseReason, detail: String) -> Self {
-        Self { reason, detail }
+        Self {
+            reason,
+            detail,
+            shed: false,
+        }
+    }
+
+    fn shed(reason: CloseReason) -> Self {
+        Self {
+            shed: true,
+            ..Self::quietly(reason)
+        }
     }
 
     /// What the reason alone says is enough.

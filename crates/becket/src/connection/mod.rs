@@ -29,6 +29,7 @@ use self::connect::Connecting;
 use self::facts::Facts;
 use self::handshake::Handshaking;
 use self::relay::Relaying;
+use crate::admission::Gate;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Limits, ServerAddress, Timeouts};
@@ -79,6 +80,8 @@ pub struct Turn<'a, N> {
     pub timeouts: &'a Timeouts,
     /// Where failures are told, at a bounded rate.
     pub failures: &'a mut FailureLog,
+    /// Who is asked about full handshakes; `None` where they are not limited.
+    pub gate: Option<&'a Rc<Gate>>,
 }
 
 /// One connection.

@@ -282,6 +282,25 @@ impl Scrape {
         )
     }
 
+    fn admission(&self, page: &mut Page<'_>) -> fmt::Result {
+        let admission = &self.condition.admission;
+        page.gauge(
+            "becket_full_handshakes_in_flight",
+            "Full handshakes begun and not ended, where they are limited",
+            u64::from(admission.full_handshakes_in_flight),
+        )?;
+        page.gauge(
+            "becket_sources",
+            "Sources that admission tracks",
+            admission.sources as u64,
+        )?;
+        page.counter(
+            "becket_sources_untracked",
+            "Times that a client was not counted for its source",
+            admission.untracked,
+        )
+    }
+
     fn process(&self, page: &mut Page<'_>) -> fmt::Result {
         page.gauge(
             "process_start_time_seconds",
@@ -314,6 +333,7 @@ impl Collector for Scrape {
         self.handshakes(&mut page)?;
         self.traffic(&mut page)?;
         self.sessions(&mut page)?;
+        self.admission(&mut page)?;
         self.state(&mut page)?;
         self.process(&mut page)
     }

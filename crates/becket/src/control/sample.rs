@@ -9,7 +9,7 @@ use rustls::crypto::aws_lc_rs as provider;
 use rustls::sign::CertifiedKey;
 
 use super::certificates::certificates;
-use super::view::{Condition, Occupancy, Reload, TicketKeys, View};
+use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::config::{
     Backend, ClientAuth, Config, Limits, Listener, Log, LogFormat, NamePattern, Policy, Process,
     Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames, Versions,
@@ -64,6 +64,7 @@ impl View for Sample {
                 epoch: 3,
                 next_rotation: Duration::from_secs(7_200),
             },
+            admission: Admitted::default(),
             certificates: certificates(&self.config),
         }
     }
@@ -90,6 +91,7 @@ pub(super) fn config() -> Config {
         limits: LIMITS,
         timeouts: TIMEOUTS,
         sessions: SESSIONS,
+        admission: crate::config::Admission::default(),
         log: Log {
             level: "info".to_owned(),
             format: LogFormat::Text,
@@ -122,6 +124,8 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
         },
         certificates: Arc::new(certificates),
         unknown_names: UnknownNames::Default,
+        allow: None,
+        deny: Default::default(),
         routes: vec![Route {
             names: vec![NamePattern::Wildcard("example.net".to_owned())],
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],

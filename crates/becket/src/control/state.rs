@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::certificates::{Certificate, certificates};
 use super::rotation::Rotation;
-use super::view::{Condition, Occupancy, Reload, TicketKeys, View};
+use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::metrics::Counters;
@@ -118,6 +118,11 @@ impl View for State {
             tickets: TicketKeys {
                 epoch: current.epoch,
                 next_rotation: current.rotation_due.saturating_sub(now.mono),
+            },
+            admission: Admitted {
+                full_handshakes_in_flight: self.shared.admission.in_flight(),
+                sources: self.shared.admission.sources(),
+                untracked: self.shared.admission.untracked(),
             },
             certificates: current.certificates,
         }

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::certificates::Certificate;
-use super::view::{Condition, Occupancy, Reload, View};
+use super::view::{Admitted, Condition, Occupancy, Reload, View};
 use crate::config::{Backend, ClientAuth, Config, Listener, Policy, Route, Server, ServerAddress};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
@@ -43,6 +43,8 @@ pub struct Status {
     pub sessions: Occupancy,
     /// The ticket keys.
     pub tickets: TicketStatus,
+    /// Who is let in when more want to than can be served.
+    pub admission: Admitted,
 }
 
 /// Sums over all workers.
@@ -163,6 +165,7 @@ impl Status {
                 epoch: condition.tickets.epoch,
                 next_rotation_seconds: condition.tickets.next_rotation.as_secs(),
             },
+            admission: condition.admission,
         }
     }
 }

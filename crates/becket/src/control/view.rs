@@ -41,6 +41,8 @@ pub struct Condition {
     pub sessions: Occupancy,
     /// The ticket keys.
     pub tickets: TicketKeys,
+    /// Who is let in when more want to than can be served.
+    pub admission: Admitted,
     /// Every certificate in use; see [`certificates`](super::certificates::certificates).
     pub certificates: Arc<[Certificate]>,
 }
@@ -61,6 +63,17 @@ pub struct Occupancy {
     pub entries: usize,
     /// Entries it may hold; 0 is off.
     pub capacity: usize,
+}
+
+/// What admission counts, beside the reasons of connections that it ended.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Admitted {
+    /// Full handshakes that have begun and not ended, where they are limited.
+    pub full_handshakes_in_flight: u32,
+    /// Sources that are tracked.
+    pub sources: usize,
+    /// Times that a client was not counted for its source, because the table was full.
+    pub untracked: u64,
 }
 
 /// Where the rotation of ticket keys stands.

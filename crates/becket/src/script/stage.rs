@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
+use crate::admission::Gate;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Limits, Timeouts};
@@ -34,6 +35,8 @@ pub struct Stage {
     pub timeouts: Timeouts,
     /// What a worker counts.
     pub counters: Counters,
+    /// Admission, if it is on.
+    pub gate: Option<Rc<Gate>>,
     scratch: Scratch,
     failures: FailureLog,
     connection: Option<Connection<ScriptedNet>>,
@@ -51,6 +54,7 @@ impl Stage {
             limits,
             timeouts,
             counters: Counters::default(),
+            gate: None,
             scratch: Scratch::new(),
             failures: FailureLog::new(),
             connection: None,
@@ -98,6 +102,7 @@ impl Stage {
             limits: &self.limits,
             timeouts: &self.timeouts,
             failures: &mut self.failures,
+            gate: self.gate.as_ref(),
         };
         let advanced = if overdue {
             connection.expire(&mut turn)

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use becket_proto::ticket::{Lineage, TicketContext, UnixSeconds};
 
+use crate::admission::Charge;
+use crate::close_reason::CloseReason;
 use crate::metrics::Resumption;
 
 /// One handshake's part in resumption.
@@ -31,6 +33,8 @@ pub struct Resuming {
     pub outcome: Option<Resumption>,
     /// When the certificate that the client has just proved to hold is over.
     pub client_until: Option<UnixSeconds>,
+    /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
+    charge: Option<Charge>,
     /// This handshake's own origin; made when first needed.
     fresh: Option<TicketContext>,
 }
@@ -54,8 +58,14 @@ impl Resuming {
             opened: None,
             outcome: None,
             client_until: None,
+            charge: None,
             fresh: None,
         }
+    }
+
+    /// The same, with what is to be paid for a full handshake.
+    pub fn with_charge(self, charge: Option<Charge>) -> Self {
+        Self { charge, ..self }
     }
 
     /// The origin to seal: the one that was opened, or this handshake's own. Must not be called
@@ -89,6 +99,11 @@ impl Resuming {
         }
     }
 
+    /// Why admission refused it, if it did.
+    pub fn shed(&self) -> Option<CloseReason> {
+        self.charge.as_ref().and_then(Charge::refused)
+    }
+
     /// The handshake turned out to be a full one: what was opened is not its origin.
     pub fn forget_opened(&mut self) {
         self.opened = None;
@@ -119,4 +134,18 @@ pub fn lend<T>(resuming: &mut Option<Resuming>, body: impl FnOnce() -> T) -> T {
 /// Gives `body` the handshake that is lent to this thread; `None` outside of [`lend`].
 pub fn with<T>(body: impl FnOnce(&mut Resuming) -> T) -> Option<T> {
     CURRENT.with_borrow_mut(|current| current.as_mut().map(body))
+}
+
+/// Pays for the signature that the lent handshake needs. Outside of [`lend`] nobody has to pay.
+///
+/// # Errors
+///
+/// Why the client is to be shed.
+pub fn pay() -> Result<(), CloseReason> {
+    with(|resuming| {
+        let now = resuming.mono_now;
+        let charge = resuming.charge.as_mut();
+        charge.map_or(Ok(()), |charge| charge.pay(now))
+    })
+    .unwrap_or(Ok(()))
 }

@@ -40,6 +40,8 @@ pub struct Served {
     pub route: usize,
     /// The twin to handshake with.
     pub config: Arc<ServerConfig>,
+    /// It offers something that might resume; otherwise the handshake can only be a full one.
+    pub may_resume: bool,
 }
 
 impl Front {
@@ -95,6 +97,7 @@ impl Front {
             Some(twins) => Choice::Serve(Served {
                 route: index,
                 config: Arc::clone(twins.pick(hello, alpn)),
+                may_resume: twins.may_resume(hello),
             }),
             None => Choice::Refuse {
                 alert: INTERNAL_ERROR,

@@ -1,6 +1,7 @@
 //! TLS towards the client: what is offered, to whom, and what may be resumed.
 //!
 //! * [`certs`]: chains and keys by server name, and the choice among them;
+//! * [`metered`]: keys that cost a token, where full handshakes are limited;
 //! * [`policy`]: the digest of a policy, the border that sessions never cross;
 //! * [`verifier`]: client certificates;
 //! * [`twins`]: the few `ServerConfig`s of one route, and which of them answers a hello;
@@ -18,6 +19,7 @@ pub mod certs;
 pub mod context;
 pub mod engine;
 pub mod front;
+pub mod metered;
 pub mod names;
 pub mod policy;
 pub mod rehearsal;

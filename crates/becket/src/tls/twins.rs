@@ -100,10 +100,7 @@ impl Twins {
             &self.without_alpn
         };
         if self.tls13 && hello.offers_tls13() {
-            let returns = hello
-                .psk_identities()
-                .any(|psk| self.ticketer.recognises(psk.identity));
-            return if returns {
+            return if self.may_resume(hello) {
                 &twins.one_ticket
             } else {
                 &twins.two_tickets
@@ -113,6 +110,21 @@ impl Twins {
             return &twins.one_ticket;
         }
         &twins.by_id
+    }
+
+    /// Whether the hello offers what might resume: something that looks like a ticket of ours, or
+    /// a TLS 1.2 session ID. No proof; that there is nothing is one.
+    pub fn may_resume(&self, hello: &ClientHello<'_>) -> bool {
+        if self.tls13 && hello.offers_tls13() {
+            // The session ID is there for the sake of middle boxes (RFC 8446, appendix D.4).
+            return hello
+                .psk_identities()
+                .any(|psk| self.ticketer.recognises(psk.identity));
+        }
+        match hello.session_ticket() {
+            Some(ticket @ [_, ..]) => self.ticketer.recognises(ticket),
+            _ => !hello.session_id().is_empty(),
+        }
     }
 
     /// Verifies client certificates; `None` when the policy asks for none.

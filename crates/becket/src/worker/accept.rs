@@ -72,12 +72,21 @@ impl Worker {
 
     fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, door: Rc<Door>) {
         self.counters.accepted.add(1);
-        let listener = Arc::clone(&door.front.listener().name);
-        let facts = Facts::new(address, listener, self.now);
+        let listener = door.front.listener();
+        let facts = Facts::new(address, Arc::clone(&listener.name), self.now);
+        if !listener.lets_in(address.ip()) {
+            return self.turn_away(&socket, &facts, CloseReason::DeniedNetwork);
+        }
         let share = self.config.limits.handshakes.div_ceil(self.shared.workers);
         if self.handshakes >= share {
             return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
         }
+        let gate = self.gate.as_ref();
+        let entered = gate.map_or(Ok(None), |gate| gate.enter(address.ip(), self.now.mono));
+        let visit = match entered {
+            Ok(visit) => visit,
+            Err(reason) => return self.turn_away(&socket, &facts, reason),
+        };
         let entry = self.connections.vacant_entry();
         let index = entry.key();
         let token = token_of(index, Side::Client);
@@ -95,6 +104,7 @@ impl Worker {
             connection,
             queued: false,
             handshaking: true,
+            _visit: visit,
             alarm_at: Duration::MAX,
             alarm: 0,
         }));

@@ -9,6 +9,7 @@ use mio::{Interest, Token};
 
 use super::{Ending, FIRST_ACCEPTOR, Worker};
 use crate::acceptor::Acceptor;
+use crate::admission::Gate;
 use crate::backend::pool::Pool;
 use crate::config::Config;
 use crate::door::Door;
@@ -80,6 +81,7 @@ impl Worker {
             registry.register(&mut socket, token, Interest::READABLE)?;
             entry.insert(Acceptor::new(socket, address, bound.inherited, door));
         }
+        self.gate = Gate::new(&self.shared.admission, &config.admission);
         self.config = config;
         self.pools = pools;
         Ok(())

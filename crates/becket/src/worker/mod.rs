@@ -24,6 +24,7 @@ use mio::{Events, Poll, Token};
 use slab::Slab;
 
 use crate::acceptor::Acceptor;
+use crate::admission::{Gate, Visit};
 use crate::backend::pool::Pool;
 use crate::clock::{Clock, Now};
 use crate::close_reason::CloseReason;
@@ -60,6 +61,8 @@ pub struct Worker {
     failures: FailureLog,
     acceptors: Slab<Acceptor>,
     first_acceptor: usize,
+    /// Who is asked about new clients; `None` where nothing of them is limited.
+    gate: Option<Rc<Gate>>,
     /// By backend index; kept when only ticket keys change.
     pools: Rc<[Rc<Pool>]>,
     /// On the heap each: growing the slab then moves pointers, not connections.
@@ -105,6 +108,8 @@ struct Slot {
     connection: Connection<RealNet>,
     queued: bool,
     handshaking: bool,
+    /// Counts it for its source until it is gone, where that is limited.
+    _visit: Option<Box<Visit>>,
     /// The earliest alarm that is set, and its number: a later one replaces it.
     alarm_at: Duration,
     alarm: u32,
@@ -151,6 +156,7 @@ impl Worker {
             failures: FailureLog::new(),
             acceptors: Slab::new(),
             first_acceptor: 0,
+            gate: None,
             pools: Rc::new([]),
             connections: Slab::new(),
             established: VecDeque::new(),
@@ -293,6 +299,7 @@ impl Worker {
             limits: &self.config.limits,
             timeouts: &self.config.timeouts,
             failures: &mut self.failures,
+            gate: self.gate.as_ref(),
         };
         let advanced = step(&mut slot.connection, &mut turn);
         let left = slot.handshaking && !slot.connection.is_handshaking();

@@ -1,0 +1,478 @@
+//! Who is let in when more want to than can be served: connections of a source at accept, full handshakes where the
+//! private key would be used.
+//!
+//! [`Admission`] is what all workers share: one bucket for all full handshakes, which is one atomic number, and the
+//! sources, spread over shards with a lock each. A [`Gate`] is a worker's way in, under the rules of its configuration;
+//! where nothing is limited there is no gate, and nothing of this is run.
+//!
+//! The signature is what a full handshake costs more than a resumed one, so only the former needs a
+//! token. Whether a handshake is full is
+//! known for sure only when rustls asks the private key for a signature: by then our ticketer did not open the ticket,
+//! or the table does not hold the ID, for this policy and name. So the [`Charge`] of a handshake is paid there
+//! (`tls/metered.rs`), and a hello cannot pass for a resumption by what it claims. A hello that offers nothing that
+//! could resume is looked at before ([`Charge::look`]): if there is no token for it, not even keys are exchanged.
+//!
+//! What is not admitted is *shed*: reset, which costs the least on both sides, and counted by its [`CloseReason`].
+//! The arithmetic is [`becket_proto::admission`]'s.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use becket_proto::admission::{Bucket, Claim, Rate, Source, Sources};
+
+use crate::close_reason::CloseReason;
+use crate::config;
+
+/// What all workers share.
+#[derive(Debug)]
+pub struct Admission {
+    /// A [`Bucket`] of tokens for full handshakes.
+    bucket: AtomicU64,
+    /// Full handshakes that have begun and not ended.
+    in_flight: AtomicU32,
+    /// Times that the table had no place for a source.
+    untracked: AtomicU64,
+    seed: RandomState,
+    shards: [Mutex<Sources<RandomState>>; SHARDS],
+}
+
+impl Admission {
+    /// Nobody is in. The table holds nothing and allocates nothing until it is used.
+    pub fn new() -> Self {
+        let seed = RandomState::new();
+        let shard = || Mutex::new(Sources::new(0, seed.clone()));
+        Self {
+            bucket: AtomicU64::new(0),
+            in_flight: AtomicU32::new(0),
+            untracked: AtomicU64::new(0),
+            shards: std::array::from_fn(|_| shard()),
+            seed,
+        }
+    }
+
+    /// How many sources are tracked at most, rounded up to a multiple of 64.
+    pub fn set_limit(&self, sources: usize) {
+        for shard in &self.shards {
+            lock(shard).set_limit(sources.div_ceil(SHARDS));
+        }
+    }
+
+    /// Full handshakes that have begun and not ended, where they are limited.
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Sources that are tracked. Takes every shard's lock in turn.
+    pub fn sources(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Times that a client was let in without being counted for its source: the table was full.
+    pub fn untracked(&self) -> u64 {
+        self.untracked.load(Relaxed)
+    }
+
+    fn shard(&self, source: Source) -> MutexGuard<'_, Sources<RandomState>> {
+        // The table takes its low and its highest bits.
+        let index = (self.seed.hash_one(source) >> 32) as usize % SHARDS;
+        lock(&self.shards[index])
+    }
+
+    fn connect(&self, source: Source, most: u32, now: Duration) -> Claim {
+        let claim = self.shard(source).connect(source, most, now);
+        self.note(claim)
+    }
+
+    fn note(&self, claim: Claim) -> Claim {
+        if claim == Claim::Untracked {
+            self.untracked.fetch_add(1, Relaxed);
+        }
+        claim
+    }
+
+    /// Takes a token of the bucket for all.
+    fn take(&self, rate: Option<Rate>, now: Duration) -> bool {
+        let Some(rate) = rate else {
+            return true;
+        };
+        let next = |bucket| rate.take(Bucket(bucket), now).map(|bucket| bucket.0);
+        self.bucket.fetch_update(Relaxed, Relaxed, next).is_ok()
+    }
+
+    fn has_one(&self, rate: Option<Rate>, now: Duration) -> bool {
+        let bucket = Bucket(self.bucket.load(Relaxed));
+        rate.is_none_or(|rate| rate.has_one(bucket, now))
+    }
+
+    /// Counts a full handshake, of which there may be `most`.
+    fn start(&self, most: Option<u32>) -> bool {
+        let before = self.in_flight.fetch_add(1, Relaxed);
+        let admitted = most.is_none_or(|most| before < most);
+        if !admitted {
+            self.in_flight.fetch_sub(1, Relaxed);
+        }
+        admitted
+    }
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn lock(shard: &Mutex<Sources<RandomState>>) -> MutexGuard<'_, Sources<RandomState>> {
+    // Counts in a poisoned shard are whole: no step of the table leaves them otherwise.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One worker's way in.
+#[derive(Debug)]
+pub struct Gate {
+    shared: Arc<Admission>,
+    rules: config::Admission,
+}
+
+impl Gate {
+    /// A gate under these rules, which the table takes its limit from; none where nothing is limited.
+    pub fn new(shared: &Arc<Admission>, rules: &config::Admission) -> Option<Rc<Self>> {
+        if !rules.limits_handshakes() && rules.connections_per_source.is_none() {
+            return None;
+        }
+        shared.set_limit(rules.sources);
+        Some(Rc::new(Self {
+            shared: Arc::clone(shared),
+            rules: rules.clone(),
+        }))
+    }
+
+    /// Counts a connection of a client, until the [`Visit`] is dropped. Takes one shard's lock if connections of a source
+    /// are limited. `Ok(None)` where there is nothing to count.
+    ///
+    /// # Errors
+    ///
+    /// When the client's source has as many as it may have.
+    pub fn enter(&self, client: IpAddr, now: Duration) -> Result<Option<Box<Visit>>, CloseReason> {
+        let Some(most) = self.rules.connections_per_source else {
+            return Ok(None);
+        };
+        let source = self.rules.prefixes.source(client);
+        match self.shared.connect(source, most, now) {
+            Claim::Granted => Ok(Some(Box::new(Visit {
+                shared: Arc::clone(&self.shared),
+                source,
+            }))),
+            Claim::Refused => Err(CloseReason::SourceConnections),
+            Claim::Untracked => Ok(None),
+        }
+    }
+
+    /// Whether a full handshake would be admitted now. Takes nothing.
+    fn look(&self, client: IpAddr, now: Duration) -> Result<(), CloseReason> {
+        let Self { shared, rules } = self;
+        let in_flight = shared.in_flight();
+        if rules.all.in_flight.is_some_and(|most| in_flight >= most) {
+            return Err(CloseReason::AdmissionInFlight);
+        }
+        if !shared.has_one(rules.all.rate, now) {
+            return Err(CloseReason::AdmissionRate);
+        }
+        let source = rules.prefixes.source(client);
+        match rules.limits_source() && !shared.shard(source).may_begin(source, rules.source, now) {
+            true => Err(CloseReason::AdmissionSource),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes what a full handshake costs: of the source first, and only what it may have of what all have.
+    fn begin(&self, client: IpAddr, now: Duration) -> Result<FullHandshake, CloseReason> {
+        let Self { shared, rules } = self;
+        if !shared.start(rules.all.in_flight) {
+            return Err(CloseReason::AdmissionInFlight);
+        }
+        // From here on, dropping it gives back what was taken.
+        let mut begun = FullHandshake {
+            shared: Arc::clone(shared),
+            source: None,
+        };
+        if !rules.limits_source() {
+            let taken = shared.take(rules.all.rate, now);
+            return taken.then_some(begun).ok_or(CloseReason::AdmissionRate);
+        }
+        let source = rules.prefixes.source(client);
+        let mut sources = shared.shard(source);
+        if !sources.may_begin(source, rules.source, now) {
+            return Err(CloseReason::AdmissionSource);
+        }
+        if !shared.take(rules.all.rate, now) {
+            return Err(CloseReason::AdmissionRate);
+        }
+        // Nobody came in between: the shard is locked.
+        if shared.note(sources.begin_full(source, rules.source, now)) == Claim::Granted {
+            begun.source = Some(source);
+        }
+        Ok(begun)
+    }
+}
+
+/// A connection that is counted for its source.
+#[derive(Debug)]
+pub struct Visit {
+    shared: Arc<Admission>,
+    source: Source,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.shared.shard(self.source).disconnect(self.source);
+    }
+}
+
+/// A full handshake that is under way.
+#[derive(Debug)]
+struct FullHandshake {
+    shared: Arc<Admission>,
+    /// `None` where sources are not limited, or this one is not tracked.
+    source: Option<Source>,
+}
+
+impl Drop for FullHandshake {
+    fn drop(&mut self) {
+        self.shared.in_flight.fetch_sub(1, Relaxed);
+        if let Some(source) = self.source {
+            self.shared.shard(source).end_full(source);
+        }
+    }
+}
+
+/// What one handshake has to pay if it turns out to be a full one.
+#[derive(Debug)]
+pub struct Charge {
+    gate: Rc<Gate>,
+    client: IpAddr,
+    state: Paid,
+}
+
+#[derive(Debug)]
+enum Paid {
+    NotYet,
+    Yes(
+        #[expect(dead_code, reason = "what it holds is given back when it is dropped")]
+        FullHandshake,
+    ),
+    Refused(CloseReason),
+}
+
+impl Charge {
+    /// What a handshake of `client` has to pay; nothing where full handshakes are not limited.
+    pub fn of(gate: Option<&Rc<Gate>>, client: IpAddr) -> Option<Self> {
+        let gate = gate.filter(|gate| gate.rules.limits_handshakes())?;
+        Some(Self {
+            gate: Rc::clone(gate),
+            client,
+            state: Paid::NotYet,
+        })
+    }
+
+    /// Whether there is a token, for a handshake that can only be a full one. Takes none.
+    ///
+    /// # Errors
+    ///
+    /// Why the client is to be shed.
+    pub fn look(&self, now: Duration) -> Result<(), CloseReason> {
+        self.gate.look(self.client, now)
+    }
+
+    /// Pays, once. What was taken is given back, but for the token, when this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Why the client is to be shed.
+    pub fn pay(&mut self, now: Duration) -> Result<(), CloseReason> {
+        if matches!(self.state, Paid::NotYet) {
+            self.state = match self.gate.begin(self.client, now) {
+                Ok(begun) => Paid::Yes(begun),
+                Err(reason) => Paid::Refused(reason),
+            };
+        }
+        self.refused().map_or(Ok(()), Err)
+    }
+
+    /// Why it was refused, if it was.
+    pub fn refused(&self) -> Option<CloseReason> {
+        match self.state {
+            Paid::Refused(reason) => Some(reason),
+            Paid::NotYet | Paid::Yes(_) => None,
+        }
+    }
+}
+
+/// Locks that the sources are spread over: as many as the session table's.
+const SHARDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use becket_proto::admission::{Prefixes, Share};
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+    const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+
+    fn rate(per_second: u32) -> Option<Rate> {
+        let number = NonZeroU32::new(per_second)?;
+        Some(Rate::new(number, number))
+    }
+
+    fn gate(all: Share, source: Share) -> (Arc<Admission>, Rc<Gate>) {
+        let shared = Arc::new(Admission::new());
+        let rules = config::Admission {
+            all,
+            source,
+            connections_per_source: Some(2),
+            prefixes: Prefixes::default(),
+            sources: 1000,
+        };
+        let gate = Gate::new(&shared, &rules).unwrap();
+        (shared, gate)
+    }
+
+    fn begin(gate: &Rc<Gate>, client: IpAddr, now: Duration) -> Result<Charge, CloseReason> {
+        let mut charge = Charge::of(Some(gate), client).unwrap();
+        let looked = charge.look(now);
+        assert_eq!(charge.pay(now), looked, "a look tells what would happen");
+        charge.pay(now).map(|()| charge)
+    }
+
+    #[test]
+    fn tokens_are_taken_once_and_grow_again() {
+        let all = Share {
+            rate: rate(2),
+            in_flight: None,
+        };
+        let (_, gate) = gate(all, Share::default());
+        for _ in 0..2 {
+            begin(&gate, ONE, NOW).unwrap();
+        }
+        assert_eq!(
+            begin(&gate, ONE, NOW).unwrap_err(),
+            CloseReason::AdmissionRate
+        );
+        begin(&gate, ONE, NOW + Duration::from_millis(500)).unwrap();
+    }
+
+    #[test]
+    fn handshakes_in_flight_are_given_back_when_they_end() {
+        let all = Share {
+            rate: None,
+            in_flight: Some(2),
+        };
+        let (shared, gate) = gate(all, Share::default());
+        let kept = [
+            begin(&gate, ONE, NOW).unwrap(),
+            begin(&gate, OTHER, NOW).unwrap(),
+        ];
+        assert_eq!(
+            begin(&gate, ONE, NOW).unwrap_err(),
+            CloseReason::AdmissionInFlight
+        );
+        assert_eq!(shared.in_flight(), 2);
+        drop(kept);
+        assert_eq!(shared.in_flight(), 0);
+        begin(&gate, ONE, NOW).unwrap();
+    }
+
+    #[test]
+    fn a_source_that_is_over_its_share_takes_nothing_from_the_others() {
+        let all = Share {
+            rate: rate(3),
+            in_flight: Some(3),
+        };
+        let source = Share {
+            rate: rate(1),
+            in_flight: None,
+        };
+        let (shared, gate) = gate(all, source);
+        begin(&gate, ONE, NOW).unwrap();
+        for _ in 0..10 {
+            assert_eq!(
+                begin(&gate, ONE, NOW).unwrap_err(),
+                CloseReason::AdmissionSource
+            );
+        }
+        begin(&gate, OTHER, NOW).unwrap();
+        assert_eq!(shared.in_flight(), 0);
+    }
+
+    #[test]
+    fn connections_of_a_source_are_counted_until_they_end() {
+        let (shared, gate) = gate(Share::default(), Share::default());
+        let first = gate.enter(ONE, NOW).unwrap();
+        let _second = gate.enter(ONE, NOW).unwrap();
+        assert_eq!(
+            gate.enter(ONE, NOW).unwrap_err(),
+            CloseReason::SourceConnections
+        );
+        assert!(gate.enter(OTHER, NOW).unwrap().is_some());
+        drop(first);
+        assert!(gate.enter(ONE, NOW).unwrap().is_some());
+        assert!(
+            Charge::of(Some(&gate), ONE).is_none(),
+            "handshakes are not limited"
+        );
+        assert!(shared.sources() >= 1);
+    }
+
+    #[test]
+    fn where_the_table_is_full_the_limits_for_all_hold() {
+        let all = Share {
+            rate: rate(2),
+            in_flight: None,
+        };
+        let source = Share {
+            rate: rate(1),
+            in_flight: None,
+        };
+        let (shared, gate) = gate(all, source);
+        shared.set_limit(0);
+        let _two = [
+            begin(&gate, ONE, NOW).unwrap(),
+            begin(&gate, ONE, NOW).unwrap(),
+        ];
+        assert_eq!(
+            begin(&gate, ONE, NOW).unwrap_err(),
+            CloseReason::AdmissionRate
+        );
+        assert_eq!(shared.untracked(), 2);
+        assert_eq!(shared.in_flight(), 2);
+    }
+
+    #[test]
+    fn workers_share_one_bucket() {
+        let shared = Arc::new(Admission::new());
+        let rate = rate(1000);
+        let taken: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| (0..1000).filter(|_| shared.take(rate, NOW)).count()))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
+        });
+        assert_eq!(taken, 1000);
+    }
+
+    #[test]
+    fn without_limits_there_is_no_gate() {
+        let shared = Arc::new(Admission::new());
+        assert!(Gate::new(&shared, &config::Admission::default()).is_none());
+    }
+}

@@ -1,0 +1,110 @@
+//! `[admission]`, and the networks of listeners.
+
+use std::num::NonZeroU32;
+
+use becket::config::Admission;
+use becket_proto::admission::{Prefixes, Rate, Share};
+
+use crate::common::{Folder, lines, site};
+
+fn prepared(more: &str) -> becket::config::Config {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let text = site("['a.pem']") + more;
+    let prepared = folder.prepare(&text);
+    prepared
+        .unwrap_or_else(|rejected| panic!("{rejected}"))
+        .config
+}
+
+fn rate(per_second: u32, burst: u32) -> Option<Rate> {
+    Some(Rate::new(
+        NonZeroU32::new(per_second)?,
+        NonZeroU32::new(burst)?,
+    ))
+}
+
+#[test]
+fn nothing_is_limited_unless_it_is_asked_for() {
+    let admission = prepared("").admission;
+    let expected = Admission {
+        prefixes: Prefixes { v4: 32, v6: 64 },
+        sources: 100_000,
+        ..Admission::default()
+    };
+    assert_eq!(admission, expected);
+    assert!(!admission.limits_handshakes());
+}
+
+#[test]
+fn a_burst_is_a_second_s_worth_unless_it_is_set() {
+    let admission = prepared(
+        "[admission]\nfull-handshakes-per-second = 100\nsource-full-handshakes-per-second = 10\n\
+         source-burst = 30\nsource-full-handshakes-in-flight = 5\nconnections-per-source = 7\n\
+         prefix-v4 = 24\nprefix-v6 = 48\nsources = 1000\n",
+    )
+    .admission;
+    let expected = Admission {
+        all: Share {
+            rate: rate(100, 100),
+            in_flight: None,
+        },
+        source: Share {
+            rate: rate(10, 30),
+            in_flight: Some(5),
+        },
+        connections_per_source: Some(7),
+        prefixes: Prefixes { v4: 24, v6: 48 },
+        sources: 1000,
+    };
+    assert_eq!(admission, expected);
+    assert!(admission.limits_handshakes());
+}
+
+#[test]
+fn every_fault_is_reported_with_its_key_path() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let site = site("['a.pem']\nallow = ['192.0.2.1/24', '::/0']\ndeny = ['here']");
+    let text = site
+        + "[admission]\nfull-handshakes-per-second = 0\nsource-burst = 5\n\
+           connections-per-source = 10000001\nprefix-v4 = 33\nprefix-v6 = 129\nsources = 0\n";
+    let errors = lines(&folder.prepare(&text).unwrap_err().errors);
+    let expected = [
+        "admission.full-handshakes-per-second = 0: not in range; accepted: 1 to 10000000",
+        "admission.source-burst = 5: a burst of nothing: admission.source-full-handshakes-per-second is not set",
+        "admission.connections-per-source = 10000001: not in range",
+        "admission.prefix-v4 = 33: not the length of a prefix; accepted: 0 to 32",
+        "admission.prefix-v6 = 129: not the length of a prefix; accepted: 0 to 128",
+        "admission.sources = 0: not in range",
+        "listener[web].allow[0] = \"192.0.2.1/24\": bits are set behind the prefix; the network is 192.0.2.0/24",
+        "listener[web].deny[0] = \"here\": not an IP address; accepted: an address, or a network",
+    ];
+    for expected in expected {
+        let found = errors.iter().any(|error| error.starts_with(expected));
+        assert!(found, "{expected} is not in {errors:#?}");
+    }
+    assert_eq!(errors.len(), expected.len(), "{errors:#?}");
+}
+
+#[test]
+fn who_is_denied_stays_out_even_if_allowed() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let lets_in = |lists: &str, client: &str| {
+        let text = site(&format!("['a.pem']\n{lists}"));
+        let config = folder.prepare(&text).unwrap().config;
+        config.listeners[0].lets_in(client.parse().unwrap())
+    };
+    assert!(lets_in("", "192.0.2.1"));
+    let both = "allow = ['192.0.2.0/24']\ndeny = ['192.0.2.128/25']";
+    for (client, is_in) in [
+        ("192.0.2.1", true),
+        ("192.0.2.129", false),
+        ("192.0.3.1", false),
+        ("2001:db8::1", false),
+    ] {
+        assert_eq!(lets_in(both, client), is_in, "{client}");
+    }
+    assert!(lets_in("deny = ['192.0.2.0/24']", "2001:db8::1"));
+}

@@ -1,0 +1,495 @@
+//! What each source has in hand: connections, full handshakes under way, and a bucket of tokens.
+//!
+//! A *source* is the network that a client comes from, of a configured length: one IPv4 address by default, and a /64 of
+//! IPv6, which one household has to itself and can draw addresses from at will (RFC 6177, RFC 8981).
+//!
+//! The table is bounded and never grows by itself: a source that holds nothing and whose bucket is full is as good as
+//! one that was never seen, so it is forgotten, and nothing is lost by it. Each new source looks at a few others for
+//! such. When all that were looked at hold something and the table is full, the new one is not tracked, and is told so
+//! ([`Claim::Untracked`]): an attacker with more networks than places must not lock the rest out, and the limits that
+//! concern all clients together hold nevertheless. The caller counts it.
+//!
+//! Addresses come from peers, so the hash must be keyed with a secret; it arrives as the `BuildHasher`.
+//!
+//! Invariants: at most `limit` sources are tracked, or as many as were when the limit was lowered; what was granted is
+//! tracked until it is given back.
+
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use hashbrown::HashTable;
+
+use super::{Bucket, Rate};
+
+/// How much of an address makes a source, in bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefixes {
+    /// Of 32.
+    pub v4: u8,
+    /// Of 128.
+    pub v6: u8,
+}
+
+impl Default for Prefixes {
+    fn default() -> Self {
+        Self { v4: 32, v6: 64 }
+    }
+}
+
+/// A network that clients come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source(u128);
+
+impl Prefixes {
+    /// The source of an address. An IPv4 address in the form of IPv6 is an IPv4 address.
+    pub fn source(self, address: IpAddr) -> Source {
+        // An IPv4 address is kept in that form (RFC 4291, section 2.5.5.2): no other source looks like it.
+        let (bits, length) = match address.to_canonical() {
+            IpAddr::V4(v4) => (v4.to_ipv6_mapped().to_bits(), 96 + u32::from(self.v4)),
+            IpAddr::V6(v6) => (v6.to_bits(), u32::from(self.v6)),
+        };
+        let mask = u128::MAX.checked_shl(128_u32.saturating_sub(length));
+        Source(bits & mask.unwrap_or(0))
+    }
+}
+
+/// What a source may have of full handshakes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Begun in a second.
+    pub rate: Option<Rate>,
+    /// Begun and not ended.
+    pub in_flight: Option<u32>,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is counted until it is given back.
+    Granted,
+    /// The source has all that it may have.
+    Refused,
+    /// The table has no place for this source: nothing is counted, and nothing must be given back.
+    Untracked,
+}
+
+/// The sources that have something in hand. Behind a lock, where it is shared.
+#[derive(Debug)]
+pub struct Sources<S> {
+    seed: S,
+    /// Indices into `places`.
+    index: HashTable<u32>,
+    places: Vec<Place>,
+    /// Where the search for a source to forget goes on.
+    hand: usize,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct Place {
+    source: Source,
+    bucket: Bucket,
+    in_flight: u32,
+    connections: u32,
+}
+
+impl<S: BuildHasher> Sources<S> {
+    /// An empty table for at most `limit` sources. A source costs 48 bytes, twice that just after the table has grown.
+    pub fn new(limit: usize, seed: S) -> Self {
+        Self {
+            seed,
+            index: HashTable::new(),
+            places: Vec::new(),
+            hand: 0,
+            limit: limit.min(MOST),
+        }
+    }
+
+    /// Changes the limit. Sources above it stay until they are idle.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit.min(MOST);
+    }
+
+    /// Sources that are tracked.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether none is tracked.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Counts a connection, of which a source may have `most`.
+    pub fn connect(&mut self, source: Source, most: u32, now: Duration) -> Claim {
+        match self.enter(source, now) {
+            None => Claim::Untracked,
+            Some(place) if place.connections >= most => Claim::Refused,
+            Some(place) => {
+                place.connections += 1;
+                Claim::Granted
+            }
+        }
+    }
+
+    /// Gives back what [`Self::connect`] granted.
+    pub fn disconnect(&mut self, source: Source) {
+        if let Some(place) = self.place(source) {
+            place.connections = place.connections.saturating_sub(1);
+        }
+    }
+
+    /// Counts a full handshake, and takes a token for it.
+    pub fn begin_full(&mut self, source: Source, share: Share, now: Duration) -> Claim {
+        match self.enter(source, now) {
+            None => Claim::Untracked,
+            Some(place) => match place.after_one(share, now) {
+                None => Claim::Refused,
+                Some(bucket) => {
+                    place.bucket = bucket;
+                    place.in_flight += 1;
+                    Claim::Granted
+                }
+            },
+        }
+    }
+
+    /// Whether [`Self::begin_full`] would not be refused. Changes nothing.
+    pub fn may_begin(&self, source: Source, share: Share, now: Duration) -> bool {
+        let place = self.find(source).and_then(|at| self.places.get(at));
+        place.is_none_or(|place| place.after_one(share, now).is_some())
+    }
+
+    /// Gives back what [`Self::begin_full`] granted. The token stays spent.
+    pub fn end_full(&mut self, source: Source) {
+        if let Some(place) = self.place(source) {
+            place.in_flight = place.in_flight.saturating_sub(1);
+        }
+    }
+
+    fn place(&mut self, source: Source) -> Option<&mut Place> {
+        let at = self.find(source)?;
+        self.places.get_mut(at)
+    }
+
+    fn find(&self, source: Source) -> Option<usize> {
+        let same = |at: &u32| {
+            let place = self.places.get(*at as usize);
+            place.is_some_and(|place| place.source == source)
+        };
+        let at = self.index.find(self.seed.hash_one(source), same)?;
+        Some(*at as usize)
+    }
+
+    /// The place of a source, a new one if there is room.
+    fn enter(&mut self, source: Source, now: Duration) -> Option<&mut Place> {
+        if let Some(at) = self.find(source) {
+            return self.places.get_mut(at);
+        }
+        self.forget_idle(now);
+        if self.places.len() >= self.limit {
+            return None;
+        }
+        let at = u32::try_from(self.places.len()).ok()?;
+        self.places.push(Place {
+            source,
+            bucket: Bucket::default(),
+            in_flight: 0,
+            connections: 0,
+        });
+        let Self {
+            seed,
+            index,
+            places,
+            ..
+        } = self;
+        let hash = |at: &u32| {
+            let place = places.get(*at as usize);
+            place.map_or(0, |place| seed.hash_one(place.source))
+        };
+        index.insert_unique(seed.hash_one(source), at, hash);
+        self.places.last_mut()
+    }
+
+    /// Looks at a few sources and forgets those that hold nothing.
+    fn forget_idle(&mut self, now: Duration) {
+        for _ in 0..LOOKS {
+            match self.places.get(self.hand) {
+                None if self.places.is_empty() => return,
+                None => self.hand = 0,
+                Some(place) if place.is_idle(now) => self.forget(self.hand),
+                Some(_) => self.hand += 1,
+            }
+        }
+    }
+
+    /// The last place moves into the gap.
+    fn forget(&mut self, at: usize) {
+        let last = self.places.len().saturating_sub(1);
+        self.unlink(at);
+        let moved = (at != last).then(|| self.places.get(last).map(|place| place.source));
+        if let Some(source) = moved.flatten() {
+            let hash = self.seed.hash_one(source);
+            if let Some(index) = self.index.find_mut(hash, |other| *other as usize == last) {
+                // Not above the last index, which fits.
+                *index = at as u32;
+            }
+        }
+        self.places.swap_remove(at);
+    }
+
+    fn unlink(&mut self, at: usize) {
+        let Some(place) = self.places.get(at) else {
+            return;
+        };
+        let hash = self.seed.hash_one(place.source);
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other as usize == at) {
+            entry.remove();
+        }
+    }
+
+    #[cfg(test)]
+    fn check_invariants(&self) {
+        assert_eq!(self.index.len(), self.places.len());
+        for (at, place) in self.places.iter().enumerate() {
+            assert_eq!(self.find(place.source), Some(at));
+        }
+    }
+}
+
+impl Place {
+    fn is_idle(&self, now: Duration) -> bool {
+        self.connections == 0 && self.in_flight == 0 && self.bucket.is_full(now)
+    }
+
+    /// The bucket after one more full handshake, if there may be one.
+    fn after_one(&self, share: Share, now: Duration) -> Option<Bucket> {
+        if share.in_flight.is_some_and(|most| self.in_flight >= most) {
+            return None;
+        }
+        match share.rate {
+            None => Some(self.bucket),
+            Some(rate) => rate.take(self.bucket, now),
+        }
+    }
+}
+
+/// Sources that each new one looks at: eight forgotten for one that comes empties the table in an eighth of the time
+/// in which it was filled.
+const LOOKS: usize = 8;
+/// Indices are of 32 bits.
+const MOST: usize = u32::MAX as usize;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::hash::{BuildHasherDefault, DefaultHasher};
+    use std::num::NonZeroU32;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Seed = BuildHasherDefault<DefaultHasher>;
+
+    fn table(limit: usize) -> Sources<Seed> {
+        Sources::new(limit, Seed::default())
+    }
+
+    fn source(text: &str) -> Source {
+        Prefixes::default().source(text.parse().unwrap())
+    }
+
+    fn rate(per_second: u32, burst: u32) -> Option<Rate> {
+        Some(Rate::new(
+            NonZeroU32::new(per_second)?,
+            NonZeroU32::new(burst)?,
+        ))
+    }
+
+    #[test]
+    fn a_source_is_an_address_of_v4_and_a_network_of_v6() {
+        assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
+        assert_eq!(source("192.0.2.1"), source("::ffff:192.0.2.1"));
+        assert_eq!(source("2001:db8:0:1::5"), source("2001:db8:0:1:9::"));
+        assert_ne!(source("2001:db8:0:1::5"), source("2001:db8:0:2::5"));
+        assert_ne!(source("0.0.0.0"), source("::"));
+        let wide = Prefixes { v4: 24, v6: 0 };
+        let of = |text: &str| wide.source(text.parse().unwrap());
+        assert_eq!(of("192.0.2.1"), of("192.0.2.200"));
+        assert_ne!(of("192.0.2.1"), of("192.0.3.1"));
+        assert_eq!(of("::1"), of("2001:db8::"));
+    }
+
+    #[test]
+    fn connections_of_a_source_are_bounded_and_come_back() {
+        let mut table = table(10);
+        let (one, other) = (source("192.0.2.1"), source("192.0.2.2"));
+        assert_eq!(table.connect(one, 2, Duration::ZERO), Claim::Granted);
+        assert_eq!(table.connect(one, 2, Duration::ZERO), Claim::Granted);
+        assert_eq!(table.connect(one, 2, Duration::ZERO), Claim::Refused);
+        assert_eq!(table.connect(other, 2, Duration::ZERO), Claim::Granted);
+        table.disconnect(one);
+        assert_eq!(table.connect(one, 2, Duration::ZERO), Claim::Granted);
+    }
+
+    #[test]
+    fn a_refused_handshake_costs_no_token() {
+        let mut table = table(10);
+        let one = source("192.0.2.1");
+        let share = Share {
+            rate: rate(1, 2),
+            in_flight: Some(1),
+        };
+        assert_eq!(table.begin_full(one, share, Duration::ZERO), Claim::Granted);
+        assert!(!table.may_begin(one, share, Duration::ZERO));
+        assert_eq!(table.begin_full(one, share, Duration::ZERO), Claim::Refused);
+        table.end_full(one);
+        assert!(table.may_begin(one, share, Duration::ZERO));
+        assert_eq!(table.begin_full(one, share, Duration::ZERO), Claim::Granted);
+        table.end_full(one);
+        assert_eq!(table.begin_full(one, share, Duration::ZERO), Claim::Refused);
+    }
+
+    #[test]
+    fn a_full_table_tracks_nobody_new_until_somebody_is_idle() {
+        let mut table = table(2);
+        for text in ["192.0.2.1", "192.0.2.2"] {
+            assert_eq!(
+                table.connect(source(text), 9, Duration::ZERO),
+                Claim::Granted
+            );
+        }
+        let third = source("192.0.2.3");
+        assert_eq!(table.connect(third, 9, Duration::ZERO), Claim::Untracked);
+        table.disconnect(third);
+        table.disconnect(source("192.0.2.1"));
+        assert_eq!(table.connect(third, 9, Duration::ZERO), Claim::Granted);
+        assert_eq!(table.len(), 2);
+        table.check_invariants();
+    }
+
+    #[test]
+    fn a_bucket_that_is_not_full_keeps_its_place() {
+        let mut table = table(1);
+        let share = Share {
+            rate: rate(1, 5),
+            in_flight: None,
+        };
+        let (one, other) = (source("192.0.2.1"), source("192.0.2.2"));
+        let at = Duration::from_secs;
+        assert_eq!(table.begin_full(one, share, at(10)), Claim::Granted);
+        table.end_full(one);
+        assert_eq!(table.begin_full(other, share, at(10)), Claim::Untracked);
+        assert_eq!(table.begin_full(other, share, at(11)), Claim::Granted);
+    }
+
+    #[test]
+    fn a_flood_of_sources_that_leave_does_not_fill_the_table() {
+        let mut table = table(1000);
+        for bits in 0..100_000_u32 {
+            let one = Prefixes::default().source(IpAddr::V4(bits.into()));
+            assert_eq!(table.connect(one, 1, Duration::ZERO), Claim::Granted);
+            table.disconnect(one);
+        }
+        assert!(table.len() <= LOOKS, "{}", table.len());
+        table.check_invariants();
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Connect(u8),
+        Disconnect(u8),
+        Begin(u8),
+        End(u8),
+        Wait(u16),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let who = 0_u8..6;
+        prop_oneof![
+            who.clone().prop_map(Op::Connect),
+            who.clone().prop_map(Op::Disconnect),
+            who.clone().prop_map(Op::Begin),
+            who.prop_map(Op::End),
+            any::<u16>().prop_map(Op::Wait),
+        ]
+    }
+
+    /// Everything that was ever seen, kept for ever.
+    #[derive(Default)]
+    struct Naive {
+        connections: u32,
+        in_flight: u32,
+        bucket: Bucket,
+    }
+
+    fn run(ops: &[Op], limit: usize) -> Result<(), TestCaseError> {
+        let mut table = table(limit);
+        let mut naive: HashMap<u8, Naive> = HashMap::new();
+        let mut now = Duration::from_secs(1);
+        let rate = rate(20, 3).unwrap();
+        let share = Share {
+            rate: Some(rate),
+            in_flight: Some(2),
+        };
+        for op in ops {
+            match *op {
+                Op::Wait(ms) => now += Duration::from_micros(ms.into()),
+                Op::Connect(who) => {
+                    let one = naive.entry(who).or_default();
+                    let claim = table.connect(Source(who.into()), 2, now);
+                    prop_assert!(limit < 6 || claim != Claim::Untracked);
+                    if claim != Claim::Untracked {
+                        prop_assert_eq!(claim == Claim::Granted, one.connections < 2);
+                    }
+                    one.connections += u32::from(claim == Claim::Granted);
+                }
+                Op::Begin(who) => {
+                    let one = naive.entry(who).or_default();
+                    let next = rate.take(one.bucket, now).filter(|_| one.in_flight < 2);
+                    let may = table.may_begin(Source(who.into()), share, now);
+                    let claim = table.begin_full(Source(who.into()), share, now);
+                    if claim != Claim::Untracked {
+                        prop_assert_eq!(claim == Claim::Granted, next.is_some());
+                        prop_assert_eq!(claim == Claim::Granted, may);
+                    }
+                    if claim == Claim::Granted {
+                        one.bucket = next.unwrap_or_default();
+                        one.in_flight += 1;
+                    }
+                }
+                Op::Disconnect(who) => {
+                    let one = naive.entry(who).or_default();
+                    if one.connections > 0 {
+                        one.connections -= 1;
+                        table.disconnect(Source(who.into()));
+                    }
+                }
+                Op::End(who) => {
+                    let one = naive.entry(who).or_default();
+                    if one.in_flight > 0 {
+                        one.in_flight -= 1;
+                        table.end_full(Source(who.into()));
+                    }
+                }
+            }
+            prop_assert!(table.len() <= limit);
+            table.check_invariants();
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn it_grants_what_a_table_without_bounds_grants(ops in proptest::collection::vec(op(), 1..300)) {
+            run(&ops, 6)?;
+        }
+
+        #[test]
+        fn a_small_table_is_exact_for_those_that_it_tracks(ops in proptest::collection::vec(op(), 1..300)) {
+            run(&ops, 3)?;
+        }
+    }
+}

@@ -1,0 +1,490 @@
+//! Whether one server is in service: by checks, by what its connects tell, and by time.
+//!
+//! A [`Health`] is the memory of one server and knows nothing of sockets: the terminator's `backend/probe.rs` makes the
+//! checks and counts connects, and tells it here. In which order to use it: `handle_check` after every check,
+//! `handle_connects` now and then with the count of connects that failed in a row, `handle_time` as time goes by. Each
+//! returns a [`Change`] when there is one, which is then logged once. `until_next_check` says how long to wait.
+//!
+//! ```text
+//!              first outcome good                    `fall` bad ones in a row,
+//!  OnTrial ─────────────────────────► InService ─────────────────────────────► OutOfService
+//!     │                                   ▲     or `failures` connects in a row    │   │
+//!     │ first outcome bad                 └────────── `rise` good ones in a row ───┘   │
+//!     └──────────────────────────────────────────────────────────► OutOfService       │
+//!     ▲                                              without checks: after `pause`     │
+//!     └────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A server that nobody has looked at yet is used: at the start of a process nothing speaks against it, and to refuse
+//! clients until the first check is done would make every start an outage. One bad outcome takes it out again.
+//!
+//! Invariants: a server in service has had fewer than `fall` bad checks in a row; one out of service fewer than `rise`
+//! good ones.
+
+use std::time::Duration;
+
+/// What takes a server out of service, and what brings it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Checks; nothing when only connects are watched.
+    pub checks: Option<Checks>,
+    /// Connects that fail; nothing when they do not count.
+    pub passive: Option<Passive>,
+    /// How long a server that came back takes to its full weight; zero is at once.
+    pub slow_start: Duration,
+}
+
+/// Rules of checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checks {
+    /// From one check to the next while the condition is sure.
+    pub interval: Duration,
+    /// The same while outcomes speak against the condition, or none is known.
+    pub fast_interval: Duration,
+    /// Good checks in a row that bring a server back; at least 1.
+    pub rise: u32,
+    /// Bad checks in a row that take it out; at least 1.
+    pub fall: u32,
+}
+
+/// Rules of connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passive {
+    /// Failures in a row that take a server out; at least 1.
+    pub failures: u32,
+    /// How long it then stays out, where no check can bring it back.
+    pub pause: Duration,
+}
+
+/// What is thought of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// Nobody looks: it is used as it is.
+    Unchecked,
+    /// It is used, and the next outcome decides.
+    OnTrial,
+    /// It is used.
+    InService,
+    /// It is not used.
+    OutOfService,
+}
+
+impl Condition {
+    /// Every value, in the order of [`Self::index`].
+    pub const ALL: &[Self] = &[
+        Self::Unchecked,
+        Self::OnTrial,
+        Self::InService,
+        Self::OutOfService,
+    ];
+
+    /// The word in logs, in metrics and on the status page.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Unchecked => "unchecked",
+            Self::OnTrial => "on-trial",
+            Self::InService => "in-service",
+            Self::OutOfService => "out-of-service",
+        }
+    }
+
+    /// Whether clients may be sent to the server.
+    pub const fn is_usable(self) -> bool {
+        !matches!(self, Self::OutOfService)
+    }
+}
+
+/// From one condition to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Until now.
+    pub from: Condition,
+    /// From now on.
+    pub to: Condition,
+}
+
+/// The memory of one server.
+#[derive(Clone, Debug)]
+pub struct Health {
+    condition: Condition,
+    /// Checks in a row that spoke against the condition.
+    against: u32,
+    /// When it goes on trial without a check.
+    paused_until: Option<Duration>,
+    /// Connects that had failed in a row when it went on trial: one more is one too many.
+    failures_before: u32,
+    /// When it came back.
+    returned: Option<Duration>,
+}
+
+impl Health {
+    /// A server of which nothing is known.
+    pub fn new(rules: &Rules) -> Self {
+        let condition = match (rules.checks, rules.passive) {
+            (Some(_), _) => Condition::OnTrial,
+            (None, Some(_)) => Condition::InService,
+            (None, None) => Condition::Unchecked,
+        };
+        Self {
+            condition,
+            against: 0,
+            paused_until: None,
+            failures_before: 0,
+            returned: None,
+        }
+    }
+
+    /// What is thought of the server.
+    pub fn condition(&self) -> Condition {
+        self.condition
+    }
+
+    /// A check has ended.
+    pub fn handle_check(&mut self, good: bool, rules: &Rules, now: Duration) -> Option<Change> {
+        let checks = rules.checks?;
+        match (self.condition, good) {
+            (Condition::InService, true) | (Condition::OutOfService, false) => {
+                self.against = 0;
+                None
+            }
+            (Condition::InService, false) => {
+                self.against += 1;
+                (self.against >= checks.fall).then(|| self.leave(None))
+            }
+            (Condition::OutOfService, true) => {
+                self.against += 1;
+                (self.against >= checks.rise).then(|| self.come_back(Condition::InService, now))
+            }
+            (Condition::OnTrial | Condition::Unchecked, true) => {
+                Some(self.change(Condition::InService))
+            }
+            (Condition::OnTrial | Condition::Unchecked, false) => Some(self.leave(None)),
+        }
+    }
+
+    /// Looks at how many connects have failed in a row, over all workers: 0 when the last one succeeded.
+    pub fn handle_connects(
+        &mut self,
+        failures: u32,
+        rules: &Rules,
+        now: Duration,
+    ) -> Option<Change> {
+        let passive = rules.passive?;
+        let checked = rules.checks.is_some();
+        let before = self.failures_before;
+        self.failures_before = before.min(failures);
+        match self.condition {
+            Condition::OnTrial if !checked && failures == 0 => {
+                Some(self.change(Condition::InService))
+            }
+            Condition::OnTrial if !checked && failures > before => Some(self.pause(passive, now)),
+            Condition::InService | Condition::OnTrial
+                if failures.saturating_sub(before) >= passive.failures =>
+            {
+                // What was counted is spent: a server that a check brings back starts anew.
+                self.failures_before = failures;
+                Some(match checked {
+                    true => self.leave(None),
+                    false => self.pause(passive, now),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Time has passed. `failures` is as in [`Self::handle_connects`].
+    pub fn handle_time(&mut self, failures: u32, now: Duration) -> Option<Change> {
+        if self.paused_until.is_none_or(|until| now < until) {
+            return None;
+        }
+        self.failures_before = failures;
+        Some(self.come_back(Condition::OnTrial, now))
+    }
+
+    /// How long to wait for the next check. `random` spreads the checks of many servers, and of many beckets, over a
+    /// fifth of the interval: 0 is a tenth less than it, the greatest number a tenth more.
+    pub fn until_next_check(&self, checks: &Checks, random: u32) -> Duration {
+        let unsure = self.condition == Condition::OnTrial || self.against > 0;
+        let interval = match unsure {
+            true => checks.fast_interval,
+            false => checks.interval,
+        };
+        let spread = f64::from(random) / f64::from(u32::MAX);
+        interval.mul_f64(0.9 + 0.2 * spread)
+    }
+
+    /// How much of its weight the server has, 1 to 100: less than all for `slow_start` after it came back.
+    pub fn weight_percent(&self, rules: &Rules, now: Duration) -> u8 {
+        let Some(returned) = self.returned.filter(|_| !rules.slow_start.is_zero()) else {
+            return 100;
+        };
+        let elapsed = now.saturating_sub(returned).as_secs_f64();
+        let share = 100.0 * elapsed / rules.slow_start.as_secs_f64();
+        // Saturates at both ends.
+        (share as u8).clamp(1, 100)
+    }
+
+    fn leave(&mut self, paused_until: Option<Duration>) -> Change {
+        self.paused_until = paused_until;
+        self.returned = None;
+        self.change(Condition::OutOfService)
+    }
+
+    fn pause(&mut self, passive: Passive, now: Duration) -> Change {
+        self.leave(Some(now.saturating_add(passive.pause)))
+    }
+
+    fn come_back(&mut self, to: Condition, now: Duration) -> Change {
+        self.paused_until = None;
+        self.returned = Some(now);
+        self.change(to)
+    }
+
+    fn change(&mut self, to: Condition) -> Change {
+        self.against = 0;
+        Change {
+            from: std::mem::replace(&mut self.condition, to),
+            to,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CHECKS: Checks = Checks {
+        interval: Duration::from_secs(10),
+        fast_interval: Duration::from_secs(1),
+        rise: 2,
+        fall: 3,
+    };
+    const CHECKED: Rules = Rules {
+        checks: Some(CHECKS),
+        passive: None,
+        slow_start: Duration::ZERO,
+    };
+    const WATCHED: Rules = Rules {
+        checks: None,
+        passive: Some(Passive {
+            failures: 3,
+            pause: Duration::from_secs(5),
+        }),
+        slow_start: Duration::ZERO,
+    };
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn after(outcomes: &[bool]) -> Condition {
+        let mut health = Health::new(&CHECKED);
+        for good in outcomes {
+            health.handle_check(*good, &CHECKED, at(1));
+        }
+        health.condition()
+    }
+
+    #[test]
+    fn the_first_check_decides() {
+        assert_eq!(after(&[]), Condition::OnTrial);
+        assert_eq!(after(&[true]), Condition::InService);
+        assert_eq!(after(&[false]), Condition::OutOfService);
+    }
+
+    #[test]
+    fn rise_and_fall_are_counted_in_a_row() {
+        assert_eq!(after(&[true, false, false]), Condition::InService);
+        assert_eq!(
+            after(&[true, false, false, true, false, false]),
+            Condition::InService
+        );
+        assert_eq!(after(&[true, false, false, false]), Condition::OutOfService);
+        assert_eq!(after(&[false, true, false, true]), Condition::OutOfService);
+        assert_eq!(after(&[false, true, true]), Condition::InService);
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let mut health = Health::new(&CHECKED);
+        let mut told = Vec::new();
+        for good in [true, true, false, false, false, false, true, true, true] {
+            told.extend(
+                health
+                    .handle_check(good, &CHECKED, at(1))
+                    .map(|change| change.to),
+            );
+        }
+        let expected = [
+            Condition::InService,
+            Condition::OutOfService,
+            Condition::InService,
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn nobody_looks_where_there_are_no_rules() {
+        let none = Rules {
+            checks: None,
+            passive: None,
+            slow_start: Duration::ZERO,
+        };
+        let mut health = Health::new(&none);
+        assert_eq!(health.handle_connects(1000, &none, at(1)), None);
+        assert_eq!(health.handle_check(false, &none, at(1)), None);
+        assert_eq!(health.handle_time(0, at(1000)), None);
+        assert_eq!(health.condition(), Condition::Unchecked);
+        assert!(health.condition().is_usable());
+    }
+
+    #[test]
+    fn checks_are_fast_while_unsure_and_never_all_at_once() {
+        let mut health = Health::new(&CHECKED);
+        assert_eq!(
+            health.until_next_check(&CHECKS, 0),
+            Duration::from_millis(900)
+        );
+        health.handle_check(true, &CHECKED, at(1));
+        assert_eq!(health.until_next_check(&CHECKS, 0), at(9));
+        assert_eq!(health.until_next_check(&CHECKS, u32::MAX), at(11));
+        health.handle_check(false, &CHECKED, at(2));
+        assert!(health.until_next_check(&CHECKS, u32::MAX) < at(2));
+        health.handle_check(true, &CHECKED, at(3));
+        assert!(health.until_next_check(&CHECKS, 0) >= at(9));
+    }
+
+    #[test]
+    fn connects_that_fail_pause_a_server_and_the_next_one_decides() {
+        let mut health = Health::new(&WATCHED);
+        assert_eq!(health.handle_connects(2, &WATCHED, at(1)), None);
+        let out = health
+            .handle_connects(3, &WATCHED, at(1))
+            .map(|change| change.to);
+        assert_eq!(out, Some(Condition::OutOfService));
+        assert_eq!(health.handle_time(4, at(5)), None);
+        let trial = health.handle_time(4, at(6)).map(|change| change.to);
+        assert_eq!(trial, Some(Condition::OnTrial));
+        assert_eq!(
+            health.handle_connects(4, &WATCHED, at(7)),
+            None,
+            "nobody has tried"
+        );
+        let again = health
+            .handle_connects(5, &WATCHED, at(7))
+            .map(|change| change.to);
+        assert_eq!(again, Some(Condition::OutOfService));
+        health.handle_time(5, at(12));
+        let back = health
+            .handle_connects(0, &WATCHED, at(13))
+            .map(|change| change.to);
+        assert_eq!(back, Some(Condition::InService));
+        assert_eq!(
+            health.handle_connects(2, &WATCHED, at(14)),
+            None,
+            "it counts anew"
+        );
+    }
+
+    #[test]
+    fn with_checks_connects_take_a_server_out_and_checks_bring_it_back() {
+        let rules = Rules {
+            passive: WATCHED.passive,
+            ..CHECKED
+        };
+        let mut health = Health::new(&rules);
+        health.handle_check(true, &rules, at(1));
+        let out = health
+            .handle_connects(3, &rules, at(2))
+            .map(|change| change.to);
+        assert_eq!(out, Some(Condition::OutOfService));
+        assert_eq!(health.handle_time(3, at(1000)), None);
+        health.handle_check(true, &rules, at(3));
+        health.handle_check(true, &rules, at(4));
+        assert_eq!(health.condition(), Condition::InService);
+        assert_eq!(
+            health.handle_connects(3, &rules, at(5)),
+            None,
+            "those are told already"
+        );
+        assert_eq!(health.handle_connects(5, &rules, at(5)), None);
+        assert!(health.handle_connects(6, &rules, at(5)).is_some());
+    }
+
+    #[test]
+    fn weight_grows_after_a_return_and_only_then() {
+        let rules = Rules {
+            slow_start: at(20),
+            ..CHECKED
+        };
+        let mut health = Health::new(&rules);
+        health.handle_check(true, &rules, at(1));
+        assert_eq!(
+            health.weight_percent(&rules, at(1)),
+            100,
+            "the process has just started"
+        );
+        for good in [false, false, false, true, true] {
+            health.handle_check(good, &rules, at(100));
+        }
+        let percent = |seconds| health.weight_percent(&rules, at(seconds));
+        assert_eq!(
+            [100, 105, 110, 120, 500].map(percent),
+            [1, 25, 50, 100, 100]
+        );
+    }
+
+    proptest! {
+        /// In service is who has not had `fall` bad checks in a row since `rise` good ones.
+        #[test]
+        fn the_condition_is_that_of_the_last_run_that_was_long_enough(
+            outcomes in proptest::collection::vec(any::<bool>(), 1..100),
+            rise in 1_u32..5,
+            fall in 1_u32..5,
+        ) {
+            let rules = Rules {
+                checks: Some(Checks { rise, fall, ..CHECKS }),
+                ..CHECKED
+            };
+            let mut health = Health::new(&rules);
+            let mut naive = outcomes[0];
+            for end in 1..=outcomes.len() {
+                let seen = &outcomes[..end];
+                health.handle_check(outcomes[end - 1], &rules, at(1));
+                let run = |good, length: u32| {
+                    let length = length as usize;
+                    end >= length && seen[end - length..].iter().all(|one| *one == good)
+                };
+                if run(false, fall) {
+                    naive = false;
+                } else if run(true, rise) {
+                    naive = true;
+                }
+                prop_assert_eq!(health.condition().is_usable(), naive);
+            }
+        }
+
+        /// A server is out for a pause each time, whatever its connects do.
+        #[test]
+        fn a_paused_server_always_comes_back(
+            counts in proptest::collection::vec(0_u32..8, 1..100),
+        ) {
+            let mut health = Health::new(&WATCHED);
+            let mut out_since = None;
+            for (second, failures) in counts.into_iter().enumerate() {
+                let now = at(second as u64);
+                health.handle_time(failures, now);
+                health.handle_connects(failures, &WATCHED, now);
+                match health.condition() {
+                    Condition::OutOfService => {
+                        let since = *out_since.get_or_insert(now);
+                        prop_assert!(now - since < at(5), "out since {since:?} at {now:?}");
+                    }
+                    _ => out_since = None,
+                }
+            }
+        }
+    }
+}

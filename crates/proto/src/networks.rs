@@ -1,0 +1,319 @@
+//! Sets of networks: who may come in, who may not, whose word is trusted.
+//!
+//! A [`Network`] is an address and the length of its prefix, as people write it (`10.0.0.0/8`, `2001:db8::/32`, or an
+//! address alone). A [`Networks`] answers whether an address lies in one of them; it keeps ranges that are sorted and
+//! do not touch, so the answer is one binary search and does not depend on the order in which they were written.
+//!
+//! IPv4 and IPv6 are two worlds: `::/0` holds no IPv4 address. An IPv4 address that arrives in the form of IPv6
+//! (`::ffff:192.0.2.1`, RFC 4291 section 2.5.5.2) is an IPv4 address.
+//!
+//! Source: RFC 4632 section 3.1 (IPv4 prefixes), RFC 4291 section 2.3 (IPv6 prefixes).
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// A range of addresses that share their first bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    length: u8,
+}
+
+impl Network {
+    /// The network of `length` bits in which `address` lies; its other bits are dropped. Returns nothing when the
+    /// family has fewer bits.
+    pub fn around(address: IpAddr, length: u8) -> Option<Self> {
+        let address = address.to_canonical();
+        let address = match address {
+            IpAddr::V4(v4) if length <= 32 => IpAddr::V4((v4.to_bits() & mask_v4(length)).into()),
+            IpAddr::V6(v6) if length <= 128 => IpAddr::V6((v6.to_bits() & mask_v6(length)).into()),
+            _ => return None,
+        };
+        Some(Self { address, length })
+    }
+
+    /// Whether an address lies in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                own.to_bits() == other.to_bits() & mask_v4(self.length)
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                own.to_bits() == other.to_bits() & mask_v6(self.length)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+/// Why a text is no network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotNetwork {
+    /// What stands before the slash is no address.
+    #[error("not an IP address")]
+    Address,
+    /// What stands behind the slash is no length that the family has.
+    #[error("not the length of a prefix")]
+    Length,
+    /// Bits behind the prefix are set: one of the two is a slip.
+    #[error("bits are set behind the prefix; the network is {0}")]
+    Bits(Network),
+}
+
+impl FromStr for Network {
+    type Err = NotNetwork;
+
+    fn from_str(text: &str) -> Result<Self, NotNetwork> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| NotNetwork::Address)?;
+        if address.to_canonical() != address {
+            // A prefix of the mapped form would count other bits than it says.
+            return Err(NotNetwork::Address);
+        }
+        let whole = if address.is_ipv4() { 32 } else { 128 };
+        let length = match length {
+            None => whole,
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                digits.parse().map_err(|_| NotNetwork::Length)?
+            }
+            Some(_) => return Err(NotNetwork::Length),
+        };
+        let network = Self::around(address, length).ok_or(NotNetwork::Length)?;
+        if network.address == address {
+            Ok(network)
+        } else {
+            Err(NotNetwork::Bits(network))
+        }
+    }
+}
+
+/// A set of networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Networks {
+    /// First and last address of each range, ascending, with gaps between them.
+    v4: Vec<(u32, u32)>,
+    v6: Vec<(u128, u128)>,
+}
+
+impl Networks {
+    /// Whether an address lies in one of the networks. Costs a binary search.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => covers(&self.v4, v4.to_bits()),
+            IpAddr::V6(v6) => covers(&self.v6, v6.to_bits()),
+        }
+    }
+
+    /// Whether there is no network in it.
+    pub fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+}
+
+impl FromIterator<Network> for Networks {
+    fn from_iter<I: IntoIterator<Item = Network>>(networks: I) -> Self {
+        let mut set = Self::default();
+        for Network { address, length } in networks {
+            match address {
+                IpAddr::V4(v4) => set.v4.push(range_v4(v4, length)),
+                IpAddr::V6(v6) => set.v6.push(range_v6(v6, length)),
+            }
+        }
+        set.v4 = merged(set.v4, |last| last.checked_add(1));
+        set.v6 = merged(set.v6, |last| last.checked_add(1));
+        set
+    }
+}
+
+fn range_v4(address: Ipv4Addr, length: u8) -> (u32, u32) {
+    let first = address.to_bits();
+    (first, first | !mask_v4(length))
+}
+
+fn range_v6(address: Ipv6Addr, length: u8) -> (u128, u128) {
+    let first = address.to_bits();
+    (first, first | !mask_v6(length))
+}
+
+fn mask_v4(length: u8) -> u32 {
+    u32::MAX
+        .checked_shl(32_u32.saturating_sub(length.into()))
+        .unwrap_or(0)
+}
+
+fn mask_v6(length: u8) -> u128 {
+    u128::MAX
+        .checked_shl(128_u32.saturating_sub(length.into()))
+        .unwrap_or(0)
+}
+
+/// Sorts ranges and joins those that overlap or touch.
+fn merged<T: Ord + Copy>(mut ranges: Vec<(T, T)>, next: impl Fn(T) -> Option<T>) -> Vec<(T, T)> {
+    ranges.sort_unstable();
+    let mut out: Vec<(T, T)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match out.last_mut() {
+            Some((_, end)) if next(*end).is_none_or(|after| first <= after) => {
+                *end = (*end).max(last);
+            }
+            _ => out.push((first, last)),
+        }
+    }
+    out
+}
+
+fn covers<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {
+    let before = ranges.partition_point(|(first, _)| *first <= address);
+    let at = before.checked_sub(1).and_then(|index| ranges.get(index));
+    at.is_some_and(|(_, last)| address <= *last)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        text.parse()
+            .unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn set(texts: &[&str]) -> Networks {
+        texts.iter().map(|text| network(text)).collect()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn networks_have_the_usual_notation() {
+        for text in [
+            "10.0.0.0/8",
+            "0.0.0.0/0",
+            "192.0.2.1/32",
+            "2001:db8::/32",
+            "::/0",
+        ] {
+            assert_eq!(network(text).to_string(), text);
+        }
+        assert_eq!(network("192.0.2.1").to_string(), "192.0.2.1/32");
+        assert_eq!(network("2001:db8::1").to_string(), "2001:db8::1/128");
+    }
+
+    #[test]
+    fn other_texts_are_refused_by_what_is_wrong_with_them() {
+        for text in [
+            "",
+            "/8",
+            "10.0.0/8",
+            "localhost",
+            "::ffff:192.0.2.0/120",
+            "[::1]/128",
+        ] {
+            assert_eq!(text.parse::<Network>(), Err(NotNetwork::Address), "{text}");
+        }
+        for text in [
+            "10.0.0.0/33",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "::/129",
+            "::/256",
+            "10.0.0.0/8/8",
+        ] {
+            assert_eq!(text.parse::<Network>(), Err(NotNetwork::Length), "{text}");
+        }
+        let meant = network("10.0.0.0/8");
+        assert_eq!(
+            "10.1.0.0/8".parse::<Network>(),
+            Err(NotNetwork::Bits(meant))
+        );
+    }
+
+    #[test]
+    fn the_families_do_not_mix_and_the_mapped_form_is_v4() {
+        let (v4, v6) = (set(&["0.0.0.0/0"]), set(&["::/0"]));
+        for (address, is_v4) in [
+            ("192.0.2.1", true),
+            ("2001:db8::1", false),
+            ("::ffff:192.0.2.1", true),
+        ] {
+            assert_eq!(v4.contains(ip(address)), is_v4, "{address}");
+            assert_eq!(v6.contains(ip(address)), !is_v4, "{address}");
+        }
+    }
+
+    #[test]
+    fn neighbours_become_one_range() {
+        assert_eq!(
+            set(&["10.1.0.0/16", "10.0.0.0/16", "10.0.3.0/24"]),
+            set(&["10.0.0.0/15"])
+        );
+        assert_eq!(set(&["128.0.0.0/1", "0.0.0.0/1"]), set(&["0.0.0.0/0"]));
+    }
+
+    #[test]
+    fn an_empty_set_holds_nobody() {
+        assert!(Networks::default().is_empty());
+        assert!(!Networks::default().contains(ip("::1")));
+        assert!(!set(&["::1"]).is_empty());
+    }
+
+    /// Addresses close together, so that they meet.
+    fn address() -> impl Strategy<Value = IpAddr> {
+        let v4 = any::<u32>().prop_map(|bits| IpAddr::V4((0xc000_0200 | bits & 0x3ff).into()));
+        let near = any::<u128>().prop_map(|bits| IpAddr::V6((1 << 127 | bits & 0xfff).into()));
+        prop_oneof![v4, near, any::<IpAddr>()]
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_holds_what_one_of_its_networks_holds(
+            parts in proptest::collection::vec((address(), 0_u8..=128), 0..12),
+            asked in proptest::collection::vec(address(), 1..40),
+        ) {
+            let networks: Vec<Network> =
+                parts.iter().filter_map(|(address, length)| Network::around(*address, *length)).collect();
+            let set: Networks = networks.iter().copied().collect();
+            for address in asked.into_iter().chain(parts.into_iter().map(|(address, _)| address)) {
+                let naive = networks.iter().any(|network| naive(network, address));
+                prop_assert_eq!(set.contains(address), naive);
+                prop_assert_eq!(networks.iter().any(|network| network.contains(address)), naive);
+            }
+        }
+
+        #[test]
+        fn what_is_shown_is_read_back(address in any::<IpAddr>(), length in 0_u8..=128) {
+            if let Some(network) = Network::around(address, length) {
+                prop_assert_eq!(network.to_string().parse(), Ok(network));
+            }
+        }
+    }
+
+    /// Bit by bit.
+    fn naive(network: &Network, address: IpAddr) -> bool {
+        let (own, other) = (bits(network.address), bits(address.to_canonical()));
+        let length = usize::from(network.length);
+        own.len() == other.len() && own[..length] == other[..length]
+    }
+
+    fn bits(address: IpAddr) -> Vec<bool> {
+        let bytes = match address {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        let of = |byte: u8| (0..8).rev().map(move |bit| byte >> bit & 1 == 1);
+        bytes.into_iter().flat_map(of).collect()
+    }
+}
