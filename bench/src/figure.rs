@@ -3,6 +3,7 @@
 
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
+use crate::measure::failover;
 use crate::result::{Case, Column, Outcome, figures};
 use crate::spread;
 
@@ -35,9 +36,8 @@ impl Figure {
         }
         match name {
             figures::PSS_PER_CONNECTION | figures::PSS => show_bytes(value),
-            figures::KEPT | figures::RESUMED | figures::FAILED | ETA => {
-                format!("{:.0} %", value * 100.0)
-            }
+            figures::KEPT | figures::RESUMED | figures::FAILED | ETA => show_share(value),
+            name if name.starts_with(figures::RESUMED) => show_share(value),
             figures::MB_PER_CPU_S => format!("{value:.0} MB"),
             figures::RECOVERY => format!("{value:.2} s"),
             figures::RATE | figures::CAPACITY | figures::SECOND_RATE => show_rate(value),
@@ -57,6 +57,10 @@ impl Figure {
             }
         })
     }
+}
+
+fn show_share(value: f64) -> String {
+    format!("{:.0} %", value * 100.0)
 }
 
 /// Returns whether a column is a floor and not a server.
@@ -124,6 +128,17 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
             Figure::new(figures::MAX, "longest", true),
         ],
         "Generators" => vec![Figure::new(figures::RATE, "rate", false)],
+        "Failover" => RETURNS
+            .iter()
+            .map(|(phase, when)| {
+                let name = figures::phase(figures::RESUMED, phase);
+                Figure::new(&name, &format!("resumed {when}"), false)
+            })
+            .chain(RETURNS.iter().map(|(phase, when)| {
+                let name = figures::phase(figures::CPU, phase);
+                Figure::new(&name, &format!("server CPU per transaction {when}"), true)
+            }))
+            .collect(),
         _ => {
             let mut shown = vec![Figure::new(
                 figures::CPU,
@@ -262,6 +277,13 @@ pub fn different(a: &Column, b: &Column, figure: &Figure) -> bool {
     }
     spread::differ(&of_a, &of_b)
 }
+
+/// Returns of clients around the loss of a node, the telling one first.
+const RETURNS: &[(&str, &str)] = &[
+    (failover::DURING, "at the first return after the loss"),
+    (failover::BEFORE, "before the loss"),
+    (failover::AFTER, "at the second return after the loss"),
+];
 
 /// More cases than this are summed up.
 const SENTENCES: usize = 4;

@@ -14,6 +14,7 @@
 pub mod catalog;
 pub mod cli;
 pub mod conditions;
+pub mod farm;
 pub mod figure;
 pub mod guard;
 pub mod keys;

@@ -117,6 +117,11 @@ impl Process {
         matches!(self.child.try_wait(), Ok(Some(_)) | Err(_))
     }
 
+    /// Kills it at once, without a chance to say anything.
+    pub fn kill(&self) {
+        guard::kill(self.child.id(), Signal::KILL);
+    }
+
     /// Returns the process's number.
     pub fn pid(&self) -> u32 {
         self.child.id()

@@ -60,6 +60,11 @@ pub mod figures {
     pub const RECOVERY: &str = "recovery_s";
     /// The rate of a second generator in the same case.
     pub const SECOND_RATE: &str = "second_generator_rate_per_s";
+
+    /// A figure of one phase of a measure, such as `cpu_us_before`.
+    pub fn phase(name: &str, phase: &str) -> String {
+        format!("{name}_{phase}")
+    }
 }
 
 /// One run of `becket-bench`.

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use becket_load::clock;
 
+use crate::farm::Farm;
 use crate::keys::Keyring;
-use crate::measure::{self, Capacities, Stage};
+use crate::measure::{self, Capacities, Stage, failover};
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::Place;
 use crate::process::{Launch, Process, free_address};
@@ -205,6 +206,15 @@ impl<'a> Runner<'a> {
         let certificate = self.keys.file(settings.key)?;
         let client = self.place.client(settings.workers).to_vec();
         let backend = self.backend((scenario.measure, settings), &client)?;
+        if scenario.measure == Measure::Failover {
+            let columns = self.failover(settings, &certificate, backend.1)?;
+            return Ok(Case {
+                label: label.to_owned(),
+                settings: settings.text.clone(),
+                library_us: None,
+                columns,
+            });
+        }
         let (mut servers, reasons) = self.servers(scenario, settings, &certificate, backend.1)?;
         let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
         let mut relay = has_floor.then(|| self.relay(backend.1)).transpose()?;
@@ -247,6 +257,49 @@ impl<'a> Runner<'a> {
         })
     }
 
+    /// Measures the loss of a node: the servers of a case are farms, started anew in each round.
+    fn failover(
+        &mut self,
+        settings: &Settings,
+        certificate: &Path,
+        backend: SocketAddr,
+    ) -> Result<Vec<Column>, Error> {
+        let peer = self.order.peers.iter().find(|p| p.kind == Kind::Becket);
+        let Some(peer) = peer else {
+            return Ok(Vec::new());
+        };
+        let start = |clustered| {
+            Farm::start(
+                peer,
+                &Site {
+                    address: backend,
+                    backend,
+                    certificate,
+                    settings,
+                    directory: self.directory.path(),
+                    connections: OPEN_LOOP as u64,
+                    cpus: self.place.server(settings.workers),
+                    extra: "",
+                },
+                clustered,
+            )
+        };
+        let client = self.place.client(settings.workers).to_vec();
+        failover::run(
+            &Stage {
+                settings,
+                servers: &mut [],
+                relay: None,
+                backend,
+                client: &client,
+                effort: &self.order.effort,
+                capacities: &mut self.capacities,
+                stop: self.stop,
+            },
+            &start,
+        )
+    }
+
     /// Starts the servers of a case; those that have no figure are returned with their places and reasons.
     #[expect(
         clippy::type_complexity,
@@ -280,6 +333,7 @@ impl<'a> Runner<'a> {
                 directory: self.directory.path(),
                 connections: connections as u64,
                 cpus: self.place.server(settings.workers),
+                extra: "",
             })?;
             let known = self
                 .run
@@ -447,6 +501,7 @@ fn planned(scenario: &Scenario, order: &Order) -> f64 {
         Measure::Idle => 0.5 + effort.idle as f64 / 1500.0,
         Measure::Burst => rounds * 1.5,
         Measure::Generators => rounds * (time + 1.2) / peers,
+        Measure::Failover => rounds * (2.0 + effort.idle as f64 / 500.0) / peers,
     };
     1.0 + peers * (each + 0.1)
 }

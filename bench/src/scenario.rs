@@ -60,6 +60,8 @@ pub enum Measure {
     Burst,
     /// The same case by a second generator.
     Generators,
+    /// A node of several is lost.
+    Failover,
 }
 
 /// What was found then.
@@ -132,6 +134,8 @@ pub struct Settings {
     pub nagle: bool,
     /// Requests at a time that the queue lets through; 0 is no limit.
     pub maxconn: u64,
+    /// Nodes that serve together.
+    pub nodes: usize,
     /// All settings as text, for the report.
     pub text: BTreeMap<String, String>,
 }
@@ -248,6 +252,7 @@ impl Settings {
             mask: one_of("mask", &["none", "avx512"])?,
             nagle: one_of("nagle", &["true", "false"])? == "true",
             maxconn: number("maxconn")?,
+            nodes: usize::try_from(number("nodes")?.max(1)).unwrap_or(1),
             text: text.clone(),
         };
         settings.asked_resumed()?;
@@ -353,7 +358,7 @@ fn label(name: &str, value: &str) -> String {
     }
 }
 
-/// Every setting with its default. The last three have no subject yet.
+/// Every setting with its default. The ones for kTLS and crypto threads have no subject yet.
 const DEFAULTS: &[(&str, &str)] = &[
     ("tls", "1.3"),
     ("key", "p256"),

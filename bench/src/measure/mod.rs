@@ -2,6 +2,7 @@
 
 mod burst;
 mod capacity;
+pub mod failover;
 mod generators;
 mod idle;
 mod latency;
@@ -118,6 +119,8 @@ pub fn run(measure: Measure, stage: &mut Stage<'_>) -> Result<Vec<Column>, Error
         Measure::Storm => storm::run(stage)?,
         Measure::Burst => burst::run(stage)?,
         Measure::Generators => generators::run(stage)?,
+        // It starts and loses its servers itself.
+        Measure::Failover => Vec::new(),
     };
     stage.check_alive()?;
     for column in &mut columns {

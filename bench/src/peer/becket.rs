@@ -47,13 +47,14 @@ workers = {workers}
 
 [log]
 level = "warn"
-"#,
+{extra}"#,
         address = site.address,
         certificate = site.certificate.display(),
         tls = site.settings.tls,
         backend = site.backend,
         connections = site.connections,
         workers = site.settings.workers,
+        extra = site.extra,
     )
 }
 

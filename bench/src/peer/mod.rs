@@ -62,6 +62,8 @@ pub struct Site<'a> {
     pub connections: u64,
     /// Where it may run.
     pub cpus: &'a [usize],
+    /// Sections beside those that all servers have, in the notation of the peer; only becket has any.
+    pub extra: &'a str,
 }
 
 /// A started server.
