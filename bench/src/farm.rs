@@ -1,0 +1,131 @@
+//! Several nodes of becket that serve one name together, until one of them is lost.
+//!
+//! With a cluster the nodes share one secret and replicate TLS 1.2 sessions over loopback UDP;
+//! without, each is alone. Nothing else differs.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use becket_load::cpu;
+use becket_load::cpu::Spent;
+
+use crate::Error;
+use crate::peer::{Peer, Server, Site};
+use crate::process::free_address;
+
+/// Nodes that are running.
+#[derive(Debug)]
+pub struct Farm {
+    nodes: Vec<Server>,
+}
+
+impl Farm {
+    /// Starts as many nodes as the case says. `site` is what all have in common.
+    ///
+    /// # Errors
+    /// As [`Peer::start`], and [`Error::Peer`] when no secret can be made.
+    pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Self, Error> {
+        let count = site.settings.nodes;
+        let sections: Vec<String> = if clustered {
+            sections(&secret(peer, site.directory)?, &udp_addresses(count)?)
+        } else {
+            vec![String::new(); count]
+        };
+        let mut nodes = Vec::with_capacity(count);
+        for (index, section) in sections.iter().enumerate() {
+            let node = Peer {
+                name: format!("{}-node-{}", peer.name, index + 1),
+                ..peer.clone()
+            };
+            nodes.push(node.start(&Site {
+                address: free_address()?,
+                extra: section,
+                ..site.clone()
+            })?);
+        }
+        Ok(Self { nodes })
+    }
+
+    /// Where the nodes listen; the first is the one that will be lost.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.address).collect()
+    }
+
+    /// Kills the first node, as a power cut would.
+    pub fn lose_first(&mut self) {
+        if !self.nodes.is_empty() {
+            self.nodes.remove(0).process.kill();
+        }
+    }
+
+    /// CPU time of all nodes that are there.
+    ///
+    /// # Errors
+    /// When one has ended by itself.
+    pub fn spent(&self) -> Result<Spent, Error> {
+        let pids: Vec<u32> = self.nodes.iter().map(|node| node.process.pid()).collect();
+        Ok(cpu::of_processes(&pids)?)
+    }
+}
+
+/// Makes a secret with the peer's own command, once per run.
+fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
+    let file = directory.join("cluster.secret");
+    if file.exists() {
+        return Ok(file);
+    }
+    let output = Command::new(&peer.program)
+        .arg("secret")
+        .arg(&file)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| Error::os(format!("{} secret", peer.program.display()), e))?;
+    if output.status.success() {
+        return Ok(file);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Error::Peer(format!(
+        "{} makes no secret: {said}",
+        peer.name
+    )))
+}
+
+fn sections(secret: &Path, addresses: &[SocketAddr]) -> Vec<String> {
+    let section = |(index, own): (usize, &SocketAddr)| {
+        let others = addresses.iter().filter(|address| *address != own);
+        let peers: Vec<String> = others.map(|address| format!("\"{address}\"")).collect();
+        format!(
+            "\n[cluster]\nsecret = \"{}\"\nnode = {}\nlisten = \"{own}\"\npeers = [{}]\n",
+            secret.display(),
+            index + 1,
+            peers.join(", ")
+        )
+    };
+    addresses.iter().enumerate().map(section).collect()
+}
+
+/// Returns free UDP ports of 127.0.0.1, all different.
+fn udp_addresses(count: usize) -> Result<Vec<SocketAddr>, Error> {
+    let failed = |e| Error::os("looking for a free UDP port of 127.0.0.1", e);
+    let sockets = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").map_err(failed));
+    let sockets: Vec<UdpSocket> = sockets.collect::<Result<_, _>>()?;
+    let address = |socket: &UdpSocket| socket.local_addr().map_err(failed);
+    sockets.iter().map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_knows_all_others_and_not_itself() {
+        let addresses: Vec<SocketAddr> = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
+            .map(|text| text.parse().unwrap())
+            .to_vec();
+        let sections = sections(Path::new("/s"), &addresses);
+        assert_eq!(sections.len(), 3);
+        assert!(sections[1].contains("node = 2\nlisten = \"127.0.0.1:2\""));
+        assert!(sections[1].contains(r#"peers = ["127.0.0.1:1", "127.0.0.1:3"]"#));
+    }
+}
