@@ -74,6 +74,12 @@ pub fn is_lower_bound(column: &Column) -> bool {
     bounds.is_some_and(|bound| bound > 0.0)
 }
 
+/// Returns what the library needs in memory, where that was measured alike: the bench hides no CPU features from itself.
+pub fn library_us(case: &Case) -> Option<f64> {
+    let hidden = case.settings.get("mask").is_some_and(|mask| mask != "none");
+    case.library_us.filter(|_| !hidden)
+}
+
 /// The share of the limit that a server reaches; it is computed, not stored.
 pub const ETA: &str = "eta";
 
@@ -83,7 +89,7 @@ pub fn eta(case: &Case, column: &Column) -> Option<f64> {
     let measured = column
         .median(figures::CPU)
         .filter(|_| !is_floor(&column.peer))?;
-    Some((relay + case.library_us?) / measured).filter(|eta| eta.is_finite())
+    Some((relay + library_us(case)?) / measured).filter(|eta| eta.is_finite())
 }
 
 /// Returns what a scenario's tables show, the main figure first.

@@ -147,7 +147,7 @@ fn figures_table(outcome: &Outcome, figure: &Figure) -> String {
             .iter()
             .for_each(|peer| text += &cell(case, peer, figure));
         if is_cpu {
-            let library = case.library_us.map(|us| figure.show(us));
+            let library = figure::library_us(case).map(|us| figure.show(us));
             let eta = case
                 .column("becket")
                 .and_then(|column| figure::eta(case, column));

@@ -71,7 +71,7 @@ pub fn figures_of(outcome: &Outcome, figure: &Figure) -> String {
             text += &format!(" {} |", cell(case, peer, figure));
         }
         if is_cpu {
-            let library = case.library_us.map_or("-".to_owned(), |us| figure.show(us));
+            let library = figure::library_us(case).map_or("-".to_owned(), |us| figure.show(us));
             text += &format!(" {library} |");
         }
         text.push('\n');
@@ -131,33 +131,72 @@ pub fn value(column: &Column, figure: &Figure) -> Option<String> {
     Some(format!("{least}{}{spread}", figure.show(median)))
 }
 
-/// Returns reasons and remarks, each once with the cases that it is about.
+/// Returns reasons and remarks, each once with the peers and the cases that it is about. Of remarks that differ only
+/// in their numbers, as they do from round to round, the first stands for all.
 pub fn notes(outcome: &Outcome) -> Vec<String> {
-    let mut lines: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut remarks: Vec<Remark<'_>> = Vec::new();
     for case in &outcome.cases {
         for column in &case.columns {
-            let reason = column
-                .not_available
-                .iter()
-                .map(|r| format!("not available: {r}"));
-            let remarks = reason
-                .chain(held(column))
-                .chain(column.notes.iter().cloned());
-            for note in remarks {
-                let line = format!("{}: {note}", heading(&column.peer));
-                match lines.iter_mut().find(|(known, _)| *known == line) {
-                    Some((_, cases)) => cases.push(&case.label),
-                    None => lines.push((line, vec![&case.label])),
+            let peer = heading(&column.peer);
+            let reason = column.not_available.iter();
+            let reason = reason.map(|reason| format!("not available: {reason}"));
+            let own = reason.chain(held(column));
+            for text in own.chain(column.notes.iter().cloned()) {
+                let shape = shape(&text);
+                let known = remarks
+                    .iter_mut()
+                    .find(|known| known.peers == [peer] && self::shape(&known.text) == shape);
+                match known {
+                    Some(known) if known.cases.last() == Some(&case.label.as_str()) => {}
+                    Some(known) => known.cases.push(&case.label),
+                    None => remarks.push(Remark {
+                        text,
+                        peers: vec![peer],
+                        cases: vec![&case.label],
+                    }),
                 }
             }
         }
     }
+    let mut merged: Vec<Remark<'_>> = Vec::new();
+    for remark in remarks {
+        let alike =
+            |known: &&mut Remark<'_>| known.text == remark.text && known.cases == remark.cases;
+        match merged.iter_mut().find(alike) {
+            Some(known) => known.peers.extend(remark.peers),
+            None => merged.push(remark),
+        }
+    }
     let everywhere = outcome.cases.len();
-    let lines = lines.into_iter().map(|(line, cases)| match cases.len() {
-        count if count == everywhere => line,
-        _ => format!("{line} ({})", cases.join("; ")),
-    });
-    lines.collect()
+    merged
+        .iter()
+        .map(|remark| remark.line(everywhere))
+        .collect()
+}
+
+/// What is to be said of some peers in some cases.
+struct Remark<'a> {
+    text: String,
+    peers: Vec<&'a str>,
+    cases: Vec<&'a str>,
+}
+
+impl Remark<'_> {
+    fn line(&self, everywhere: usize) -> String {
+        let line = format!("{}: {}", self.peers.join(", "), self.text);
+        match self.cases.len() {
+            count if count == everywhere => line,
+            _ => format!("{line} ({})", self.cases.join("; ")),
+        }
+    }
+}
+
+/// A remark without its numbers. Reasons keep theirs: they are what is said.
+fn shape(text: &str) -> String {
+    if text.starts_with("not available") {
+        return text.to_owned();
+    }
+    text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
 /// Says over how many connections a weight was measured: descriptors may not allow as many as were asked for.
