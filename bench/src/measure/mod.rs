@@ -124,6 +124,9 @@ pub fn run(measure: Measure, stage: &mut Stage<'_>) -> Result<Vec<Column>, Error
     };
     stage.check_alive()?;
     for column in &mut columns {
+        if column.samples.is_empty() && column.not_available.is_none() {
+            *column = Column::without(&column.peer, column.notes.join("; "));
+        }
         check_alike(stage.settings, column)?;
         check_resumed(stage.settings, column)?;
     }
