@@ -18,6 +18,7 @@ pub mod http_status;
 pub mod networks;
 pub mod proxy_header;
 mod reader;
+pub mod replica;
 pub mod session_table;
 pub mod ticket;
 pub mod timers;

@@ -1,0 +1,174 @@
+//! Which HELLOs are worth an AEAD open and an X25519 agreement: a flood of them is turned away before both.
+//!
+//! Each source address has a rate, and all that are not in the list of peers have one together, so that a flood from
+//! invented addresses does not keep listed peers out. Remembers a fixed number of sources; the one that was quiet for
+//! longest makes room, and only a HELLO that was let in makes a source remembered.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::limits::Limits;
+use super::pace::Pace;
+
+pub(super) struct Gate {
+    all: Pace,
+    sources: Vec<Source>,
+}
+
+struct Source {
+    prefix: IpAddr,
+    pace: Pace,
+    used: Duration,
+}
+
+impl Gate {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            all: Pace::new(limits.hellos_per_second.into(), BURST),
+            sources: Vec::new(),
+        }
+    }
+
+    pub(super) fn set_limits(&mut self, limits: &Limits) {
+        self.all.set_rate(limits.hellos_per_second.into());
+        self.sources.clear();
+    }
+
+    /// Whether a HELLO from this address may be opened, and counts it if so.
+    pub(super) fn admits(
+        &mut self,
+        from: IpAddr,
+        listed: bool,
+        limits: &Limits,
+        now: Duration,
+    ) -> bool {
+        let prefix = prefix(from);
+        let known = self
+            .sources
+            .iter()
+            .position(|source| source.prefix == prefix);
+        let refused = known
+            .and_then(|at| self.sources.get(at))
+            .is_some_and(|source| !source.pace.ready(now));
+        if refused || limits.hellos_per_source == 0 || !(listed || self.all.ready(now)) {
+            return false;
+        }
+        if !listed {
+            self.all.charge(now, 1);
+        }
+        let at = known.unwrap_or_else(|| self.remember(prefix, limits));
+        if let Some(source) = self.sources.get_mut(at) {
+            source.pace.charge(now, 1);
+            source.used = now;
+        }
+        true
+    }
+
+    fn remember(&mut self, prefix: IpAddr, limits: &Limits) -> usize {
+        let source = Source {
+            prefix,
+            pace: Pace::new(limits.hellos_per_source.into(), BURST),
+            used: Duration::ZERO,
+        };
+        if self.sources.len() < SOURCES {
+            self.sources.push(source);
+            return self.sources.len() - 1;
+        }
+        let quiet = (0..self.sources.len())
+            .min_by_key(|at| self.sources[*at].used)
+            .unwrap_or(0);
+        self.sources[quiet] = source;
+        quiet
+    }
+}
+
+/// An IPv6 host has a whole /64 to invent addresses in.
+fn prefix(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => {
+            let bits = u128::from(address) >> 64 << 64;
+            IpAddr::V6(bits.into())
+        }
+    }
+}
+
+/// Enough for every node of a large cluster that restarts; few enough to walk for each HELLO.
+const SOURCES: usize = 128;
+
+/// A node that starts may be asked by each of its peers, and may ask on several addresses.
+const BURST: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    fn limits() -> Limits {
+        Limits {
+            hellos_per_second: 20,
+            hellos_per_source: 4,
+            ..Limits::default()
+        }
+    }
+
+    fn address(number: u32) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from_bits(number))
+    }
+
+    #[test]
+    fn one_source_has_its_own_rate_and_recovers() {
+        let mut gate = Gate::new(&limits());
+        let admitted = |gate: &mut Gate, now| {
+            (0..100)
+                .filter(|_| gate.admits(address(1), true, &limits(), now))
+                .count()
+        };
+        assert_eq!(admitted(&mut gate, NOW), 5);
+        assert_eq!(admitted(&mut gate, NOW + Duration::from_millis(250)), 1);
+    }
+
+    #[test]
+    fn a_flood_from_invented_addresses_does_not_keep_a_listed_peer_out() {
+        let mut gate = Gate::new(&limits());
+        let admitted = (10..100_000)
+            .filter(|number| gate.admits(address(*number), false, &limits(), NOW))
+            .count();
+        assert_eq!(admitted, 21);
+        assert!(!gate.admits(address(2), false, &limits(), NOW));
+        assert!(gate.admits(address(1), true, &limits(), NOW));
+    }
+
+    #[test]
+    fn memory_for_sources_is_bounded() {
+        let mut gate = Gate::new(&limits());
+        for number in 0..10_000 {
+            assert!(gate.admits(address(number), true, &limits(), NOW));
+        }
+        assert_eq!(gate.sources.len(), SOURCES);
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_share_a_rate() {
+        let mut gate = Gate::new(&limits());
+        let admitted = (0..100_u128)
+            .filter(|host| {
+                let address = Ipv6Addr::from_bits(0x2001_0db8 << 96 | host);
+                gate.admits(IpAddr::V6(address), true, &limits(), NOW)
+            })
+            .count();
+        assert_eq!(admitted, 5);
+    }
+
+    #[test]
+    fn a_rate_of_nothing_admits_nobody() {
+        let closed = Limits {
+            hellos_per_source: 0,
+            ..limits()
+        };
+        assert!(!Gate::new(&closed).admits(address(1), true, &closed, NOW));
+    }
+}

@@ -1,0 +1,57 @@
+//! How much replication may cost: every bound that a peer, a flood or a large table could otherwise stretch.
+
+use std::time::Duration;
+
+/// Bounds of a [`Replica`](super::Replica). Each has a counter for what it turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Addresses that are kept of a list of peers; the rest is ignored and counted.
+    pub addresses: usize,
+    /// Peers that can be live at the same time, and joins under way: 32. Each live peer owns a queue.
+    pub peers: usize,
+    /// Datagrams that one [`poll`](super::Replica::poll) sends at most. The caller should receive no more between two
+    /// polls either.
+    pub datagrams_per_turn: usize,
+    /// Bytes of datagrams sent per second, to all peers together. What is over waits in the queues. Joins and
+    /// keep-alives are charged but never wait.
+    pub bytes_per_second: u64,
+    /// Of these, what dumps to joining nodes may use; 0 dumps nothing.
+    pub sync_bytes_per_second: u64,
+    /// Bytes of records that wait for one peer. What does not fit is dropped and counted.
+    pub queue_bytes: usize,
+    /// Sessions that one peer may have in our table at a time, counted by their time to live.
+    pub entries_per_peer: usize,
+    /// The longest time to live that is accepted; a longer one is shortened. Set it to the table's own.
+    pub max_ttl: Duration,
+    /// How long a record waits at most for others to fill its datagram.
+    pub flush: Duration,
+    /// HELLOs opened per second from addresses that are not in the list of peers, all together.
+    pub hellos_per_second: u32,
+    /// HELLOs opened per second from one address (IPv6: one /64), in the list or not.
+    pub hellos_per_source: u32,
+    /// A peer that was sent nothing for so long is sent a keep-alive.
+    pub keep_alive: Duration,
+    /// A peer that was not heard for so long is dead.
+    pub dead_after: Duration,
+}
+
+impl Default for Limits {
+    /// For a cluster of up to 64 nodes of which each makes a few thousand sessions per second.
+    fn default() -> Self {
+        Self {
+            addresses: 256,
+            peers: 64,
+            datagrams_per_turn: 256,
+            bytes_per_second: 64 * 1024 * 1024,
+            sync_bytes_per_second: 4 * 1024 * 1024,
+            queue_bytes: 256 * 1024,
+            entries_per_peer: 200_000,
+            max_ttl: Duration::from_secs(300),
+            flush: Duration::from_millis(2),
+            hellos_per_second: 100,
+            hellos_per_source: 10,
+            keep_alive: Duration::from_secs(5),
+            dead_after: Duration::from_secs(16),
+        }
+    }
+}

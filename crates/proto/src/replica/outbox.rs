@@ -1,0 +1,149 @@
+//! Encoded records that wait for one peer: a queue of bytes that never grows and leaves no secret behind.
+//!
+//! Owns one allocation, made when the peer becomes live. What leaves is erased. Knows nothing of what records are but
+//! where their length stands.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use zeroize::Zeroize;
+
+pub(super) struct Outbox {
+    bytes: VecDeque<u8>,
+    limit: usize,
+    /// When the oldest record that still waits was queued, or an upper bound of its age at that.
+    since: Duration,
+}
+
+impl Outbox {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            bytes: VecDeque::with_capacity(limit),
+            limit,
+            since: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.limit - self.bytes.len()
+    }
+
+    /// Queues one encoded record, or returns false if there is no room.
+    pub(super) fn push(&mut self, record: &[u8], now: Duration) -> bool {
+        if record.len() > self.room() {
+            return false;
+        }
+        if self.bytes.is_empty() {
+            self.since = now;
+        }
+        self.bytes.extend(record);
+        true
+    }
+
+    /// When what waits should leave: at once if it fills `room`, else `flush` after it came. Nothing if nothing waits.
+    pub(super) fn due(&self, room: usize, flush: Duration) -> Option<Duration> {
+        if self.bytes.is_empty() {
+            None
+        } else if self.bytes.len() >= room {
+            Some(Duration::ZERO)
+        } else {
+            Some(self.since.saturating_add(flush))
+        }
+    }
+
+    /// Moves as many whole records as fit to `out`; returns bytes and records moved.
+    pub(super) fn fill(&mut self, out: &mut [u8], now: Duration) -> (usize, u64) {
+        let (mut len, mut records) = (0, 0);
+        while let Some(next) = self.next_len(len).filter(|next| len + next <= out.len()) {
+            len += next;
+            records += 1;
+        }
+        let (front, back) = self.bytes.as_mut_slices();
+        let split = len.min(front.len());
+        for (to, from) in [(0, &mut front[..split]), (split, &mut back[..len - split])] {
+            out[to..to + from.len()].copy_from_slice(from);
+            from.zeroize();
+        }
+        self.bytes.drain(..len);
+        self.since = now;
+        (len, records)
+    }
+
+    /// Length of the record at `at`, its head included.
+    fn next_len(&self, at: usize) -> Option<usize> {
+        let high = *self.bytes.get(at + 1)?;
+        let low = *self.bytes.get(at + 2)?;
+        Some(3 + usize::from(u16::from_be_bytes([high, low])))
+    }
+
+    /// Drops and erases all that waits.
+    pub(super) fn clear(&mut self) {
+        let (front, back) = self.bytes.as_mut_slices();
+        front.zeroize();
+        back.zeroize();
+        self.bytes.clear();
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(serial: u8, len: u8) -> Vec<u8> {
+        let mut bytes = vec![serial, 0, len];
+        bytes.extend(std::iter::repeat_n(serial, len.into()));
+        bytes
+    }
+
+    #[test]
+    fn records_leave_whole_and_in_order_across_the_ring_s_end() {
+        let mut outbox = Outbox::new(100);
+        let (mut next_in, mut next_out) = (0_u8, 0_u8);
+        for _ in 0..60 {
+            while outbox.push(&record(next_in, next_in % 23), Duration::ZERO) {
+                next_in = next_in.wrapping_add(1);
+            }
+            let mut out = [0; 40];
+            let (len, records) = outbox.fill(&mut out, Duration::ZERO);
+            assert!(records > 0);
+            let mut expected = Vec::new();
+            for _ in 0..records {
+                expected.extend(record(next_out, next_out % 23));
+                next_out = next_out.wrapping_add(1);
+            }
+            assert_eq!(&out[..len], expected);
+        }
+        assert!(outbox.bytes.capacity() >= 100 && outbox.bytes.capacity() < 200);
+    }
+
+    #[test]
+    fn a_full_queue_refuses_and_keeps_what_it_has() {
+        let mut outbox = Outbox::new(10);
+        assert!(outbox.push(&record(1, 3), Duration::ZERO));
+        assert!(!outbox.push(&record(2, 2), Duration::ZERO));
+        assert_eq!((outbox.len(), outbox.room()), (6, 4));
+    }
+
+    #[test]
+    fn what_fills_a_datagram_leaves_at_once_and_the_rest_after_the_flush_time() {
+        let mut outbox = Outbox::new(100);
+        let flush = Duration::from_millis(2);
+        assert_eq!(outbox.due(20, flush), None);
+        outbox.push(&record(1, 7), Duration::from_secs(5));
+        assert_eq!(outbox.due(20, flush), Some(Duration::from_millis(5002)));
+        outbox.push(&record(2, 7), Duration::from_secs(6));
+        assert_eq!(outbox.due(20, flush), Some(Duration::ZERO));
+        outbox.clear();
+        assert_eq!(outbox.due(20, flush), None);
+    }
+}

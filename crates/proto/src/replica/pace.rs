@@ -1,0 +1,86 @@
+//! A rate with a burst, in integers: the generic cell rate algorithm.
+//!
+//! Instead of tokens it keeps one time: until when what was charged keeps the line busy. A charge may go beyond the burst,
+//! and is then waited for before the next.
+//!
+//! Source: ITU-T I.371, the virtual scheduling form.
+
+use std::time::Duration;
+
+/// Lets `per_second` units pass each second, and as many at once as fit into `burst`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    per_second: u64,
+    burst: Duration,
+    busy_until: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(per_second: u64, burst: Duration) -> Self {
+        Self {
+            per_second,
+            burst,
+            busy_until: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn set_rate(&mut self, per_second: u64) {
+        self.per_second = per_second;
+    }
+
+    /// Whether something may pass now. At a rate of 0, never.
+    pub(super) fn ready(&self, now: Duration) -> bool {
+        self.when().is_some_and(|when| when <= now)
+    }
+
+    /// From when on something may pass; nothing at a rate of 0.
+    pub(super) fn when(&self) -> Option<Duration> {
+        (self.per_second > 0).then(|| self.busy_until.saturating_sub(self.burst))
+    }
+
+    pub(super) fn charge(&mut self, now: Duration, units: u64) {
+        let nanos = units.saturating_mul(NANOS) / self.per_second.max(1);
+        self.busy_until = self
+            .busy_until
+            .max(now)
+            .saturating_add(Duration::from_nanos(nanos));
+    }
+}
+
+const NANOS: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
+        let mut pace = Pace::new(10, Duration::from_millis(900));
+        let mut passed = 0;
+        for tenth in 0..50 {
+            let now = Duration::from_millis(tenth * 100);
+            while pace.ready(now) {
+                pace.charge(now, 1);
+                passed += 1;
+            }
+        }
+        assert_eq!(passed, 10 + 49);
+    }
+
+    #[test]
+    fn a_rate_of_nothing_lets_nothing_pass() {
+        let mut pace = Pace::new(0, Duration::from_secs(1));
+        assert!(!pace.ready(Duration::MAX));
+        pace.charge(Duration::ZERO, u64::MAX);
+        pace.set_rate(1);
+        assert!(!pace.ready(Duration::from_secs(3600)));
+    }
+
+    #[test]
+    fn a_charge_beyond_the_burst_is_waited_for() {
+        let mut pace = Pace::new(1000, Duration::from_millis(10));
+        pace.charge(Duration::ZERO, 500);
+        assert!(!pace.ready(Duration::from_millis(489)));
+        assert_eq!(pace.when(), Some(Duration::from_millis(490)));
+    }
+}

@@ -1,0 +1,223 @@
+//! What arrives under the keys of a pair: replay window, seal, echo, records.
+//!
+//! The order of checks is by cost: the key id must be one of ours, the sequence new, and only then is the datagram opened,
+//! once. Nothing is believed, and nothing but a counter changes, before it opens.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use zeroize::Zeroize;
+
+use super::datagram::{HEADER_LEN, Header, PairId};
+use super::limits::Limits;
+use super::peer::{Dump, Peer, Stage};
+use super::record::{Frame, Parsed, Record, SessionRecord};
+use super::status::{Cause, Traffic};
+use super::vault::{TAG_LEN, Vault};
+use super::window::Freshness;
+use super::{PeerName, Replica, Sink, Taken};
+use crate::reader::Reader;
+use crate::session_table::Cursor;
+
+impl<V: Vault> Replica<V> {
+    pub(super) fn take_datagram(
+        &mut self,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Duration,
+        sink: &mut impl Sink,
+    ) -> Result<(), Cause> {
+        match Header::decode(datagram)?.0 {
+            Header::Pair { to, sequence } => {
+                let result = self.take_sealed(to, sequence, datagram, now);
+                let taken = match result {
+                    Ok(()) => self.take_text(to, text(datagram), now, sink),
+                    Err(cause) => Err(cause),
+                };
+                if let Err(cause) = taken {
+                    self.note_peer(to, cause);
+                }
+                datagram.zeroize();
+                taken
+            }
+            Header::Join { secret, to, nonce } => {
+                self.take_join(from, datagram, (secret, to, nonce), now)
+            }
+        }
+    }
+
+    /// Opens a datagram in place and settles what it proves, before a record in it is looked at.
+    fn take_sealed(
+        &mut self,
+        to: PairId,
+        sequence: u64,
+        datagram: &mut [u8],
+        now: Duration,
+    ) -> Result<(), Cause> {
+        let pair = self.pairs.get_mut(&to).ok_or(Cause::UnknownKey)?;
+        match pair.window.judge(sequence) {
+            Freshness::New => {}
+            Freshness::Replayed => return Err(Cause::Replayed),
+            Freshness::TooOld => return Err(Cause::TooOld),
+        }
+        let bytes = datagram.len() as u64;
+        let (header, sealed) = datagram
+            .split_at_mut_checked(HEADER_LEN)
+            .ok_or(Cause::Garbage)?;
+        if sealed.len() < TAG_LEN {
+            return Err(Cause::Garbage);
+        }
+        if !self.vault.open(&mut pair.keys, sequence, header, sealed) {
+            return Err(Cause::BadSeal);
+        }
+        let arrival = pair.window.mark(sequence);
+        if pair.is_candidate() {
+            let first = Frame::next(&mut Reader::new(text(datagram)));
+            if first != Some(Parsed::Frame(Frame::Echo(pair.welcome))) {
+                return Err(Cause::NotEchoed);
+            }
+            pair.stage = Stage::Confirmed;
+            self.complete(to, None, now)?;
+        }
+        let pair = self.pairs.get_mut(&to).ok_or(Cause::UnknownKey)?;
+        pair.heard = now;
+        pair.stage = Stage::Confirmed;
+        let peer = self.peers.get_mut(&pair.peer).ok_or(Cause::UnknownKey)?;
+        peer.heard = now;
+        if peer
+            .replaced
+            .is_some_and(|since| now >= since + REPLACED_GRACE)
+        {
+            peer.revive(&self.limits);
+        }
+        for traffic in [&mut peer.traffic, &mut self.total] {
+            traffic.datagrams_in += 1;
+            traffic.bytes_in += bytes;
+            traffic.missed = traffic.missed.saturating_add(arrival.missed);
+            traffic.late += u64::from(arrival.late);
+        }
+        Ok(())
+    }
+
+    /// Takes the records of an opened datagram. One that is cut short ends it; what came before it counts.
+    fn take_text(
+        &mut self,
+        to: PairId,
+        text: &[u8],
+        now: Duration,
+        sink: &mut impl Sink,
+    ) -> Result<(), Cause> {
+        let pair = self.pairs.get_mut(&to).ok_or(Cause::UnknownKey)?;
+        let peer = self.peers.get_mut(&pair.peer).ok_or(Cause::UnknownKey)?;
+        let mut reader = Reader::new(text);
+        while !reader.is_empty() {
+            let taken = match Frame::next(&mut reader).ok_or(Cause::Malformed)? {
+                Parsed::Frame(Frame::Record(record)) => {
+                    if matches!(record, Record::Sync(_)) {
+                        self.warming.received(peer.name, now);
+                    }
+                    take_record(peer, &record, &self.limits, now, sink)
+                }
+                Parsed::Frame(frame) => {
+                    if matches!(frame, Frame::Echo(_)) {
+                        pair.reply_due = true;
+                    }
+                    if matches!(frame, Frame::End { .. }) {
+                        self.warming.ended(peer.name);
+                    }
+                    take_frame(peer, frame);
+                    continue;
+                }
+                Parsed::Unknown => Err(Cause::UnknownKind),
+                Parsed::Malformed => Err(Cause::Malformed),
+            };
+            count(taken, [&mut peer.traffic, &mut self.total]);
+        }
+        Ok(())
+    }
+
+    fn note_peer(&mut self, to: PairId, cause: Cause) {
+        let name = self.pairs.get(&to).map(|pair| pair.peer);
+        if let Some(peer) = name.and_then(|name: PeerName| self.peers.get_mut(&name)) {
+            peer.traffic.drops.note(cause);
+        }
+    }
+}
+
+/// What an opened datagram says.
+fn text(datagram: &[u8]) -> &[u8] {
+    let end = datagram.len().saturating_sub(TAG_LEN);
+    datagram.get(HEADER_LEN..end).unwrap_or_default()
+}
+
+fn take_record(
+    peer: &mut Peer,
+    record: &Record<'_>,
+    limits: &Limits,
+    now: Duration,
+    sink: &mut impl Sink,
+) -> Result<(), Cause> {
+    let (session, record) = match record {
+        Record::New(session) => {
+            let session = shortened(session, limits);
+            (Some(session), Record::New(session))
+        }
+        Record::Sync(session) => {
+            let session = shortened(session, limits);
+            (Some(session), Record::Sync(session))
+        }
+        Record::Del { .. } | Record::Stick(_) => (None, *record),
+    };
+    if let Some(session) = session {
+        if session.ttl.is_zero() {
+            return Err(Cause::Unwanted);
+        }
+        if peer.tally.sum(now) >= limits.entries_per_peer {
+            return Err(Cause::TooManyEntries);
+        }
+    }
+    match sink.take(peer.name, record) {
+        Taken::Taken => {
+            if let Some(session) = session {
+                peer.tally.add(now, session.ttl);
+            }
+            Ok(())
+        }
+        Taken::UnknownPolicy => Err(Cause::UnknownPolicy),
+        Taken::Unwanted => Err(Cause::Unwanted),
+    }
+}
+
+fn shortened<'a>(session: &SessionRecord<'a>, limits: &Limits) -> SessionRecord<'a> {
+    SessionRecord {
+        ttl: session.ttl.min(limits.max_ttl),
+        ..*session
+    }
+}
+
+fn take_frame(peer: &mut Peer, frame: Frame<'_>) {
+    match frame {
+        Frame::Alive { held } => peer.held = Some(held),
+        // A dump that is under way goes on.
+        Frame::Ask { youngest } if peer.dump.is_none() && peer.is_live() => {
+            peer.dump = Some(Dump {
+                at: Cursor::default(),
+                youngest: Duration::from_secs(youngest.into()),
+                records: 0,
+            });
+        }
+        _ => {}
+    }
+}
+
+fn count(taken: Result<(), Cause>, traffic: [&mut Traffic; 2]) {
+    for traffic in traffic {
+        match taken {
+            Ok(()) => traffic.records_in += 1,
+            Err(cause) => traffic.drops.note(cause),
+        }
+    }
+}
+
+/// What a process sent before another took its place may arrive for so long; later, it is alive.
+const REPLACED_GRACE: Duration = Duration::from_secs(5);

@@ -1,0 +1,147 @@
+//! Which sequence numbers of a pair have been received: each is taken once, whatever the network repeats or reorders.
+//!
+//! Remembers the last 1024 numbers as bits in a ring; what is further behind is refused, since it cannot be said whether
+//! it came before. Also tells how many were skipped, which is how loss is counted.
+//!
+//! Source: the anti-replay window of RFC 4303 section 3.4.3.
+
+/// The numbers received so far. Numbers begin at 1.
+pub(super) struct Window {
+    highest: u64,
+    /// Bit `n % 1024` stands for number `n`, for the last 1024 numbers up to `highest`.
+    seen: [u64; WORDS],
+}
+
+/// What a number is to a [`Window`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freshness {
+    New,
+    Replayed,
+    TooOld,
+}
+
+/// What a new number told about others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrival {
+    /// Numbers that it jumped over.
+    pub(super) missed: u64,
+    /// It had been jumped over itself.
+    pub(super) late: bool,
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        let mut seen = [0; WORDS];
+        seen[0] = 1; // Number 0 is never sent.
+        Self { highest: 0, seen }
+    }
+
+    pub(super) fn judge(&self, number: u64) -> Freshness {
+        if number > self.highest {
+            Freshness::New
+        } else if self.highest - number >= SIZE {
+            Freshness::TooOld
+        } else if self.seen[word(number)] & bit(number) != 0 {
+            Freshness::Replayed
+        } else {
+            Freshness::New
+        }
+    }
+
+    /// Marks a number that was judged new, and whose datagram is genuine.
+    pub(super) fn mark(&mut self, number: u64) -> Arrival {
+        let ahead = number.saturating_sub(self.highest);
+        if ahead >= SIZE {
+            self.seen = [0; WORDS];
+        } else {
+            for skipped in number - ahead..number {
+                self.seen[word(skipped + 1)] &= !bit(skipped + 1);
+            }
+        }
+        self.highest = self.highest.max(number);
+        self.seen[word(number)] |= bit(number);
+        Arrival {
+            missed: ahead.saturating_sub(1),
+            late: ahead == 0,
+        }
+    }
+}
+
+fn word(number: u64) -> usize {
+    (number % SIZE / 64) as usize
+}
+
+fn bit(number: u64) -> u64 {
+    1 << (number % 64)
+}
+
+const SIZE: u64 = 1024;
+const WORDS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn number_0_is_never_new() {
+        assert_eq!(Window::new().judge(0), Freshness::Replayed);
+    }
+
+    #[test]
+    fn a_late_number_is_new_once_and_too_old_behind_the_window() {
+        let mut window = Window::new();
+        let first = window.mark(5);
+        assert_eq!((first.missed, first.late), (4, false));
+        let late = window.mark(2);
+        assert_eq!((late.missed, late.late), (0, true));
+        assert_eq!(window.judge(2), Freshness::Replayed);
+        window.mark(3 + SIZE);
+        assert_eq!(window.judge(3), Freshness::TooOld);
+        assert_eq!(window.judge(4), Freshness::New);
+        assert_eq!(window.judge(5), Freshness::Replayed);
+    }
+
+    #[test]
+    fn a_jump_to_the_last_number_is_survived() {
+        let mut window = Window::new();
+        assert_eq!(window.mark(u64::MAX).missed, u64::MAX - 1);
+        assert_eq!(window.judge(u64::MAX), Freshness::Replayed);
+        assert_eq!(window.judge(u64::MAX - 1), Freshness::New);
+        assert_eq!(window.judge(1), Freshness::TooOld);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn the_window_agrees_with_a_set_of_all_numbers(
+            steps in proptest::collection::vec((any::<bool>(), 0_u64..1500), 1..400),
+        ) {
+            let (mut window, mut seen, mut highest) = (Window::new(), HashSet::from([0]), 0_u64);
+            let (mut missed, mut late) = (0, 0);
+            for (back, distance) in steps {
+                let number = if back { highest.saturating_sub(distance) } else { highest + distance % 40 };
+                let expected = if number + SIZE <= highest {
+                    Freshness::TooOld
+                } else if seen.contains(&number) {
+                    Freshness::Replayed
+                } else {
+                    Freshness::New
+                };
+                prop_assert_eq!(window.judge(number), expected);
+                if expected == Freshness::New {
+                    let arrival = window.mark(number);
+                    missed += arrival.missed;
+                    late += u64::from(arrival.late);
+                    seen.insert(number);
+                    highest = highest.max(number);
+                }
+            }
+            prop_assert_eq!(missed - late, highest + 1 - seen.len() as u64);
+        }
+    }
+}
