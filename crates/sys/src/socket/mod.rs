@@ -1,11 +1,14 @@
-//! TCP sockets: the options that matter to a terminator.
+//! Sockets: the options that matter to a terminator.
 //!
-//! `listener` makes, probes and retires listening sockets; `stream` holds what a connection needs and `std` or `mio` lack.
+//! `listener` makes, probes and retires listening sockets; `stream` holds what a connection needs and `std` or `mio` lack;
+//! `datagram` is UDP between hosts.
 //! Everything is non-blocking and close-on-exec from birth. Sockets belong to the caller: functions borrow them.
 
+mod datagram;
 mod listener;
 mod stream;
 
+pub use datagram::{Group, datagrams, interface, join, member, send_to_group};
 pub use listener::{Keepalive, ListenOptions, admit, listen, probe, refuse_new};
 pub use stream::{
     bind_no_port, client_gone, original_address, pending_error, reset_on_close, set_quick_ack,
