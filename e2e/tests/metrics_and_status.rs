@@ -2,13 +2,44 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, OpenSsl, PATIENCE, Place, Shape, Trust, eventually, http_get,
+    Backend, Becket, Client, Key, OpenSsl, PATIENCE, Place, Shape, Trust, becket_program,
+    eventually, finish, http_get,
 };
 use rustls::version::{TLS12, TLS13};
+use serde_json::Value;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+#[test]
+fn the_status_command_asks_the_admin_address() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let ask = |arguments: &[&str]| {
+        let arguments = [&["status"], arguments].concat();
+        let mut command = Command::new(becket_program());
+        command.args(arguments).current_dir(place.folder());
+        finish(command, "")
+    };
+    let admin = becket.admin.to_string();
+    for place in [["--admin", &admin], ["--config", "becket.toml"]] {
+        let page = ask(&place);
+        assert_eq!(page.code, 0, "{}", page.all());
+        assert!(page.stdout.contains("serving for"), "{}", page.stdout);
+        let web = format!("web on {}\n", becket.web);
+        assert!(page.stdout.contains(&web), "{}", page.stdout);
+        let json = ask(&[&place[..], &["--json"]].concat());
+        let status: Value = serde_json::from_str(&json.stdout).unwrap();
+        assert_eq!(status["listeners"], becket.status()["listeners"]);
+    }
+    drop(becket);
+    let gone = ask(&["--admin", &admin]);
+    assert_eq!(gone.code, 1, "{}", gone.all());
+    assert!(gone.stderr.contains(&admin), "{}", gone.stderr);
+}
 
 #[test]
 fn every_handshake_byte_and_end_is_counted() {

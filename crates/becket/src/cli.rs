@@ -1,8 +1,10 @@
-//! The command line: `becket run`, `becket check`, `becket demo`.
+//! The command line: `becket run`, `becket check`, `becket status`, `becket demo`.
 //!
 //! Only the shape of the arguments is here; clap refuses what does not fit with exit code 2.
 //! What the flags of `run` mean is in `config::flags`, and what is wrong with their values is
 //! said by `config::prepare`, together with everything else.
+
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -33,6 +35,9 @@ pub enum Command {
     /// Load everything that `run` would, say what is wrong, and stop
     #[command(after_help = CHECK)]
     Check(Box<CheckFlags>),
+    /// Ask a running becket how it is
+    #[command(after_help = STATUS)]
+    Status(StatusFlags),
     /// Show it at work: a certificate and a backend made on the spot
     #[command(after_help = DEMO)]
     Demo(DemoFlags),
@@ -46,6 +51,22 @@ pub struct CheckFlags {
     pub flags: Flags,
 
     /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `becket status`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StatusFlags {
+    /// Admin address of the becket to ask
+    #[arg(long, value_name = "ADDR", required_unless_present = "config")]
+    pub admin: Option<String>,
+
+    /// Configuration file in which the admin address is
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Print JSON instead of a page
     #[arg(long)]
     pub json: bool,
 }
@@ -90,6 +111,14 @@ Exit codes: 0 done, 2 wrong configuration or arguments (all faults are listed)."
 
 const CHECK: &str = "\
 Exit codes: 0 fine, 1 warnings (a certificate that expires soon, a port in use), 2 errors.";
+
+const STATUS: &str = "\
+Examples:
+  becket status --admin 127.0.0.1:9443
+  becket status --config /etc/becket/becket.toml
+      Reads admin.address there.
+
+Exit codes: 0 it answered, 1 it did not.";
 
 const DEMO: &str = "\
 The certificate is for localhost and kept under the user's state directory, so that a client
@@ -147,6 +176,19 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{refused}");
             assert_eq!(error.exit_code(), 2);
         }
+    }
+
+    #[test]
+    fn status_must_know_where_to_ask() {
+        for line in [
+            "--admin [::1]:1",
+            "--config f --json",
+            "--admin a:1 --config f",
+        ] {
+            assert!(parse(&format!("becket status {line}")).is_ok(), "{line}");
+        }
+        let error = parse("becket status --json").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument);
     }
 
     #[test]

@@ -12,10 +12,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use becket::check::check;
-use becket::cli::{CheckFlags, Cli, Command, DemoFlags};
+use becket::cli::{CheckFlags, Cli, Command, DemoFlags, StatusFlags};
 use becket::config::flags::Flags;
 use becket::config::source::Source;
 use becket::launch::launch;
+use becket::report::{Place, page::Page};
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(flags) => run(*flags),
         Command::Check(flags) => run_check(*flags),
+        Command::Status(flags) => status(flags),
         Command::Demo(flags) => demo(&flags),
     };
     done.unwrap_or_else(|error| {
@@ -51,6 +53,16 @@ fn run_check(CheckFlags { flags, json }: CheckFlags) -> anyhow::Result<ExitCode>
         false => print!("{findings}"),
     }
     Ok(code)
+}
+
+fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
+    let (admin, config) = (flags.admin, flags.config);
+    let status = Place { admin, config }.ask()?;
+    match flags.json {
+        true => println!("{}", serde_json::to_string_pretty(&status)?),
+        false => print!("{}", Page(&status)),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
