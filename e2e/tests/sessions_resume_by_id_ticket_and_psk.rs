@@ -1,6 +1,7 @@
 //! Sessions resume by ID, by ticket and by pre-shared key, whichever worker made them, and not
 //! longer than they may.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use becket_e2e::{
@@ -151,6 +152,31 @@ fn a_reload_forgets_no_session() {
         assert!(becket.reload(), "{}", becket.log());
         assert_eq!(visit(&becket, &trust), kind);
     }
+}
+
+#[test]
+fn a_session_whose_connection_failed_is_forgotten() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let trust = Trust::only(&place, &TLS12).without_tickets();
+    assert_eq!(visit(&becket, &trust), "full");
+    assert_eq!(visit(&becket, &trust), "id");
+    let mut client = Client::connect(becket.web, &trust).expect("a handshake");
+    let resumed = || {
+        becket
+            .metrics()
+            .sum("becket_handshakes_total", &["kind=\"resumed\""])
+    };
+    eventually("it is established", || resumed() as u64 == 2);
+    // A record of application data that nobody sealed.
+    let forged = [&[23, 3, 3, 0, 64], &[0; 64][..]].concat();
+    client.socket.write_all(&forged).expect("a socket");
+    assert_eq!(becket.next_reason(), "client-tls-error");
+    assert_eq!(visit(&becket, &trust), "full");
+    let metrics = becket.metrics();
+    let unknown = metrics.sum("becket_resumptions_offered_total", &["outcome=\"unknown\""]);
+    assert_eq!(unknown as u64, 1);
 }
 
 #[test]

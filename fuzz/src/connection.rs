@@ -318,6 +318,7 @@ fn door(config: &Config, listener: usize, now: Now) -> Rc<Door> {
         secrets: Arc::clone(rotation.secrets()),
         sessions: config.sessions.clone(),
         key_log: false,
+        outbox: None,
     };
     let pools = config.backends.iter();
     let pools = pools.map(|one| Rc::new(Pool::new(Arc::clone(one), 0)));

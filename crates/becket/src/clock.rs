@@ -21,6 +21,11 @@ impl Clock {
         }
     }
 
+    /// The instant of a monotonic time of this process.
+    pub fn instant(&self, mono: Duration) -> Instant {
+        self.origin + mono
+    }
+
     /// Reads both clocks: two calls into the vDSO.
     #[expect(clippy::disallowed_methods, reason = "the one reading per turn")]
     pub fn now(&self) -> Now {

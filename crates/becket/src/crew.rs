@@ -9,6 +9,7 @@ use std::thread;
 use mio::{Poll, Token, Waker};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::cluster::outbox::Outbox;
 use crate::config::Config;
 use crate::control::access_log::AccessWriter;
 use crate::mailbox::{Letter, Mailbox};
@@ -45,6 +46,8 @@ pub struct Beginning {
     pub config: Arc<Config>,
     /// Ticket secrets.
     pub secrets: Arc<Secrets>,
+    /// One per worker, where new sessions are told to peers; none without a cluster.
+    pub outboxes: Vec<Outbox>,
     /// Told of every worker that ends.
     pub ended: UnboundedSender<Ended>,
 }
@@ -76,6 +79,7 @@ impl Crew {
                 mailbox,
                 counters: counters.cloned().unwrap_or_default(),
                 access: access.attach(),
+                outbox: beginning.outboxes.get(number).cloned(),
                 config: Arc::clone(&beginning.config),
                 secrets: Arc::clone(&beginning.secrets),
                 sockets,

@@ -102,11 +102,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let (admin, mut access) = outlets(&config, &runtime, reject)?;
     change_identity(&config, &files)?;
 
-    let limits = Limits {
-        entries: config.sessions.table_entries,
-        ..Limits::default()
-    };
-    let table = Arc::new(SessionTable::new(limits, Default::default()));
+    let table = session_table(&config);
     let shared = Arc::new(Shared::new(workers, clock, table));
     let rotation = Rotation::start(config.sessions.ticket_rotation, now)?;
     let (sender, ended) = unbounded_channel();
@@ -114,6 +110,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         shared: Arc::clone(&shared),
         config: Arc::clone(&config),
         secrets: Arc::clone(rotation.secrets()),
+        outboxes: Vec::new(),
         ended: sender,
     };
     let crew = Crew::start(&beginning, sockets, &mut access)
@@ -137,6 +134,14 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         signals,
         control,
     })
+}
+
+fn session_table(config: &Config) -> Arc<SessionTable> {
+    let limits = Limits {
+        entries: config.sessions.table_entries,
+        ..Limits::default()
+    };
+    Arc::new(SessionTable::new(limits, Default::default()))
 }
 
 /// The socket of the admin pages and the file of the access log, both opened before identity is

@@ -65,6 +65,8 @@ pub struct Counters {
     pub connection_limit_pauses: Counter,
     /// Lines of the access log that were dropped because control was behind.
     pub access_lines_dropped: Counter,
+    /// Sessions that peers were not told of because control was behind.
+    pub sessions_untold: Counter,
     /// Turns of the event loop.
     pub turns: Counter,
 }

@@ -247,6 +247,8 @@ impl Handshaking {
         resumed::count(&agreed, turn.counters);
         resumed::count_offer(chosen.resuming.as_ref(), turn.counters);
         core.facts.tls = Some(agreed);
+        let session = chosen.resuming.and_then(|resuming| resuming.session);
+        core.session = session.map(Box::new);
         let established = Established {
             engine: chosen.engine,
             pool,

@@ -40,6 +40,7 @@ use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
 use crate::scratch::Scratch;
 use crate::socket::Socket;
+use crate::tls::session_name::SessionName;
 
 /// The sockets that connections run on.
 pub trait Net {
@@ -101,6 +102,8 @@ pub struct Core<N: Net> {
     pub facts: Facts,
     /// When to give up, if nothing happens.
     pub deadline: Duration,
+    /// The session in the table that the client made or proved to hold: TLS 1.2 by ID only.
+    pub session: Option<Box<SessionName>>,
 }
 
 /// Where a connection is in its life.
@@ -169,6 +172,7 @@ impl<N: Net> Connection<N> {
                 client: Leg::new(client, ready),
                 facts,
                 deadline,
+                session: None,
             },
             phase: Some(Phase::Handshaking(Handshaking::new(door))),
         }
@@ -249,6 +253,17 @@ impl<N: Net> Connection<N> {
     /// Whether the handshake is still going on.
     pub fn is_handshaking(&self) -> bool {
         matches!(self.phase, Some(Phase::Handshaking(_)))
+    }
+
+    /// The session in the table that must be forgotten when the connection ended like this.
+    ///
+    /// RFC 5246, section 7.2.2: after a fatal alert "servers and clients MUST forget any
+    /// session-identifiers, keys, and secrets associated with a failed connection". Only of
+    /// clients that proved to hold the session: an ID travels in clear, and whoever saw one must
+    /// not be able to end it for its owner.
+    pub fn failed_session(&self, reason: CloseReason) -> Option<SessionName> {
+        let failed = reason == CloseReason::ClientTlsError;
+        self.core.session.as_deref().copied().filter(|_| failed)
     }
 
     /// The line of the access log.

@@ -79,6 +79,7 @@ fn rehearse(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
         secrets: Arc::clone(secrets),
         sessions: config.sessions.clone(),
         key_log: false,
+        outbox: None,
     };
     for listener in &config.listeners {
         Front::new(Arc::clone(listener), &parts)

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use becket_proto::ticket::{Lineage, TicketContext, UnixSeconds};
 
+use super::session_name::SessionName;
 use crate::admission::Charge;
 use crate::close_reason::CloseReason;
 use crate::metrics::Resumption;
@@ -31,6 +32,9 @@ pub struct Resuming {
     pub opened: Option<Opened>,
     /// What became of the offer; `None` while the client has offered nothing.
     pub outcome: Option<Resumption>,
+    /// The session in the table that this handshake made or found: what must be forgotten if the
+    /// connection fails (RFC 5246, section 7.2.2).
+    pub session: Option<SessionName>,
     /// When the certificate that the client has just proved to hold is over.
     pub client_until: Option<UnixSeconds>,
     /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
@@ -57,6 +61,7 @@ impl Resuming {
             server_name,
             opened: None,
             outcome: None,
+            session: None,
             client_until: None,
             charge: None,
             fresh: None,
@@ -107,6 +112,7 @@ impl Resuming {
     /// The handshake turned out to be a full one: what was opened is not its origin.
     pub fn forget_opened(&mut self) {
         self.opened = None;
+        self.session = None;
     }
 }
 

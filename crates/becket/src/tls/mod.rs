@@ -7,7 +7,7 @@
 //! * [`twins`]: the few `ServerConfig`s of one route, and which of them answers a hello;
 //! * [`front`]: the routes of one listener: from a peeked hello to a twin, or a refusal;
 //! * [`context`]: what the running handshake tells the store and the ticketer, and back;
-//! * [`sessions`], [`tickets`]: resumption by ID and by ticket;
+//! * [`sessions`], [`tickets`]: resumption by ID and by ticket; [`session_name`]: policy and ID;
 //! * [`engine`]: rustls' unbuffered connection as "bytes in, bytes out";
 //! * [`names`]: what versions, suites and groups are called;
 //! * [`rehearsal`]: handshakes in memory, for `becket check`.
@@ -23,6 +23,7 @@ pub mod metered;
 pub mod names;
 pub mod policy;
 pub mod rehearsal;
+pub mod session_name;
 pub mod sessions;
 pub mod tickets;
 pub mod twins;

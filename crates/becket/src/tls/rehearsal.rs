@@ -108,6 +108,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
         secrets: Arc::clone(rotation.secrets()),
         sessions: config.sessions.clone(),
         key_log: false,
+        outbox: None,
     };
     let pools = config.backends.iter();
     let pools: Rc<[_]> = pools

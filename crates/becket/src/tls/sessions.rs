@@ -2,7 +2,8 @@
 //!
 //! The table is [`becket_proto::session_table`]'s: sharded, bounded, expiring. A [`Store`] adds
 //! the policy to every key, so that an ID of one policy is never found under another, and the
-//! handshake's origin to every entry. TLS 1.3 never comes here: its twins have a ticketer.
+//! handshake's origin to every entry. TLS 1.3 never comes here: its twins have a ticketer. In a
+//! cluster it also leaves a note of each new session for the peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,8 @@ use becket_proto::ticket::{TicketContext, too_old};
 use rustls::server::StoresServerSessions;
 
 use super::context::{self, Opened};
+use super::session_name::SessionName;
+use crate::cluster::outbox::{Note, Outbox};
 use crate::metrics::Resumption;
 
 /// The view of one policy on the table that all workers share.
@@ -28,6 +31,8 @@ pub struct Store {
     /// Whether new sessions are stored. Not for clients that get a ticket: they would never
     /// come back by ID.
     pub stores: bool,
+    /// Where new sessions are told to the peers; absent without a cluster.
+    pub outbox: Option<Outbox>,
 }
 
 impl StoresServerSessions for Store {
@@ -39,7 +44,12 @@ impl StoresServerSessions for Store {
                 now: resuming.mono_now,
                 ttl: self.lifetime,
             };
-            self.table.insert(self.policy, &key, session, lives).stored
+            let stored = self.table.insert(self.policy, &key, session, lives).stored;
+            resuming.session = SessionName::new(self.policy, &key).filter(|_| stored);
+            if let (Some(outbox), Some(name)) = (&self.outbox, resuming.session) {
+                outbox.leave(Note::Made(name));
+            }
+            stored
         })
         .unwrap_or(false)
     }
@@ -62,7 +72,9 @@ impl StoresServerSessions for Store {
                 },
                 by_id: true,
             });
-            result.ok().map(Session::into_state)
+            let session = result.ok()?;
+            resuming.session = SessionName::new(self.policy, key);
+            Some(session.into_state())
         })?
     }
 

@@ -21,6 +21,7 @@ use super::context;
 use super::sessions::Store;
 use super::tickets::{Secrets, Ticketer};
 use super::verifier::Noting;
+use crate::cluster::outbox::Outbox;
 use crate::config::{ClientAuth, Policy, Route, Sessions};
 
 /// What a route's twins are made of, beside the route itself.
@@ -34,6 +35,8 @@ pub struct Parts {
     pub sessions: Sessions,
     /// Write secrets to the file that SSLKEYLOGFILE names.
     pub key_log: bool,
+    /// Where new sessions are told to the peers; absent without a cluster.
+    pub outbox: Option<Outbox>,
 }
 
 /// The configurations of one route.
@@ -142,6 +145,7 @@ impl Resuming {
                 lifetime: parts.sessions.id_lifetime,
                 max_age: parts.sessions.max_age,
                 stores,
+                outbox: parts.outbox.clone().filter(|_| stores),
             })
         };
         let mut two_tickets = base.clone();

@@ -108,6 +108,7 @@ impl Worker {
             secrets: Arc::clone(&self.secrets),
             sessions: config.sessions.clone(),
             key_log: config.process.key_log,
+            outbox: self.outbox.clone(),
         }
     }
 }

@@ -28,6 +28,7 @@ use crate::admission::{Gate, Visit};
 use crate::backend::pool::Pool;
 use crate::clock::{Clock, Now};
 use crate::close_reason::CloseReason;
+use crate::cluster::outbox::{Note, Outbox};
 use crate::config::Config;
 use crate::connection::{Advanced, Connection, Side, Turn};
 use crate::control::access_log::AccessSender;
@@ -41,6 +42,7 @@ use crate::net::RealNet;
 use crate::scratch::Scratch;
 use crate::server::Shared;
 use crate::sockets::Bound;
+use crate::tls::session_name::SessionName;
 use crate::tls::tickets::Secrets;
 
 /// A thread that serves connections.
@@ -51,6 +53,7 @@ pub struct Worker {
     mailbox: Arc<Mailbox>,
     counters: Arc<Counters>,
     access: AccessSender,
+    outbox: Option<Outbox>,
     config: Arc<Config>,
     secrets: Arc<Secrets>,
     number: usize,
@@ -94,6 +97,8 @@ pub struct Start {
     pub counters: Arc<Counters>,
     /// Where lines of the access log go.
     pub access: AccessSender,
+    /// Where new sessions are told to the peers; absent without a cluster.
+    pub outbox: Option<Outbox>,
     /// The configuration to begin with.
     pub config: Arc<Config>,
     /// Ticket secrets to begin with.
@@ -146,6 +151,7 @@ impl Worker {
             mailbox: start.mailbox,
             counters: start.counters,
             access: start.access,
+            outbox: start.outbox,
             config: Arc::clone(&start.config),
             secrets: start.secrets,
             number: start.number,
@@ -350,8 +356,19 @@ impl Worker {
         self.counters.closed.of(reason).add(1);
         self.shared.release_connection();
         self.paused_until = None;
+        if let Some(session) = slot.connection.failed_session(reason) {
+            self.forget(session);
+        }
         if self.config.log.access.is_some() {
             self.log_access(slot.connection.record(reason, self.now));
+        }
+    }
+
+    /// Takes a session from the table, and has the peers do the same.
+    fn forget(&self, session: SessionName) {
+        self.shared.table.remove(session.policy(), session.id());
+        if let Some(outbox) = &self.outbox {
+            outbox.leave(Note::Ended(session));
         }
     }
 

@@ -90,6 +90,7 @@ impl House {
             secrets: Arc::clone(self.rotation.secrets()),
             sessions: self.config.sessions.clone(),
             key_log: false,
+            outbox: None,
         };
         let listener = Arc::clone(&self.config.listeners[listener]);
         Rc::new(Door {

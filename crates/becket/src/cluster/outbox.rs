@@ -1,0 +1,229 @@
+//! The way of new and ended sessions from the workers to the control thread, which tells the peers.
+//!
+//! Each worker holds an [`Outbox`], the end of a bounded queue of its own; the control thread holds
+//! the [`Inbox`] with all the other ends. What is queued is a session's *name*: the state stays in
+//! the table until control sends it. So a handshake pays for a copy of 48 bytes, allocates nothing,
+//! and no master secret waits in a queue. A worker never waits: a full queue drops the note, and the
+//! worker counts it in `Counters::sessions_untold`.
+//!
+//! Waking control costs a system call, and a handshake should not pay for one. So control lies down
+//! only when all queues are empty, and only the first note after that rings the [`Bell`]; from then
+//! on control comes back by itself every [`BATCH`] until it finds nothing. A quiet host is woken
+//! once per handshake and a busy one never; no note waits longer than [`BATCH`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::metrics::Counters;
+use crate::tls::session_name::SessionName;
+
+/// What the peers should know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A session was made and is in the table.
+    Made(SessionName),
+    /// A session ended with its connection and was taken from the table.
+    Ended(SessionName),
+}
+
+/// A worker's end: gives notes away.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    queue: SyncSender<Note>,
+    bell: Arc<Bell>,
+    counters: Arc<Counters>,
+}
+
+impl Outbox {
+    /// Leaves a note without waiting, or drops and counts it. No system call unless control sleeps.
+    pub fn leave(&self, note: Note) {
+        let dropped = self.queue.try_send(note).is_err();
+        self.counters.sessions_untold.add(dropped.into());
+        self.bell.ring();
+    }
+}
+
+/// The control thread's end.
+#[derive(Debug)]
+pub struct Inbox {
+    queues: Vec<Receiver<Note>>,
+    bell: Arc<Bell>,
+    capacity: usize,
+}
+
+impl Inbox {
+    /// Makes the queues of all workers, for so many notes each; a note takes some 60 bytes.
+    pub fn of_workers(counters: &[Arc<Counters>], capacity: usize) -> (Self, Vec<Outbox>) {
+        let bell = Arc::new(Bell::default());
+        let (outboxes, queues) = counters
+            .iter()
+            .map(|counters| {
+                let (queue, receiver) = sync_channel(capacity);
+                let outbox = Outbox {
+                    queue,
+                    bell: Arc::clone(&bell),
+                    counters: Arc::clone(counters),
+                };
+                (outbox, receiver)
+            })
+            .unzip();
+        let inbox = Self {
+            queues,
+            bell,
+            capacity,
+        };
+        (inbox, outboxes)
+    }
+
+    /// Takes what waits, of each worker at most as many notes as its queue holds, and returns how many there were.
+    /// When there were none, the next note rings the bell.
+    pub fn drain(&self, mut take: impl FnMut(Note)) -> usize {
+        let taken = self.take_waiting(&mut take);
+        if taken > 0 {
+            return taken;
+        }
+        self.bell.lie_down();
+        // What was left before the worker could see that control lies down rang no bell.
+        let taken = self.take_waiting(&mut take);
+        if taken > 0 {
+            self.bell.get_up();
+        }
+        taken
+    }
+
+    /// Waits for the first note after a drain that found none. Nothing is lost when the future is
+    /// dropped.
+    pub async fn rung(&self) {
+        self.bell.notify.notified().await;
+    }
+
+    fn take_waiting(&self, take: &mut impl FnMut(Note)) -> usize {
+        let mut taken = 0;
+        for queue in &self.queues {
+            for note in queue.try_iter().take(self.capacity) {
+                take(note);
+                taken += 1;
+            }
+        }
+        taken
+    }
+}
+
+/// Wakes control, once for each time that it lay down.
+#[derive(Debug, Default)]
+struct Bell {
+    asleep: AtomicBool,
+    notify: Notify,
+}
+
+impl Bell {
+    fn ring(&self) {
+        // With the fence in `lie_down`: either this sees that control lies down, or control sees
+        // the note. Without both, each could miss the other.
+        fence(SeqCst);
+        if self.asleep.load(Relaxed) && self.asleep.swap(false, SeqCst) {
+            self.notify.notify_one();
+        }
+    }
+
+    fn lie_down(&self) {
+        self.asleep.store(true, SeqCst);
+        fence(SeqCst);
+    }
+
+    fn get_up(&self) {
+        self.asleep.store(false, SeqCst);
+    }
+}
+
+/// Between two drains while there is something to drain: short beside a client's round trip, long
+/// beside what a turn of control costs.
+pub const BATCH: Duration = Duration::from_millis(4);
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use becket_proto::session_table::PolicyTag;
+
+    use super::*;
+
+    const CAPACITY: usize = 256;
+
+    fn note(number: u64) -> Note {
+        let name = SessionName::new(PolicyTag(1), &number.to_be_bytes());
+        Note::Made(name.unwrap())
+    }
+
+    fn workers(number: usize) -> Vec<Arc<Counters>> {
+        (0..number).map(|_| Arc::default()).collect()
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let counters = workers(1);
+        let (inbox, outboxes) = Inbox::of_workers(&counters, CAPACITY);
+        for number in 0..CAPACITY as u64 + 3 {
+            outboxes[0].leave(note(number));
+        }
+        assert_eq!(counters[0].sessions_untold.value(), 3);
+        assert_eq!(inbox.drain(|_| {}), CAPACITY);
+    }
+
+    #[test]
+    fn every_note_is_found_although_control_sleeps_between_them() {
+        const NOTES: u64 = 20_000;
+        let counters = workers(3);
+        let (inbox, outboxes) = Inbox::of_workers(&counters, CAPACITY);
+        let senders: Vec<_> = outboxes
+            .into_iter()
+            .map(|outbox| {
+                thread::spawn(move || {
+                    for number in 0..NOTES {
+                        outbox.leave(note(number));
+                        if number % 64 == 0 {
+                            thread::yield_now();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let dropped = || {
+            counters
+                .iter()
+                .map(|c| c.sessions_untold.value())
+                .sum::<u64>()
+        };
+        // Control waits for the bell whenever it found nothing: a missed ring would hang here.
+        runtime.block_on(async {
+            let mut taken = 0;
+            while taken + dropped() < 3 * NOTES {
+                match inbox.drain(|_| {}) {
+                    0 => inbox.rung().await,
+                    some => taken += some as u64,
+                }
+            }
+        });
+        for sender in senders {
+            sender.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn only_the_first_note_after_an_empty_drain_rings() {
+        let (inbox, outboxes) = Inbox::of_workers(&workers(1), CAPACITY);
+        assert_eq!(inbox.drain(|_| {}), 0);
+        assert!(inbox.bell.asleep.load(SeqCst));
+        outboxes[0].leave(note(1));
+        assert!(!inbox.bell.asleep.load(SeqCst));
+        outboxes[0].leave(note(2));
+        assert_eq!(inbox.drain(|_| {}), 2);
+    }
+}
