@@ -41,7 +41,12 @@ impl Shape {
         }
     }
 
-    /// Replaces the listener's certificates, a TOML array.
+    /// Makes the listener one without TLS.
+    pub fn plain(self) -> Self {
+        self.certificates("").listener("tls = false")
+    }
+
+    /// Replaces the listener's certificates, a TOML array; without one there are none.
     pub fn certificates(mut self, array: &str) -> Self {
         self.certificates = array.to_owned();
         self
@@ -109,7 +114,9 @@ impl Shape {
         let mut line = |part: &str| add(&mut text, part);
         line("[[listener]]\nname = \"web\"");
         line(&format!("bind = [\"{}\"]", self.web));
-        line(&format!("certificates = {}", self.certificates));
+        if !self.certificates.is_empty() {
+            line(&format!("certificates = {}", self.certificates));
+        }
         line("backend = \"app\"");
         line(&self.listener);
         line("[[backend]]\nname = \"app\"");

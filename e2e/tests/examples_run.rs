@@ -47,6 +47,8 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
             (8443, "www.example.org", 8080),
             (8443, "internal.example.org", 8081),
         ],
+        // A program without TLS: see `client_mode.rs`.
+        "client.toml" => &[],
         "mail.toml" => &[
             (8993, "mail.example.org", 8143),
             (8465, "mail.example.org", 8025),

@@ -20,7 +20,7 @@ use crate::config::error::{Problem, Report};
 use crate::config::keys::Facts;
 use crate::config::pem::reason;
 use crate::config::source::Source;
-use crate::config::{ClientAuth, Config, Listener, Policy, ServerAddress, UnknownNames};
+use crate::config::{ClientAuth, Config, Face, Listener, Policy, ServerAddress, UnknownNames};
 use crate::launch::descriptors;
 use crate::log::Timestamp;
 use crate::tls::names;
@@ -161,7 +161,8 @@ struct CertificateSummary {
 struct RouteSummary {
     names: Vec<String>,
     alpn: Vec<String>,
-    policy: String,
+    /// Absent where no TLS ends.
+    policy: Option<String>,
     backend: String,
 }
 
@@ -195,9 +196,9 @@ struct ServerSummary {
 impl Summary {
     fn of(config: &Config) -> Self {
         let mut policies = BTreeMap::new();
-        for route in config
-            .listeners
-            .iter()
+        let with_tls = config.listeners.iter();
+        for route in with_tls
+            .filter(|listener| listener.face == Face::Tls)
             .flat_map(|listener| &listener.routes)
         {
             let summary = PolicySummary::of(&route.policy);
@@ -234,7 +235,7 @@ impl ListenerSummary {
                 .iter()
                 .map(|protocol| String::from_utf8_lossy(protocol).into_owned())
                 .collect(),
-            policy: route.policy.name.to_string(),
+            policy: (listener.face == Face::Tls).then(|| route.policy.name.to_string()),
             backend: config
                 .backends
                 .get(route.backend)
@@ -403,8 +404,13 @@ impl Display for ListenerSummary {
                 true => String::new(),
                 false => format!(" ({})", route.alpn.join(", ")),
             };
-            let (policy, backend) = (&route.policy, &route.backend);
-            writeln!(f, "  route     {names}{alpn} -> {backend}, policy {policy}")?;
+            let backend = &route.backend;
+            match &route.policy {
+                Some(policy) => {
+                    writeln!(f, "  route     {names}{alpn} -> {backend}, policy {policy}")?
+                }
+                None => writeln!(f, "  route     no TLS -> {backend}")?,
+            }
         }
         Ok(())
     }

@@ -69,6 +69,13 @@ reasons! {
     ConnectFailed = "connect-failed",
     /// No server of the backend answered within `timeouts.connect`.
     ConnectTimeout = "connect-timeout",
+    /// The handshake with the last server that was tried failed, or a server sent broken TLS or a
+    /// fatal alert while relaying; the client saw no clean end.
+    ServerTlsError = "server-tls-error",
+    /// The certificate of the last server that was tried was not trusted, not valid or not its own.
+    ServerCertificate = "server-certificate",
+    /// The server ended its stream without close_notify; the client saw no clean end.
+    ServerTruncated = "server-truncated",
     /// The server reset the connection; the client saw no clean end.
     ServerReset = "server-reset",
     /// Nothing moved for `timeouts.idle`.

@@ -20,7 +20,7 @@ pub struct Door {
 impl Door {
     /// The pool that a route leads to.
     pub fn pool(&self, route: usize) -> Option<&Rc<Pool>> {
-        let (route, _) = self.front.route(route)?;
+        let route = self.front.listener().routes.get(route)?;
         self.pools.get(route.backend)
     }
 }

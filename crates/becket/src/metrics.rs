@@ -8,6 +8,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use rustls::HandshakeKind;
+
 use crate::close_reason::CloseReason;
 
 /// A number that one thread counts up and any thread reads.
@@ -55,6 +57,8 @@ pub struct Counters {
     pub server_bytes_out: Counter,
     /// Connects to servers that succeeded.
     pub connects: Counter,
+    /// TLS handshakes with servers that were completed: full, then resumed.
+    pub server_handshakes: [Counter; 2],
     /// Connects to servers that failed or timed out; the next server was tried.
     pub connect_failures: Counter,
     /// Clients that ended their stream without close_notify.
@@ -69,6 +73,17 @@ pub struct Counters {
     pub sessions_untold: Counter,
     /// Turns of the event loop.
     pub turns: Counter,
+}
+
+impl Counters {
+    /// Counts a handshake with a server.
+    pub fn count_server_handshake(&self, kind: Option<HandshakeKind>) {
+        let [full, resumed] = &self.server_handshakes;
+        match kind {
+            Some(HandshakeKind::Resumed) => resumed.add(1),
+            _ => full.add(1),
+        }
+    }
 }
 
 /// One counter per [`CloseReason`].

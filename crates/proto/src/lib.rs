@@ -19,6 +19,7 @@ pub mod networks;
 pub mod proxy_header;
 mod reader;
 pub mod replica;
+pub mod server_hello;
 pub mod session_table;
 pub mod ticket;
 pub mod timers;

@@ -8,11 +8,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::config::{Backend, ProxyVersion, ServerAddress};
+use crate::tls::onward::ServerTls;
 
 /// One worker's view of a backend.
 #[derive(Debug)]
 pub struct Pool {
     backend: Arc<Backend>,
+    tls: Option<ServerTls>,
     next: Cell<usize>,
 }
 
@@ -36,6 +38,7 @@ impl Pool {
     /// Starts the wheel at `start`, such as the worker's number.
     pub fn new(backend: Arc<Backend>, start: usize) -> Self {
         Self {
+            tls: ServerTls::new(&backend),
             backend,
             next: Cell::new(start),
         }
@@ -72,6 +75,11 @@ impl Pool {
         &self.backend.name
     }
 
+    /// What it takes to open TLS to the servers; `None` when they speak plain TCP.
+    pub fn tls(&self) -> Option<&ServerTls> {
+        self.tls.as_ref()
+    }
+
     /// The PROXY header that servers expect.
     pub fn proxy_header(&self) -> Option<ProxyVersion> {
         self.backend.proxy_header
@@ -105,6 +113,7 @@ mod tests {
             name: "app".into(),
             servers: servers.iter().map(server).collect(),
             proxy_header: None,
+            tls: None,
         };
         Pool::new(Arc::new(backend), 0)
     }

@@ -65,6 +65,7 @@ impl Draft<'_> {
         }
         Backend {
             name: backend.name.clone().unwrap_or_default(),
+            tls: self.onward(path, backend.tls.as_ref(), &servers),
             servers,
             proxy_header: backend.proxy_header,
         }

@@ -8,8 +8,8 @@
 
 use std::fmt;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::Problem;
@@ -63,6 +63,8 @@ pub struct FileListener {
     pub name: Option<String>,
     /// `HOST:PORT`, `[V6]:PORT` or `:PORT`.
     pub bind: Option<Vec<String>>,
+    /// Whether clients speak TLS that ends here.
+    pub tls: bool,
     /// Bundles, directories and pairs.
     pub certificates: Option<Vec<FileCertificate>>,
     /// Name of a `[[policy]]`.
@@ -83,8 +85,8 @@ pub struct FileListener {
     pub route: Vec<FileRoute>,
     /// Connections waiting to be accepted.
     pub backlog: u32,
-    /// A duration or `off`.
-    pub defer_accept: Scalar,
+    /// A duration or `off`; absent is 10 s where clients speak first.
+    pub defer_accept: Option<Scalar>,
     /// Queue length or `off`.
     pub fast_open: Scalar,
     /// A duration or `off`.
@@ -100,6 +102,7 @@ impl Default for FileListener {
         Self {
             name: None,
             bind: None,
+            tls: true,
             certificates: None,
             policy: None,
             backend: None,
@@ -110,7 +113,7 @@ impl Default for FileListener {
             deny: Vec::new(),
             route: Vec::new(),
             backlog: 4096,
-            defer_accept: "10s".into(),
+            defer_accept: None,
             fast_open: "off".into(),
             keepalive: "off".into(),
             receive_buffer: "system".into(),
@@ -246,8 +249,87 @@ pub struct FileBackend {
     pub name: Option<String>,
     /// The PROXY header towards the servers.
     pub proxy_header: Option<ProxyVersion>,
+    /// `[backend.tls]`; without it the servers speak plain TCP.
+    pub tls: Option<FileOnward>,
     /// `[[backend.server]]`
     pub server: Vec<FileServer>,
+}
+
+/// `[backend.tls]`: TLS towards the servers.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FileOnward {
+    /// Whether certificates are verified.
+    pub verify: FileVerify,
+    /// A bundle of CAs; absent is the system's.
+    pub ca: Option<String>,
+    /// The name to verify; absent is the host of the server's address.
+    pub name: Option<String>,
+    /// A name, `off` or `client`; absent is the name to verify.
+    pub sni: Option<String>,
+    /// Chain and key to show to servers that ask.
+    pub client_certificate: Option<FileCertificate>,
+    /// Protocols, or `client`.
+    pub alpn: FileServerAlpn,
+    /// `1.2`, `1.3`.
+    pub versions: Vec<FileVersion>,
+}
+
+impl Default for FileOnward {
+    fn default() -> Self {
+        Self {
+            verify: FileVerify::default(),
+            ca: None,
+            name: None,
+            sni: None,
+            client_certificate: None,
+            alpn: FileServerAlpn::List(Vec::new()),
+            versions: vec![FileVersion::Tls12, FileVersion::Tls13],
+        }
+    }
+}
+
+/// Whether servers' certificates are verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileVerify {
+    /// Chain, time and name.
+    #[default]
+    Full,
+    /// Not at all.
+    None,
+}
+
+/// `alpn` of `[backend.tls]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum FileServerAlpn {
+    /// `client`: what was negotiated with the client.
+    Word(String),
+    /// Protocols, most preferred first.
+    List(Vec<String>),
+}
+
+impl<'de> Deserialize<'de> for FileServerAlpn {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Shapes;
+        impl<'de> Visitor<'de> for Shapes {
+            type Value = FileServerAlpn;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of protocols or \"client\"")
+            }
+
+            fn visit_str<E>(self, word: &str) -> Result<Self::Value, E> {
+                Ok(FileServerAlpn::Word(word.to_owned()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(FileServerAlpn::List)
+            }
+        }
+        deserializer.deserialize_any(Shapes)
+    }
 }
 
 /// `[[backend.server]]`: one server.

@@ -102,6 +102,7 @@ impl Flags {
                 name: Some(NAME.to_owned()),
                 proxy_header: self.proxy_header,
                 server: servers.collect(),
+                ..FileBackend::default()
             }],
             ..File::default()
         };

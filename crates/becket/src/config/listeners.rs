@@ -8,16 +8,17 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use becket_proto::networks::{Network, Networks};
 
 use super::error::Problem;
-use super::file::{FileCertificate, FileListener, FilePolicy, FileRoute, Scalar};
+use super::file::{FileCertificate, FileListener, FilePair, FilePolicy, FileRoute, Scalar};
 use super::keys::{Loaded, shown};
 use super::prepare::Draft;
 use super::read::labels;
 use super::values;
-use super::{Listener, NamePattern, Policy, Route, SocketOptions};
+use super::{Face, Listener, NamePattern, Policy, Route, SocketOptions};
 use crate::tls::certs::{CertificateMap, KeySet};
 use crate::tls::metered::metered;
 
@@ -54,7 +55,11 @@ impl Draft<'_> {
         listener: &FileListener,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
-        let certificates = self.certificates(path, listener.certificates.as_deref());
+        let face = face(listener);
+        let certificates = match face {
+            Face::Tls => self.certificates(path, listener.certificates.as_deref()),
+            Face::Plain => self.without_tls(path, listener),
+        };
         let section = Section {
             path,
             listener,
@@ -64,8 +69,9 @@ impl Draft<'_> {
         let routes = self.routes(&section);
         Listener {
             name: listener.name.as_deref().unwrap_or_default().into(),
+            face,
             bind: self.bind(path, listener.bind.as_deref()),
-            socket: self.socket(path, listener),
+            socket: self.socket(path, listener, face),
             routes,
             certificates: Arc::new(certificates),
             unknown_names: listener.unknown_names,
@@ -115,13 +121,35 @@ impl Draft<'_> {
         bind
     }
 
-    fn socket(&mut self, path: &str, listener: &FileListener) -> SocketOptions {
-        let seconds = std::time::Duration::from_secs(1)..=std::time::Duration::from_secs(32_767);
+    /// Where no TLS ends, nothing that TLS needs may be given.
+    fn without_tls(&mut self, path: &str, listener: &FileListener) -> CertificateMap {
+        let given = [
+            ("certificates", listener.certificates.is_some()),
+            ("policy", listener.policy.is_some()),
+            ("alpn", !listener.alpn.is_empty()),
+            ("route", !listener.route.is_empty()),
+        ];
+        for (key, _) in given.into_iter().filter(|(_, given)| *given) {
+            let fault = "given, but no TLS ends at this listener";
+            let problem = Problem::new(format!("{path}.{key}"), fault);
+            self.report
+                .error(problem.accepted("only with tls = true, the default"));
+        }
+        CertificateMap::new(KeySet::default())
+    }
+
+    fn socket(&mut self, path: &str, listener: &FileListener, face: Face) -> SocketOptions {
+        let seconds = Duration::from_secs(1)..=Duration::from_secs(32_767);
         let mut duration = |key: &str, value: &Scalar| {
             let path = format!("{path}.{key}");
             (value.0 != "off").then(|| self.duration(&path, value, seconds.clone()))
         };
-        let defer_accept = duration("defer-accept", &listener.defer_accept);
+        let defer_accept = match (&listener.defer_accept, face) {
+            (Some(value), _) => duration("defer-accept", value),
+            (None, Face::Tls) => Some(DEFER_ACCEPT),
+            // The server may speak first: the client would wait for it, and the kernel for the client.
+            (None, Face::Plain) => None,
+        };
         let keepalive = duration("keepalive", &listener.keepalive);
         let mut buffer = |key: &str, value: &Scalar| {
             let path = format!("{path}.{key}");
@@ -172,15 +200,7 @@ impl Draft<'_> {
                         false => loaded.extend(self.bundle(&path, &place)),
                     }
                 }
-                FileCertificate::Pair(pair) => {
-                    let chain = self.part(&path, "chain", pair.chain.as_deref());
-                    let key = self.part(&path, "key", pair.key.as_deref());
-                    if let (Some(chain), Some(key)) = (chain, key) {
-                        self.files.extend([chain.clone(), key.clone()]);
-                        let pair = self.loader.pair(&path, &chain, &key, &mut self.report);
-                        loaded.extend(pair);
-                    }
-                }
+                FileCertificate::Pair(pair) => loaded.extend(self.pair(&path, pair)),
             }
         }
         if self.metered {
@@ -189,6 +209,22 @@ impl Draft<'_> {
             }
         }
         self.map(&path, &loaded)
+    }
+
+    fn pair(&mut self, path: &str, pair: &FilePair) -> Option<Loaded> {
+        let chain = self.part(path, "chain", pair.chain.as_deref());
+        let key = self.part(path, "key", pair.key.as_deref());
+        let (chain, key) = (chain?, key?);
+        self.files.extend([chain.clone(), key.clone()]);
+        self.loader.pair(path, &chain, &key, &mut self.report)
+    }
+
+    /// One chain with its key, by bundle or pair.
+    pub(super) fn credential(&mut self, path: &str, entry: &FileCertificate) -> Option<Loaded> {
+        match entry {
+            FileCertificate::Path(text) => self.bundle(path, &self.world.base.join(text)),
+            FileCertificate::Pair(pair) => self.pair(path, pair),
+        }
     }
 
     fn bundle(&mut self, path: &str, file: &Path) -> Option<Loaded> {
@@ -343,7 +379,7 @@ impl Draft<'_> {
     }
 
     /// Parses protocols; with an empty path the list is checked elsewhere.
-    fn alpn(&mut self, path: &str, listed: &[String]) -> Vec<Vec<u8>> {
+    pub(super) fn alpn(&mut self, path: &str, listed: &[String]) -> Vec<Vec<u8>> {
         let mut protocols = Vec::with_capacity(listed.len());
         for (index, text) in listed.iter().enumerate() {
             let parsed = values::protocol(text);
@@ -425,6 +461,13 @@ struct Section<'a> {
     certificates: &'a CertificateMap,
 }
 
+fn face(listener: &FileListener) -> Face {
+    match listener.tls {
+        true => Face::Tls,
+        false => Face::Plain,
+    }
+}
+
 fn is_bundle(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     name.ends_with(".pem") && !name.starts_with('.') && !file.is_dir()
@@ -453,6 +496,8 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
 }
 
 const NETWORK: &str = "an address, or a network such as 192.0.2.0/24 or 2001:db8::/32";
+/// As long as the handshake time-out.
+const DEFER_ACCEPT: Duration = Duration::from_secs(10);
 
 /// What listen(2) takes; the kernel cuts it to net.core.somaxconn.
 const QUEUE: std::ops::RangeInclusive<u32> = 1..=65_535;

@@ -21,6 +21,7 @@ pub mod values;
 mod admission;
 mod backends;
 mod listeners;
+mod onward;
 mod policies;
 
 use std::fmt;
@@ -35,6 +36,7 @@ use becket_proto::networks::Networks;
 use rustls::RootCertStore;
 use serde::{Deserialize, Serialize};
 
+pub use self::onward::{Onward, ServerAlpn, Sni};
 use crate::tls::certs::CertificateMap;
 
 /// Everything a running terminator was told.
@@ -65,11 +67,13 @@ pub struct Config {
 pub struct Listener {
     /// Configuration name, unique; a label of metrics and logs.
     pub name: Arc<str>,
+    /// What clients speak here.
+    pub face: Face,
     /// Addresses to bind, at least one.
     pub bind: Vec<SocketAddr>,
     /// Options of the listening sockets; accepted ones inherit them.
     pub socket: SocketOptions,
-    /// Chains and keys by name, with the default.
+    /// Chains and keys by name, with the default; empty where no TLS ends.
     pub certificates: Arc<CertificateMap>,
     /// What to do with a name that no certificate covers.
     pub unknown_names: UnknownNames,
@@ -87,6 +91,16 @@ impl Listener {
         let allowed = self.allow.as_ref();
         allowed.is_none_or(|networks| networks.contains(client)) && !self.deny.contains(client)
     }
+}
+
+/// What clients of a listener speak to us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Face {
+    /// TLS, which ends here.
+    #[default]
+    Tls,
+    /// Plain TCP: the client mode of stunnel where the backend has TLS.
+    Plain,
 }
 
 /// Where a hello goes: the first route whose names and protocols match.
@@ -197,6 +211,8 @@ pub struct Backend {
     pub servers: Vec<Server>,
     /// The PROXY header that is sent first on every connection.
     pub proxy_header: Option<ProxyVersion>,
+    /// TLS towards the servers; `None` is plain TCP.
+    pub tls: Option<Onward>,
 }
 
 /// One server of a backend.

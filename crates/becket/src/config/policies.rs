@@ -59,7 +59,7 @@ impl Draft<'_> {
         }
     }
 
-    fn versions(&mut self, path: &str, listed: &[FileVersion]) -> Versions {
+    pub(super) fn versions(&mut self, path: &str, listed: &[FileVersion]) -> Versions {
         if listed.is_empty() {
             let problem = Problem::new(format!("{path}.versions"), "empty").value("[]");
             self.report

@@ -21,13 +21,18 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// Sends `last` and FIN, then waits. The reason was decided by what led here.
+    /// Sends `last` and FIN, then waits. The reason was decided by what led here. A client to
+    /// whom FIN alone would say that all is well is reset, unless all is well.
     pub fn begin<N: Net>(
         reason: CloseReason,
         last: Vec<u8>,
         core: &mut Core<N>,
         turn: &Turn<'_, N>,
     ) -> Next<N> {
+        if core.fin_is_an_end && reason != CloseReason::Finished {
+            core.client.socket.reset_on_close();
+            return Next::End(reason);
+        }
         core.deadline = turn.now.mono + turn.timeouts.linger;
         core.client.ready.readable = true;
         Next::Go(Phase::Closing(Self {

@@ -10,23 +10,25 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
+use rustls::client::UnbufferedClientConnection;
 
 use super::closing::Closing;
-use super::relay::Relaying;
+use super::relay::{Joined, Relaying};
+use super::securing::{self, Prelude, Securing};
 use super::{Core, Net, Next, Phase, Turn, introduction};
 use crate::backend::pool::{Attempt, Pool};
 use crate::close_reason::CloseReason;
 use crate::leg::{Leg, Ready};
 use crate::tls::engine::Engine;
 
-/// What the handshake hands over.
+/// What a client brings that is to be connected.
 #[derive(Debug)]
 pub struct Established {
-    /// Traffic keys.
-    pub engine: Engine,
+    /// Traffic keys; `None` where the client's bytes pass as they are.
+    pub client_tls: Option<Engine>,
     /// Where the route leads.
     pub pool: Rc<Pool>,
-    /// The client has sent close_notify already.
+    /// The client has ended already.
     pub client_ended: bool,
 }
 
@@ -40,14 +42,16 @@ pub struct Connecting<N: Net> {
 
 /// What does not change from one attempt to the next.
 #[derive(Debug)]
-struct Waiting {
-    engine: Engine,
-    pool: Rc<Pool>,
+pub(super) struct Waiting {
+    pub(super) client_tls: Option<Engine>,
+    pub(super) pool: Rc<Pool>,
     attempt: Attempt,
     /// When the attempt is given up.
     give_up: Duration,
-    to_server: HalfPipe,
-    to_client: HalfPipe,
+    pub(super) to_server: HalfPipe,
+    pub(super) to_client: HalfPipe,
+    /// What TLS towards the server needs, where there is any.
+    pub(super) prelude: Option<Box<Prelude>>,
 }
 
 impl<N: Net> Connecting<N> {
@@ -63,22 +67,29 @@ impl<N: Net> Connecting<N> {
 
         let mut to_server = HalfPipe::new(core.client.ready.readable);
         if let Some(version) = established.pool.proxy_header() {
-            match introduction::proxy_header(version, core, &established.engine) {
+            match introduction::proxy_header(version, core, established.client_tls.as_ref()) {
                 Ok(header) => to_server.offer(&header),
                 Err(_) => return Closing::begin(CloseReason::Internal, Vec::new(), core, turn),
             }
         }
-        to_server.offer(turn.scratch.plain.filled());
+        let early = turn.scratch.plain.filled();
+        let mut prelude = None;
+        if established.pool.tls().is_some() {
+            prelude = Some(Box::new(Prelude::new(to_server.waiting(), early)));
+        } else {
+            to_server.offer(early);
+        }
         if established.client_ended {
             to_server.end_source();
         }
         let waiting = Waiting {
             attempt: established.pool.begin(),
             give_up: turn.now.mono + turn.timeouts.connect,
-            engine: established.engine,
+            client_tls: established.client_tls,
             pool: established.pool,
             to_server,
             to_client,
+            prelude,
         };
         waiting.dial(None, core, turn)
     }
@@ -96,22 +107,13 @@ impl<N: Net> Connecting<N> {
             return Next::End(CloseReason::ClientReset);
         }
         match self.settle(turn) {
-            Ok(true) => {
-                turn.counters.connects.add(1);
-                let Waiting {
-                    engine,
-                    to_server,
-                    to_client,
-                    ..
-                } = self.waiting;
-                match self.server {
-                    Some(server) => {
-                        let relaying = Relaying::new(engine, server, to_server, to_client);
-                        relaying.begin(core, turn)
-                    }
-                    None => Next::End(CloseReason::Internal),
+            Ok(true) => match self.server {
+                Some(server) if self.waiting.prelude.is_some() => {
+                    Next::Go(Phase::Securing(Securing::new(self.waiting, server)))
                 }
-            }
+                Some(server) => self.waiting.join(server, None, core, turn),
+                None => Next::End(CloseReason::Internal),
+            },
             Ok(false) => Next::Wait(Phase::Connecting(self)),
             Err(error) => self.waiting.next_server(&error, core, turn),
         }
@@ -155,7 +157,27 @@ impl<N: Net> Connecting<N> {
 }
 
 impl Waiting {
-    fn next_server<N: Net>(
+    /// The server is there: relays.
+    pub(super) fn join<N: Net>(
+        self,
+        server: Leg<N::Server>,
+        server_tls: Option<Box<Engine<UnbufferedClientConnection>>>,
+        core: &mut Core<N>,
+        turn: &Turn<'_, N>,
+    ) -> Next<N> {
+        turn.counters.connects.add(1);
+        let relaying = Relaying::new(Joined {
+            client_tls: self.client_tls,
+            server_tls,
+            server,
+            to_server: self.to_server,
+            to_client: self.to_client,
+        });
+        relaying.begin(core, turn)
+    }
+
+    /// The server is of no use: goes on to the next.
+    pub(super) fn next_server<N: Net>(
         mut self,
         error: &io::Error,
         core: &mut Core<N>,
@@ -176,7 +198,13 @@ impl Waiting {
     ) -> Next<N> {
         let mut failure = None;
         while let Some(target) = self.pool.target(self.attempt) {
-            match turn.net.connect(target.address) {
+            let hello = match (self.pool.tls(), &mut self.prelude) {
+                (Some(tls), Some(prelude)) => {
+                    prelude.greet(tls, target.server, core, &mut self.to_server)
+                }
+                _ => Ok(()),
+            };
+            match hello.and_then(|()| turn.net.connect(target.address)) {
                 Ok(socket) => {
                     core.facts.server = Some(target.server.clone());
                     core.deadline = turn.now.mono + turn.timeouts.connect;
@@ -203,15 +231,21 @@ impl Waiting {
             }
         }
         let error = failure.as_ref().or(error);
-        let reason = match error.map(io::Error::kind) {
-            Some(io::ErrorKind::TimedOut) => CloseReason::ConnectTimeout,
-            _ => CloseReason::ConnectFailed,
-        };
+        let reason = error.map_or(CloseReason::ConnectFailed, reason_of);
         let detail = error.map(ToString::to_string).unwrap_or_default();
         let detail = format!("backend {}: {detail}", self.pool.name());
         turn.failures.note(&core.facts, reason, &detail, turn.now);
         // No close_notify: the client must not take nothing for a whole answer.
         Closing::begin(reason, Vec::new(), core, turn)
+    }
+}
+
+fn reason_of(error: &io::Error) -> CloseReason {
+    match (securing::tls_error(error), error.kind()) {
+        (Some(rustls::Error::InvalidCertificate(_)), _) => CloseReason::ServerCertificate,
+        (Some(_), _) => CloseReason::ServerTlsError,
+        (None, io::ErrorKind::TimedOut) => CloseReason::ConnectTimeout,
+        (None, _) => CloseReason::ConnectFailed,
     }
 }
 

@@ -250,7 +250,7 @@ impl Handshaking {
         let session = chosen.resuming.and_then(|resuming| resuming.session);
         core.session = session.map(Box::new);
         let established = Established {
-            engine: chosen.engine,
+            client_tls: Some(chosen.engine),
             pool,
             client_ended: received.ended,
         };
@@ -356,5 +356,5 @@ fn fatal_alert(description: u8) -> [u8; 7] {
     [21, 0x03, 0x03, 0, 2, 2, description]
 }
 
-/// rustls takes handshake messages up to 64 KiB; a client's chain may be that long, in records.
-const LARGEST_CHAIN: usize = 80 * 1024;
+/// rustls takes handshake messages up to 64 KiB; a chain may be that long, in records.
+pub(super) const LARGEST_CHAIN: usize = 80 * 1024;

@@ -13,7 +13,7 @@ use crate::socket::Socket;
 use crate::tls::engine::Engine;
 use crate::tls::names;
 
-/// Encodes the header for a client whose handshake is complete.
+/// Encodes the header for a client whose handshake is complete, or who has none with us.
 ///
 /// # Errors
 ///
@@ -21,7 +21,7 @@ use crate::tls::names;
 pub fn proxy_header<N: Net>(
     version: ProxyVersion,
     core: &Core<N>,
-    engine: &Engine,
+    engine: Option<&Engine>,
 ) -> Result<Vec<u8>, EncodeError> {
     let endpoints = match core.client.socket.local_address() {
         Some(local) => Endpoints::tcp(core.facts.client, local),
@@ -31,10 +31,11 @@ pub fn proxy_header<N: Net>(
     let has_certificate = tls.is_some_and(|tls| tls.client_verified);
     let resumed: Option<ResumedBy> = tls.and_then(|tls| tls.resumed);
     let suite = engine
-        .facts()
-        .negotiated_cipher_suite()
+        .and_then(|engine| engine.facts().negotiated_cipher_suite())
         .and_then(|suite| suite.suite().as_str());
-    let leaf = engine.facts().peer_certificates().and_then(<[_]>::first);
+    let leaf = engine
+        .and_then(|engine| engine.facts().peer_certificates())
+        .and_then(<[_]>::first);
     let parsed = leaf.and_then(|leaf| X509Certificate::from_der(leaf).ok());
     let common_name = parsed.as_ref().and_then(|(_, leaf)| common_name(leaf));
     let ssl = SslTlv {
@@ -54,7 +55,7 @@ pub fn proxy_header<N: Net>(
             alpn: tls.and_then(|tls| tls.alpn.as_deref()),
             authority: core.facts.server_name.as_deref(),
             unique_id: None,
-            ssl: Some(ssl),
+            ssl: engine.map(|_| ssl),
         },
     };
     let mut out = Vec::new();

@@ -5,19 +5,22 @@
 //! runs on real sockets and on scripted ones (tests, fuzzing).
 //!
 //! ```text
-//! Handshaking ──► Connecting ──► Relaying ──► (gone)
-//!      └───────────────┴────────────┴──► Closing ──► (gone)
+//! Handshaking ──► Connecting ──► [Securing] ──► Relaying ──► (gone)
+//! Entering ────────┘  │              │             │
+//!      └──────────────┴──────────────┴─────────────┴──► Closing ──► (gone)
 //! ```
 //!
 //! Room is kept for Greeting (a PROXY header before the hello) and Queued (waiting for a slot).
 
 pub mod closing;
 pub mod connect;
+pub mod entering;
 pub mod facts;
 pub mod handshake;
 pub mod introduction;
 pub mod relay;
 pub mod resumed;
+pub mod securing;
 
 use std::fmt;
 use std::io;
@@ -26,13 +29,15 @@ use std::time::Duration;
 
 use self::closing::Closing;
 use self::connect::Connecting;
+use self::entering::Entering;
 use self::facts::Facts;
 use self::handshake::Handshaking;
 use self::relay::Relaying;
+use self::securing::Securing;
 use crate::admission::Gate;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
-use crate::config::{Limits, ServerAddress, Timeouts};
+use crate::config::{Face, Limits, ServerAddress, Timeouts};
 use crate::door::Door;
 use crate::failure_log::FailureLog;
 use crate::leg::{Leg, Ready};
@@ -104,15 +109,22 @@ pub struct Core<N: Net> {
     pub deadline: Duration,
     /// The session in the table that the client made or proved to hold: TLS 1.2 by ID only.
     pub session: Option<Box<SessionName>>,
+    /// The client takes FIN for the end of a whole stream: it speaks no TLS that would tell a cut
+    /// from an end.
+    pub fin_is_an_end: bool,
 }
 
 /// Where a connection is in its life.
 #[derive(Debug)]
 pub enum Phase<N: Net> {
+    /// Until the first turn, where no TLS ends.
+    Entering(Entering),
     /// Until traffic keys.
     Handshaking(Handshaking),
     /// Until a server answers.
     Connecting(Connecting<N>),
+    /// Until traffic keys towards the server, where the backend has TLS.
+    Securing(Securing<N>),
     /// Until both directions have ended.
     Relaying(Relaying<N>),
     /// Until the client has taken the last bytes.
@@ -161,7 +173,14 @@ impl<N: Net> Connection<N> {
         deadline: Duration,
         counters: &Counters,
     ) -> Self {
-        counters.handshakes_begun.add(1);
+        let face = door.front.listener().face;
+        let phase = match face {
+            Face::Tls => {
+                counters.handshakes_begun.add(1);
+                Phase::Handshaking(Handshaking::new(door))
+            }
+            Face::Plain => Phase::Entering(Entering::new(door)),
+        };
         // The hello is probably there: a first receive is worth a try.
         let ready = Ready {
             readable: true,
@@ -173,8 +192,9 @@ impl<N: Net> Connection<N> {
                 facts,
                 deadline,
                 session: None,
+                fin_is_an_end: face == Face::Plain,
             },
-            phase: Some(Phase::Handshaking(Handshaking::new(door))),
+            phase: Some(phase),
         }
     }
 
@@ -186,11 +206,15 @@ impl<N: Net> Connection<N> {
                 match phase {
                     Phase::Handshaking(phase) => phase.cares_for(ready),
                     // Bytes wait until there is a server; a client that is gone does not.
-                    Phase::Connecting(_) => ready.failed,
-                    Phase::Relaying(_) | Phase::Closing(_) => true,
+                    Phase::Connecting(_) | Phase::Securing(_) => ready.failed,
+                    Phase::Entering(_) | Phase::Relaying(_) | Phase::Closing(_) => true,
                 }
             }
             (Side::Server, Some(Phase::Connecting(phase))) => {
+                phase.handle_ready(ready);
+                true
+            }
+            (Side::Server, Some(Phase::Securing(phase))) => {
                 phase.handle_ready(ready);
                 true
             }
@@ -206,8 +230,10 @@ impl<N: Net> Connection<N> {
     pub fn advance(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
         while let Some(phase) = self.phase.take() {
             let next = match phase {
+                Phase::Entering(phase) => phase.advance(&mut self.core, turn),
                 Phase::Handshaking(phase) => phase.advance(&mut self.core, turn),
                 Phase::Connecting(phase) => phase.advance(&mut self.core, turn),
+                Phase::Securing(phase) => phase.advance(&mut self.core, turn),
                 Phase::Relaying(phase) => phase.advance(&mut self.core, turn),
                 Phase::Closing(phase) => phase.advance(&mut self.core, turn),
             };
@@ -230,8 +256,10 @@ impl<N: Net> Connection<N> {
     /// The deadline has passed: gives up, or tries the next server.
     pub fn expire(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
         let next = match self.phase.take() {
+            Some(Phase::Entering(phase)) => phase.advance(&mut self.core, turn),
             Some(Phase::Handshaking(phase)) => phase.expire(&self.core, turn),
             Some(Phase::Connecting(phase)) => phase.expire(&mut self.core, turn),
+            Some(Phase::Securing(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Relaying(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Closing(phase)) => phase.expire(),
             None => Next::End(CloseReason::Internal),

@@ -1,25 +1,31 @@
 //! Two half pipes: client to server and back, until both have ended.
 //!
 //! Each direction is a [`HalfPipe`], which decides what to do next; this file does it: receive,
-//! decrypt or encrypt, send. Bytes go straight from scratch buffer to socket; only what a socket
-//! does not take is copied and kept. One direction moves at most `limits.bytes-per-turn` per turn,
-//! so that a bulk transfer does not starve its neighbours.
+//! open, seal, send. Either leg may have TLS or not: what is opened is what came where a leg has
+//! none, and what is sealed is what is sent. Bytes go straight from scratch buffer to socket; only
+//! what a socket does not take is copied and kept. One direction moves at most
+//! `limits.bytes-per-turn` per turn, so that a bulk transfer does not starve its neighbours.
 //!
-//! How ends are passed on, so that truncation is never hidden (RFC 8446, section 6.1):
-//! * the server ends (FIN): the last data, close_notify and FIN go to the client;
-//! * the server resets: what was received goes to the client, without close_notify;
-//! * the client sends close_notify or FIN: FIN goes to the server, and its answer still comes
-//!   back; FIN without close_notify is counted;
+//! How ends are passed on, so that truncation is never hidden (RFC 8446, section 6.1). An *end* is
+//! close_notify where there is TLS, else FIN:
+//! * the server ends: the last data, the end and FIN go to the client;
+//! * the server resets, or sends FIN where an end was due: what was received goes to the client,
+//!   without an end. A client without TLS is reset, since FIN would be one;
+//! * the client ends: the end and FIN go to the server, and its answer still comes back;
+//! * the client sends FIN where close_notify was due: FIN alone goes to the server. It is counted;
 //! * the client resets or breaks TLS: the server is reset.
 
 use std::time::Duration;
 
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
 
+use rustls::client::UnbufferedClientConnection;
+
 use super::closing::Closing;
 use super::{Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
 use crate::leg::{Got, Leg, Ready};
+use crate::metrics::Counters;
 use crate::scratch::READ;
 use crate::socket::{Fault, Socket};
 use crate::tls::engine::Engine;
@@ -27,7 +33,9 @@ use crate::tls::engine::Engine;
 /// Client and server, joined.
 #[derive(Debug)]
 pub struct Relaying<N: Net> {
-    engine: Engine,
+    client_tls: Option<Engine>,
+    /// On the heap: most servers are spoken to in plain TCP, and then there is no room kept.
+    server_tls: Option<Box<Engine<UnbufferedClientConnection>>>,
     server: Leg<N::Server>,
     to_server: HalfPipe,
     to_client: HalfPipe,
@@ -36,6 +44,21 @@ pub struct Relaying<N: Net> {
     server_reset: bool,
     /// The client ended without close_notify while the server could still have sent.
     truncated: bool,
+}
+
+/// What a relay begins with.
+#[derive(Debug)]
+pub struct Joined<N: Net> {
+    /// Traffic keys towards the client; `None` where its bytes pass as they are.
+    pub client_tls: Option<Engine>,
+    /// Traffic keys towards the server, likewise.
+    pub server_tls: Option<Box<Engine<UnbufferedClientConnection>>>,
+    /// Connected.
+    pub server: Leg<N::Server>,
+    /// What waits for the server already, sealed where there is TLS.
+    pub to_server: HalfPipe,
+    /// What waits for the client already, sealed where there is TLS.
+    pub to_client: HalfPipe,
 }
 
 /// What may still be moved in this turn, and whether anything was.
@@ -47,17 +70,13 @@ struct Load {
 
 impl<N: Net> Relaying<N> {
     /// Joins both sides.
-    pub fn new(
-        engine: Engine,
-        server: Leg<N::Server>,
-        to_server: HalfPipe,
-        to_client: HalfPipe,
-    ) -> Self {
+    pub fn new(joined: Joined<N>) -> Self {
         Self {
-            engine,
-            server,
-            to_server,
-            to_client,
+            client_tls: joined.client_tls,
+            server_tls: joined.server_tls,
+            server: joined.server,
+            to_server: joined.to_server,
+            to_client: joined.to_client,
             server_reset: false,
             truncated: false,
         }
@@ -170,7 +189,7 @@ impl<N: Net> Relaying<N> {
         Ok(true)
     }
 
-    /// Server to client: receives up to four records' worth, encrypts, sends once. When the
+    /// Server to client: receives up to four records' worth, opens, seals, sends once. When the
     /// server has ended, close_notify leaves with the last data.
     fn read_server(
         &mut self,
@@ -179,34 +198,38 @@ impl<N: Net> Relaying<N> {
         turn: &mut Turn<'_, N>,
     ) -> Result<(), CloseReason> {
         turn.scratch.clear();
-        let reset = self.drain_server(turn).is_err();
-        let out = &mut turn.scratch.sealed_out;
-        let plain = turn.scratch.plain.filled();
+        let taken = match self.server_tls {
+            Some(_) => self.open_server(turn),
+            None => self.drain_server(turn),
+        };
+        let scratch = &mut *turn.scratch;
+        let plain = scratch.plain.filled();
         load.to_client = load.to_client.saturating_sub(plain.len());
-        if !plain.is_empty() {
-            let sealed = self.engine.encrypt(plain, out);
-            sealed.map_err(|_| CloseReason::Internal)?;
-        }
-        if self.to_client.source_ended() {
-            let sealed = self.engine.close_notify(out);
-            sealed.map_err(|_| CloseReason::Internal)?;
-        }
-        self.send_client(core, turn)?;
-        if reset {
-            return Err(CloseReason::ServerReset);
-        }
-        Ok(())
+        let bytes = match &mut self.client_tls {
+            Some(engine) => {
+                let end = self.to_client.source_ended();
+                let sealed = engine.seal(plain, end, &mut scratch.sealed_out);
+                sealed.map_err(|_| CloseReason::Internal)?;
+                scratch.sealed_out.filled()
+            }
+            None => plain,
+        };
+        self.send_client(bytes, core, turn.counters)?;
+        taken
     }
 
-    fn drain_server(&mut self, turn: &mut Turn<'_, N>) -> Result<(), Fault> {
+    /// Receives plaintext into `scratch.plain`.
+    fn drain_server(&mut self, turn: &mut Turn<'_, N>) -> Result<(), CloseReason> {
         let buffer = &mut turn.scratch.plain;
         while buffer.len() < READ {
             let most = READ - buffer.len();
+            let counter = &turn.counters.server_bytes_in;
             let got = self
                 .server
-                .receive(buffer, most, &turn.counters.server_bytes_in)?;
+                .receive(buffer, most, counter)
+                .map_err(|_| CloseReason::ServerReset)?;
             if got == Got::End && self.server_reset {
-                return Err(Fault::Reset);
+                return Err(CloseReason::ServerReset);
             }
             if got == Got::End {
                 self.to_client.end_source();
@@ -220,8 +243,40 @@ impl<N: Net> Relaying<N> {
         Ok(())
     }
 
-    /// Client to server: receives, decrypts, sends once. What TLS itself has to say to the
-    /// client goes out first.
+    /// Receives once and opens it into `scratch.plain`. What TLS itself has to say to the server
+    /// goes out at once.
+    fn open_server(&mut self, turn: &mut Turn<'_, N>) -> Result<(), CloseReason> {
+        let Some(engine) = &mut self.server_tls else {
+            return Ok(());
+        };
+        let input = &mut turn.scratch.sealed_in;
+        input.push(engine.held());
+        let counter = &turn.counters.server_bytes_in;
+        match self.server.receive(input, READ, counter) {
+            Ok(Got::Bytes) => {}
+            Ok(Got::Nothing) => {
+                self.to_client.block_source();
+                return Ok(());
+            }
+            Ok(Got::End) if !self.server_reset => return Err(CloseReason::ServerTruncated),
+            Ok(Got::End) | Err(_) => return Err(CloseReason::ServerReset),
+        }
+        if !self.server.ready.readable {
+            self.to_client.block_source();
+        }
+        let scratch = &mut *turn.scratch;
+        let input = scratch.sealed_in.filled_mut();
+        let opened = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
+        self.send_server(scratch.sealed_out.filled(), turn.counters);
+        scratch.sealed_out.clear();
+        let opened = opened.map_err(|_| CloseReason::ServerTlsError)?;
+        if opened.ended {
+            self.to_client.end_source();
+        }
+        Ok(())
+    }
+
+    /// Client to server: receives, opens, seals, sends once.
     fn read_client(
         &mut self,
         load: &mut Load,
@@ -229,8 +284,38 @@ impl<N: Net> Relaying<N> {
         turn: &mut Turn<'_, N>,
     ) -> Result<(), CloseReason> {
         turn.scratch.clear();
+        match self.client_tls {
+            Some(_) => self.open_client(core, turn)?,
+            None => self.take_client(core, turn)?,
+        }
+        let scratch = &mut *turn.scratch;
+        let plain = scratch.plain.filled();
+        load.to_server = load.to_server.saturating_sub(plain.len());
+        let bytes = match &mut self.server_tls {
+            Some(engine) => {
+                let end = self.to_server.source_ended() && !self.truncated;
+                let sealed = engine.seal(plain, end, &mut scratch.sealed_out);
+                sealed.map_err(|_| CloseReason::Internal)?;
+                scratch.sealed_out.filled()
+            }
+            None => plain,
+        };
+        self.send_server(bytes, turn.counters);
+        Ok(())
+    }
+
+    /// Receives once and opens it into `scratch.plain`. What TLS itself has to say to the client
+    /// goes out at once.
+    fn open_client(
+        &mut self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Result<(), CloseReason> {
+        let Some(engine) = &mut self.client_tls else {
+            return Ok(());
+        };
         let input = &mut turn.scratch.sealed_in;
-        input.push(self.engine.held());
+        input.push(engine.held());
         let counter = &turn.counters.client_bytes_in;
         match core.client.receive(input, READ, counter) {
             Ok(Got::Bytes) => {}
@@ -251,33 +336,47 @@ impl<N: Net> Relaying<N> {
         }
         let scratch = &mut *turn.scratch;
         let input = scratch.sealed_in.filled_mut();
-        let received = self
-            .engine
-            .receive(input, &mut scratch.plain, &mut scratch.sealed_out);
-        let Ok(received) = received else {
-            self.send_client(core, turn)?;
-            return Err(CloseReason::ClientTlsError);
-        };
-        if received.ended {
+        let opened = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
+        self.send_client(scratch.sealed_out.filled(), core, turn.counters)?;
+        scratch.sealed_out.clear();
+        let opened = opened.map_err(|_| CloseReason::ClientTlsError)?;
+        if opened.ended {
             self.to_server.end_source();
         }
-        load.to_server = load.to_server.saturating_sub(turn.scratch.plain.len());
-        self.send_client(core, turn)?;
-        self.send_server(turn);
         Ok(())
     }
 
-    /// Sends `scratch.sealed_out` to the client, behind what waits already.
-    fn send_client(&mut self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Result<(), CloseReason> {
+    /// Receives once into `scratch.plain`: a client without TLS, or one that is none of ours.
+    fn take_client(
+        &mut self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Result<(), CloseReason> {
+        let counter = &turn.counters.client_bytes_in;
+        let got = core.client.receive(&mut turn.scratch.plain, READ, counter);
+        match got.map_err(|_| CloseReason::ClientReset)? {
+            Got::Bytes | Got::Nothing if core.client.ready.readable => {}
+            Got::Bytes | Got::Nothing => self.to_server.block_source(),
+            Got::End => self.to_server.end_source(),
+        }
+        Ok(())
+    }
+
+    /// Sends to the client, behind what waits already.
+    fn send_client(
+        &mut self,
+        bytes: &[u8],
+        core: &mut Core<N>,
+        counters: &Counters,
+    ) -> Result<(), CloseReason> {
         if self.to_client.is_finished() {
             return Ok(());
         }
-        let bytes = turn.scratch.sealed_out.filled();
         let mut sent = 0;
         if self.to_client.is_clear() && !bytes.is_empty() {
             sent = core
                 .client
-                .send(bytes, &turn.counters.client_bytes_out)
+                .send(bytes, &counters.client_bytes_out)
                 .map_err(|_| CloseReason::ClientReset)?;
             if !core.client.ready.writable {
                 self.to_client.block_sink();
@@ -300,12 +399,14 @@ impl<N: Net> Relaying<N> {
         Ok(())
     }
 
-    /// Sends `scratch.plain` to the server, behind what waits already.
-    fn send_server(&mut self, turn: &Turn<'_, N>) {
-        let bytes = turn.scratch.plain.filled();
+    /// Sends to the server, behind what waits already.
+    fn send_server(&mut self, bytes: &[u8], counters: &Counters) {
+        if self.to_server.is_finished() {
+            return;
+        }
         let mut sent = 0;
         if self.to_server.is_clear() && !bytes.is_empty() {
-            let result = self.server.send(bytes, &turn.counters.server_bytes_out);
+            let result = self.server.send(bytes, &counters.server_bytes_out);
             let Some(taken) = self.server_took(result) else {
                 return;
             };
@@ -369,7 +470,8 @@ impl<N: Net> Relaying<N> {
     /// One side failed: the other must not take what it got for the whole.
     fn abort(mut self, reason: CloseReason, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
         core.facts.server_traffic = self.server.traffic;
-        if !self.to_server.is_finished() {
+        // A server whose TLS is broken is sent the alert that says so, and a reset would overtake it.
+        if !self.to_server.is_finished() && reason != CloseReason::ServerTlsError {
             self.server.socket.reset_on_close();
         }
         match reason {

@@ -202,6 +202,19 @@ impl Scrape {
             "becket_connect_failures",
             "Connects to servers that failed or timed out",
             self.sum(|c| &c.connect_failures),
+        )?;
+        let secured = [false, true]
+            .into_iter()
+            .enumerate()
+            .map(|(index, resumed)| {
+                let count = self.counters.iter();
+                let count = count.filter_map(|c| c.server_handshakes.get(index));
+                ([("kind", kind(resumed))], count.map(Counter::value).sum())
+            });
+        page.counters(
+            "becket_server_handshakes",
+            "TLS handshakes with servers that were completed",
+            secured,
         )
     }
 

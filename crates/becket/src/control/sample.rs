@@ -11,8 +11,9 @@ use rustls::sign::CertifiedKey;
 use super::certificates::certificates;
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::config::{
-    Backend, ClientAuth, Config, Limits, Listener, Log, LogFormat, NamePattern, Policy, Process,
-    Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames, Versions,
+    Backend, ClientAuth, Config, Face, Limits, Listener, Log, LogFormat, NamePattern, Policy,
+    Process, Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames,
+    Versions,
 };
 use crate::log::Timestamp;
 use crate::metrics::Counters;
@@ -87,6 +88,7 @@ pub(super) fn config() -> Config {
                 addresses: vec![ServerAddress::Tcp(([127, 0, 0, 1], 8080).into())],
             }],
             proxy_header: None,
+            tls: None,
         })],
         limits: LIMITS,
         timeouts: TIMEOUTS,
@@ -113,6 +115,7 @@ pub(super) fn config() -> Config {
 fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
     Arc::new(Listener {
         name: name.into(),
+        face: Face::Tls,
         bind: vec![([127, 0, 0, 1], 8443).into()],
         socket: SocketOptions {
             backlog: 16,

@@ -1,4 +1,4 @@
-//! rustls' unbuffered server connection as "bytes in, bytes out".
+//! rustls' unbuffered connections, of either side, as "bytes in, bytes out".
 //!
 //! Ciphertext and plaintext pass through the worker's scratch buffers. [`Engine::receive`] takes
 //! all whole records from the front of its input; what is left, a partial record or handshake
@@ -13,18 +13,21 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::server::UnbufferedServerConnection;
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
+    WriteTraffic,
 };
-use rustls::{Error, HandshakeKind, ServerConfig};
+use rustls::{CommonState, Error, HandshakeKind, ServerConfig};
 
 use crate::scratch::{Buffer, LARGEST_RECORD};
 
-/// One client's TLS state.
-pub struct Engine {
+/// The TLS state of one leg: `C` says which side of TLS we are on it. To a client we are the
+/// server, which is the default.
+pub struct Engine<C = UnbufferedServerConnection> {
     /// On the heap: a transition between phases then moves a pointer, not a kilobyte.
-    connection: Box<UnbufferedServerConnection>,
+    connection: Box<C>,
     /// Seen by rustls and not discarded.
     held: Vec<u8>,
     /// How much may be held.
@@ -32,12 +35,49 @@ pub struct Engine {
     close_notify_sent: bool,
 }
 
+/// A side of TLS: rustls has a type for each, and one set of states for both.
+pub trait TlsSide {
+    /// What rustls keeps for this side alone.
+    type Data;
+
+    /// Processes records; see `UnbufferedConnectionCommon::process_tls_records`.
+    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+
+    /// What both sides know alike.
+    fn common(&self) -> &CommonState;
+}
+
+impl TlsSide for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(input)
+    }
+
+    fn common(&self) -> &CommonState {
+        self
+    }
+}
+
+impl TlsSide for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(input)
+    }
+
+    fn common(&self) -> &CommonState {
+        self
+    }
+}
+
 /// Shows nothing of the keys.
-impl fmt::Debug for Engine {
+impl<C: TlsSide> fmt::Debug for Engine<C> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let common = self.connection.common();
         out.debug_struct("Engine")
-            .field("version", &self.connection.protocol_version())
-            .field("kind", &self.connection.handshake_kind())
+            .field("version", &common.protocol_version())
+            .field("kind", &common.handshake_kind())
             .finish_non_exhaustive()
     }
 }
@@ -47,7 +87,7 @@ impl fmt::Debug for Engine {
 pub struct Received {
     /// Application data may be sent: the handshake is complete.
     pub ready: bool,
-    /// The client sent close_notify: no more data follows.
+    /// The peer sent close_notify: no more data follows.
     pub ended: bool,
 }
 
@@ -59,12 +99,22 @@ impl Engine {
     ///
     /// Only when the configuration is unusable.
     pub fn new(config: Arc<ServerConfig>, most_held: usize) -> Result<Self, Error> {
-        Ok(Self {
-            connection: Box::new(UnbufferedServerConnection::new(config)?),
+        Ok(Self::of(
+            UnbufferedServerConnection::new(config)?,
+            most_held,
+        ))
+    }
+}
+
+impl<C: TlsSide> Engine<C> {
+    /// Wraps a connection of rustls that has not begun; `most_held` as for [`Engine::new`].
+    pub fn of(connection: C, most_held: usize) -> Self {
+        Self {
+            connection: Box::new(connection),
             held: Vec::new(),
             most_held,
             close_notify_sent: false,
-        })
+        }
     }
 
     /// What belongs in front of the next input.
@@ -77,7 +127,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When the client broke the protocol or the handshake failed; the alert to send is in `out`.
+    /// When the peer broke the protocol or the handshake failed; the alert to send is in `out`.
     pub fn receive(
         &mut self,
         input: &mut [u8],
@@ -89,7 +139,7 @@ impl Engine {
         let mut consumed = 0;
         loop {
             let rest = input.get_mut(consumed..).unwrap_or_default();
-            let UnbufferedStatus { mut discard, state } = self.connection.process_tls_records(rest);
+            let UnbufferedStatus { mut discard, state } = self.connection.process(rest);
             let mut settled = false;
             match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
@@ -145,12 +195,12 @@ impl Engine {
     }
 
     /// After an error, what is still to be sent comes first, and last the alert that tells the
-    /// client. Not one call more than there is to collect: the error would be found again.
+    /// peer. Not one call more than there is to collect: the error would be found again.
     fn collect_alert(&mut self, rest: &mut [u8], out: &mut Buffer) {
         let mut discarded = 0;
-        while self.connection.wants_write() {
+        while self.connection.common().wants_write() {
             let rest = rest.get_mut(discarded..).unwrap_or_default();
-            let UnbufferedStatus { discard, state } = self.connection.process_tls_records(rest);
+            let UnbufferedStatus { discard, state } = self.connection.process(rest);
             let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
                 return;
             };
@@ -184,14 +234,28 @@ impl Engine {
         self.write(out, |traffic, room| traffic.queue_close_notify(room))
     }
 
+    /// Encrypts `plain`, if there is any, and at the `end` of all data appends close_notify.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::encrypt`].
+    pub fn seal(&mut self, plain: &[u8], end: bool, out: &mut Buffer) -> Result<(), Error> {
+        if !plain.is_empty() {
+            self.encrypt(plain, out)?;
+        }
+        if end {
+            self.close_notify(out)?;
+        }
+        Ok(())
+    }
+
     fn write(
         &mut self,
         out: &mut Buffer,
-        mut write: impl FnMut(&mut Traffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
+        mut write: impl FnMut(&mut WriteTraffic<'_, C::Data>, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> Result<(), Error> {
         loop {
-            let UnbufferedStatus { discard, state } =
-                self.connection.process_tls_records(&mut self.held);
+            let UnbufferedStatus { discard, state } = self.connection.process(&mut self.held);
             let done = match state? {
                 ConnectionState::WriteTraffic(mut traffic) => {
                     encode_into(out, |room| write(&mut traffic, room))?;
@@ -217,16 +281,14 @@ impl Engine {
 
     /// Full or resumed, once that is known.
     pub fn handshake_kind(&self) -> Option<HandshakeKind> {
-        self.connection.handshake_kind()
+        self.connection.common().handshake_kind()
     }
 
-    /// What was negotiated, and the client's chain.
-    pub fn facts(&self) -> &UnbufferedServerConnection {
+    /// What was negotiated, and the peer's chain.
+    pub fn facts(&self) -> &C {
         &self.connection
     }
 }
-
-type Traffic<'a> = rustls::unbuffered::WriteTraffic<'a, rustls::server::ServerConnectionData>;
 
 /// The two kinds of "too small" that rustls reports, and what else may go wrong.
 enum Encoding {

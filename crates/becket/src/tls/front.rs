@@ -10,7 +10,7 @@ use rustls::ServerConfig;
 
 use super::twins::{Parts, Twins};
 use crate::close_reason::CloseReason;
-use crate::config::{AlpnMismatch, Listener, NamePattern, Route, UnknownNames};
+use crate::config::{AlpnMismatch, Face, Listener, NamePattern, Route, UnknownNames};
 
 /// Routes of one listener with their twins.
 #[derive(Debug)]
@@ -45,15 +45,15 @@ pub struct Served {
 }
 
 impl Front {
-    /// Builds the twins of every route.
+    /// Builds the twins of every route; where no TLS ends, there are none.
     ///
     /// # Errors
     ///
     /// As [`Twins::new`].
     pub fn new(listener: Arc<Listener>, parts: &Parts) -> Result<Self, rustls::Error> {
-        let twins = listener
-            .routes
-            .iter()
+        let ends_tls = listener.face == Face::Tls;
+        let routes = listener.routes.iter().filter(|_| ends_tls);
+        let twins = routes
             .map(|route| Twins::new(route, &listener.certificates, parts))
             .collect::<Result<_, _>>()?;
         Ok(Self { listener, twins })

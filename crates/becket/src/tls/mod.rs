@@ -1,4 +1,4 @@
-//! TLS towards the client: what is offered, to whom, and what may be resumed.
+//! TLS towards the client: what is offered, to whom, and what may be resumed. TLS towards servers.
 //!
 //! * [`certs`]: chains and keys by server name, and the choice among them;
 //! * [`metered`]: keys that cost a token, where full handshakes are limited;
@@ -8,7 +8,8 @@
 //! * [`front`]: the routes of one listener: from a peeked hello to a twin, or a refusal;
 //! * [`context`]: what the running handshake tells the store and the ticketer, and back;
 //! * [`sessions`], [`tickets`]: resumption by ID and by ticket; [`session_name`]: policy and ID;
-//! * [`engine`]: rustls' unbuffered connection as "bytes in, bytes out";
+//! * [`engine`]: rustls' unbuffered connections as "bytes in, bytes out";
+//! * [`onward`]: TLS towards the servers of a backend;
 //! * [`names`]: what versions, suites and groups are called;
 //! * [`rehearsal`]: handshakes in memory, for `becket check`.
 //!
@@ -21,6 +22,7 @@ pub mod engine;
 pub mod front;
 pub mod metered;
 pub mod names;
+pub mod onward;
 pub mod policy;
 pub mod rehearsal;
 pub mod session_name;

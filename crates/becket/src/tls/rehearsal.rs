@@ -35,7 +35,7 @@ use crate::backend::pool::Pool;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::error::{Problem, Report};
-use crate::config::{ClientAuth, Config, Listener, NamePattern, Policy, Route, Sessions};
+use crate::config::{ClientAuth, Config, Face, Listener, NamePattern, Policy, Route, Sessions};
 use crate::control::rotation::Rotation;
 use crate::door::Door;
 use crate::log::access::ResumedBy;
@@ -115,7 +115,8 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
         .map(|one| Rc::new(Pool::new(Arc::clone(one), 0)))
         .collect();
     let mut rehearsed = Vec::new();
-    for listener in &config.listeners {
+    let with_tls = config.listeners.iter();
+    for listener in with_tls.filter(|listener| listener.face == Face::Tls) {
         let path = format!("listener[{}]", listener.name);
         let front = match Front::new(Arc::clone(listener), &parts) {
             Ok(front) => front,

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use becket::config::file::{
-    File, FileBackend, FileCertificate, FileListener, FilePair, FilePolicy, FileRoute, FileServer,
+    File, FileBackend, FileCertificate, FileListener, FileOnward, FilePair, FilePolicy, FileRoute,
+    FileServer,
 };
 use serde_json::Value;
 
@@ -20,6 +21,7 @@ fn keys() -> BTreeMap<String, Value> {
         }],
         policy: vec![FilePolicy::default()],
         backend: vec![FileBackend {
+            tls: Some(FileOnward::default()),
             server: vec![FileServer::default()],
             ..FileBackend::default()
         }],

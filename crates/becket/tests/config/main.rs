@@ -9,3 +9,4 @@ mod check;
 mod common;
 mod docs;
 mod errors;
+mod onward;

@@ -32,6 +32,8 @@ pub(crate) struct House {
     pub(crate) roots: RootCertStore,
     pub(crate) rotation: Rotation,
     pub(crate) table: Arc<SessionTable>,
+    /// Where certificates and keys are.
+    pub(crate) folder: tempfile::TempDir,
     pools: Rc<[Rc<Pool>]>,
 }
 
@@ -79,6 +81,7 @@ impl House {
             roots,
             rotation,
             table: Arc::new(SessionTable::new(Default::default(), Default::default())),
+            folder,
             pools,
         }
     }

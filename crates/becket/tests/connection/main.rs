@@ -6,6 +6,7 @@ mod admission;
 mod common;
 mod handshake;
 mod limits;
+mod onward;
 mod payload;
 mod rehearsal;
 mod relay;

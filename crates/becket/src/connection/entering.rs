@@ -1,0 +1,39 @@
+//! The first turn of a client that speaks no TLS: on to a server, without a word.
+//!
+//! There is nothing to wait for: in some protocols the server speaks first, and what the client
+//! has said already is read when the relay begins.
+
+use std::rc::Rc;
+
+use super::connect::{Connecting, Established};
+use super::{Core, Net, Next, Turn};
+use crate::close_reason::CloseReason;
+use crate::door::Door;
+
+/// A client that was accepted by a listener without TLS.
+#[derive(Debug)]
+pub struct Entering {
+    door: Rc<Door>,
+}
+
+impl Entering {
+    /// Starts for a client that came through `door`.
+    pub fn new(door: Rc<Door>) -> Self {
+        Self { door }
+    }
+
+    /// Goes on to a server.
+    pub fn advance<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        // A listener without TLS has no hello to choose by, and so only its own route.
+        let Some(pool) = self.door.pool(0).cloned() else {
+            return Next::End(CloseReason::Internal);
+        };
+        turn.scratch.clear();
+        let established = Established {
+            client_tls: None,
+            pool,
+            client_ended: false,
+        };
+        Connecting::begin(established, core, turn)
+    }
+}

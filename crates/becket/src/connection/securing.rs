@@ -1,0 +1,222 @@
+//! TLS towards the server: from a connect that was taken to traffic keys.
+//!
+//! Where the backend has TLS, our ClientHello is part of the connect's first write, behind the
+//! PROXY header, which is in clear. Nothing of what the client said goes out before there are
+//! keys, so as long as a connection is here, another server can be tried without harm: a
+//! handshake that fails counts as a connect that failed. `timeouts.connect` covers both.
+//!
+//! What a server can make us hold: [`LARGEST_CHAIN`] of an unfinished record or message.
+//!
+//! Source: RFC 8446 section 4, RFC 5246 section 7; `tls/onward.rs` makes the engine.
+
+use std::io;
+
+use becket_proto::half_pipe::HalfPipe;
+use rustls::client::UnbufferedClientConnection;
+
+use super::connect::Waiting;
+use super::handshake::LARGEST_CHAIN;
+use super::{Core, Net, Next, Phase, Turn};
+use crate::close_reason::CloseReason;
+use crate::leg::{Got, Leg, Ready};
+use crate::scratch::{Buffer, READ};
+use crate::tls::engine::{Engine, Received};
+use crate::tls::onward::ServerTls;
+
+/// A connection whose server has answered and has not shown who it is.
+#[derive(Debug)]
+pub struct Securing<N: Net> {
+    waiting: Waiting,
+    server: Leg<N::Server>,
+}
+
+/// What TLS towards a server needs until there are keys, whichever server it will be.
+#[derive(Debug)]
+pub(super) struct Prelude {
+    /// The PROXY header.
+    header: Vec<u8>,
+    /// What the client has said already.
+    early: Vec<u8>,
+    /// Of the current attempt.
+    engine: Option<Box<Engine<UnbufferedClientConnection>>>,
+}
+
+impl Prelude {
+    /// Keeps what is sent in clear and what is sent sealed, whoever the server will be.
+    pub(super) fn new(header: &[u8], early: &[u8]) -> Self {
+        Self {
+            header: header.to_vec(),
+            early: early.to_vec(),
+            engine: None,
+        }
+    }
+
+    /// Makes a ClientHello for a server: what goes out first is the header and this hello.
+    ///
+    /// # Errors
+    ///
+    /// When TLS cannot begin.
+    pub(super) fn greet<N: Net>(
+        &mut self,
+        tls: &ServerTls,
+        server: &str,
+        core: &Core<N>,
+        to_server: &mut HalfPipe,
+    ) -> io::Result<()> {
+        let mut engine = tls
+            .open(server, &core.facts, LARGEST_CHAIN)
+            .map_err(fault)?;
+        let (mut plain, mut hello) = (Buffer::at(0, 0), Buffer::at(0, HELLO));
+        engine
+            .receive(&mut [], &mut plain, &mut hello)
+            .map_err(fault)?;
+        let ended = to_server.source_ended();
+        *to_server = HalfPipe::new(core.client.ready.readable);
+        to_server.offer(&self.header);
+        to_server.offer(hello.filled());
+        if ended {
+            to_server.end_source();
+        }
+        self.engine = Some(Box::new(engine));
+        Ok(())
+    }
+}
+
+impl<N: Net> Securing<N> {
+    /// Begins when the server has taken the first bytes.
+    pub(super) fn new(waiting: Waiting, server: Leg<N::Server>) -> Self {
+        Self { waiting, server }
+    }
+
+    /// Takes note of the server socket's readiness.
+    pub fn handle_ready(&mut self, ready: Ready) {
+        self.server.ready.add(ready);
+        if ready.writable {
+            self.waiting.to_server.handle_writable();
+        }
+    }
+
+    /// Does what can be done now.
+    pub fn advance(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        if core.client.ready.failed {
+            return Next::End(CloseReason::ClientReset);
+        }
+        loop {
+            if let Err(error) = self.send(turn) {
+                return self.waiting.next_server(&error, core, turn);
+            }
+            if !self.server.ready.readable {
+                return Next::Wait(Phase::Securing(self));
+            }
+            match self.take_in(turn) {
+                Ok(received) if received.ready => return self.leave(received, core, turn),
+                Ok(_) => {}
+                Err(error) => {
+                    // The alert that says why.
+                    let _lost = self.send(turn);
+                    return self.waiting.next_server(&error, core, turn);
+                }
+            }
+        }
+    }
+
+    /// The server did not get there in time.
+    pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let error = io::Error::from(io::ErrorKind::TimedOut);
+        self.waiting.next_server(&error, core, turn)
+    }
+
+    /// Sends what waits, as far as the socket takes it.
+    fn send(&mut self, turn: &Turn<'_, N>) -> io::Result<()> {
+        let to_server = &mut self.waiting.to_server;
+        if to_server.waiting().is_empty() {
+            return Ok(());
+        }
+        let counter = &turn.counters.server_bytes_out;
+        let sent = self
+            .server
+            .send(to_server.waiting(), counter)
+            .map_err(|_| io::ErrorKind::ConnectionReset)?;
+        to_server.sent(sent);
+        if !self.server.ready.writable {
+            to_server.block_sink();
+        }
+        Ok(())
+    }
+
+    /// Receives once and gives it to TLS. What the server said early is then in `scratch.plain`.
+    fn take_in(&mut self, turn: &mut Turn<'_, N>) -> io::Result<Received> {
+        let engine = self.waiting.prelude.as_mut();
+        let Some(engine) = engine.and_then(|prelude| prelude.engine.as_mut()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        turn.scratch.clear();
+        let input = &mut turn.scratch.sealed_in;
+        input.push(engine.held());
+        match self
+            .server
+            .receive(input, READ, &turn.counters.server_bytes_in)
+        {
+            Ok(Got::Bytes) => {}
+            Ok(Got::Nothing) => return Ok(Received::default()),
+            Ok(Got::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(_) => return Err(io::ErrorKind::ConnectionReset.into()),
+        }
+        let scratch = &mut *turn.scratch;
+        let input = scratch.sealed_in.filled_mut();
+        let received = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
+        self.waiting.to_server.offer(scratch.sealed_out.filled());
+        received.map_err(fault)
+    }
+
+    /// Keys are ready: seals what each side has said already, and relays.
+    fn leave(mut self, received: Received, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let prelude = self.waiting.prelude.take();
+        let Some((early, Some(mut engine))) =
+            prelude.map(|prelude| (prelude.early, prelude.engine))
+        else {
+            return Next::End(CloseReason::Internal);
+        };
+        turn.counters
+            .count_server_handshake(engine.handshake_kind());
+        let scratch = &mut *turn.scratch;
+        let waiting = &mut self.waiting;
+        scratch.sealed_out.clear();
+        let ended = waiting.to_server.source_ended();
+        let to_server = engine.seal(&early, ended, &mut scratch.sealed_out);
+        waiting.to_server.offer(scratch.sealed_out.filled());
+
+        scratch.sealed_out.clear();
+        let said = scratch.plain.filled();
+        let to_client = match &mut waiting.client_tls {
+            Some(engine) => {
+                let sealed = engine.seal(said, received.ended, &mut scratch.sealed_out);
+                waiting.to_client.offer(scratch.sealed_out.filled());
+                sealed
+            }
+            None => {
+                waiting.to_client.offer(said);
+                Ok(())
+            }
+        };
+        if received.ended {
+            waiting.to_client.end_source();
+        }
+        if to_server.and(to_client).is_err() {
+            return Next::End(CloseReason::Internal);
+        }
+        self.waiting.join(self.server, Some(engine), core, turn)
+    }
+}
+
+/// What TLS found, if that is what an error is about.
+pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+fn fault(error: rustls::Error) -> io::Error {
+    io::Error::other(error)
+}
+
+/// Room for a ClientHello with a post-quantum key share and a ticket; grows for a longer one.
+const HELLO: usize = 2048;

@@ -1,0 +1,205 @@
+//! TLS towards the servers of one backend, as one worker has it.
+//!
+//! Each server has a `ClientConfig` of its own, because each has a name of its own to verify and
+//! sessions of its own to resume: a ticket of one server is wasted on another. The sessions stay
+//! with the worker, so the lock inside of rustls' store is never fought over.
+//!
+//! rustls takes one name for what is sent as SNI and for what is verified. Here these are two: the
+//! name that rustls is given is the one to send, and [`Named`] verifies the other. An IP address
+//! is never sent (RFC 6066, section 3), so it stands for "send none".
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+
+use super::engine::Engine;
+use crate::config::{Backend, Onward, ServerAlpn, Sni};
+use crate::connection::facts::Facts;
+
+/// Servers of a backend with what it takes to open TLS to each.
+#[derive(Debug)]
+pub struct ServerTls {
+    servers: Vec<Face>,
+    sni: Sni,
+    alpn: ServerAlpn,
+}
+
+/// One server's.
+#[derive(Debug)]
+struct Face {
+    server: Arc<str>,
+    config: Arc<ClientConfig>,
+    /// The name that is sent when neither the client nor the configuration says another.
+    own: ServerName<'static>,
+}
+
+impl ServerTls {
+    /// Prepares every server of a backend; `None` when its servers speak plain TCP.
+    pub fn new(backend: &Backend) -> Option<Self> {
+        let onward = backend.tls.as_ref()?;
+        let servers = backend.servers.iter();
+        Some(Self {
+            servers: servers
+                .map(|server| Face::new(onward, &server.name))
+                .collect(),
+            sni: onward.sni.clone(),
+            alpn: onward.alpn.clone(),
+        })
+    }
+
+    /// Begins TLS to a server for a client. Of an unfinished record or message the engine holds
+    /// at most `most_held` bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the server is none of this backend, or rustls cannot begin.
+    pub fn open(
+        &self,
+        server: &str,
+        client: &Facts,
+        most_held: usize,
+    ) -> Result<Engine<UnbufferedClientConnection>, Error> {
+        let face = self.servers.iter().find(|face| *face.server == *server);
+        let face = face.ok_or_else(|| Error::General("not a server of this backend".into()))?;
+        let sent = match &self.sni {
+            Sni::Own => face.own.clone(),
+            Sni::Fixed(name) => name.clone(),
+            Sni::Client => client
+                .server_name
+                .as_deref()
+                .and_then(|name| ServerName::try_from(name.to_owned()).ok())
+                .unwrap_or_else(no_name),
+            Sni::Off => no_name(),
+        };
+        let alpn = match &self.alpn {
+            ServerAlpn::Fixed(protocols) => protocols.clone(),
+            ServerAlpn::Client => {
+                let agreed = client.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
+                agreed.map(<[u8]>::to_vec).into_iter().collect()
+            }
+        };
+        let config = Arc::clone(&face.config);
+        let connection = UnbufferedClientConnection::new_with_alpn(config, sent, alpn)?;
+        Ok(Engine::of(connection, most_held))
+    }
+}
+
+impl Face {
+    fn new(onward: &Onward, server: &Arc<str>) -> Self {
+        let name = onward.name_of(server);
+        let mut config = onward.client.clone();
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        if onward.verify
+            && let Some(name) = &name
+        {
+            let named = Named {
+                name: name.clone(),
+                verifier: Arc::clone(&onward.verifier),
+            };
+            config.dangerous().set_certificate_verifier(Arc::new(named));
+        }
+        Self {
+            server: Arc::clone(server),
+            config: Arc::new(config),
+            own: name.unwrap_or_else(no_name),
+        }
+    }
+}
+
+/// Verifies that a certificate is for one name, whatever name was sent as SNI.
+#[derive(Debug)]
+struct Named {
+    name: ServerName<'static>,
+    verifier: Arc<dyn ServerCertVerifier>,
+}
+
+impl ServerCertVerifier for Named {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _sent: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.verifier
+            .verify_server_cert(end_entity, intermediates, &self.name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+/// Takes every certificate, for `verify = "none"`. That the server holds its key is still
+/// verified.
+#[derive(Debug)]
+pub struct Unverified(pub Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// An address, which is never sent as a name.
+fn no_name() -> ServerName<'static> {
+    ServerName::from(Ipv4Addr::UNSPECIFIED)
+}
+
+/// Sessions kept per server and worker: 32 names that clients ask for, eight tickets each.
+const SESSIONS: usize = 256;

@@ -1,0 +1,117 @@
+//! `[backend.tls]` and listeners without TLS.
+
+use becket::config::{Face, ServerAlpn, Sni};
+
+use crate::common::{Folder, Made, lines};
+
+fn text(listener: &str, tls: &str, server: &str) -> String {
+    format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:8443']\nbackend = 'app'\n{listener}\n\
+         [[backend]]\nname = 'app'\n[backend.tls]\n{tls}\n[[backend.server]]\naddress = '{server}'\n"
+    )
+}
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.write("ca.pem", &Made::authority("servers").pem());
+    folder.bundle("own.pem", &["front.test"]);
+    folder
+}
+
+#[test]
+fn a_backend_with_tls_verifies_the_host_of_each_server() {
+    let folder = folder();
+    let prepared = folder
+        .prepare(&text("tls = false", "ca = 'ca.pem'", "app.test:443"))
+        .unwrap();
+    assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
+    let listener = &prepared.config.listeners[0];
+    assert_eq!(listener.face, Face::Plain);
+    assert_eq!(
+        listener.socket.defer_accept, None,
+        "the server may speak first"
+    );
+    let tls = prepared.config.backends[0].tls.as_ref().unwrap();
+    assert!(tls.verify);
+    assert_eq!(tls.name_of("app.test:443").unwrap().to_str(), "app.test");
+    assert_eq!(tls.name_of("192.0.2.1:443").unwrap().to_str(), "192.0.2.1");
+    assert_eq!(
+        (&tls.sni, &tls.alpn),
+        (&Sni::Own, &ServerAlpn::Fixed(Vec::new()))
+    );
+}
+
+#[test]
+fn everything_may_be_set() {
+    let folder = folder();
+    let tls = "ca = 'ca.pem'\nname = '192.0.2.9'\nsni = 'client'\nalpn = 'client'\n\
+               versions = ['1.3']\nclient-certificate = 'own.pem'";
+    let prepared = folder
+        .prepare(&text("tls = false", tls, "/run/app.sock"))
+        .unwrap();
+    let tls = prepared.config.backends[0].tls.as_ref().unwrap();
+    assert_eq!((&tls.sni, &tls.alpn), (&Sni::Client, &ServerAlpn::Client));
+    assert_eq!(tls.name_of("/run/app.sock").unwrap().to_str(), "192.0.2.9");
+    assert!(tls.client.client_auth_cert_resolver.has_certs());
+}
+
+#[test]
+fn to_verify_nothing_is_a_warning() {
+    let folder = folder();
+    let prepared = folder
+        .prepare(&text("tls = false", "verify = 'none'", "/run/app.sock"))
+        .unwrap();
+    let warnings = lines(&prepared.warnings);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("backend[app].tls.verify = \"none\""),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn every_fault_is_reported_with_its_key_path() {
+    let folder = folder();
+    let tls = "ca = 'missing.pem'\nsni = '-'\nalpn = 'server'\nversions = []\n\
+               client-certificate = { chain = 'own.pem' }";
+    let listener = "tls = false\ncertificates = ['own.pem']\npolicy = 'web'\nalpn = ['h2']\n\
+                    [[policy]]\nname = 'web'";
+    let errors = lines(
+        &folder
+            .prepare(&text(listener, tls, "/run/app.sock"))
+            .unwrap_err()
+            .errors,
+    );
+    let starts = [
+        "listener[web].certificates: given, but no TLS ends at this listener",
+        "listener[web].policy: given, but",
+        "listener[web].alpn: given, but",
+        "backend[app].tls.name: missing: /run/app.sock has no name to verify",
+        "backend[app].tls.sni = \"-\": not a name",
+        "backend[app].tls.alpn = \"server\": not one of the choices",
+        "backend[app].tls.versions = []: empty",
+        "backend[app].tls.client-certificate.key: missing",
+        "backend[app].tls.ca = ",
+    ];
+    for start in starts {
+        assert!(
+            errors.iter().any(|error| error.starts_with(start)),
+            "{start} is not in {errors:#?}"
+        );
+    }
+    assert_eq!(errors.len(), starts.len(), "{errors:#?}");
+
+    let tls = "verify = 'none'\nca = 'ca.pem'\nname = 'app.test'";
+    let errors = lines(
+        &folder
+            .prepare(&text("tls = false", tls, "app.test:443"))
+            .unwrap_err()
+            .errors,
+    );
+    assert_eq!(errors.len(), 2, "{errors:#?}");
+    assert!(
+        errors
+            .iter()
+            .all(|error| error.contains("given, but nothing is verified"))
+    );
+}

@@ -1,0 +1,168 @@
+//! TLS towards servers: who is trusted, who is not, what is shown, and what is resumed.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use becket_e2e::{
+    Authority, Backend, Becket, Client, Kept, Key, OpenSsl, Place, Shape, Tool, Trust, eventually,
+    fresh_address,
+};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+const TRUSTED: &str = "tls.ca = \"ca.pem\"\ntls.name = \"app.example.org\"";
+
+/// `openssl s_server`, which answers every request with what it knows of the handshake.
+fn openssl_server(
+    openssl: &OpenSsl,
+    place: &Place,
+    bundle: &str,
+    flags: &[&str],
+) -> (Kept, SocketAddr) {
+    let at = fresh_address();
+    let (listen, bundle) = (at.to_string(), place.text(bundle));
+    let fixed = [
+        "s_server", "-accept", &listen, "-cert", &bundle, "-key", &bundle, "-www",
+    ];
+    let mut command = openssl.0.command([&fixed[..], flags].concat());
+    let log = std::fs::File::create(place.path("s_server.log")).unwrap();
+    command.stdout(log.try_clone().unwrap()).stderr(log);
+    let kept = Kept(command.spawn().unwrap());
+    eventually("the server listens", || TcpStream::connect(at).is_ok());
+    (kept, at)
+}
+
+/// The answer to one request, or what came before an end that was not clean.
+fn ask(becket: &Becket, place: &Place) -> Result<String, String> {
+    let mut client = Client::connect(becket.web, &Trust::new(place)).unwrap();
+    let answer = client.ask(REQUEST).map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[test]
+fn nginx_is_reached_through_tls_and_its_sessions_are_resumed() {
+    let Some(nginx) = Tool::find("nginx") else {
+        return;
+    };
+    let place = Place::new();
+    let at = fresh_address();
+    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
+    let folder = place.folder().display();
+    place.write(
+        "nginx.conf",
+        &format!(
+            "daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;\n             events {{}}\nhttp {{ access_log off;\n             client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;\n             uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;\n             server {{ listen {at} ssl; server_name app.example.org;\n             ssl_certificate {folder}/app.pem; ssl_certificate_key {folder}/app.pem;\n             ssl_protocols TLSv1.2 TLSv1.3; ssl_session_cache shared:s:1m;\n             location / {{ return 200 \"$ssl_protocol $ssl_session_reused $ssl_server_name\"; }} }} }}\n"
+        ),
+    );
+    let configuration = place.text("nginx.conf");
+    let mut command = nginx.command(["-c", &configuration, "-e", "stderr"]);
+    let _nginx = Kept(command.spawn().unwrap());
+    eventually("nginx listens", || TcpStream::connect(at).is_ok());
+    for version in ["1.2", "1.3"] {
+        let keys = format!("{TRUSTED}\ntls.versions = [\"{version}\"]");
+        let becket = Becket::start(
+            &place,
+            &Shape::new(at).backend(&keys).process("workers = 1"),
+        );
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let answer = ask(&becket, &place).unwrap();
+            answers.push(answer.rsplit("\r\n").next().unwrap_or_default().to_owned());
+        }
+        let expected = ["", "r", "r"].map(|reused| {
+            let reused = if reused.is_empty() { "." } else { reused };
+            format!("TLSv{version} {reused} app.example.org")
+        });
+        assert_eq!(answers, expected);
+        let metrics = becket.metrics();
+        let count = |kind| metrics.sum("becket_server_handshakes_total", &[kind]);
+        assert_eq!(
+            (count("kind=\"full\""), count("kind=\"resumed\"")),
+            (1.0, 2.0)
+        );
+        assert_eq!(becket.next_reason(), "finished");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_the_one_that_is_meant_gets_nothing() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    place.issue("wrong-name.pem", &["other.example.org"], Key::Ecdsa);
+    let expired = place.authority.issue_expired(&["app.example.org"]);
+    expired.write(&place.path("expired.pem"));
+    let stranger = Authority::new("somebody else").issue(&["app.example.org"], Key::Ecdsa);
+    stranger.write(&place.path("stranger.pem"));
+    for bundle in ["wrong-name.pem", "expired.pem", "stranger.pem"] {
+        let (_server, at) = openssl_server(&openssl, &place, bundle, &[]);
+        let becket = Becket::start(&place, &Shape::new(at).backend(TRUSTED));
+        let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+        let (answer, end) = becket_e2e::read_to_end(&mut client);
+        assert!(answer.is_empty() && end.is_err(), "{bundle}: no clean end");
+        drop(client);
+        let line = becket.next_access();
+        assert_eq!(line["reason"], "server-certificate", "{bundle}");
+        assert_eq!(
+            becket.metrics().sum("becket_connect_failures_total", &[]),
+            1.0
+        );
+        drop(becket);
+        let unverified = Shape::new(at).backend("tls.verify = \"none\"");
+        let becket = Becket::start(&place, &unverified);
+        assert!(
+            ask(&becket, &place).unwrap().contains("s_server"),
+            "{bundle}"
+        );
+    }
+}
+
+#[test]
+fn a_server_that_asks_is_shown_a_certificate() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
+    place.issue("becket.pem", &["front.example.org"], Key::Ecdsa);
+    let ca = place.text("ca.pem");
+    for version in ["-tls1_2", "-tls1_3"] {
+        let flags = [
+            "-Verify",
+            "1",
+            "-CAfile",
+            &ca,
+            "-verify_return_error",
+            version,
+        ];
+        let (_server, at) = openssl_server(&openssl, &place, "app.pem", &flags);
+        let shown = format!("{TRUSTED}\ntls.client-certificate = \"becket.pem\"");
+        let becket = Becket::start(&place, &Shape::new(at).backend(&shown));
+        let answer = ask(&becket, &place).unwrap();
+        assert!(answer.contains("front.example.org"), "{answer}");
+        drop(becket);
+        let becket = Becket::start(&place, &Shape::new(at).backend(TRUSTED));
+        let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+        let mut answer = Vec::new();
+        assert!(client.read_to_end(&mut answer).is_err(), "no clean end");
+        drop(client);
+        let reason = becket.next_reason();
+        // In TLS 1.3 the server refuses after our side of the handshake is done.
+        assert!(
+            ["server-tls-error", "server-reset"].contains(&&*reason),
+            "{version}: {reason}"
+        );
+    }
+}
+
+#[test]
+fn a_server_without_tls_is_passed_over() {
+    let place = Place::new();
+    let backend = Backend::new(|mut stream| stream.write_all(b"220 no TLS here\r\n"));
+    let becket = Becket::start(&place, &Shape::new(backend.address).backend(TRUSTED));
+    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+    let mut answer = Vec::new();
+    assert!(client.read_to_end(&mut answer).is_err(), "no clean end");
+    drop(client);
+    assert_eq!(becket.next_reason(), "server-tls-error");
+}
