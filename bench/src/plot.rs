@@ -202,7 +202,8 @@ fn limit(svg: &mut Svg, case: &Case, figure: &Figure, (scale, begin, end): (f64,
     let relay = case
         .column("relay")
         .and_then(|column| column.median(figures::CPU));
-    let (Some(relay), Some(library), true) = (relay, figure::library_us(case), figure.name == figures::CPU)
+    let (Some(relay), Some(library), true) =
+        (relay, figure::library_us(case), figure.name == figures::CPU)
     else {
         return;
     };

@@ -28,6 +28,8 @@ fn furnish(place: &Place) {
     let pair = place.authority.issue(&["pair.example.org"], Key::Rsa);
     pair.write_pair(&certs, "pair");
     fs::copy(place.path("ca.pem"), certs.join("clients-ca.pem")).unwrap();
+    let secret = Becket::command(place, &["secret", "certs/cluster.secret"]);
+    assert_eq!(finish(secret, "").code, 0);
 }
 
 /// Moves the example from 127.0.0.1 to a host of its own: its ports stay as they are written.
@@ -66,7 +68,7 @@ fn every_example_is_checked_and_serves() {
     let files: Vec<_> = files
         .filter(|path| path.extension().is_some_and(|e| e == "toml"))
         .collect();
-    assert!(files.len() >= 5, "{files:?}");
+    assert!(files.len() >= 6, "{files:?}");
     for file in files {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let place = Place::new();

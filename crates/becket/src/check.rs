@@ -5,16 +5,20 @@
 //! besides is what only a look at the running machine tells: addresses that are taken, which is a
 //! warning, because a becket that is about to be reloaded holds them rightly.
 
+mod cluster;
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_proto::ticket::UnixSeconds;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::UnixTime;
 use serde::Serialize;
 
+use self::cluster::ClusterSummary;
 use crate::clock::{Clock, Now};
 use crate::config::error::{Problem, Report};
 use crate::config::keys::Facts;
@@ -84,7 +88,7 @@ pub fn check(source: &Source, now: UnixTime) -> Findings {
                 origin,
                 errors: report.errors,
                 warnings: report.warnings,
-                summary: Some(Summary::of(&prepared.config)),
+                summary: Some(Summary::of(&prepared.config, now)),
                 handshakes,
             }
         }
@@ -133,6 +137,8 @@ pub struct Summary {
     listeners: Vec<ListenerSummary>,
     policies: Vec<PolicySummary>,
     backends: Vec<BackendSummary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterSummary>,
 }
 
 #[derive(Debug, Serialize)]
@@ -163,6 +169,8 @@ struct RouteSummary {
     alpn: Vec<String>,
     /// Absent where no TLS ends.
     policy: Option<String>,
+    /// The beginning of the policy's digest.
+    digest: Option<String>,
     backend: String,
 }
 
@@ -194,7 +202,7 @@ struct ServerSummary {
 }
 
 impl Summary {
-    fn of(config: &Config) -> Self {
+    fn of(config: &Config, now: UnixTime) -> Self {
         let mut policies = BTreeMap::new();
         let with_tls = config.listeners.iter();
         for route in with_tls
@@ -222,6 +230,7 @@ impl Summary {
                 .collect(),
             policies: policies.into_values().collect(),
             backends: backends.collect(),
+            cluster: ClusterSummary::of(config, UnixSeconds(now.as_secs())),
         }
     }
 }
@@ -236,6 +245,7 @@ impl ListenerSummary {
                 .map(|protocol| String::from_utf8_lossy(protocol).into_owned())
                 .collect(),
             policy: (listener.face == Face::Tls).then(|| route.policy.name.to_string()),
+            digest: (listener.face == Face::Tls).then(|| short(&route.policy.digest)),
             backend: config
                 .backends
                 .get(route.backend)
@@ -298,10 +308,9 @@ impl PolicySummary {
             .iter()
             .map(|suite| names::suite(suite.suite()));
         let groups = policy.groups.iter().map(|group| names::group(group.name()));
-        let digest = policy.digest.iter().map(|byte| format!("{byte:02x}"));
         Self {
             name: policy.name.to_string(),
-            digest: digest.collect(),
+            digest: hex(&policy.digest),
             versions: versions.map(|(_, name)| *name).collect(),
             suites: suites.collect(),
             groups: groups.collect(),
@@ -314,6 +323,16 @@ impl PolicySummary {
             tls12_tickets: policy.tls12_tickets,
         }
     }
+}
+
+/// As much of a digest as people compare.
+fn short(digest: &[u8; 32]) -> String {
+    let (first, _) = digest.split_at(8);
+    hex(first)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn shown(address: &ServerAddress) -> String {
@@ -374,6 +393,9 @@ impl Display for Summary {
                 }
             }
         }
+        if let Some(cluster) = &self.cluster {
+            write!(f, "{cluster}")?;
+        }
         Ok(())
     }
 }
@@ -407,7 +429,11 @@ impl Display for ListenerSummary {
             let backend = &route.backend;
             match &route.policy {
                 Some(policy) => {
-                    writeln!(f, "  route     {names}{alpn} -> {backend}, policy {policy}")?
+                    let digest = route.digest.as_deref().unwrap_or_default();
+                    writeln!(
+                        f,
+                        "  route     {names}{alpn} -> {backend}, policy {policy} ({digest})"
+                    )?
                 }
                 None => writeln!(f, "  route     no TLS -> {backend}")?,
             }

@@ -1,4 +1,5 @@
-//! The command line: `becket run`, `becket check`, `becket status`, `becket demo`.
+//! The command line: `becket run`, `becket check`, `becket status`, `becket secret`, `becket
+//! demo`.
 //!
 //! Only the shape of the arguments is here; clap refuses what does not fit with exit code 2.
 //! What the flags of `run` mean is in `config::flags`, and what is wrong with their values is
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::flags::Flags;
+use crate::secret::command::SecretFlags;
 
 /// Arguments of this process.
 #[derive(Debug, Parser)]
@@ -38,6 +40,9 @@ pub enum Command {
     /// Ask a running becket how it is
     #[command(after_help = STATUS)]
     Status(StatusFlags),
+    /// Make a secret for a cluster, in a file that only its owner can read
+    #[command(after_help = SECRET, after_long_help = SECRET)]
+    Secret(SecretFlags),
     /// Show it at work: a certificate and a backend made on the spot
     #[command(after_help = DEMO)]
     Demo(DemoFlags),
@@ -120,6 +125,30 @@ Examples:
 
 Exit codes: 0 it answered, 1 it did not.";
 
+const SECRET: &str = "\
+Beckets that have the same secret resume each other's sessions. Whoever else has it can read and
+forge their tickets (docs/security.md says what that opens), so treat it like a private key.
+
+Begin:
+  becket secret /etc/becket/cluster.secret       on one host
+  scp -p ...                                     to all others, mode 0600, owned by the user that
+                                                 becket runs as
+  [cluster]                                      in the configuration of each
+  secret = \"/etc/becket/cluster.secret\"
+  node = 1                                       another number on each host
+
+Change it, without losing a session; reload (SIGHUP) all hosts after each step:
+  1. becket secret /etc/becket/new.secret        and copy it to all hosts
+  2. accept-secrets = [\"/etc/becket/new.secret\"]
+  3. secret = \"/etc/becket/new.secret\"  with  accept-secrets = [\"/etc/becket/cluster.secret\"]
+  4. when two rotations have passed: no accept-secrets; delete the old file everywhere
+
+With --state the file is the state of a ratchet: becket rewrites it in every epoch, and what it
+held before cannot be brought back. Copy it while it is fresh, use it as cluster.secret-state,
+keep no other copy, and give each becket a file of its own, in a folder that it may write to.
+
+Exit codes: 0 made, 1 the system refused, 2 wrong arguments, or the file is there already.";
+
 const DEMO: &str = "\
 The certificate is for localhost and kept under the user's state directory, so that a client
 that was told to trust it keeps working.";
@@ -167,6 +196,7 @@ mod tests {
             "--backend a:1",
             "--alpn h2",
             "--proxy-header v1",
+            "--cluster-secret a --node 1",
             "--user a",
             "--group a",
             "--core-dumps",
@@ -189,6 +219,43 @@ mod tests {
         }
         let error = parse("becket status --json").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument);
+    }
+
+    #[test]
+    fn the_flags_of_a_cluster_come_together() {
+        let run = "becket run --frontend :1 --backend b:1 a.pem";
+        let whole = "--cluster-secret s --node 3 --cluster-listen :7443 \
+                     --cluster-peer b:7443 --cluster-peer [::1]:7443";
+        let Command::Run(flags) = parse(&format!("{run} {whole}")).unwrap().command else {
+            panic!("not run");
+        };
+        assert_eq!(flags.node, Some(3));
+        assert_eq!(flags.cluster_peer, ["b:7443", "[::1]:7443"]);
+        for part in [
+            "--cluster-secret s",
+            "--node 3",
+            "--cluster-listen :1 --node 3",
+            "--cluster-secret s --node 3 --cluster-peer b:1",
+            "--cluster-secret s --node x",
+        ] {
+            let error = parse(&format!("{run} {part}")).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{part}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_made_in_a_file_that_is_named() {
+        assert!(parse("becket secret").is_err());
+        assert!(parse("becket secret a --rotation 8h").is_err());
+        assert!(parse("becket secret a --state --rotation 1.5h").is_err());
+        let Command::Secret(flags) = parse("becket secret a --state --rotation 1h")
+            .unwrap()
+            .command
+        else {
+            panic!("not secret");
+        };
+        assert!(flags.state);
+        assert_eq!(flags.rotation.duration().as_secs(), 3600);
     }
 
     #[test]

@@ -22,18 +22,18 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Now};
 use crate::config::error::{Problem, Rejected};
-use crate::config::prepare::Prepared;
 use crate::config::source::Source;
 use crate::config::{AccessLog, Config, Log};
 use crate::control::access_log::AccessWriter;
 use crate::control::reload::Reloading;
-use crate::control::rotation::{NoRandomness, Rotation};
+use crate::control::rotation::{NotRotated, NotSaved, Rotation};
 use crate::control::signals::Signals;
 use crate::control::state::State;
 use crate::crew::{Beginning, Crew};
 use crate::log::{self, LogError};
+use crate::secret::ratchet::Ratchet;
 use crate::server::{Control, Server, Shared};
 use crate::sockets;
 
@@ -47,9 +47,14 @@ pub enum StartError {
     /// The log cannot be set up.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The system gives no random bytes.
+    /// There are no ticket secrets.
     #[error(transparent)]
-    Randomness(#[from] NoRandomness),
+    Rotation(#[from] NotRotated),
+    /// The state of a secret cannot be kept: its folder must be writable for the run user.
+    #[error(
+        "cluster.secret-state: {0}; the folder must be writable for the user that becket runs as"
+    )]
+    State(#[from] NotSaved),
     /// The system refused something; the text says what.
     #[error("{what}: {error}")]
     System {
@@ -74,14 +79,9 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let prepared = source
         .load(UnixTime::since_unix_epoch(now.unix))
         .map_err(StartError::Rejected)?;
-    let Prepared {
-        config,
-        warnings,
-        files,
-    } = prepared;
-    let config = Arc::new(config);
+    let config = Arc::new(prepared.config);
     let logging = log::install(&config.log)?;
-    for warning in &warnings {
+    for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }
     let workers = config
@@ -100,11 +100,11 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     };
     let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
     let (admin, mut access) = outlets(&config, &runtime, reject)?;
-    change_identity(&config, &files)?;
+    change_identity(&config, &prepared.files)?;
 
     let table = session_table(&config);
     let shared = Arc::new(Shared::new(workers, clock, table));
-    let rotation = Rotation::start(config.sessions.ticket_rotation, now)?;
+    let rotation = rotation(&config, prepared.ratchets, now)?;
     let (sender, ended) = unbounded_channel();
     let beginning = Beginning {
         shared: Arc::clone(&shared),
@@ -165,6 +165,14 @@ fn outlets(
     let access = AccessWriter::open(&target, config.log.format)
         .map_err(|error| system("log.access", error))?;
     Ok((admin, access))
+}
+
+/// Ticket secrets, those that forget brought up to date and written: as the run user, who will
+/// have to do that again.
+fn rotation(config: &Config, ratchets: Vec<Ratchet>, now: Now) -> Result<Rotation, StartError> {
+    let mut rotation = Rotation::of(config, ratchets, now)?;
+    rotation.save(now)?;
+    Ok(rotation)
 }
 
 /// The control loop's runtime, and the signals, which from now on do not end the process.

@@ -29,6 +29,7 @@ pub mod net;
 pub mod report;
 pub mod scratch;
 pub mod script;
+pub mod secret;
 pub mod server;
 pub mod socket;
 pub mod sockets;

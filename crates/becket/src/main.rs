@@ -17,6 +17,9 @@ use becket::config::flags::Flags;
 use becket::config::source::Source;
 use becket::launch::launch;
 use becket::report::{Place, page::Page};
+use becket::secret;
+use becket::secret::command::{NotMade, SecretFlags};
+use becket_proto::ticket::UnixSeconds;
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
@@ -25,6 +28,7 @@ fn main() -> ExitCode {
         Command::Run(flags) => run(*flags),
         Command::Check(flags) => run_check(*flags),
         Command::Status(flags) => status(flags),
+        Command::Secret(flags) => Ok(make_secret(&flags)),
         Command::Demo(flags) => demo(&flags),
     };
     done.unwrap_or_else(|error| {
@@ -63,6 +67,22 @@ fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
         false => print!("{}", Page(&status)),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn make_secret(flags: &SecretFlags) -> ExitCode {
+    match secret::command::make(flags, UnixSeconds(UnixTime::now().as_secs())) {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("becket: {error}");
+            match error {
+                NotMade::Exists(_) => ExitCode::from(NOT_STARTED),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
 }
 
 fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {

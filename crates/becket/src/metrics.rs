@@ -151,6 +151,9 @@ pub enum Resumption {
     OtherPolicy,
     /// The seal does not open.
     BadSeal,
+    /// Sealed under a secret that is not accepted here: of another cluster, of a host that is
+    /// alone, or of this one before it was restarted alone.
+    UnknownSecret,
 }
 
 impl Resumption {
@@ -162,6 +165,7 @@ impl Resumption {
         Self::TooOld,
         Self::OtherPolicy,
         Self::BadSeal,
+        Self::UnknownSecret,
     ];
 
     /// The label in metrics.
@@ -173,6 +177,7 @@ impl Resumption {
             Self::TooOld => "too-old",
             Self::OtherPolicy => "other-policy",
             Self::BadSeal => "bad-seal",
+            Self::UnknownSecret => "unknown-secret",
         }
     }
 }

@@ -36,6 +36,7 @@ use crate::crew::{Crew, Ended};
 use crate::launch::raise_descriptors;
 use crate::log::{Logging, Timestamp};
 use crate::metrics::Counters;
+use crate::secret::ratchet::Ratchet;
 use crate::sockets::{self, Bound};
 
 /// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes
@@ -197,21 +198,25 @@ impl Control {
         let now = self.state.shared().clock.now();
         self.access.drain(now.instant);
         self.state.shared().table.sweep(now.mono, SWEEP);
-        if now.mono >= self.rotation.due() {
-            self.rotate(now);
-        }
+        self.rotate(now);
         self.notify(&[Notice::Watchdog]);
     }
 
+    /// Ticket keys, when it is time for new ones; then the files of secrets that forget.
     fn rotate(&mut self, now: Now) {
         let period = self.state.config().sessions.ticket_rotation;
-        if let Err(error) = self.rotation.rotate(period, now) {
-            tracing::error!(%error, "ticket keys not rotated");
-            return;
+        match self.rotation.tick(period, now) {
+            Ok(false) => {}
+            Ok(true) => {
+                self.crew.rotate(self.rotation.secrets());
+                self.state.set_rotation(self.rotation.standing());
+                tracing::info!("ticket keys rotated");
+            }
+            Err(error) => tracing::error!(%error, "ticket keys not rotated"),
         }
-        self.crew.rotate(self.rotation.secrets());
-        self.state.set_rotation(&self.rotation);
-        tracing::info!("ticket keys rotated");
+        if let Err(error) = self.rotation.save(now) {
+            tracing::error!(%error, "state of a secret not written: what it should have forgotten is still there");
+        }
     }
 
     /// Starts to prepare, beside everything else: files and resolvers may take their time.
@@ -244,6 +249,8 @@ impl Control {
 
     fn bind_and_commit(&mut self, prepared: Prepared) -> Result<(), Vec<String>> {
         let config = prepared.config;
+        let now = self.state.shared().clock.now();
+        let rotation = self.next_rotation(&config, prepared.ratchets, now)?;
         let old = self.state.config();
         raise_descriptors(&config, self.crew.len()).map_err(|error| vec![error.to_string()])?;
         let added = sockets::bind(&config, self.crew.addresses(), self.crew.len(), Vec::new())
@@ -255,7 +262,35 @@ impl Control {
             tracing::warn!(key, "changed; takes effect at the next start");
         }
         self.commit(Arc::new(config), added);
+        if let Some(rotation) = rotation {
+            self.turn_to(rotation);
+        }
         Ok(())
+    }
+
+    /// The rotation that a configuration asks for, its files written; none where this one goes on.
+    fn next_rotation(
+        &self,
+        config: &Config,
+        ratchets: Vec<Ratchet>,
+        now: Now,
+    ) -> Result<Option<Rotation>, Vec<String>> {
+        let next = self.rotation.reloaded(config, ratchets, now);
+        let mut next = next.map_err(|error| vec![format!("cluster.secret: {error}")])?;
+        if let Some(next) = &mut next {
+            let saved = next.save(now);
+            saved.map_err(|error| vec![format!("cluster.secret-state: {error}")])?;
+        }
+        Ok(next)
+    }
+
+    fn turn_to(&mut self, rotation: Rotation) {
+        let same = Arc::ptr_eq(rotation.secrets(), self.rotation.secrets());
+        self.rotation = rotation;
+        self.state.set_rotation(self.rotation.standing());
+        if !same {
+            self.crew.rotate(self.rotation.secrets());
+        }
     }
 
     /// Nothing in here can fail in a way that leaves half of a configuration behind.

@@ -1,44 +1,91 @@
-//! Which epochs of ticket keys surround a moment, when all nodes must come to the same answer without talking.
+//! Epochs by the wall clock: which one it is, when the next begins, and which are kept open.
 //!
-//! Epochs begin at multiples of the rotation, counted from the Unix epoch, so that nodes agree on them as long as their
-//! clocks agree within one rotation: a node holds the keys of the epoch before and after its own as well. This file
-//! derives no keys (the terminator does) and keeps none ([`crate::ticket::KeyRing`] does).
+//! Nodes of a cluster never agree on an epoch: each reads its own clock, and epochs begin at multiples of their length
+//! since 1970, so that equal lengths give equal epochs. A node whose clock differs by less than one length is in an epoch
+//! that the others keep open: the one before or the one after. Owns that arithmetic and nothing else: secrets and keys
+//! are the terminator's, the clock is an argument.
+//!
+//! Invariants: [`Epochs::current`] is never below the floor that is asked for, and start times never pass the 32 bits
+//! that a ticket has for them (the year 2106): from then on the last epoch does not end.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::ticket::{Epoch, UnixSeconds};
 
-/// The epoch of a moment and its neighbours, as [`epochs_at`] finds them.
+/// How long an epoch lasts: whole seconds, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochLength(NonZeroU32);
+
+/// Counts epochs of one length from 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EpochNumber(pub u32);
+
+/// The epochs whose tickets open at some moment, by one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epochs {
-    /// The epoch before; the current one itself where there is none before (within one rotation of 1970).
-    pub previous: Epoch,
-    /// The epoch that the moment lies in: its keys seal.
-    pub current: Epoch,
-    /// The epoch after.
-    pub next: Epoch,
-    /// When the next epoch begins: the time of the next rotation, always after the moment itself.
-    pub next_begins: UnixSeconds,
+    /// Peers may be in it still, and tickets from it are good for its length after it has ended.
+    pub previous: Option<EpochNumber>,
+    /// New tickets are sealed in it.
+    pub current: EpochNumber,
+    /// Peers may be in it already.
+    pub next: Option<EpochNumber>,
 }
 
-/// Finds the epochs around `unix` for keys that rotate every `rotation`.
-///
-/// The rotation counts in whole seconds, and as one second if it is shorter. An epoch that begins after 2106 does not fit
-/// into a ticket's header and is held at the last second that does.
-pub fn epochs_at(unix: UnixSeconds, rotation: Duration) -> Epochs {
-    let period = rotation.as_secs().max(1);
-    let current = unix.0 - unix.0 % period;
-    let next = current.saturating_add(period);
-    Epochs {
-        previous: epoch(current.saturating_sub(period)),
-        current: epoch(current),
-        next: epoch(next),
-        next_begins: UnixSeconds(next),
+impl EpochLength {
+    /// Takes a length; none if it is zero, not in whole seconds, or longer than 136 years.
+    pub fn of(length: Duration) -> Option<Self> {
+        if length.subsec_nanos() != 0 {
+            return None;
+        }
+        let seconds = u32::try_from(length.as_secs()).ok()?;
+        NonZeroU32::new(seconds).map(Self)
+    }
+
+    /// The length.
+    pub fn duration(self) -> Duration {
+        Duration::from_secs(self.0.get().into())
+    }
+
+    /// The epoch of a moment.
+    pub fn number_at(self, now: UnixSeconds) -> EpochNumber {
+        let now = u32::try_from(now.0).unwrap_or(u32::MAX);
+        EpochNumber(now / self.0.get())
+    }
+
+    /// When an epoch begins; of those that no clock here reaches, the last that one does.
+    pub fn start(self, number: EpochNumber) -> Epoch {
+        let length = self.0.get();
+        Epoch(number.0.min(u32::MAX / length).saturating_mul(length))
+    }
+
+    /// When an epoch ends, which is when the next begins.
+    pub fn end(self, number: EpochNumber) -> UnixSeconds {
+        let starts = u64::from(self.start(number).0);
+        UnixSeconds(starts + u64::from(self.0.get()))
+    }
+
+    /// The epochs around `now`, none of them before `floor`: a clock that goes back does not bring back epochs whose
+    /// secrets are erased.
+    pub fn epochs_at(self, now: UnixSeconds, floor: EpochNumber) -> Epochs {
+        let current = self.number_at(now).max(floor);
+        let last = u32::MAX / self.0.get();
+        let before = current.0.checked_sub(1).map(EpochNumber);
+        let after = current.0.checked_add(1).map(EpochNumber);
+        Epochs {
+            previous: before.filter(|previous| *previous >= floor),
+            current,
+            next: after.filter(|next| next.0 <= last),
+        }
     }
 }
 
-fn epoch(start: u64) -> Epoch {
-    Epoch(u32::try_from(start).unwrap_or(u32::MAX))
+impl Epochs {
+    /// All of them, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = EpochNumber> {
+        let current = std::iter::once(self.current);
+        self.previous.into_iter().chain(current).chain(self.next)
+    }
 }
 
 #[cfg(test)]
@@ -47,50 +94,68 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn epochs_begin_at_multiples_of_the_rotation() {
-        let epochs = epochs_at(UnixSeconds(1_000_050), Duration::from_secs(100));
-        assert_eq!(epochs.previous, Epoch(999_900));
-        assert_eq!(epochs.current, Epoch(1_000_000));
-        assert_eq!(epochs.next, Epoch(1_000_100));
-        assert_eq!(epochs.next_begins, UnixSeconds(1_000_100));
+    const FIRST: EpochNumber = EpochNumber(0);
+
+    fn hours(hours: u64) -> EpochLength {
+        EpochLength::of(Duration::from_secs(hours * 3600)).expect("whole seconds")
     }
 
     #[test]
-    fn the_first_second_of_an_epoch_belongs_to_it() {
-        let at = |unix| epochs_at(UnixSeconds(unix), Duration::from_secs(60)).current;
-        assert_eq!(at(119), Epoch(60));
-        assert_eq!(at(120), Epoch(120));
+    fn epochs_begin_at_multiples_of_their_length() {
+        let length = hours(8);
+        let noon = UnixSeconds(1_800_014_400 - 1_800_014_400 % 86_400 + 12 * 3600);
+        let number = length.number_at(noon);
+        assert_eq!(u64::from(length.start(number).0), noon.0 - 4 * 3600);
+        assert_eq!(length.end(number).0, noon.0 + 4 * 3600);
     }
 
     #[test]
-    fn nonsense_is_answered_without_a_panic() {
-        let epochs = epochs_at(UnixSeconds(7), Duration::ZERO);
-        assert_eq!(
-            (epochs.previous, epochs.current, epochs.next),
-            (Epoch(6), Epoch(7), Epoch(8))
-        );
-        let epochs = epochs_at(UnixSeconds(u64::MAX), Duration::MAX);
-        assert_eq!(epochs.current, Epoch(u32::MAX));
-        assert_eq!(
-            epochs_at(UnixSeconds(3), Duration::from_secs(10)).previous,
-            Epoch(0)
-        );
+    fn a_length_is_in_whole_seconds() {
+        assert_eq!(EpochLength::of(Duration::ZERO), None);
+        assert_eq!(EpochLength::of(Duration::from_millis(1500)), None);
+        assert_eq!(EpochLength::of(Duration::from_secs(1 << 32)), None);
+    }
+
+    #[test]
+    fn the_first_epoch_has_none_before_and_the_last_none_after() {
+        let length = hours(8);
+        let first = length.epochs_at(UnixSeconds(0), FIRST);
+        assert_eq!((first.previous, first.current), (None, FIRST));
+        for late in [u64::from(u32::MAX), u64::MAX] {
+            let last = length.epochs_at(UnixSeconds(late), FIRST);
+            assert_eq!(last.next, None);
+            assert_eq!(last.current, length.number_at(UnixSeconds(late)));
+        }
+    }
+
+    #[test]
+    fn a_clock_behind_the_floor_seals_in_the_floors_epoch() {
+        let length = hours(8);
+        let floor = EpochNumber(70_000);
+        let epochs = length.epochs_at(UnixSeconds(0), floor);
+        assert_eq!((epochs.previous, epochs.current), (None, floor));
+        assert_eq!(epochs.next, Some(EpochNumber(70_001)));
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(256))]
+        #[test]
+        fn clocks_less_than_a_length_apart_open_each_others_tickets(
+            length in 1u64..400_000,
+            now in 0u64..4_000_000_000,
+            skew in 0u64..400_000,
+        ) {
+            let epochs = EpochLength::of(Duration::from_secs(length)).expect("whole seconds");
+            let here = epochs.epochs_at(UnixSeconds(now), FIRST);
+            let there = epochs.epochs_at(UnixSeconds(now + skew % length), FIRST);
+            prop_assert!(here.iter().any(|epoch| epoch == there.current));
+            prop_assert!(there.iter().any(|epoch| epoch == here.current));
+        }
 
         #[test]
-        fn clocks_that_differ_by_less_than_a_rotation_know_each_other_s_epoch(
-            unix in 1_000_000_u64..4_000_000_000, period in 1_u64..100_000, apart in 0_u64..100_000,
-        ) {
-            let rotation = Duration::from_secs(period);
-            let here = epochs_at(UnixSeconds(unix), rotation);
-            let there = epochs_at(UnixSeconds(unix - apart % period), rotation);
-            prop_assert!([here.previous, here.current].contains(&there.current));
-            prop_assert!([there.current, there.next].contains(&here.current));
-            prop_assert!(here.next_begins.0 > unix && here.next_begins.0 <= unix + period);
+        fn no_moment_is_outside_its_epoch(length in 1u64..u64::from(u32::MAX), now in 0u64..u64::from(u32::MAX)) {
+            let epochs = EpochLength::of(Duration::from_secs(length)).expect("whole seconds");
+            let number = epochs.number_at(UnixSeconds(now));
+            prop_assert!(u64::from(epochs.start(number).0) <= now && now < epochs.end(number).0);
         }
     }
 }

@@ -6,7 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::file::{File, FileBackend, FileCertificate, FileListener, FileServer, Scalar};
+use super::file::{
+    File, FileBackend, FileCertificate, FileCluster, FileListener, FileServer, Scalar,
+};
 use super::{LogFormat, ProxyVersion};
 
 /// What to run: certificates and addresses, or a configuration file.
@@ -40,6 +42,37 @@ pub struct Flags {
     /// Send a PROXY header to the backend, with the client's address
     #[arg(long, value_name = "VERSION", help_heading = "What to serve")]
     pub proxy_header: Option<ProxyVersion>,
+
+    /// Share sessions with other beckets: the file that "becket secret FILE" made
+    #[arg(long, value_name = "FILE", help_heading = "Cluster", requires = "node")]
+    pub cluster_secret: Option<String>,
+
+    /// UDP address where the other beckets send new sessions; without, only tickets are shared
+    #[arg(
+        long,
+        value_name = "ADDR",
+        help_heading = "Cluster",
+        requires = "cluster_secret"
+    )]
+    pub cluster_listen: Option<String>,
+
+    /// Another becket: HOST:PORT or [V6]:PORT, the address it listens on; repeatable
+    #[arg(
+        long,
+        value_name = "ADDR",
+        help_heading = "Cluster",
+        requires = "cluster_listen"
+    )]
+    pub cluster_peer: Vec<String>,
+
+    /// Number of this becket among them, 1 to 65535, another on each
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Cluster",
+        requires = "cluster_secret"
+    )]
+    pub node: Option<u64>,
 
     /// Worker threads: a number, or auto for one per usable core
     #[arg(long, value_name = "N|auto", help_heading = "Process")]
@@ -106,12 +139,28 @@ impl Flags {
             }],
             ..File::default()
         };
+        file.cluster = self.cluster();
         file.process.user.clone_from(&self.user);
         file.process.group.clone_from(&self.group);
         file.process.core_dumps = self.core_dumps;
         file.process.key_log = self.key_log;
         self.replace_in(&mut file, base);
         file
+    }
+
+    /// The cluster, if a flag says that there is one.
+    fn cluster(&self) -> Option<FileCluster> {
+        let told = self.cluster_secret.is_some()
+            || self.cluster_listen.is_some()
+            || self.node.is_some()
+            || !self.cluster_peer.is_empty();
+        told.then(|| FileCluster {
+            secret: self.cluster_secret.clone(),
+            listen: self.cluster_listen.clone(),
+            peers: self.cluster_peer.clone(),
+            node: self.node,
+            ..FileCluster::default()
+        })
     }
 
     /// Replaces what may be replaced beside `--config`. Relative paths of logs start at `base`,
@@ -159,6 +208,10 @@ impl Flags {
             ("listener[main].certificates", "CERT.pem"),
             ("listener[main].alpn", "--alpn"),
             ("backend[main].server", "--backend"),
+            ("cluster.secret", "--cluster-secret"),
+            ("cluster.listen", "--cluster-listen"),
+            ("cluster.peers", "--cluster-peer"),
+            ("cluster.node", "--node"),
             ("process.user", "--user"),
             ("process.group", "--group"),
             ("process.key-log", "--key-log"),
@@ -172,12 +225,16 @@ impl Flags {
 const NAME: &str = "main";
 
 /// The flags that a file replaces.
-const WITHOUT_CONFIG: [&str; 9] = [
+const WITHOUT_CONFIG: [&str; 13] = [
     "frontend",
     "backend",
     "certificates",
     "alpn",
     "proxy_header",
+    "cluster_secret",
+    "cluster_listen",
+    "cluster_peer",
+    "node",
     "user",
     "group",
     "core_dumps",

@@ -8,6 +8,7 @@
 //!
 //! Built by: `prepare.rs`. Read by: workers (`tls`, `connection`, `listener`) and control.
 
+pub mod cluster;
 pub mod error;
 pub mod file;
 pub mod flags;
@@ -36,6 +37,7 @@ use becket_proto::networks::Networks;
 use rustls::RootCertStore;
 use serde::{Deserialize, Serialize};
 
+pub use self::cluster::{Cluster, ClusterLimits};
 pub use self::onward::{Onward, ServerAlpn, Sni};
 use crate::tls::certs::CertificateMap;
 
@@ -54,6 +56,8 @@ pub struct Config {
     pub sessions: Sessions,
     /// Who is let in when more want to than can be served.
     pub admission: Admission,
+    /// What is shared with other hosts; absent when it is alone.
+    pub cluster: Option<Cluster>,
     /// Where and how to log.
     pub log: Log,
     /// The address of `/metrics` and `/status`; nothing listens when absent.
@@ -177,7 +181,8 @@ pub struct Policy {
     pub client_auth: ClientAuth,
     /// Refuse TLS 1.2 clients without extended master secret (RFC 7627).
     pub require_ems: bool,
-    /// Hand out tickets to TLS 1.2 clients; without, they resume by session ID.
+    /// Hand out tickets to TLS 1.2 clients; without, they resume by session ID. In a cluster only
+    /// where that allows it, too.
     pub tls12_tickets: bool,
 }
 
@@ -302,6 +307,7 @@ pub struct Sessions {
     /// How long a session ID is good for.
     pub id_lifetime: Duration,
     /// How often the ticket key changes; a ticket is good for at least one rotation, at most two.
+    /// In a cluster its rotation.
     pub ticket_rotation: Duration,
     /// Age after the full handshake at which no session resumes.
     pub max_age: Duration,

@@ -55,7 +55,7 @@ impl Draft<'_> {
             groups,
             client_auth,
             require_ems,
-            tls12_tickets: policy.tls12_tickets,
+            tls12_tickets: policy.tls12_tickets && self.tls12_tickets_allowed(),
         }
     }
 

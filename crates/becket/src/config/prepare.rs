@@ -25,8 +25,9 @@ use super::file::{File, Scalar};
 use super::keys::Loader;
 use super::pem::reason;
 use super::values::{self, Address};
-use super::{AccessLog, Config, Limits, Log, Process, Sessions, Timeouts};
+use super::{AccessLog, Cluster, Config, Limits, Log, Process, Sessions, Timeouts};
 use crate::log::check_level;
+use crate::secret::ratchet::Ratchet;
 
 /// What the outcome depends on besides the file.
 pub struct World<'a> {
@@ -64,6 +65,9 @@ pub struct Prepared {
     pub warnings: Vec<Problem>,
     /// Every file and directory that a reload must be able to read again.
     pub files: Vec<PathBuf>,
+    /// The chains of those secrets of the cluster that forget; none of them stays in the
+    /// configuration, which would keep what they have forgotten.
+    pub ratchets: Vec<Ratchet>,
 }
 
 /// Makes a configuration. Blocks.
@@ -80,6 +84,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         },
         report: Report::default(),
         files: Vec::new(),
+        ratchets: Vec::new(),
         binds: Vec::new(),
         used_policies: HashSet::new(),
         used_backends: HashSet::new(),
@@ -89,6 +94,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     draft.metered = admission.limits_handshakes();
     let backends = draft.backends();
     let policies = draft.policies();
+    let cluster = draft.cluster();
     let listeners = draft.listeners(&policies);
     draft.warn_unused();
     let config = Config {
@@ -96,8 +102,9 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         backends,
         limits: draft.limits(),
         timeouts: draft.timeouts(),
-        sessions: draft.sessions(),
+        sessions: draft.sessions(cluster.as_ref()),
         admission,
+        cluster,
         log: draft.log(),
         admin: draft.admin(),
         process: draft.process(),
@@ -114,6 +121,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         config,
         warnings,
         files: draft.files,
+        ratchets: draft.ratchets,
     })
 }
 
@@ -124,6 +132,7 @@ pub(super) struct Draft<'a> {
     pub(super) loader: Loader,
     pub(super) report: Report,
     pub(super) files: Vec<PathBuf>,
+    pub(super) ratchets: Vec<Ratchet>,
     /// Addresses taken so far, with the key that takes them.
     pub(super) binds: Vec<(SocketAddr, String)>,
     pub(super) used_policies: HashSet<String>,
@@ -165,19 +174,30 @@ impl Draft<'_> {
         }
     }
 
-    fn sessions(&mut self) -> Sessions {
+    fn sessions(&mut self, cluster: Option<&Cluster>) -> Sessions {
         let file = self.file;
         let sessions = &file.sessions;
-        let mut read = |key: &str, value, longest| {
-            self.duration(&format!("sessions.{key}"), value, SECOND..=longest)
-        };
-        let id_lifetime = read("id-lifetime", &sessions.id_lifetime, TICKET_LIFETIME);
-        let ticket_rotation = read(
-            "ticket-rotation",
-            &sessions.ticket_rotation,
-            TICKET_LIFETIME / 2,
+        let shared = file.cluster.as_ref();
+        let rotation = self.session_key(
+            (TICKET_ROTATION_KEY, sessions.ticket_rotation.as_ref()),
+            ("cluster.rotation", shared.map(|shared| &shared.rotation)),
         );
-        let max_age = read("max-age", &sessions.max_age, TICKET_LIFETIME);
+        let shared_age = shared.and_then(|shared| shared.session_max_age.as_ref());
+        let age = self.session_key(
+            ("sessions.max-age", sessions.max_age.as_ref()),
+            ("cluster.session-max-age", shared_age),
+        );
+        let mut read = |path: &str, value, longest| self.duration(path, value, SECOND..=longest);
+        let lifetime = &sessions.id_lifetime;
+        let id_lifetime = read("sessions.id-lifetime", lifetime, TICKET_LIFETIME);
+        let ticket_rotation = match (cluster, rotation) {
+            (Some(cluster), _) => cluster.rotation.duration(),
+            (None, Some((TICKET_ROTATION_KEY, value))) => {
+                read(TICKET_ROTATION_KEY, value, TICKET_LIFETIME / 2)
+            }
+            (None, _) => TICKET_ROTATION,
+        };
+        let max_age = age.map_or(MAX_AGE, |(path, value)| read(path, value, TICKET_LIFETIME));
         let entries = sessions.table_entries;
         let table_entries = usize::try_from(entries).ok().filter(|n| *n <= MOST_THINGS);
         if table_entries.is_none() {
@@ -477,6 +497,13 @@ fn default_connections(descriptors: u64) -> usize {
 const DEFAULT_CONNECTIONS: usize = 100_000;
 /// Listening sockets, logs, pages, files being read.
 const OTHER_DESCRIPTORS: u64 = 1024;
+
+/// Of the key of tickets: a working day of resumptions.
+const TICKET_ROTATION: Duration = Duration::from_secs(8 * 3600);
+/// Of a session since its full handshake.
+const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+
+const TICKET_ROTATION_KEY: &str = "sessions.ticket-rotation";
 
 const COUNT_FROM_1: &str = "1 to 100000000";
 const COUNT_FROM_0: &str = "0 (off) to 100000000";

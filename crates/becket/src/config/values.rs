@@ -129,6 +129,19 @@ pub fn server_address(text: &str) -> Result<Address, Mismatch> {
     }
 }
 
+/// Parses the address of a peer: `HOST:PORT` or `[V6]:PORT`.
+///
+/// # Errors
+/// Anything else, also `:PORT`, port 0 and a path.
+pub fn peer_address(text: &str) -> Result<Address, Mismatch> {
+    let mismatch = |fault: &str| Mismatch::new(fault, PEER);
+    match address(text).map_err(mismatch)? {
+        Address::Any(_) => Err(mismatch("no host")),
+        Address::Ip(_, 0) | Address::Name(_, 0) => Err(mismatch("port 0")),
+        address => Ok(address),
+    }
+}
+
 fn address(text: &str) -> Result<Address, &'static str> {
     let (host, port) = text.rsplit_once(':').ok_or("no port")?;
     let port = digits(port).ok_or("not a port")?;
@@ -214,6 +227,7 @@ const DURATION: &str = "a duration such as \"500ms\", \"10s\", \"1m30s\", \"24h\
 const SIZE: &str = "a size such as 65536, \"64KiB\" or \"1MiB\"";
 const LISTEN: &str = "HOST:PORT, [V6]:PORT or :PORT";
 const SERVER: &str = "HOST:PORT, [V6]:PORT or /unix/path";
+const PEER: &str = "HOST:PORT or [V6]:PORT";
 const NAME: &str = "a server name such as www.example.org or *.example.org";
 const PROTOCOL: &str = "the name of a protocol, such as \"h2\" or \"http/1.1\"";
 const SECTION: &str = "1 to 64 letters, digits, '-', '_' or '.'";
@@ -302,6 +316,9 @@ mod tests {
             assert_eq!(listen_address(text).unwrap_err().accepted, LISTEN, "{text}");
         }
         let long = format!("/{}", "a".repeat(107));
+        for text in [":80", "app:0", "/run/peer", "app"] {
+            assert_eq!(peer_address(text).unwrap_err().accepted, PEER, "{text}");
+        }
         for text in [":80", "app:0", "/", "app", long.as_str()] {
             assert_eq!(server_address(text).unwrap_err().accepted, SERVER, "{text}");
         }

@@ -273,7 +273,7 @@ impl Scrape {
         page.gauge(
             "becket_ticket_epoch",
             "Number of the ticket key in use",
-            condition.tickets.epoch,
+            condition.tickets.standing.epoch,
         )?;
         page.gauge(
             "becket_ticket_rotation_seconds",

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use becket_proto::ticket::{Epoch, NodeId, SecretId};
 use rustls::crypto::aws_lc_rs as provider;
 use rustls::sign::CertifiedKey;
 
 use super::certificates::certificates;
+use super::rotation::{Due, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::config::{
     Backend, ClientAuth, Config, Face, Limits, Listener, Log, LogFormat, NamePattern, Policy,
@@ -62,7 +64,13 @@ impl View for Sample {
                 capacity: 200_000,
             },
             tickets: TicketKeys {
-                epoch: 3,
+                standing: Standing {
+                    epoch: 3,
+                    started: Epoch(1_799_978_400),
+                    due: Due::Unix(Duration::from_secs(1_800_007_200)),
+                    node: NodeId(2),
+                    secrets: vec![SecretId(0x0a0b_0c0d), SecretId(1)],
+                },
                 next_rotation: Duration::from_secs(7_200),
             },
             admission: Admitted::default(),
@@ -94,6 +102,7 @@ pub(super) fn config() -> Config {
         timeouts: TIMEOUTS,
         sessions: SESSIONS,
         admission: crate::config::Admission::default(),
+        cluster: None,
         log: Log {
             level: "info".to_owned(),
             format: LogFormat::Text,

@@ -2,10 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use super::certificates::{Certificate, certificates};
-use super::rotation::Rotation;
+use super::rotation::{Rotation, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::config::Config;
 use crate::log::Timestamp;
@@ -27,8 +26,7 @@ struct Current {
     config: Arc<Config>,
     certificates: Arc<[Certificate]>,
     reload: Option<Reload>,
-    epoch: u64,
-    rotation_due: Duration,
+    rotation: Standing,
 }
 
 impl State {
@@ -43,8 +41,7 @@ impl State {
                 certificates: certificates(&config),
                 config,
                 reload: None,
-                epoch: rotation.rotations(),
-                rotation_due: rotation.due(),
+                rotation: rotation.standing(),
             }),
         }
     }
@@ -73,12 +70,9 @@ impl State {
         self.change(|current| current.reload = Some(reload));
     }
 
-    /// Ticket keys were rotated.
-    pub fn set_rotation(&self, rotation: &Rotation) {
-        self.change(|current| {
-            current.epoch = rotation.rotations();
-            current.rotation_due = rotation.due();
-        });
+    /// Ticket keys were rotated, or come from other secrets.
+    pub fn set_rotation(&self, rotation: Standing) {
+        self.change(|current| current.rotation = rotation);
     }
 
     fn change(&self, change: impl FnOnce(&mut Current)) {
@@ -116,8 +110,8 @@ impl View for State {
                 capacity: current.config.sessions.table_entries,
             },
             tickets: TicketKeys {
-                epoch: current.epoch,
-                next_rotation: current.rotation_due.saturating_sub(now.mono),
+                next_rotation: current.rotation.due.after(now),
+                standing: current.rotation,
             },
             admission: Admitted {
                 full_handshakes_in_flight: self.shared.admission.in_flight(),

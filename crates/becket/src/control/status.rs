@@ -5,11 +5,12 @@
 //! are added to, never renamed. Secrets are not in it: of a policy it shows the digest.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use super::certificates::Certificate;
-use super::view::{Admitted, Condition, Occupancy, Reload, View};
+use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::config::{Backend, ClientAuth, Config, Listener, Policy, Route, Server, ServerAddress};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
@@ -134,8 +135,15 @@ pub struct ServerStatus {
 pub struct TicketStatus {
     /// Number of the epoch whose key seals new tickets.
     pub epoch: u64,
+    /// When it began.
+    pub epoch_started: Timestamp,
     /// Until the next one.
     pub next_rotation_seconds: u64,
+    /// Number of this node in its cluster; `null` when it is alone.
+    pub node: Option<u16>,
+    /// Ids of the secrets: the first one seals, all of them open. Of a host that is alone it is
+    /// drawn at the start.
+    pub secrets: Vec<String>,
 }
 
 impl Status {
@@ -161,11 +169,22 @@ impl Status {
             certificates: condition.certificates.to_vec(),
             reload: condition.reload,
             sessions: condition.sessions,
-            tickets: TicketStatus {
-                epoch: condition.tickets.epoch,
-                next_rotation_seconds: condition.tickets.next_rotation.as_secs(),
-            },
+            tickets: TicketStatus::of(&condition.tickets),
             admission: condition.admission,
+        }
+    }
+}
+
+impl TicketStatus {
+    fn of(keys: &TicketKeys) -> Self {
+        let standing = &keys.standing;
+        let ids = standing.secrets.iter();
+        Self {
+            epoch: standing.epoch,
+            epoch_started: Timestamp::from_unix(Duration::from_secs(standing.started.0.into())),
+            next_rotation_seconds: keys.next_rotation.as_secs(),
+            node: Some(standing.node.0).filter(|node| *node > 0),
+            secrets: ids.map(|id| format!("{:08x}", id.0)).collect(),
         }
     }
 }
@@ -307,6 +326,8 @@ mod tests {
         );
         assert_eq!(status["reload"]["errors"].as_array().unwrap().len(), 1);
         assert_eq!(status["tickets"]["next_rotation_seconds"], 7200);
+        assert_eq!(status["tickets"]["node"], 2);
+        assert_eq!(status["tickets"]["secrets"][0], "0a0b0c0d");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::certificates::Certificate;
+use super::rotation::Standing;
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::metrics::Counters;
@@ -77,10 +78,10 @@ pub struct Admitted {
 }
 
 /// Where the rotation of ticket keys stands.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct TicketKeys {
-    /// Number of the epoch whose key seals new tickets.
-    pub epoch: u64,
+    /// Epoch, node and secrets.
+    pub standing: Standing,
     /// Until the next epoch.
     pub next_rotation: Duration,
 }

@@ -7,7 +7,8 @@
 //! nodes may draw random nonces under one key.
 //!
 //! A [`Ticketer`] is immutable and owned by one worker. Control makes new [`Secrets`] at every
-//! rotation; workers then derive their keys once and build new twins. Old keys die with the last
+//! rotation, those of the next epoch of a cluster among them; workers then derive their keys once,
+//! between two turns and for no handshake, and build new twins. Old keys die with the last
 //! handshake that borrowed them, at most `timeouts.handshake` later.
 
 use std::fmt;
@@ -25,14 +26,15 @@ use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
 use crate::metrics::Resumption;
+use crate::secret::SecretBytes;
 
-/// The secrets of all epochs that still open tickets, newest last; never empty.
-///
-/// Alone, each is drawn at random when its epoch begins, so an erased one opens nothing again.
+/// The secrets of all epochs that open tickets; never empty. `control/rotation` makes them.
 pub struct Secrets {
     /// How long an epoch lasts.
     pub rotation: Duration,
-    /// Oldest first; the last one seals.
+    /// Who seals: a hint in every ticket. 0 for a host that is alone.
+    pub node: NodeId,
+    /// The last one seals, the others only open, some of them because peers are ahead.
     pub epochs: Vec<EpochSecret>,
 }
 
@@ -42,7 +44,15 @@ pub struct EpochSecret {
     /// Its name in ticket headers.
     pub id: KeyId,
     /// Erased on drop.
-    pub secret: Zeroizing<[u8; 32]>,
+    pub secret: SecretBytes,
+}
+
+impl Secrets {
+    /// Whether these are the same secrets: ids name them.
+    pub fn same_as(&self, other: &Self) -> bool {
+        let ids = |of: &Self| -> Vec<KeyId> { of.epochs.iter().map(|epoch| epoch.id).collect() };
+        self.node == other.node && self.rotation == other.rotation && ids(self) == ids(other)
+    }
 }
 
 impl fmt::Debug for Secrets {
@@ -57,6 +67,7 @@ impl fmt::Debug for Secrets {
 pub struct Ticketer {
     ring: KeyRing<Arc<LessSafeKey>>,
     policy: [u8; 32],
+    node: NodeId,
     lifetime: Duration,
     max_age: Duration,
 }
@@ -64,23 +75,25 @@ pub struct Ticketer {
 impl Ticketer {
     /// Derives the policy's keys, one HKDF each. Returns nothing when there is no secret.
     pub fn new(secrets: &Secrets, policy: [u8; 32], max_age: Duration) -> Option<Self> {
-        let (newest, older) = secrets.epochs.split_last()?;
+        let (sealing, opening) = secrets.epochs.split_last()?;
         // Who rotates decides what is kept, early or late: the window admits all that is listed.
         let start = |epoch: &EpochSecret| epoch.id.epoch.0;
-        let span = |epoch| start(newest).abs_diff(start(epoch));
-        let widest = older.iter().map(span).max().unwrap_or(0);
+        let span = |epoch| start(sealing).abs_diff(start(epoch));
+        let widest = opening.iter().map(span).max().unwrap_or(0);
         let window = EpochWindow {
             period: Duration::from_secs(widest.into()),
             keep: 1,
         };
         let tag = PolicyTag::from_digest(&policy).for_ticket();
-        let mut ring = KeyRing::new(tag, window, newest.id, derive(newest, &policy)?);
-        for epoch in older {
+        let mut ring = KeyRing::new(tag, window, sealing.id, derive(sealing, &policy)?);
+        for epoch in opening {
             ring.accept(epoch.id, derive(epoch, &policy)?);
         }
         Some(Self {
             ring,
             policy,
+            node: secrets.node,
+            // Whatever moment of its epoch it is sealed in, a ticket is good for this long.
             lifetime: secrets.rotation.min(max_age).min(LONGEST_LIFETIME),
             max_age,
         })
@@ -100,7 +113,7 @@ impl Ticketer {
             version: TicketHeader::VERSION,
             key: id,
             policy: self.ring.policy(),
-            node: NodeId(0),
+            node: self.node,
             nonce,
         }
         .encode();
@@ -122,9 +135,8 @@ impl Ticketer {
         let (header, sealed) = TicketHeader::decode(ticket).ok_or(Resumption::Unknown)?;
         let key = match self.ring.select(&header) {
             Selection::Key(key) => key,
-            Selection::UnknownVersion | Selection::UnknownSecret => {
-                return Err(Resumption::Unknown);
-            }
+            Selection::UnknownVersion => return Err(Resumption::Unknown),
+            Selection::UnknownSecret => return Err(Resumption::UnknownSecret),
             Selection::OtherPolicy => return Err(Resumption::OtherPolicy),
             Selection::OtherEpoch => return Err(Resumption::Expired),
         };
@@ -190,7 +202,7 @@ impl KeyType for KeyLength {
 /// HKDF-SHA256 (RFC 5869) from the epoch's secret; the info is the policy, preceded by its
 /// length, and the start of the epoch.
 fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
-    let extracted = Salt::new(HKDF_SHA256, b"becket ticket 1").extract(&epoch.secret[..]);
+    let extracted = Salt::new(HKDF_SHA256, b"becket ticket 1").extract(epoch.secret.expose());
     let length = (policy.len() as u32).to_be_bytes();
     let start = epoch.id.epoch.0.to_be_bytes();
     let info = [&length[..], policy, &start];
@@ -223,10 +235,11 @@ mod tests {
                 secret: SecretId(1),
                 epoch: Epoch(start),
             },
-            secret: Zeroizing::new([byte; 32]),
+            secret: SecretBytes::new(Zeroizing::new([byte; 32])),
         });
         Secrets {
             rotation: Duration::from_secs(100),
+            node: NodeId(5),
             epochs: epochs.collect(),
         }
     }
@@ -290,10 +303,24 @@ mod tests {
             outcome(&one, b"not one of ours", 1001),
             Some(Resumption::Unknown)
         );
+        let mut foreign = ticket.clone();
+        foreign[1] ^= 1;
+        assert_eq!(
+            outcome(&one, &foreign, 1001),
+            Some(Resumption::UnknownSecret)
+        );
         assert_eq!(
             outcome(&one, &ticket, 1000 + 86_400),
             Some(Resumption::TooOld)
         );
+    }
+
+    #[test]
+    fn a_ticket_names_the_node_that_sealed_it() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let ticket = context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed");
+        let (header, _) = TicketHeader::decode(&ticket).expect("a header");
+        assert_eq!(header.node, NodeId(5));
     }
 
     #[test]

@@ -18,6 +18,9 @@ use rustls_pki_types::UnixTime;
 /// 2024-06-01, in the middle of the certificates' year.
 pub(crate) const NOW: u64 = 1_717_200_000;
 
+/// The secret of a cluster, as a file has it.
+pub(crate) const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n";
+
 /// A folder of its own, removed at the end.
 pub(crate) struct Folder {
     dir: tempfile::TempDir,

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use becket::config::file::{
-    File, FileBackend, FileCertificate, FileListener, FileOnward, FilePair, FilePolicy, FileRoute,
-    FileServer,
+    File, FileBackend, FileCertificate, FileCluster, FileListener, FileOnward, FilePair,
+    FilePolicy, FileRoute, FileServer,
 };
 use serde_json::Value;
 
-use crate::common::{Folder, Made, lines};
+use crate::common::{Folder, Made, SECRET, lines};
 
 /// Every key with its default, as the structs have it; null where there is no single one.
 fn keys() -> BTreeMap<String, Value> {
@@ -25,6 +25,7 @@ fn keys() -> BTreeMap<String, Value> {
             server: vec![FileServer::default()],
             ..FileBackend::default()
         }],
+        cluster: Some(FileCluster::default()),
         ..File::default()
     };
     let mut keys = BTreeMap::new();
@@ -118,9 +119,10 @@ fn the_page_names_every_flag() {
     }
 }
 
-/// Lines such as `# user = "becket"` count as set.
+/// Lines such as `# user = "becket"` and `# [cluster]` count as set.
 fn uncommented(text: &str) -> String {
     let lines = text.lines().map(|line| match line.strip_prefix("# ") {
+        Some(rest) if rest.starts_with('[') => rest,
         Some(rest) => match rest.split_once(" = ") {
             Some((key, _)) if !key.contains(' ') => rest,
             _ => line,
@@ -159,6 +161,7 @@ fn every_example_is_a_valid_configuration() {
     );
     folder.bundle("certs/default-ecdsa.pem", &["example.org"]);
     folder.write("certs/clients-ca.pem", &Made::authority("clients").pem());
+    folder.write("certs/cluster.secret", SECRET);
     for (name, names) in [("pair", "pair.example.org"), ("default-rsa", "example.org")] {
         let made = Made::rsa(&[names]);
         folder.write(&format!("certs/{name}.crt"), &made.pem());
@@ -182,5 +185,5 @@ fn every_example_is_a_valid_configuration() {
         );
         count += 1;
     }
-    assert!(count >= 5, "{count} examples");
+    assert!(count >= 6, "{count} examples");
 }

@@ -6,6 +6,7 @@ mod admission;
 mod arbitrary;
 mod certificates;
 mod check;
+mod cluster;
 mod common;
 mod docs;
 mod errors;

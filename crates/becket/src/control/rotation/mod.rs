@@ -1,0 +1,245 @@
+//! The rotation of ticket secrets: which ones there are now, and when they change.
+//!
+//! A host that is alone draws a secret at random for each epoch ([`alone`]); in a cluster every
+//! node derives the same ones from what they share, by its wall clock ([`shared`]). Control asks
+//! [`Rotation::tick`] now and then and hands what changed to the workers; keys of the next epoch
+//! are made one epoch ahead, so that no handshake ever waits for one.
+//!
+//! A rotation that fails leaves the secrets of before in use and is tried again a minute later.
+
+mod alone;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_proto::ticket::{Epoch, NodeId, SecretId};
+
+use self::alone::Alone;
+use self::shared::Shared;
+use crate::clock::Now;
+use crate::config::Config;
+use crate::secret::ratchet::{NotWalked, Ratchet};
+pub use crate::secret::{NoRandomness, NotDerived};
+use crate::tls::tickets::Secrets;
+
+/// Makes secrets and says when the next are due.
+#[derive(Debug)]
+pub struct Rotation {
+    kind: Kind,
+    current: Arc<Secrets>,
+    /// By the monotonic clock: not before then is anything tried again.
+    rest_until: Duration,
+    /// The same for files.
+    save_after: Duration,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Alone(Alone),
+    Shared(Shared),
+}
+
+/// Where the rotation stands, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Number of the epoch whose key seals new tickets: alone since the start, in a cluster since
+    /// 1970, the same on all nodes.
+    pub epoch: u64,
+    /// When it began, by the wall clock.
+    pub started: Epoch,
+    /// When the next begins.
+    pub due: Due,
+    /// This node; 0 when it is alone.
+    pub node: NodeId,
+    /// The secret that seals, then those that also open.
+    pub secrets: Vec<SecretId>,
+}
+
+/// A moment by one of the two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Since the process started.
+    Mono(Duration),
+    /// Since 1970.
+    Unix(Duration),
+}
+
+impl Due {
+    /// How long until then; zero when it is past.
+    pub fn after(self, now: Now) -> Duration {
+        match self {
+            Self::Mono(due) => due.saturating_sub(now.mono),
+            Self::Unix(due) => due.saturating_sub(now.unix),
+        }
+    }
+}
+
+/// Why secrets were not rotated.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRotated {
+    /// Of the host that is alone.
+    #[error(transparent)]
+    NoRandomness(#[from] NoRandomness),
+    /// The library refused.
+    #[error(transparent)]
+    NotDerived(#[from] NotDerived),
+    /// A ratchet did not go on.
+    #[error("secret {0:08x}: {1}")]
+    NotWalked(u32, NotWalked),
+    /// There is no secret.
+    #[error("a cluster without a secret")]
+    NoSecret,
+}
+
+impl Rotation {
+    /// Draws the first secret of a host that is alone.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no random bytes.
+    pub fn start(period: Duration, now: Now) -> Result<Self, NoRandomness> {
+        let (alone, secrets) = Alone::start(period, now)?;
+        Ok(Self {
+            kind: Kind::Alone(alone),
+            current: Arc::new(secrets),
+            rest_until: Duration::ZERO,
+            save_after: Duration::ZERO,
+        })
+    }
+
+    /// Makes the secrets that a configuration asks for. Does not keep the ratchets: see
+    /// [`Self::save`].
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be made.
+    pub fn of(config: &Config, ratchets: Vec<Ratchet>, now: Now) -> Result<Self, NotRotated> {
+        let Some(cluster) = &config.cluster else {
+            return Ok(Self::start(config.sessions.ticket_rotation, now)?);
+        };
+        let (shared, secrets) = Shared::start(cluster, ratchets, now)?;
+        Ok(Self {
+            kind: Kind::Shared(shared),
+            current: Arc::new(secrets),
+            rest_until: Duration::ZERO,
+            save_after: Duration::ZERO,
+        })
+    }
+
+    /// The rotation of another configuration; nothing where this one goes on as it is.
+    ///
+    /// # Errors
+    ///
+    /// When the secrets cannot be made; this one is unchanged in any case.
+    pub fn reloaded(
+        &self,
+        config: &Config,
+        ratchets: Vec<Ratchet>,
+        now: Now,
+    ) -> Result<Option<Self>, NotRotated> {
+        if config.cluster.is_none() && matches!(self.kind, Kind::Alone(_)) {
+            return Ok(None);
+        }
+        let mut next = Self::of(config, ratchets, now)?;
+        // The same ids are the same secrets: the keys that workers have will do.
+        if next.current.same_as(&self.current) {
+            next.current = Arc::clone(&self.current);
+        }
+        Ok(Some(next))
+    }
+
+    /// Begins a new epoch if it is time to, and says whether there are new secrets. `period` is
+    /// the rotation of a host that is alone.
+    ///
+    /// # Errors
+    ///
+    /// When secrets cannot be made; the old ones stay, and it is tried again later.
+    pub fn tick(&mut self, period: Duration, now: Now) -> Result<bool, NotRotated> {
+        if now.mono < self.rest_until {
+            return Ok(false);
+        }
+        let next = match &mut self.kind {
+            Kind::Alone(alone) => alone.tick(period, &self.current, now).map_err(Into::into),
+            Kind::Shared(shared) => shared.tick(now),
+        };
+        match next {
+            Ok(None) => Ok(false),
+            Ok(Some(secrets)) => {
+                // A wall clock that jumps to and fro does not keep the workers busy.
+                self.rest_until = now.mono + BREATH;
+                self.current = Arc::new(secrets);
+                Ok(true)
+            }
+            Err(error) => {
+                self.rest_until = now.mono + RETRY;
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the ratchets that have moved in their files, if there are any. Blocks on the medium,
+    /// some milliseconds a few times a day; nothing on the data path waits for it.
+    ///
+    /// # Errors
+    ///
+    /// Which file, and what the system said; after a while a further call tries that again.
+    pub fn save(&mut self, now: Now) -> Result<(), NotSaved> {
+        let Kind::Shared(shared) = &mut self.kind else {
+            return Ok(());
+        };
+        if now.mono < self.save_after {
+            return Ok(());
+        }
+        let saved = shared.save();
+        if saved.is_err() {
+            self.save_after = now.mono + RETRY;
+        }
+        saved
+    }
+
+    /// The secrets to seal and open with now.
+    pub fn secrets(&self) -> &Arc<Secrets> {
+        &self.current
+    }
+
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
+        let (epoch, due) = match &self.kind {
+            Kind::Alone(alone) => (alone.rotations(), Due::Mono(alone.due())),
+            Kind::Shared(shared) => (shared.sealing().0.into(), Due::Unix(shared.due())),
+        };
+        let sealing = self.current.epochs.last();
+        let mut secrets: Vec<SecretId> = sealing.map(|e| e.id.secret).into_iter().collect();
+        for epoch in &self.current.epochs {
+            if !secrets.contains(&epoch.id.secret) {
+                secrets.push(epoch.id.secret);
+            }
+        }
+        Standing {
+            epoch,
+            started: sealing.map_or(Epoch(0), |epoch| epoch.id.epoch),
+            due,
+            node: self.current.node,
+            secrets,
+        }
+    }
+}
+
+/// A state that could not be written: what is stolen now reaches further back than it should.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {error}", path = path.display())]
+pub struct NotSaved {
+    /// The file.
+    pub path: std::path::PathBuf,
+    /// What the system said.
+    pub error: std::io::Error,
+}
+
+/// Between two rotations that a wall clock asks for. A node whose keys are this late is served by
+/// those of the next epoch, which it has already.
+const BREATH: Duration = Duration::from_secs(1);
+/// After one that failed.
+const RETRY: Duration = Duration::from_secs(60);

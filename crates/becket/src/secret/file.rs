@@ -1,0 +1,193 @@
+//! Files with secrets: read only when nobody else can, made once, replaced as a whole.
+//!
+//! A file is made with mode 0600 and never overwritten; a state is replaced by writing a new file beside it, syncing it,
+//! renaming it and syncing the folder, so that after a crash there is the old one or the new one. What the medium
+//! keeps of a file that is gone is not in our hands; docs/security.md says so.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
+
+use crate::config::pem::reason;
+
+/// What is wrong with a file, and what would be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFault {
+    /// In words.
+    pub fault: String,
+    /// In words, too.
+    pub accepted: String,
+}
+
+impl FileFault {
+    /// Describes a fault.
+    pub fn new(fault: impl Into<String>, accepted: impl Into<String>) -> Self {
+        Self {
+            fault: fault.into(),
+            accepted: accepted.into(),
+        }
+    }
+}
+
+/// Reads a small file that only its owner can read.
+///
+/// # Errors
+/// When it is not there, is no file, is larger than any secret, is not text, or is open to others.
+pub fn read(path: &Path) -> Result<Zeroizing<String>, FileFault> {
+    let fault = |error: &io::Error| FileFault::new(reason(error), super::ROOT_FILE);
+    // To open a pipe would wait for its writer.
+    let before = fs::metadata(path).map_err(|error| fault(&error))?;
+    if !before.is_file() {
+        return Err(FileFault::new("not a file", super::ROOT_FILE));
+    }
+    let file = File::open(path).map_err(|error| fault(&error))?;
+    let metadata = file.metadata().map_err(|error| fault(&error))?;
+    let mode = metadata.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let fault = format!("others than its owner may use it (mode {mode:04o})");
+        let advice = format!("chmod 600 {}", quoted(path));
+        return Err(FileFault::new(fault, advice));
+    }
+    let mut text = Zeroizing::new(String::with_capacity(LARGEST + 1));
+    file.take(LARGEST as u64 + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => FileFault::new("not text", super::ROOT_FILE),
+            _ => fault(&error),
+        })?;
+    if text.len() > LARGEST {
+        return Err(FileFault::new("too long", super::ROOT_FILE));
+    }
+    Ok(text)
+}
+
+/// Makes a file that was not there, and syncs it and its folder.
+///
+/// # Errors
+/// What the system says; `AlreadyExists` when there is something by that name. Nothing is left behind.
+pub fn create(path: &Path, text: &str) -> io::Result<()> {
+    write_new(path, text)?;
+    sync_folder(path)
+}
+
+/// Puts a text in the place of a file, as a whole.
+///
+/// # Errors
+/// What the system says; the old file is then still there.
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let fresh = beside(path);
+    // What a crash has left: a state that never came into use.
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    write_new(&fresh, text)?;
+    if let Err(error) = fs::rename(&fresh, path) {
+        discard(&fresh);
+        return Err(error);
+    }
+    sync_folder(path)
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
+    if written.is_err() {
+        discard(path);
+    }
+    written
+}
+
+/// Removes what we made; when that fails too, the first error is what matters.
+fn discard(path: &Path) {
+    let _left_behind = fs::remove_file(path);
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder)?.sync_all()
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    match text.chars().all(plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// More than a state has.
+const LARGEST: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_made_for_its_owner_and_never_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        create(&path, "one\n").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let again = create(&path, "two\n").unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(*read(&path).unwrap(), "one\n");
+    }
+
+    #[test]
+    fn a_file_that_others_may_use_is_refused_with_the_command_that_helps() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it's secret");
+        create(&path, "one\n").unwrap();
+        for mode in [0o640, 0o604, 0o660, 0o610] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let fault = read(&path).unwrap_err();
+            assert!(fault.fault.contains(&format!("{mode:04o}")), "{fault:?}");
+            let quoted = format!("'{}", folder.path().join("it").display());
+            assert_eq!(fault.accepted, format!(r"chmod 600 {quoted}'\''s secret'"));
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        assert_eq!(read(folder.path()).unwrap_err().fault, "not a file");
+        assert!(read(&path).unwrap_err().fault.contains("no such file"));
+        create(&path, &"a".repeat(LARGEST + 1)).unwrap();
+        assert_eq!(read(&path).unwrap_err().fault, "too long");
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_what_a_crash_left_is_no_obstacle() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        create(&path, "one\n").unwrap();
+        fs::write(folder.path().join("state.new"), "half").unwrap();
+        replace(&path, "two\n").unwrap();
+        assert_eq!(*read(&path).unwrap(), "two\n");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,284 @@
+//! `[cluster]`: what it makes, and what is wrong with it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use becket::config::flags::Flags;
+use becket::config::prepare::Prepared;
+use becket::config::source::Source;
+use becket_proto::ticket::NodeId;
+use rustls_pki_types::UnixTime;
+
+use crate::common::{Folder, NOW, SECRET, lines, site};
+
+/// Of epochs of eight hours, the one before that of [`NOW`].
+const STATE: &str = "becket secret state 1\nrotation 28800\nepoch 59624\n\
+                     chain AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n\
+                     replication //////////////////////////////////////////8=\n";
+const OTHER: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n";
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    folder.write("one", SECRET);
+    folder.write("two", OTHER);
+    folder.write("state", STATE);
+    folder
+}
+
+fn text(cluster: &str) -> String {
+    site("['a.pem']") + "[cluster]\n" + cluster
+}
+
+fn good(folder: &Folder, cluster: &str) -> Prepared {
+    let prepared = folder.prepare(&text(cluster));
+    prepared.unwrap_or_else(|rejected| panic!("{rejected}"))
+}
+
+fn errors(folder: &Folder, cluster: &str) -> Vec<String> {
+    lines(&folder.prepare(&text(cluster)).unwrap_err().errors)
+}
+
+#[test]
+fn without_the_section_there_is_no_cluster_and_tls12_tickets_are_given() {
+    let config = folder().prepare(&site("['a.pem']")).unwrap().config;
+    assert!(config.cluster.is_none());
+    assert!(config.listeners[0].routes[0].policy.tls12_tickets);
+    assert_eq!(config.sessions.max_age, Duration::from_secs(86_400));
+    assert_eq!(config.sessions.ticket_rotation, Duration::from_secs(28_800));
+}
+
+#[test]
+fn a_secret_and_a_node_are_enough() {
+    let prepared = good(&folder(), "secret = 'one'\nnode = 7\n");
+    let config = prepared.config;
+    let cluster = config.cluster.unwrap();
+    assert_eq!((cluster.node, cluster.secrets.len()), (NodeId(7), 1));
+    assert_eq!(cluster.rotation.duration(), Duration::from_secs(28_800));
+    assert!(cluster.listen.is_none() && cluster.peers.is_empty());
+    assert!(!config.listeners[0].routes[0].policy.tls12_tickets);
+    assert!(prepared.files.iter().any(|file| file.ends_with("one")));
+    assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
+}
+
+#[test]
+fn every_key_has_its_place() {
+    let cluster = "secret = 'one'\naccept-secrets = ['two', 'state']\nnode = 65535\n\
+        listen = ':7443'\npeers = ['192.0.2.9:7443', '[2001:db8::9]:7443', 'app.test:7443']\n\
+        multicast = '[ff05::b]:7443'\nmulticast-interface = 'eth0'\nmulticast-ttl = 3\n\
+        session-max-age = '1h'\ntls12-tickets = true\n\
+        [cluster.limits]\nqueue = 5\nbytes-per-second = '1MiB'\n";
+    let prepared = good(&folder(), cluster);
+    assert_eq!(prepared.ratchets.len(), 1);
+    let config = prepared.config;
+    let cluster = config.cluster.unwrap();
+    assert_eq!(cluster.secrets.len(), 3);
+    assert!(cluster.secrets[2].root.is_none());
+    assert_eq!(cluster.listen.unwrap().to_string(), "[::]:7443");
+    let resolved: Vec<usize> = cluster.peers.iter().map(|p| p.addresses.len()).collect();
+    assert_eq!(resolved, [1, 1, 2]);
+    let multicast = cluster.multicast.unwrap();
+    assert_eq!(multicast.interface.as_deref(), Some("eth0"));
+    assert_eq!(multicast.ttl, 3);
+    assert_eq!(cluster.limits.queue, 5);
+    assert_eq!(cluster.limits.bytes_per_second, 1024 * 1024);
+    assert_eq!(config.sessions.max_age, Duration::from_secs(3600));
+    assert!(config.listeners[0].routes[0].policy.tls12_tickets);
+}
+
+#[test]
+fn a_policy_without_tickets_has_none_in_a_cluster_with_tickets() {
+    let more = "secret = 'one'\nnode = 1\ntls12-tickets = true\n\
+                [[policy]]\nname = 'web'\ntls12-tickets = false\n";
+    let config = good(&folder(), more).config;
+    assert!(!config.listeners[0].routes[0].policy.tls12_tickets);
+}
+
+#[test]
+fn a_peer_that_does_not_resolve_is_a_warning() {
+    let keys = "secret = 'one'\nnode = 1\nlisten = '127.0.0.1:7443'\npeers = ['gone.test:7443']\n";
+    let prepared = good(&folder(), keys);
+    let warnings = lines(&prepared.warnings);
+    assert_eq!(warnings.len(), 1);
+    let start = "cluster.peers[0] = \"gone.test:7443\": the name does not resolve yet";
+    assert!(warnings[0].starts_with(start), "{warnings:?}");
+    let peers = &prepared.config.cluster.unwrap().peers;
+    assert!(peers[0].addresses.is_empty());
+}
+
+#[test]
+fn every_fault_is_said_at_once_with_its_key() {
+    let keys = "node = 70000\nrotation = '90h'\nsession-max-age = '1h'\npeers = [':1', 'a:7', 'a:7']\n\
+        multicast = '192.0.2.1:7443'\nmulticast-interface = 'an interface'\nmulticast-ttl = 256\n\
+        [cluster.limits]\nqueue = 0\nbytes-per-second = '1KB'\n\
+        [sessions]\nticket-rotation = '1h'\nmax-age = '2h'\n";
+    let found = errors(&folder(), keys);
+    let expected = [
+        "cluster.secret: missing; accepted: a file that \"becket secret FILE\" made",
+        "cluster.node = 70000: not in range; accepted: 1 to 65535",
+        "cluster.rotation = \"90h\": not in range",
+        "cluster.peers[0] = \":1\": no host",
+        "cluster.peers[2] = \"a:7\": an earlier peer has this address",
+        "cluster.peers = \":1\": no address to hear them on; accepted: cluster.listen",
+        "cluster.multicast = \"192.0.2.1:7443\": no address to hear them on",
+        "cluster.multicast = \"192.0.2.1:7443\": not a group",
+        "cluster.multicast-interface = \"an interface\": not the name of one",
+        "cluster.multicast-ttl = 256: not in range",
+        "cluster.limits.queue = 0: not in range",
+        "cluster.limits.bytes-per-second = \"1KB\": an unknown unit",
+        "sessions.ticket-rotation = \"1h\": in a cluster cluster.rotation says this",
+        "sessions.max-age = \"2h\": in a cluster cluster.session-max-age says this",
+    ];
+    for expected in expected {
+        let there = found.iter().any(|error| error.starts_with(expected));
+        assert!(there, "{expected} is not in {found:#?}");
+    }
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+}
+
+#[test]
+fn ticket_rotation_alone_names_the_key_of_the_cluster() {
+    let keys = "secret = 'one'\nnode = 1\n[sessions]\nticket-rotation = '8h'\n";
+    let found = errors(&folder(), keys);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].contains("cluster.rotation"), "{found:?}");
+}
+
+#[test]
+fn a_rotation_is_in_whole_seconds_and_a_group_of_the_listeners_family() {
+    let keys = "secret = 'one'\nnode = 1\nrotation = '1s500ms'\nlisten = '127.0.0.1:7443'\n\
+                multicast = '[ff05::b]:7443'\n";
+    let found = errors(&folder(), keys);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("not in whole seconds"));
+    assert!(found[1].contains("of another family than cluster.listen"));
+}
+
+#[test]
+fn a_file_that_is_no_secret_is_refused_without_a_word_of_what_is_in_it() {
+    let folder = folder();
+    for (content, fault) in [
+        ("", "empty"),
+        ("AAECAwQFBgc=\n", "too short"),
+        (
+            "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\nAAEC\n",
+            "too long",
+        ),
+        (
+            "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwd~~8=\n",
+            "not base64",
+        ),
+        (
+            "becket secret state 1\nrotation 1\n",
+            "not a whole state: epoch",
+        ),
+    ] {
+        folder.write("bad", content);
+        let found = errors(&folder, "secret = 'bad'\nnode = 1\n");
+        assert!(found[0].contains(fault), "{found:?}");
+        assert!(!found[0].contains("AAEC"), "{found:?}");
+    }
+    let found = errors(&folder, "secret = 'missing'\nnode = 1\n");
+    assert!(found[0].contains("no such file"), "{found:?}");
+}
+
+#[test]
+fn a_secret_that_others_may_read_is_refused_with_the_command_that_helps() {
+    let folder = folder();
+    for mode in [0o640, 0o644] {
+        let path = folder.path().join("one");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let found = errors(&folder, "secret = 'one'\nnode = 1\n");
+        let advice = format!("accepted: chmod 600 {}", path.display());
+        assert!(found[0].ends_with(&advice), "{found:?}");
+    }
+}
+
+#[test]
+fn the_same_secret_twice_is_refused_wherever_it_is_from() {
+    let folder = folder();
+    folder.write("copy", SECRET);
+    for twice in ["one", "copy"] {
+        let keys = format!("secret = 'one'\naccept-secrets = ['two', '{twice}']\nnode = 1\n");
+        let found = errors(&folder, &keys);
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0].starts_with("cluster.accept-secrets[1] ="),
+            "{found:?}"
+        );
+        assert!(found[0].contains("the same secret as in"), "{found:?}");
+    }
+}
+
+#[test]
+fn the_two_kinds_of_secret_have_their_keys() {
+    let folder = folder();
+    let both = errors(
+        &folder,
+        "secret = 'one'\nsecret-state = 'state'\nnode = 1\n",
+    );
+    assert!(both[0].contains("a second secret that seals"), "{both:?}");
+    let root = errors(&folder, "secret-state = 'one'\nnode = 1\n");
+    assert!(root[0].ends_with("no state of a ratchet; accepted: cluster.secret instead"));
+    let state = errors(&folder, "secret = 'state'\nnode = 1\n");
+    assert!(state[0].ends_with("the state of a ratchet; accepted: cluster.secret-state instead"));
+}
+
+#[test]
+fn a_state_must_fit_the_rotation_and_the_clock() {
+    let folder = folder();
+    let keys = "secret-state = 'state'\nnode = 1\n";
+    let fits = good(&folder, keys);
+    assert_eq!((fits.ratchets.len(), fits.warnings.len()), (1, 0));
+    let found = errors(&folder, &format!("{keys}rotation = '1h'\n"));
+    assert!(found[0].contains("its epochs last 28800s, and cluster.rotation is 3600s"));
+    folder.write("state", &STATE.replace("59624", "59626"));
+    let early = lines(&good(&folder, keys).warnings);
+    assert!(early[0].contains("of an epoch to come"), "{early:?}");
+    folder.write("state", &STATE.replace("59624", "9624"));
+    let late = errors(&folder, keys);
+    assert!(
+        late[0].contains("50001 epochs behind the clock"),
+        "{late:?}"
+    );
+}
+
+#[test]
+fn flags_make_a_cluster_and_its_problems_name_them() {
+    let folder = folder();
+    let mut flags = Flags {
+        frontend: vec!["127.0.0.1:8443".into()],
+        backend: vec!["127.0.0.1:80".into()],
+        certificates: vec!["a.pem".into()],
+        cluster_secret: Some("one".into()),
+        cluster_listen: Some("127.0.0.1:7443".into()),
+        cluster_peer: vec!["127.0.0.1:7444".into()],
+        node: Some(2),
+        ..Flags::default()
+    };
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
+    let load = |flags: &Flags| {
+        let base: PathBuf = folder.path().to_owned();
+        Source::at(flags.clone(), base).load(now)
+    };
+    let cluster = load(&flags).unwrap().config.cluster.unwrap();
+    assert_eq!((cluster.node, cluster.peers.len()), (NodeId(2), 1));
+    flags.cluster_secret = Some("gone".into());
+    flags.cluster_listen = Some("nowhere".into());
+    flags.cluster_peer = vec![":1".into()];
+    flags.node = Some(0);
+    let mut found = lines(&load(&flags).unwrap_err().errors);
+    found.sort();
+    let starts = [
+        "--cluster-listen",
+        "--cluster-peer",
+        "--cluster-peer",
+        "--cluster-secret",
+        "--node",
+    ];
+    assert_eq!(found.len(), starts.len(), "{found:#?}");
+    for (error, start) in found.iter().zip(starts) {
+        assert!(error.starts_with(start), "{error}");
+    }
+}
