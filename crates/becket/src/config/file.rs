@@ -6,12 +6,15 @@
 //! all faults are found in one go. `None` stands for "not set" where no single value could be
 //! the default. Reading the text, with lines and every fault, is `read.rs`' work.
 
+mod cluster;
+
 use std::fmt;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use self::cluster::{FileCluster, FileClusterLimits};
 use super::error::Problem;
 use super::{AlpnMismatch, LogFormat, ProxyVersion, UnknownNames};
 
@@ -425,86 +428,6 @@ impl Default for FileSessions {
             id_lifetime: "5m".into(),
             ticket_rotation: None,
             max_age: None,
-        }
-    }
-}
-
-/// `[cluster]`: what is shared with other hosts.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct FileCluster {
-    /// A file; this or `secret-state`.
-    pub secret: Option<String>,
-    /// The file of a ratchet; this or `secret`.
-    pub secret_state: Option<String>,
-    /// Files of either kind.
-    pub accept_secrets: Vec<String>,
-    /// 1 to 65535.
-    pub node: Option<u64>,
-    /// `HOST:PORT`, `[V6]:PORT` or `:PORT`, UDP.
-    pub listen: Option<String>,
-    /// `HOST:PORT` or `[V6]:PORT`.
-    pub peers: Vec<String>,
-    /// A group, `ADDRESS:PORT`.
-    pub multicast: Option<String>,
-    /// Name of a network interface.
-    pub multicast_interface: Option<String>,
-    /// Hops.
-    pub multicast_ttl: u64,
-    /// A duration.
-    pub rotation: Scalar,
-    /// A duration; instead of `sessions.max-age`.
-    pub session_max_age: Option<Scalar>,
-    /// Hand out tickets to TLS 1.2 clients.
-    pub tls12_tickets: bool,
-    /// `[cluster.limits]`
-    pub limits: FileClusterLimits,
-}
-
-impl Default for FileCluster {
-    fn default() -> Self {
-        Self {
-            secret: None,
-            secret_state: None,
-            accept_secrets: Vec::new(),
-            node: None,
-            listen: None,
-            peers: Vec::new(),
-            multicast: None,
-            multicast_interface: None,
-            multicast_ttl: 1,
-            rotation: "8h".into(),
-            session_max_age: None,
-            tls12_tickets: false,
-            limits: FileClusterLimits::default(),
-        }
-    }
-}
-
-/// `[cluster.limits]`
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct FileClusterLimits {
-    /// Datagrams.
-    pub datagrams_per_turn: u64,
-    /// Sessions.
-    pub entries_per_peer: u64,
-    /// A size.
-    pub bytes_per_second: Scalar,
-    /// Sessions.
-    pub queue: u64,
-    /// Greetings.
-    pub hellos_per_second: u64,
-}
-
-impl Default for FileClusterLimits {
-    fn default() -> Self {
-        Self {
-            datagrams_per_turn: 256,
-            entries_per_peer: 200_000,
-            bytes_per_second: "32MiB".into(),
-            queue: 16_384,
-            hellos_per_second: 32,
         }
     }
 }
