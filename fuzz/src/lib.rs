@@ -14,3 +14,5 @@ pub mod http_head;
 pub mod http_status;
 pub mod pem;
 pub mod proxy_header;
+pub mod server_hello;
+pub mod starttls;

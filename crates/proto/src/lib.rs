@@ -21,5 +21,6 @@ mod reader;
 pub mod replica;
 pub mod server_hello;
 pub mod session_table;
+pub mod starttls;
 pub mod ticket;
 pub mod timers;

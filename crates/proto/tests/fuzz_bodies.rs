@@ -22,6 +22,13 @@ mod http_status;
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod proxy_header;
 
+#[path = "../../../fuzz/src/server_hello.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod server_hello;
+#[path = "../../../fuzz/src/starttls.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod starttls;
+
 use std::panic::catch_unwind;
 use std::path::Path;
 
@@ -62,6 +69,30 @@ fn the_peek_agrees_with_rustls_on_what_a_host_name_is() {
         .join(&b'.'),
     );
     run_on_mutations(&inputs, client_hello::run);
+}
+
+#[test]
+fn server_hellos_survive_mutation() {
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.push(32);
+    body.extend([9; 32]);
+    body.extend([0xc0, 0x2f, 0, 0, 10, 0, 23, 0, 0, 0, 43, 0, 2, 3, 4]);
+    let mut stream = vec![22, 3, 3, 0, body.len() as u8 + 4, 2, 0, 0, body.len() as u8];
+    stream.extend(&body);
+    run_on_mutations(&[body, stream], server_hello::run);
+}
+
+#[test]
+fn dialogs_before_tls_survive_mutation() {
+    let inputs = [
+        b"\0\x02220-mx\r\n220 mx\r\n\0EHLO a\r\nMAIL FROM:<a>\r\nSTARTTLS\r\n".to_vec(),
+        b"\x01\x01* OK [CAPABILITY IMAP4rev1] hi\r\n\0a NOOP\r\nb CAPABILITY\r\nc STARTTLS\r\n"
+            .to_vec(),
+        b"\x02\x03+OK <1@a>\r\n\0CAPA\r\nUSER x\r\nSTLS\r\n".to_vec(),
+        b"\x03\x01\0\0\0\x08\x04\xd2\x16\x30\0\0\0\x08\x04\xd2\x16\x2f".to_vec(),
+    ];
+    run_on_mutations(&inputs, starttls::run);
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Lines that come in pieces: bounded, ended by LF, with or without CR.
+//!
+//! Also what the mail protocols have in common: the walk over the lines of a client with its bounds, and the rule that
+//! nothing comes behind the one that asks for TLS.
+
+use super::{LONGEST_COMMAND, MOST_COMMANDS, Over, Progress};
+
+/// A line that is not whole, and how many there were.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lines {
+    begun: Vec<u8>,
+    commands: u32,
+}
+
+impl Lines {
+    /// Takes the next line out of `input`, without its end; `None` when it is not whole. Holds at most `most` bytes.
+    ///
+    /// # Errors
+    ///
+    /// When a line is longer than `most`.
+    pub(super) fn next(&mut self, input: &mut &[u8], most: usize) -> Result<Option<Vec<u8>>, ()> {
+        let end = input.iter().position(|byte| *byte == b'\n');
+        let (part, rest) = match end {
+            Some(end) => input.split_at_checked(end + 1).unwrap_or((input, &[])),
+            None => (*input, &[][..]),
+        };
+        if self.begun.len() + part.len() > most {
+            return Err(());
+        }
+        self.begun.extend_from_slice(part);
+        *input = rest;
+        if end.is_none() {
+            return Ok(None);
+        }
+        let mut line = std::mem::take(&mut self.begun);
+        line.pop();
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        Ok(Some(line))
+    }
+
+    /// Gives each line of a client to `answer` until one of them ends the talk.
+    pub(super) fn each_command(
+        &mut self,
+        mut input: &[u8],
+        mut answer: impl FnMut(&[u8]) -> Progress,
+    ) -> Progress {
+        loop {
+            let line = match self.next(&mut input, LONGEST_COMMAND) {
+                Ok(Some(line)) => line,
+                Ok(None) => return Progress::Talking,
+                Err(()) => return Progress::Over(Over::Broken),
+            };
+            self.commands += 1;
+            if self.commands > MOST_COMMANDS {
+                return Progress::Over(Over::Broken);
+            }
+            match answer(&line) {
+                Progress::Talking => {}
+                Progress::Begin if !input.is_empty() => return Progress::Over(Over::Injected),
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Splits a line at its first space: the word in upper case, and what follows without the spaces around it.
+pub(super) fn command(line: &[u8]) -> (Vec<u8>, &[u8]) {
+    let line = line.trim_ascii();
+    let end = line.iter().position(|byte| *byte == b' ');
+    let (word, rest) = line
+        .split_at_checked(end.unwrap_or(line.len()))
+        .unwrap_or((line, &[]));
+    (word.to_ascii_uppercase(), rest.trim_ascii())
+}
+
+/// Appends a line with its end. What is not printable ASCII, and could be taken for the end of a line, is left out.
+pub(super) fn put(line: &[u8], out: &mut Vec<u8>) {
+    let printable = line.iter().filter(|byte| **byte >= b' ' && **byte != 0x7f);
+    out.extend(printable);
+    out.extend(b"\r\n");
+}

@@ -1,0 +1,144 @@
+//! The talk in clear before TLS begins on a mail or database port, as its server's side: "STARTTLS".
+//!
+//! A [`Dialog`] answers a client by itself until the client asks for TLS. What the server behind says first, its
+//! greeting, is passed on; nothing that a client says in clear ever reaches the server. Order of use: as long as
+//! [`Dialog::awaits_greeting`], give it what the server says ([`Dialog::handle_server`]) and leave the client unread; then
+//! what the client says ([`Dialog::handle_client`]). Each appends to `out` what is to be sent to the client, and answers
+//! with a [`Progress`].
+//!
+//! Invariants: the bytes that ask for TLS are the last that came in clear. A client that says more behind them, before
+//! it can know that TLS begins, is cut off: otherwise somebody between the two could put words into the mouth of a client
+//! that is about to prove who it is (CVE-2011-0411, CVE-2021-23214). The same holds for a server that says more than its
+//! greeting. Lines, greetings and the number of commands are bounded; input may come byte by byte, and how it is split
+//! does not matter.
+//!
+//! Files: `line` (bounded lines), `smtp`, `imap`, `pop3`, `postgresql`.
+//! Sources: RFC 3207, RFC 9051 6.2.1, RFC 2595 4, PostgreSQL's "Frontend/Backend Protocol", section "SSL Session
+//! Encryption".
+
+mod imap;
+mod line;
+mod pop3;
+mod postgresql;
+mod smtp;
+
+use self::imap::Imap;
+use self::pop3::Pop3;
+use self::postgresql::Postgresql;
+use self::smtp::Smtp;
+
+/// A protocol that begins in clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Mail between servers and from clients, RFC 3207.
+    Smtp,
+    /// Mail access, RFC 9051 6.2.1.
+    Imap,
+    /// Mail access, RFC 2595 4.
+    Pop3,
+    /// PostgreSQL's SSLRequest.
+    Postgresql,
+}
+
+impl Protocol {
+    /// Says whether the client speaks first, so that a client that is silent waits for nothing.
+    pub fn client_speaks_first(self) -> bool {
+        self == Self::Postgresql
+    }
+}
+
+/// How far a dialog is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Progress {
+    /// Goes on when more bytes come.
+    Talking,
+    /// The client's next byte begins TLS.
+    Begin,
+    /// The bytes that were given are the beginning of TLS themselves: nothing was said in clear.
+    Direct,
+    /// It is over; what is to be sent is the last.
+    Over(Over),
+}
+
+/// Why a dialog ended without TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The client said good-bye.
+    Quit,
+    /// The client said more behind the request for TLS.
+    Injected,
+    /// The client broke the protocol: a line without end, too many commands, or bytes that are none.
+    Broken,
+    /// The client insists on going on in clear.
+    Cleartext,
+    /// The server's greeting refuses service; the client was told so.
+    Refused,
+    /// What the server said is no greeting, or more than one.
+    BadGreeting,
+}
+
+/// One client's talk in clear.
+#[derive(Clone, Debug)]
+pub enum Dialog {
+    /// See [`Protocol::Smtp`].
+    Smtp(Smtp),
+    /// See [`Protocol::Imap`].
+    Imap(Imap),
+    /// See [`Protocol::Pop3`].
+    Pop3(Pop3),
+    /// See [`Protocol::Postgresql`].
+    Postgresql(Postgresql),
+}
+
+impl Dialog {
+    /// Starts a dialog. Allocates nothing.
+    pub fn new(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Smtp => Self::Smtp(Smtp::default()),
+            Protocol::Imap => Self::Imap(Imap::default()),
+            Protocol::Pop3 => Self::Pop3(Pop3::default()),
+            Protocol::Postgresql => Self::Postgresql(Postgresql::default()),
+        }
+    }
+
+    /// Says whether the server's greeting is still to come; the client is not listened to before.
+    pub fn awaits_greeting(&self) -> bool {
+        match self {
+            Self::Smtp(dialog) => dialog.awaits_greeting(),
+            Self::Imap(dialog) => dialog.awaits_greeting(),
+            Self::Pop3(dialog) => dialog.awaits_greeting(),
+            Self::Postgresql(_) => false,
+        }
+    }
+
+    /// Takes what the server said.
+    pub fn handle_server(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
+        match self {
+            Self::Smtp(dialog) => dialog.handle_server(bytes, out),
+            Self::Imap(dialog) => dialog.handle_server(bytes, out),
+            Self::Pop3(dialog) => dialog.handle_server(bytes, out),
+            Self::Postgresql(_) => Progress::Over(Over::BadGreeting),
+        }
+    }
+
+    /// Takes what the client said.
+    pub fn handle_client(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
+        match self {
+            Self::Smtp(dialog) => dialog.handle_client(bytes, out),
+            Self::Imap(dialog) => dialog.handle_client(bytes, out),
+            Self::Pop3(dialog) => dialog.handle_client(bytes, out),
+            Self::Postgresql(dialog) => dialog.handle_client(bytes, out),
+        }
+    }
+}
+
+/// Commands that a client may give before it asks for TLS; a client needs two.
+pub const MOST_COMMANDS: u32 = 32;
+/// The longest line of a client, its end included: RFC 5321 4.5.3.1.4 asks for 512, and before TLS nothing is longer.
+pub const LONGEST_COMMAND: usize = 1024;
+/// The longest greeting, all its lines together: capabilities of an IMAP server take some 500 bytes.
+pub const LONGEST_GREETING: usize = 8192;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! The peek at a ServerHello: it never changes its mind, and what it would learn is what the server made.
+
+use becket_proto::server_hello::{Peek, peek};
+
+/// Checks one input twice: as the bytes of a stream, and as the body of a hello in records.
+///
+/// Returns in how many of them there was a hello.
+///
+/// # Panics
+///
+/// When the peek changes its mind as bytes come, or would learn an ID that it must not.
+pub fn run(data: &[u8]) -> usize {
+    let raw = check(data);
+    let data = &data[..data.len().min(MAX_FRAMED)];
+    let fragment = 1 + usize::from(data.first().copied().unwrap_or(0));
+    let framed = check(&in_records(data, fragment));
+    usize::from(raw) + usize::from(framed)
+}
+
+fn check(stream: &[u8]) -> bool {
+    let answer = peek(stream);
+    for cut in [
+        0,
+        1,
+        4,
+        5,
+        9,
+        43,
+        stream.len() / 2,
+        stream.len().saturating_sub(1),
+    ] {
+        let early = peek(stream.get(..cut).unwrap_or(stream));
+        assert!(
+            early == Peek::Incomplete || early == answer,
+            "{early:?} became {answer:?}"
+        );
+    }
+    let Peek::Hello(hello) = answer else {
+        return false;
+    };
+    let id = hello.session_id();
+    assert!(id.len() <= 32);
+    assert_eq!(hello.session_to_learn(id), None, "an echo");
+    if let Some(learnt) = hello.session_to_learn(b"another") {
+        assert!(hello.is_tls12() && learnt == id && !id.is_empty());
+    }
+    true
+}
+
+fn in_records(body: &[u8], fragment: usize) -> Vec<u8> {
+    let mut message = vec![2, 0];
+    message.extend((body.len() as u16).to_be_bytes());
+    message.extend(body);
+    let mut stream = Vec::new();
+    for part in message.chunks(fragment) {
+        stream.extend([22, 3, 3]);
+        stream.extend((part.len() as u16).to_be_bytes());
+        stream.extend(part);
+    }
+    stream
+}
+
+/// The most of an input that is framed, in bytes: more than the peek looks at.
+const MAX_FRAMED: usize = 6000;

@@ -1,0 +1,70 @@
+//! Dialogs before TLS: how input is cut changes nothing, and nothing behind the request for TLS is taken.
+
+use becket_proto::starttls::{
+    Dialog, LONGEST_COMMAND, LONGEST_GREETING, MOST_COMMANDS, Over, Progress, Protocol,
+};
+
+/// The first byte chooses the protocol, the second how the rest is cut; up to the first zero it is the server's.
+///
+/// Returns 1 when TLS was asked for, else 0.
+///
+/// # Panics
+///
+/// When pieces lead elsewhere than the whole, or the client is told more than the bounds allow.
+pub fn run(data: &[u8]) -> usize {
+    let [protocol, each, said @ ..] = data else {
+        return 0;
+    };
+    let protocol = PROTOCOLS[usize::from(*protocol) % PROTOCOLS.len()];
+    let end = said.iter().position(|byte| *byte == 0).unwrap_or(0);
+    let (server, client) = said.split_at(end);
+    let client = client.strip_prefix(&[0]).unwrap_or(client);
+    let (whole, end) = talk(protocol, server, client, usize::MAX);
+    let (pieces, end_of_pieces) = talk(protocol, server, client, 1 + usize::from(*each));
+    if told_at_once(end) || told_at_once(end_of_pieces) {
+        return 0;
+    }
+    // Whether bytes behind the request came with it is all that pieces decide.
+    let began = |end| matches!(end, Progress::Begin | Progress::Over(Over::Injected));
+    assert!(
+        end == end_of_pieces || began(end) && began(end_of_pieces),
+        "{end:?} became {end_of_pieces:?}"
+    );
+    assert_eq!(whole, pieces);
+    usize::from(began(end))
+}
+
+/// A greeting that is too long or not alone is found earlier when it comes in one piece.
+fn told_at_once(end: Progress) -> bool {
+    matches!(
+        end,
+        Progress::Over(Over::BadGreeting | Over::Refused) | Progress::Direct
+    )
+}
+
+fn talk(protocol: Protocol, server: &[u8], client: &[u8], each: usize) -> (Vec<u8>, Progress) {
+    let mut dialog = Dialog::new(protocol);
+    let (mut out, mut progress) = (Vec::new(), Progress::Talking);
+    for piece in server.chunks(each) {
+        if progress != Progress::Talking || !dialog.awaits_greeting() {
+            break;
+        }
+        progress = dialog.handle_server(piece, &mut out);
+    }
+    for piece in client.chunks(each) {
+        if progress != Progress::Talking || dialog.awaits_greeting() {
+            break;
+        }
+        progress = dialog.handle_client(piece, &mut out);
+    }
+    let most = LONGEST_GREETING * 2 + MOST_COMMANDS as usize * (LONGEST_GREETING + LONGEST_COMMAND);
+    assert!(out.len() <= most, "{} bytes", out.len());
+    (out, progress)
+}
+
+const PROTOCOLS: [Protocol; 4] = [
+    Protocol::Smtp,
+    Protocol::Imap,
+    Protocol::Pop3,
+    Protocol::Postgresql,
+];
