@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationList,
+    CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RevokedCertParams, RsaKeySize, SerialNumber,
+    date_time_ymd,
 };
 
 /// Kinds of key.
@@ -72,6 +74,32 @@ impl Authority {
         self.issue_with(names, Key::Ecdsa, |params| {
             params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(unix);
         })
+    }
+
+    /// Issues a certificate with a serial number of the test's choice.
+    pub fn issue_numbered(&self, names: &[&str], serial: u64) -> Bundle {
+        self.issue_with(names, Key::Ecdsa, |params| {
+            params.serial_number = Some(SerialNumber::from(serial));
+        })
+    }
+
+    /// Its revocation list, with these serial numbers.
+    pub fn revocation_list(&self, revoked: &[u64]) -> CertificateRevocationList {
+        let revoked = revoked.iter().map(|serial| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2024, 1, 1),
+            next_update: date_time_ymd(2100, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).expect("a list")
     }
 
     fn issue_with(

@@ -315,6 +315,7 @@ fn door(config: &Config, listener: usize, now: Now) -> Rc<Door> {
     let rotation = Rotation::start(config.sessions.ticket_rotation, now).expect("random");
     let parts = Parts {
         table: Arc::new(SessionTable::new(Default::default(), Default::default())),
+        early: Arc::new(SessionTable::new(Default::default(), Default::default())),
         secrets: Arc::clone(rotation.secrets()),
         sessions: config.sessions.clone(),
         key_log: false,

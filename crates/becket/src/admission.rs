@@ -130,6 +130,26 @@ fn lock(shard: &Mutex<Sources<RandomState>>) -> MutexGuard<'_, Sources<RandomSta
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl config::Listener {
+    /// Lets a client in by its address, or says why not. What is returned counts it for its source, where that is
+    /// limited.
+    ///
+    /// # Errors
+    ///
+    /// Its network is denied, or its source has as many connections as it may have.
+    pub fn admit(
+        &self,
+        client: IpAddr,
+        gate: Option<&Rc<Gate>>,
+        now: Duration,
+    ) -> Result<Option<Box<Visit>>, CloseReason> {
+        if !self.lets_in(client) {
+            return Err(CloseReason::DeniedNetwork);
+        }
+        gate.map_or(Ok(None), |gate| gate.enter(client, now))
+    }
+}
+
 /// One worker's way in.
 #[derive(Debug)]
 pub struct Gate {

@@ -185,6 +185,8 @@ struct PolicySummary {
     client_certificates: &'static str,
     require_ems: bool,
     tls12_tickets: bool,
+    /// Bytes; 0 is none.
+    early_data: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -321,6 +323,7 @@ impl PolicySummary {
             },
             require_ems: policy.require_ems,
             tls12_tickets: policy.tls12_tickets,
+            early_data: policy.early_data,
         }
     }
 }
@@ -382,6 +385,10 @@ impl Display for Summary {
             writeln!(f, "  suites    {}", policy.suites.join("\n            "))?;
             writeln!(f, "  groups    {}", policy.groups.join(", "))?;
             writeln!(f, "  clients   certificates {}", policy.client_certificates)?;
+            if policy.early_data > 0 {
+                let text = "its sessions open once, end with this process, and are not shared";
+                writeln!(f, "  early     up to {} bytes; {text}", policy.early_data)?;
+            }
         }
         for backend in &self.backends {
             writeln!(f, "backend {}", backend.name)?;

@@ -33,6 +33,10 @@ reasons! {
     ClientReset = "client-reset",
     /// The client sent a fatal alert or broken TLS while relaying.
     ClientTlsError = "client-tls-error",
+    /// Who connected is not of `trusted-networks`, and a PROXY header is expected.
+    UntrustedProxy = "untrusted-proxy",
+    /// The first bytes are not the PROXY header that is expected.
+    ProxyHeader = "proxy-header",
     /// The client left before the handshake was done.
     HandshakeAborted = "handshake-aborted",
     /// The handshake took longer than `timeouts.handshake`.

@@ -102,8 +102,8 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let (admin, mut access) = outlets(&config, &runtime, reject)?;
     change_identity(&config, &prepared.files)?;
 
-    let table = session_table(&config);
-    let shared = Arc::new(Shared::new(workers, clock, table));
+    let (table, early) = (session_table(&config), session_table(&config));
+    let shared = Arc::new(Shared::new(workers, clock, table, early));
     let rotation = rotation(&config, prepared.ratchets, now)?;
     let (sender, ended) = unbounded_channel();
     let beginning = Beginning {

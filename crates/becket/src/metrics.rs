@@ -47,6 +47,10 @@ pub struct Counters {
     pub handshake_resumed: Histogram,
     /// Resumptions that clients offered, by what became of them.
     pub resumptions: [Counter; Resumption::ALL.len()],
+    /// Handshakes with early data (0-RTT) that was taken.
+    pub early_accepted: Counter,
+    /// Handshakes for which early data was announced and none was taken.
+    pub early_rejected: Counter,
     /// Ciphertext bytes received from clients.
     pub client_bytes_in: Counter,
     /// Ciphertext bytes sent to clients.

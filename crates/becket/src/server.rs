@@ -49,6 +49,8 @@ pub struct Shared {
     pub clock: Clock,
     /// TLS 1.2 sessions by ID: sharded, each shard with a lock of its own.
     pub table: Arc<SessionTable>,
+    /// TLS 1.3 sessions that admit early data, likewise; they never leave this process.
+    pub early: Arc<SessionTable>,
     /// One per worker, written by it alone.
     pub counters: Vec<Arc<Counters>>,
     /// Full handshakes and connections by source; each call takes an atomic number or one shard's
@@ -60,11 +62,17 @@ pub struct Shared {
 
 impl Shared {
     /// Nothing has happened yet.
-    pub fn new(workers: usize, clock: Clock, table: Arc<SessionTable>) -> Self {
+    pub fn new(
+        workers: usize,
+        clock: Clock,
+        table: Arc<SessionTable>,
+        early: Arc<SessionTable>,
+    ) -> Self {
         Self {
             workers,
             clock,
             table,
+            early,
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::default(),
             connections: AtomicUsize::new(0),
@@ -198,6 +206,7 @@ impl Control {
         let now = self.state.shared().clock.now();
         self.access.drain(now.instant);
         self.state.shared().table.sweep(now.mono, SWEEP);
+        self.state.shared().early.sweep(now.mono, SWEEP);
         self.rotate(now);
         self.notify(&[Notice::Watchdog]);
     }
@@ -296,10 +305,10 @@ impl Control {
     /// Nothing in here can fail in a way that leaves half of a configuration behind.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
         self.crew.reload(&config, added);
-        self.state
-            .shared()
-            .table
-            .set_limit(config.sessions.table_entries);
+        let shared = self.state.shared();
+        for table in [&shared.table, &shared.early] {
+            table.set_limit(config.sessions.table_entries);
+        }
         if let Err(error) = self.logging.set_level(&config.log.level) {
             tracing::error!(%error, "log level not changed");
         }

@@ -34,6 +34,22 @@ pub trait Socket {
     fn reset_on_close(&mut self);
 }
 
+/// A socket whose bytes can be looked at before they are taken.
+pub trait Peek {
+    /// Copies what has arrived into `buffer` and leaves it there; 0 is the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::receive`].
+    fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+impl Peek for TcpStream {
+    fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        uninterrupted(|| Self::peek(self, buffer))
+    }
+}
+
 /// Why a socket gave nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

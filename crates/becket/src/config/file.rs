@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::cluster::{FileCluster, FileClusterLimits};
 use super::error::Problem;
-use super::{AlpnMismatch, LogFormat, ProxyVersion, UnknownNames};
+use super::{AlpnMismatch, LogFormat, ProxyVersion, UnknownNames, UnknownStatus};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -86,6 +86,10 @@ pub struct FileListener {
     pub allow: Vec<String>,
     /// Networks whose clients are not let in.
     pub deny: Vec<String>,
+    /// The PROXY header that every connection begins with.
+    pub accept_proxy: Option<FileAcceptProxy>,
+    /// Networks of those who may send it.
+    pub trusted_networks: Vec<String>,
     /// `[[listener.route]]`
     pub route: Vec<FileRoute>,
     /// Connections waiting to be accepted.
@@ -116,6 +120,8 @@ impl Default for FileListener {
             unknown_names: UnknownNames::default(),
             allow: Vec::new(),
             deny: Vec::new(),
+            accept_proxy: None,
+            trusted_networks: Vec::new(),
             route: Vec::new(),
             backlog: 4096,
             defer_accept: None,
@@ -125,6 +131,18 @@ impl Default for FileListener {
             send_buffer: "system".into(),
         }
     }
+}
+
+/// Versions of the PROXY protocol that are understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileAcceptProxy {
+    /// Text.
+    V1,
+    /// Binary.
+    V2,
+    /// Either.
+    Any,
 }
 
 /// `[[listener.route]]`: where some of a listener's clients go.
@@ -199,10 +217,16 @@ pub struct FilePolicy {
     pub client_certificates: FileClientCertificates,
     /// A bundle of CAs.
     pub client_ca: Option<String>,
+    /// Files with certificate revocation lists, PEM or DER.
+    pub crl: Vec<String>,
+    /// What to do with a certificate of whose issuer there is no list.
+    pub crl_unknown: UnknownStatus,
     /// Refuse TLS 1.2 without extended master secret; the default follows `client-certificates`.
     pub require_ems: Option<bool>,
     /// Hand out tickets to TLS 1.2 clients.
     pub tls12_tickets: bool,
+    /// `off` or a size.
+    pub early_data: Scalar,
 }
 
 impl Default for FilePolicy {
@@ -216,8 +240,11 @@ impl Default for FilePolicy {
                 .to_vec(),
             client_certificates: FileClientCertificates::default(),
             client_ca: None,
+            crl: Vec::new(),
+            crl_unknown: UnknownStatus::default(),
             require_ems: None,
             tls12_tickets: true,
+            early_data: "off".into(),
         }
     }
 }

@@ -80,6 +80,7 @@ impl Draft<'_> {
                 false => Some(self.networks(&format!("{path}.allow"), &listener.allow)),
             },
             deny: self.networks(&format!("{path}.deny"), &listener.deny),
+            accept_proxy: self.accept_proxy(path, listener),
         }
     }
 

@@ -21,9 +21,12 @@ pub mod values;
 
 mod admission;
 mod backends;
+mod crl;
+mod early;
 mod listeners;
 mod onward;
 mod policies;
+mod trust;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +37,10 @@ use std::time::Duration;
 
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;
+use becket_proto::proxy_header::Accept;
 use rustls::RootCertStore;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::CertificateRevocationListDer;
 use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterLimits};
@@ -85,6 +91,8 @@ pub struct Listener {
     pub allow: Option<Networks>,
     /// Who may not, even if allowed.
     pub deny: Networks,
+    /// Whether every connection begins with a PROXY header.
+    pub accept_proxy: Option<AcceptProxy>,
     /// Tried in order; the last one matches every hello.
     pub routes: Vec<Route>,
 }
@@ -105,6 +113,15 @@ pub enum Face {
     Tls,
     /// Plain TCP: the client mode of stunnel where the backend has TLS.
     Plain,
+}
+
+/// The PROXY header that a listener expects of everybody.
+#[derive(Clone, Debug)]
+pub struct AcceptProxy {
+    /// Versions that are understood.
+    pub versions: Accept,
+    /// Who is believed; others are reset.
+    pub trusted: Networks,
 }
 
 /// Where a hello goes: the first route whose names and protocols match.
@@ -179,11 +196,18 @@ pub struct Policy {
     pub groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>,
     /// Whether and how clients authenticate.
     pub client_auth: ClientAuth,
+    /// What is known to be revoked.
+    pub revocation: Revocation,
+    /// Verifies client certificates; `None` when none is asked for. Built once for all workers:
+    /// revocation lists may be large.
+    pub verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// Refuse TLS 1.2 clients without extended master secret (RFC 7627).
     pub require_ems: bool,
     /// Hand out tickets to TLS 1.2 clients; without, they resume by session ID. In a cluster only
     /// where that allows it, too.
     pub tls12_tickets: bool,
+    /// Bytes of early data (0-RTT) to take from a client; 0 is none.
+    pub early_data: u32,
 }
 
 /// TLS versions of a policy.
@@ -205,6 +229,45 @@ pub enum ClientAuth {
     Optional(Arc<RootCertStore>),
     /// One is asked for; a client without one is refused.
     Required(Arc<RootCertStore>),
+}
+
+impl ClientAuth {
+    /// The CAs of clients.
+    pub fn authorities(&self) -> Option<&Arc<RootCertStore>> {
+        match self {
+            Self::Off => None,
+            Self::Optional(roots) | Self::Required(roots) => Some(roots),
+        }
+    }
+
+    /// Whether a CA has this subject, a DER-encoded name.
+    pub fn has_authority(&self, name: &[u8]) -> bool {
+        // An anchor keeps the contents of the SEQUENCE only.
+        let roots = self.authorities().map(|roots| roots.roots.as_slice());
+        let mut anchors = roots.unwrap_or_default().iter();
+        anchors
+            .any(|anchor| name.ends_with(&anchor.subject) && name.len() <= anchor.subject.len() + 6)
+    }
+}
+
+/// Revocation of client certificates.
+#[derive(Clone, Debug, Default)]
+pub struct Revocation {
+    /// Lists, newest first. Without any, nothing is asked.
+    pub lists: Vec<CertificateRevocationListDer<'static>>,
+    /// What to do with a certificate of which no list knows.
+    pub unknown: UnknownStatus,
+}
+
+/// What to do with a client certificate, or a CA above it, of whose issuer there is no list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnknownStatus {
+    /// Refuse the client.
+    #[default]
+    Refuse,
+    /// Take the certificate for not revoked.
+    Allow,
 }
 
 /// A pool of servers.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::{ALL_CIPHER_SUITES, kx_group};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ProtocolVersion, SupportedCipherSuite};
 
 use super::error::Problem;
@@ -15,9 +16,9 @@ use super::file::{FileClientCertificates, FilePolicy, FileVersion};
 use super::keys;
 use super::prepare::Draft;
 use super::read::labels;
-use super::{ClientAuth, Policy, Versions};
-use crate::tls::names;
+use super::{ClientAuth, Policy, Revocation, Versions};
 use crate::tls::policy::digest;
+use crate::tls::{names, verifier};
 
 impl Draft<'_> {
     /// All policies that the file names.
@@ -44,6 +45,8 @@ impl Draft<'_> {
         let suites = self.suites(path, policy.suites.as_deref(), versions);
         let groups = self.groups(path, &policy.groups, versions);
         let client_auth = self.client_auth(path, policy);
+        let revocation = self.revocation(path, policy, &client_auth);
+        let verifier = self.client_verifier(path, &client_auth, &revocation);
         let require_ems = policy
             .require_ems
             .unwrap_or(!matches!(client_auth, ClientAuth::Off));
@@ -54,8 +57,11 @@ impl Draft<'_> {
             suites,
             groups,
             client_auth,
+            revocation,
+            verifier,
             require_ems,
             tls12_tickets: policy.tls12_tickets && self.tls12_tickets_allowed(),
+            early_data: self.early_data(path, &policy.early_data, versions),
         }
     }
 
@@ -149,6 +155,20 @@ impl Draft<'_> {
             }
         }
         groups
+    }
+
+    fn client_verifier(
+        &mut self,
+        path: &str,
+        client_auth: &ClientAuth,
+        revocation: &Revocation,
+    ) -> Option<Arc<dyn ClientCertVerifier>> {
+        let built = verifier::of_clients(client_auth, revocation);
+        built.unwrap_or_else(|error| {
+            let problem = Problem::new(format!("{path}.client-ca"), error.to_string());
+            self.report.error(problem);
+            None
+        })
     }
 
     fn client_auth(&mut self, path: &str, policy: &FilePolicy) -> ClientAuth {

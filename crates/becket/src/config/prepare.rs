@@ -97,12 +97,14 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     let cluster = draft.cluster();
     let listeners = draft.listeners(&policies);
     draft.warn_unused();
+    let sessions = draft.sessions(cluster.as_ref());
+    draft.check_early_data(&listeners, &backends, &sessions);
     let config = Config {
         listeners,
         backends,
         limits: draft.limits(),
         timeouts: draft.timeouts(),
-        sessions: draft.sessions(cluster.as_ref()),
+        sessions,
         admission,
         cluster,
         log: draft.log(),

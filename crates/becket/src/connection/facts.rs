@@ -15,8 +15,12 @@ use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 /// Filled in as the connection proceeds.
 #[derive(Debug)]
 pub struct Facts {
-    /// Who connected.
+    /// Who connected; by its own word, where a PROXY header is accepted.
     pub client: SocketAddr,
+    /// The address that the client connected to, where a PROXY header said so.
+    pub arrived_at: Option<SocketAddr>,
+    /// What the sender of such a header calls the connection.
+    pub unique_id: Option<Box<[u8]>>,
     /// The listener's configuration name.
     pub listener: Arc<str>,
     /// Monotonic time of the accept.
@@ -46,6 +50,8 @@ pub struct Agreed {
     pub alpn: Option<Box<[u8]>>,
     /// How the session was resumed; `None` is a full handshake.
     pub resumed: Option<ResumedBy>,
+    /// How much early data the policy takes, if some of what the client says came as such.
+    pub early_data: Option<u32>,
     /// Whether the client proved its identity by certificate, in this handshake or in the one
     /// that the session descends from.
     pub client_verified: bool,
@@ -58,6 +64,8 @@ impl Facts {
     pub fn new(client: SocketAddr, listener: Arc<str>, accepted: Now) -> Self {
         Self {
             client,
+            arrived_at: None,
+            unique_id: None,
             listener,
             accepted: accepted.mono,
             accepted_at: Timestamp::from_unix(accepted.unix),

@@ -3,7 +3,7 @@
 //! 1. Bytes gather until `proto::client_hello` sees a whole ClientHello.
 //! 2. The [`Door`] chooses route, policy and twin by it; a refusal is one alert.
 //! 3. The same bytes, and all that follow, go to the [`Engine`]; each flight leaves in one send.
-//! 4. When keys are ready, a resumed client certificate is verified again, and the connection
+//! 4. When keys are ready (or early data has come, which is before that), a resumed client certificate is verified again, and the connection
 //!    goes on to its server with whatever plaintext has come already.
 //!
 //! What a client can make us hold: `limits.client-hello` bytes of whatever is unfinished, the hello
@@ -56,6 +56,8 @@ pub struct Chosen {
     pub engine: Engine,
     /// Lent to the thread while rustls runs.
     pub resuming: Option<Resuming>,
+    /// The client announced early data.
+    pub offers_early: bool,
 }
 
 /// Why a handshake fails; the answer to the client, if any, is in `scratch.sealed_out`.
@@ -197,6 +199,7 @@ impl Handshaking {
             route: served.route,
             engine,
             resuming: Some(Resuming::new(name).with_charge(charge)),
+            offers_early: hello.offers_early_data(),
         }));
         Ok(true)
     }
@@ -238,14 +241,19 @@ impl Handshaking {
             turn.scratch.sealed_out.clear();
             return self.fail(&failed, core, turn);
         }
-        let (Some(pool), Some(chosen)) = (self.pool(), self.chosen) else {
+        let early_data = self.early_data(received);
+        let (Some(pool), Some(mut chosen)) = (self.pool(), self.chosen) else {
             return end(CloseReason::Internal, turn);
         };
         let took = turn.now.mono.saturating_sub(core.facts.accepted);
-        let agreed = resumed::agreed(&chosen, took);
+        let agreed = resumed::agreed(&chosen, early_data, took);
         turn.counters.handshakes_ended.add(1);
         resumed::count(&agreed, turn.counters);
         resumed::count_offer(chosen.resuming.as_ref(), turn.counters);
+        resumed::count_early(&chosen, received.early, turn.counters);
+        if chosen.engine.is_unfinished() {
+            chosen.engine.keep(chosen.resuming.take());
+        }
         core.facts.tls = Some(agreed);
         let session = chosen.resuming.and_then(|resuming| resuming.session);
         core.session = session.map(Box::new);
@@ -266,6 +274,13 @@ impl Handshaking {
         };
         resumed::verify_again(chosen, twins, now)
             .map_err(|error| Failed::new(CloseReason::ClientCertificate, error.to_string()))
+    }
+
+    /// How much early data the policy takes, if some has come.
+    fn early_data(&self, received: Received) -> Option<u32> {
+        let chosen = self.chosen.as_ref().filter(|_| received.early)?;
+        let (route, _) = self.door.front.route(chosen.route)?;
+        Some(route.policy.early_data)
     }
 
     fn pool(&self) -> Option<Rc<Pool>> {
@@ -334,9 +349,9 @@ fn reason_of(other: NotHello) -> CloseReason {
 
 fn reason_of_error(error: &rustls::Error) -> CloseReason {
     match error {
-        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
-            CloseReason::ClientCertificate
-        }
+        rustls::Error::InvalidCertificate(_)
+        | rustls::Error::InvalidCertRevocationList(_)
+        | rustls::Error::NoCertificatesPresented => CloseReason::ClientCertificate,
         rustls::Error::NoApplicationProtocol => CloseReason::AlpnMismatch,
         _ => CloseReason::HandshakeFailed,
     }

@@ -23,7 +23,8 @@ pub fn proxy_header<N: Net>(
     core: &Core<N>,
     engine: Option<&Engine>,
 ) -> Result<Vec<u8>, EncodeError> {
-    let endpoints = match core.client.socket.local_address() {
+    let arrived_at = core.facts.arrived_at;
+    let endpoints = match arrived_at.or_else(|| core.client.socket.local_address()) {
         Some(local) => Endpoints::tcp(core.facts.client, local),
         None => Endpoints::Unknown,
     };
@@ -56,6 +57,7 @@ pub fn proxy_header<N: Net>(
             authority: core.facts.server_name.as_deref(),
             unique_id: None,
             ssl: engine.map(|_| ssl),
+            early_data: tls.and_then(|tls| tls.early_data),
         },
     };
     let mut out = Vec::new();

@@ -5,17 +5,19 @@
 //! runs on real sockets and on scripted ones (tests, fuzzing).
 //!
 //! ```text
-//! Handshaking ──► Connecting ──► [Securing] ──► Relaying ──► (gone)
-//! Entering ────────┘  │              │             │
-//!      └──────────────┴──────────────┴─────────────┴──► Closing ──► (gone)
+//! [Greeting] ──► Handshaking ──► Connecting ──► [Securing] ──► Relaying ──► (gone)
+//!     └────────► Entering ────────┘  │              │             │
+//!                     └──────────────┴──────────────┴─────────────┴──► Closing ──► (gone)
 //! ```
 //!
-//! Room is kept for Greeting (a PROXY header before the hello) and Queued (waiting for a slot).
+//! Greeting is left out unless a PROXY header is expected. Room is kept for Queued (waiting for a
+//! slot).
 
 pub mod closing;
 pub mod connect;
 pub mod entering;
 pub mod facts;
+pub mod greeting;
 pub mod handshake;
 pub mod introduction;
 pub mod relay;
@@ -31,10 +33,11 @@ use self::closing::Closing;
 use self::connect::Connecting;
 use self::entering::Entering;
 use self::facts::Facts;
+use self::greeting::Greeting;
 use self::handshake::Handshaking;
 use self::relay::Relaying;
 use self::securing::Securing;
-use crate::admission::Gate;
+use crate::admission::{Gate, Visit};
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Face, Limits, ServerAddress, Timeouts};
@@ -44,13 +47,13 @@ use crate::leg::{Leg, Ready};
 use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
 use crate::scratch::Scratch;
-use crate::socket::Socket;
+use crate::socket::{Peek, Socket};
 use crate::tls::session_name::SessionName;
 
 /// The sockets that connections run on.
 pub trait Net {
     /// Towards clients.
-    type Client: Socket + fmt::Debug;
+    type Client: Socket + Peek + fmt::Debug;
     /// Towards servers.
     type Server: Socket + fmt::Debug;
 
@@ -112,6 +115,8 @@ pub struct Core<N: Net> {
     /// The client takes FIN for the end of a whole stream: it speaks no TLS that would tell a cut
     /// from an end.
     pub fin_is_an_end: bool,
+    /// Counts it for its source until it is gone, where that is limited.
+    pub visit: Option<Box<Visit>>,
 }
 
 /// Where a connection is in its life.
@@ -119,6 +124,8 @@ pub struct Core<N: Net> {
 pub enum Phase<N: Net> {
     /// Until the first turn, where no TLS ends.
     Entering(Entering),
+    /// Until a PROXY header, where one is expected.
+    Greeting(Greeting),
     /// Until traffic keys.
     Handshaking(Handshaking),
     /// Until a server answers.
@@ -164,6 +171,19 @@ pub enum Side {
     Server,
 }
 
+impl<N: Net> Phase<N> {
+    /// Where a client begins who needs no introduction, or has had one.
+    fn first(door: Rc<Door>, counters: &Counters) -> Self {
+        match door.front.listener().face {
+            Face::Tls => {
+                counters.handshakes_begun.add(1);
+                Self::Handshaking(Handshaking::new(door))
+            }
+            Face::Plain => Self::Entering(Entering::new(door)),
+        }
+    }
+}
+
 impl<N: Net> Connection<N> {
     /// Starts a connection that was just accepted through `door`.
     pub fn new(
@@ -173,13 +193,11 @@ impl<N: Net> Connection<N> {
         deadline: Duration,
         counters: &Counters,
     ) -> Self {
-        let face = door.front.listener().face;
-        let phase = match face {
-            Face::Tls => {
-                counters.handshakes_begun.add(1);
-                Phase::Handshaking(Handshaking::new(door))
-            }
-            Face::Plain => Phase::Entering(Entering::new(door)),
+        let listener = door.front.listener();
+        let face = listener.face;
+        let phase = match listener.accept_proxy {
+            Some(_) => Phase::Greeting(Greeting::new(door)),
+            None => Phase::first(door, counters),
         };
         // The hello is probably there: a first receive is worth a try.
         let ready = Ready {
@@ -193,9 +211,15 @@ impl<N: Net> Connection<N> {
                 deadline,
                 session: None,
                 fin_is_an_end: face == Face::Plain,
+                visit: None,
             },
             phase: Some(phase),
         }
+    }
+
+    /// Counts the connection for its source until it is gone.
+    pub fn count(&mut self, visit: Option<Box<Visit>>) {
+        self.core.visit = visit;
     }
 
     /// Takes note of readiness. Returns whether the connection should be advanced for it.
@@ -204,6 +228,7 @@ impl<N: Net> Connection<N> {
             (Side::Client, Some(phase)) => {
                 self.core.client.ready.add(ready);
                 match phase {
+                    Phase::Greeting(phase) => phase.cares_for(ready),
                     Phase::Handshaking(phase) => phase.cares_for(ready),
                     // Bytes wait until there is a server; a client that is gone does not.
                     Phase::Connecting(_) | Phase::Securing(_) => ready.failed,
@@ -231,6 +256,7 @@ impl<N: Net> Connection<N> {
         while let Some(phase) = self.phase.take() {
             let next = match phase {
                 Phase::Entering(phase) => phase.advance(&mut self.core, turn),
+                Phase::Greeting(phase) => phase.advance(&mut self.core, turn),
                 Phase::Handshaking(phase) => phase.advance(&mut self.core, turn),
                 Phase::Connecting(phase) => phase.advance(&mut self.core, turn),
                 Phase::Securing(phase) => phase.advance(&mut self.core, turn),
@@ -257,6 +283,7 @@ impl<N: Net> Connection<N> {
     pub fn expire(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
         let next = match self.phase.take() {
             Some(Phase::Entering(phase)) => phase.advance(&mut self.core, turn),
+            Some(Phase::Greeting(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Handshaking(phase)) => phase.expire(&self.core, turn),
             Some(Phase::Connecting(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Securing(phase)) => phase.expire(&mut self.core, turn),
@@ -278,9 +305,9 @@ impl<N: Net> Connection<N> {
         self.core.deadline
     }
 
-    /// Whether the handshake is still going on.
+    /// Whether the handshake is still going on, or has still to begin.
     pub fn is_handshaking(&self) -> bool {
-        matches!(self.phase, Some(Phase::Handshaking(_)))
+        matches!(self.phase, Some(Phase::Greeting(_) | Phase::Handshaking(_)))
     }
 
     /// The session in the table that must be forgotten when the connection ended like this.
@@ -303,7 +330,7 @@ impl<N: Net> Connection<N> {
 
     /// The process stops: counts what is being cut off.
     pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
-        if self.is_handshaking() {
+        if matches!(self.phase, Some(Phase::Handshaking(_))) {
             turn.counters.handshakes_ended.add(1);
         }
         CloseReason::Stopped

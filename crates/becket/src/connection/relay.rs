@@ -84,7 +84,7 @@ impl<N: Net> Relaying<N> {
 
     /// Starts the idle clock.
     pub fn begin(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
-        core.deadline = turn.now.mono + turn.timeouts.idle;
+        core.deadline = self.deadline(core, turn);
         Next::Go(Phase::Relaying(self))
     }
 
@@ -115,7 +115,7 @@ impl<N: Net> Relaying<N> {
             return self.complete(core, turn);
         }
         if load.moved {
-            core.deadline = turn.now.mono + self.patience(turn);
+            core.deadline = self.deadline(core, turn);
         }
         let spent = |pipe: &HalfPipe, left| pipe.next() == Step::Read && left == 0;
         if spent(&self.to_client, load.to_client) || spent(&self.to_server, load.to_server) {
@@ -126,7 +126,9 @@ impl<N: Net> Relaying<N> {
 
     /// Nothing moved for too long.
     pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let reason = if self.is_half_closed() {
+        let reason = if self.is_unfinished() {
+            CloseReason::HandshakeTimeout
+        } else if self.is_half_closed() {
             CloseReason::HalfClosedTimeout
         } else {
             CloseReason::IdleTimeout
@@ -442,6 +444,21 @@ impl<N: Net> Relaying<N> {
 
     fn is_half_closed(&self) -> bool {
         self.to_client.source_ended() || self.to_server.source_ended()
+    }
+
+    /// When to give up if nothing more moves. A client whose early data is being answered has no
+    /// more time for its handshake than any other.
+    fn deadline(&self, core: &Core<N>, turn: &Turn<'_, N>) -> Duration {
+        let idle = turn.now.mono + self.patience(turn);
+        if self.is_unfinished() {
+            return idle.min(core.facts.accepted + turn.timeouts.handshake);
+        }
+        idle
+    }
+
+    /// The client is served, and has still to finish its handshake.
+    fn is_unfinished(&self) -> bool {
+        self.client_tls.as_ref().is_some_and(Engine::is_unfinished)
     }
 
     fn patience(&self, turn: &Turn<'_, N>) -> Duration {

@@ -13,8 +13,8 @@ use crate::metrics::{Counters, HandshakeClass};
 use crate::tls::context::Resuming;
 use crate::tls::twins::Twins;
 
-/// Reads what the handshake agreed on.
-pub fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
+/// Reads what the handshake agreed on. `early_data` is how much the policy takes, if some came.
+pub fn agreed(chosen: &Chosen, early_data: Option<u32>, took: Duration) -> Agreed {
     let facts = chosen.engine.facts();
     let version = facts.protocol_version();
     Agreed {
@@ -24,7 +24,11 @@ pub fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
             .negotiated_key_exchange_group()
             .map(|group| group.name()),
         alpn: facts.alpn_protocol().map(Box::from),
-        resumed: means(chosen, version),
+        resumed: match early_data {
+            Some(_) => Some(ResumedBy::Early),
+            None => means(chosen, version),
+        },
+        early_data,
         client_verified: facts
             .peer_certificates()
             .is_some_and(|chain| !chain.is_empty()),
@@ -95,5 +99,14 @@ pub fn count_offer(resuming: Option<&Resuming>, counters: &Counters) {
     let outcome = resuming.and_then(|resuming| resuming.outcome);
     if let Some(counter) = outcome.and_then(|outcome| counters.resumptions.get(outcome as usize)) {
         counter.add(1);
+    }
+}
+
+/// Counts what became of early data that the client announced.
+pub fn count_early(chosen: &Chosen, taken: bool, counters: &Counters) {
+    match (chosen.offers_early, taken) {
+        (true, true) => counters.early_accepted.add(1),
+        (true, false) => counters.early_rejected.add(1),
+        (false, _) => {}
     }
 }

@@ -146,6 +146,15 @@ impl Scrape {
             "becket_resumptions_offered",
             "Sessions and tickets that clients offered, by what became of them",
             offered,
+        )?;
+        let early = [
+            ("accepted", self.sum(|c| &c.early_accepted)),
+            ("rejected", self.sum(|c| &c.early_rejected)),
+        ];
+        page.counters(
+            "becket_early_data",
+            "Handshakes for which the client announced early data, by what became of it",
+            early.map(|(outcome, count)| ([("outcome", outcome)], count)),
         )
     }
 

@@ -76,6 +76,7 @@ fn prepare(
 fn rehearse(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
     let parts = Parts {
         table: Arc::new(SessionTable::new(Default::default(), Default::default())),
+        early: Arc::new(SessionTable::new(Default::default(), Default::default())),
         secrets: Arc::clone(secrets),
         sessions: config.sessions.clone(),
         key_log: false,

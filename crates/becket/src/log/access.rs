@@ -65,6 +65,8 @@ pub enum ResumedBy {
     Ticket,
     /// TLS 1.3 pre-shared key (RFC 8446, section 2.2).
     Psk,
+    /// The same, and early data came with it (section 2.3).
+    Early,
 }
 
 impl ResumedBy {
@@ -74,6 +76,7 @@ impl ResumedBy {
             Self::Id => "id",
             Self::Ticket => "ticket",
             Self::Psk => "psk",
+            Self::Early => "early",
         }
     }
 }

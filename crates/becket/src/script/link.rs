@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use crate::leg::Ready;
-use crate::socket::Socket;
+use crate::socket::{Peek, Socket};
 
 /// One end of a stream; dropping it closes it.
 #[derive(Debug)]
@@ -194,6 +194,23 @@ impl Socket for End {
         let mut halves = self.halves.borrow_mut();
         let [me, _] = sides(&mut halves, self.side);
         me.resets = true;
+    }
+}
+
+impl Peek for End {
+    fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut halves = self.halves.borrow_mut();
+        let [me, _] = sides(&mut halves, self.side);
+        let n = me.arrived.len().min(buffer.len());
+        for (into, byte) in buffer.iter_mut().zip(&me.arrived) {
+            *into = *byte;
+        }
+        match me.fault {
+            _ if n > 0 => Ok(n),
+            Some(kind) => Err(kind.into()),
+            None if me.ended || me.broken => Ok(0),
+            None => Err(ErrorKind::WouldBlock.into()),
+        }
     }
 }
 

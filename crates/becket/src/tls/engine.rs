@@ -7,6 +7,9 @@
 //! Invariant: rustls is shown what it has seen and not discarded, in every call. Its deframer
 //! keeps positions in those bytes, and indexes out of them when they are missing.
 //!
+//! Early data (0-RTT) comes out like other data, before the client has finished its handshake. From
+//! then on the engine may be written to, and it keeps what the rest of the handshake needs.
+//!
 //! Whatever TLS itself wants to send (handshake flights, tickets, key updates, alerts) is
 //! appended to `out` in the right order.
 
@@ -16,11 +19,12 @@ use std::sync::Arc;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
-    WriteTraffic,
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, ReadEarlyData,
+    UnbufferedStatus, WriteTraffic,
 };
 use rustls::{CommonState, Error, HandshakeKind, ServerConfig};
 
+use super::context::{self, Resuming};
 use crate::scratch::{Buffer, LARGEST_RECORD};
 
 /// The TLS state of one leg: `C` says which side of TLS we are on it. To a client we are the
@@ -32,6 +36,8 @@ pub struct Engine<C = UnbufferedServerConnection> {
     held: Vec<u8>,
     /// How much may be held.
     most_held: usize,
+    /// Of a handshake that goes on while data moves already, because it began with early data.
+    unfinished: Option<Box<Resuming>>,
     close_notify_sent: bool,
 }
 
@@ -45,6 +51,15 @@ pub trait TlsSide {
 
     /// What both sides know alike.
     fn common(&self) -> &CommonState;
+
+    /// Takes early data, which only a server gets. Returns how many bytes to discard.
+    ///
+    /// # Errors
+    ///
+    /// When a record does not open.
+    fn read_early(_: ReadEarlyData<'_, '_, Self::Data>, _: &mut Buffer) -> Result<usize, Error> {
+        Ok(0)
+    }
 }
 
 impl TlsSide for UnbufferedServerConnection {
@@ -56,6 +71,19 @@ impl TlsSide for UnbufferedServerConnection {
 
     fn common(&self) -> &CommonState {
         self
+    }
+
+    fn read_early(
+        mut early: ReadEarlyData<'_, '_, Self::Data>,
+        plain: &mut Buffer,
+    ) -> Result<usize, Error> {
+        let mut discard = 0;
+        while let Some(record) = early.next_record() {
+            let record = record?;
+            discard += record.discard;
+            plain.push(record.payload);
+        }
+        Ok(discard)
     }
 }
 
@@ -85,8 +113,10 @@ impl<C: TlsSide> fmt::Debug for Engine<C> {
 /// What [`Engine::receive`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Application data may be sent: the handshake is complete.
+    /// Application data may be sent: the handshake is complete, or early data has come.
     pub ready: bool,
+    /// Some of the data came as early data: it may be a replay (RFC 8446, section 2.3).
+    pub early: bool,
     /// The peer sent close_notify: no more data follows.
     pub ended: bool,
 }
@@ -113,6 +143,7 @@ impl<C: TlsSide> Engine<C> {
             connection: Box::new(connection),
             held: Vec::new(),
             most_held,
+            unfinished: None,
             close_notify_sent: false,
         }
     }
@@ -134,13 +165,40 @@ impl<C: TlsSide> Engine<C> {
         plain: &mut Buffer,
         out: &mut Buffer,
     ) -> Result<Received, Error> {
+        let Some(resuming) = self.unfinished.take() else {
+            return self.process(input, plain, out);
+        };
+        let mut resuming = Some(*resuming);
+        let received = context::lend(&mut resuming, || self.process(input, plain, out));
+        self.unfinished = resuming
+            .filter(|_| self.connection.common().is_handshaking())
+            .map(Box::new);
+        received
+    }
+
+    /// Whether the client has still to finish its handshake, though it may be served already.
+    pub fn is_unfinished(&self) -> bool {
+        self.connection.common().is_handshaking()
+    }
+
+    /// Keeps what the rest of a handshake needs to make sessions, lent by [`Self::receive`].
+    pub fn keep(&mut self, resuming: Option<Resuming>) {
+        self.unfinished = resuming.map(Box::new);
+    }
+
+    fn process(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Buffer,
+        out: &mut Buffer,
+    ) -> Result<Received, Error> {
         debug_assert!(input.starts_with(&self.held), "held bytes come first");
         let mut received = Received::default();
         let mut consumed = 0;
         loop {
             let rest = input.get_mut(consumed..).unwrap_or_default();
             let UnbufferedStatus { mut discard, state } = self.connection.process(rest);
-            let mut settled = false;
+            let (mut settled, mut writable) = (false, false);
             match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
                     while let Some(record) = traffic.next_record() {
@@ -149,16 +207,17 @@ impl<C: TlsSide> Engine<C> {
                         plain.push(record.payload);
                     }
                 }
+                Ok(ConnectionState::ReadEarlyData(early)) => {
+                    let before = plain.len();
+                    discard += C::read_early(early, plain)?;
+                    received.early |= plain.len() > before;
+                }
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     encode_into(out, |room| data.encode(room))?;
                 }
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(ConnectionState::PeerClosed) => received.ended = true,
-                Ok(ConnectionState::WriteTraffic(_)) => {
-                    received.ready = true;
-                    settled = true;
-                }
-                // 0-RTT is never enabled on these configurations, so it has no state here.
+                Ok(ConnectionState::WriteTraffic(_)) => (settled, writable) = (true, true),
                 Ok(_) => settled = true,
                 Err(error) => {
                     let rest = input.get_mut(consumed + discard..).unwrap_or_default();
@@ -168,6 +227,10 @@ impl<C: TlsSide> Engine<C> {
             }
             consumed += discard;
             if settled {
+                // Where early data is taken rustls writes as soon as its own flight is out. That
+                // alone admits nobody: anyone can send a hello, and as often as he likes.
+                received.ready =
+                    writable && (received.early || !self.connection.common().is_handshaking());
                 return self.hold(input.get(consumed..).unwrap_or_default(), received);
             }
         }

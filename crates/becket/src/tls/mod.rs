@@ -7,7 +7,8 @@
 //! * [`twins`]: the few `ServerConfig`s of one route, and which of them answers a hello;
 //! * [`front`]: the routes of one listener: from a peeked hello to a twin, or a refusal;
 //! * [`context`]: what the running handshake tells the store and the ticketer, and back;
-//! * [`sessions`], [`tickets`]: resumption by ID and by ticket; [`session_name`]: policy and ID;
+//! * [`sessions`], [`tickets`]: resumption by ID and by ticket; [`early`]: where early data is taken;
+//!   [`session_name`]: policy and ID;
 //! * [`engine`]: rustls' unbuffered connections as "bytes in, bytes out";
 //! * [`onward`]: TLS towards the servers of a backend;
 //! * [`names`]: what versions, suites and groups are called;
@@ -18,6 +19,7 @@
 
 pub mod certs;
 pub mod context;
+pub mod early;
 pub mod engine;
 pub mod front;
 pub mod metered;

@@ -105,6 +105,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
     };
     let parts = Parts {
         table: Arc::new(SessionTable::new(Default::default(), Default::default())),
+        early: Arc::new(SessionTable::new(Default::default(), Default::default())),
         secrets: Arc::clone(rotation.secrets()),
         sessions: config.sessions.clone(),
         key_log: false,

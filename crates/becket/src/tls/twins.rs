@@ -5,6 +5,9 @@
 //! overlap, how many tickets are sent, whether a TLS 1.2 client gets a ticket or an ID. So each
 //! route has twins, and the peeked hello picks one ([`Twins::pick`]). They differ in nothing that
 //! concerns trust: certificates, verifier and policy are the same.
+//!
+//! Where a policy takes early data the twins have no ticketer: their sessions are kept by
+//! [`EarlyStore`], and nothing else opens.
 
 use std::sync::Arc;
 
@@ -12,23 +15,25 @@ use becket_proto::client_hello::ClientHello;
 use becket_proto::session_table::{PolicyTag, SessionTable};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{ClientHello as ReadHello, NoServerSessionStorage, ResolvesServerCert};
-use rustls::server::{ProducesTickets, WebPkiClientVerifier, danger::ClientCertVerifier};
+use rustls::server::{ProducesTickets, danger::ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{KeyLogFile, ServerConfig, SupportedProtocolVersion, version};
 
 use super::certs::CertificateMap;
 use super::context;
+use super::early::EarlyStore;
 use super::sessions::Store;
 use super::tickets::{Secrets, Ticketer};
-use super::verifier::Noting;
 use crate::cluster::outbox::Outbox;
-use crate::config::{ClientAuth, Policy, Route, Sessions};
+use crate::config::{Policy, Route, Sessions};
 
 /// What a route's twins are made of, beside the route itself.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// Shared by all workers.
     pub table: Arc<SessionTable>,
+    /// Shared by all workers, and by nobody else: sessions that admit early data.
+    pub early: Arc<SessionTable>,
     /// Current ticket secrets.
     pub secrets: Arc<Secrets>,
     /// Lifetimes.
@@ -45,6 +50,8 @@ pub struct Twins {
     with_alpn: Resuming,
     without_alpn: Resuming,
     ticketer: Arc<Ticketer>,
+    /// Where the policy takes early data.
+    early: Option<EarlyStore>,
     tls13: bool,
     tls12_tickets: bool,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
@@ -74,7 +81,7 @@ impl Twins {
         parts: &Parts,
     ) -> Result<Self, rustls::Error> {
         let policy = &route.policy;
-        let verifier = client_verifier(policy)?;
+        let verifier = policy.verifier.clone();
         let ticketer = Ticketer::new(&parts.secrets, policy.digest, parts.sessions.max_age)
             .map(Arc::new)
             .ok_or_else(|| rustls::Error::General("no ticket secret".into()))?;
@@ -84,11 +91,20 @@ impl Twins {
         }
         let mut with_alpn = plain.clone();
         with_alpn.alpn_protocols.clone_from(&route.alpn);
-        let resuming = |base| Resuming::new(base, policy, parts, &ticketer);
+        let early = (policy.early_data > 0).then(|| EarlyStore {
+            table: Arc::clone(&parts.early),
+            policy: PolicyTag::from_digest(&policy.digest),
+            max_age: parts.sessions.max_age,
+        });
+        let resuming = |base| match &early {
+            Some(store) => Resuming::early(base, policy, store),
+            None => Resuming::new(base, policy, parts, &ticketer),
+        };
         Ok(Self {
             with_alpn: resuming(with_alpn),
             without_alpn: resuming(plain),
             ticketer,
+            early,
             tls13: policy.versions.tls13,
             tls12_tickets: policy.tls12_tickets,
             verifier,
@@ -120,9 +136,12 @@ impl Twins {
     pub fn may_resume(&self, hello: &ClientHello<'_>) -> bool {
         if self.tls13 && hello.offers_tls13() {
             // The session ID is there for the sake of middle boxes (RFC 8446, appendix D.4).
-            return hello
-                .psk_identities()
-                .any(|psk| self.ticketer.recognises(psk.identity));
+            return match &self.early {
+                Some(early) => early.recognises(hello),
+                None => hello
+                    .psk_identities()
+                    .any(|psk| self.ticketer.recognises(psk.identity)),
+            };
         }
         match hello.session_ticket() {
             Some(ticket @ [_, ..]) => self.ticketer.recognises(ticket),
@@ -161,6 +180,23 @@ impl Resuming {
             by_id: Arc::new(by_id),
         }
     }
+
+    /// TLS 1.3 with sessions that admit early data; rustls hands out the keys of the store as
+    /// tickets. That data may be answered before the client has finished is the point of it.
+    fn early(base: ServerConfig, policy: &Policy, store: &EarlyStore) -> Self {
+        let mut two_tickets = base;
+        two_tickets.session_storage = Arc::new(store.clone());
+        two_tickets.max_early_data_size = policy.early_data;
+        two_tickets.send_half_rtt_data = true;
+        let mut one_ticket = two_tickets.clone();
+        one_ticket.send_tls13_tickets = 1;
+        let two_tickets = Arc::new(two_tickets);
+        Self {
+            by_id: Arc::clone(&two_tickets),
+            two_tickets,
+            one_ticket: Arc::new(one_ticket),
+        }
+    }
 }
 
 /// Everything that the twins share.
@@ -192,21 +228,6 @@ fn base(
     config.ignore_client_order = true;
     config.require_ems = policy.require_ems;
     Ok(config)
-}
-
-fn client_verifier(policy: &Policy) -> Result<Option<Arc<dyn ClientCertVerifier>>, rustls::Error> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let build =
-        |roots: &Arc<_>| WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider);
-    let builder = match &policy.client_auth {
-        ClientAuth::Off => return Ok(None),
-        ClientAuth::Optional(roots) => build(roots).allow_unauthenticated(),
-        ClientAuth::Required(roots) => build(roots),
-    };
-    builder
-        .build()
-        .map(|verifier| Some(Arc::new(Noting(verifier)) as Arc<dyn ClientCertVerifier>))
-        .map_err(|error| rustls::Error::General(error.to_string()))
 }
 
 /// Finds the chain for the name that rustls read, and refuses when that is not the name by which

@@ -1,6 +1,8 @@
 //! The verifier of client certificates, which also tells how long the certificate is good for.
 //!
-//! The verification itself is rustls' (webpki, RFC 5280). What is added is a note in the
+//! The verification itself is rustls' (webpki, RFC 5280), revocation lists included: the whole
+//! chain is looked up in them. A list that is overdue is used all the same: it is the operator who is
+//! told, and no client could help it. What is added is a note in the
 //! handshake's [`Resuming`](super::context::Resuming): a session ends with the certificate that it
 //! rests on.
 
@@ -8,12 +10,56 @@ use std::sync::Arc;
 
 use becket_proto::ticket::UnixSeconds;
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::context;
+use crate::config::{ClientAuth, Revocation, UnknownStatus};
+
+/// Makes the verifier of a policy; `None` when no certificate is asked for.
+///
+/// # Errors
+///
+/// When the set of CAs is empty, or a list cannot be used.
+pub fn of_clients(
+    client_auth: &ClientAuth,
+    revocation: &Revocation,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, VerifierBuilderError> {
+    let Some(roots) = client_auth.authorities() else {
+        return Ok(None);
+    };
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider)
+        .with_crls(revocation.lists.iter().cloned());
+    if matches!(client_auth, ClientAuth::Optional(_)) {
+        builder = builder.allow_unauthenticated();
+    }
+    if revocation.unknown == UnknownStatus::Allow {
+        builder = builder.allow_unknown_revocation_status();
+    }
+    let verifier = builder.build()?;
+    Ok(Some(Arc::new(Noting(verifier))))
+}
+
+/// Whether a verifier takes a list, apart from its signature.
+///
+/// # Errors
+///
+/// Why not.
+pub fn accepts(
+    client_auth: &ClientAuth,
+    list: &CertificateRevocationListDer<'static>,
+) -> Result<(), VerifierBuilderError> {
+    let revocation = Revocation {
+        lists: vec![list.clone()],
+        ..Revocation::default()
+    };
+    of_clients(client_auth, &revocation).map(drop)
+}
 
 /// Verifies as the inner verifier does.
 #[derive(Debug)]

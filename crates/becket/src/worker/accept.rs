@@ -74,15 +74,15 @@ impl Worker {
         self.counters.accepted.add(1);
         let listener = door.front.listener();
         let facts = Facts::new(address, Arc::clone(&listener.name), self.now);
-        if !listener.lets_in(address.ip()) {
-            return self.turn_away(&socket, &facts, CloseReason::DeniedNetwork);
-        }
         let share = self.config.limits.handshakes.div_ceil(self.shared.workers);
         if self.handshakes >= share {
             return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
         }
-        let gate = self.gate.as_ref();
-        let entered = gate.map_or(Ok(None), |gate| gate.enter(address.ip(), self.now.mono));
+        let entered = match listener.accept_proxy {
+            // Who the client is, the header will say.
+            Some(_) => Ok(None),
+            None => listener.admit(address.ip(), self.gate.as_ref(), self.now.mono),
+        };
         let visit = match entered {
             Ok(visit) => visit,
             Err(reason) => return self.turn_away(&socket, &facts, reason),
@@ -99,12 +99,12 @@ impl Worker {
             return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
         }
         let deadline = self.now.mono + self.config.timeouts.handshake;
-        let connection = Connection::new(socket, door, facts, deadline, &self.counters);
+        let mut connection = Connection::new(socket, door, facts, deadline, &self.counters);
+        connection.count(visit);
         entry.insert(Box::new(Slot {
             connection,
             queued: false,
             handshaking: true,
-            _visit: visit,
             alarm_at: Duration::MAX,
             alarm: 0,
         }));

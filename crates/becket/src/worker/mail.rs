@@ -105,6 +105,7 @@ impl Worker {
     fn parts(&self, config: &Config) -> Parts {
         Parts {
             table: Arc::clone(&self.shared.table),
+            early: Arc::clone(&self.shared.early),
             secrets: Arc::clone(&self.secrets),
             sessions: config.sessions.clone(),
             key_log: config.process.key_log,

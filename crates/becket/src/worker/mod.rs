@@ -24,7 +24,7 @@ use mio::{Events, Poll, Token};
 use slab::Slab;
 
 use crate::acceptor::Acceptor;
-use crate::admission::{Gate, Visit};
+use crate::admission::Gate;
 use crate::backend::pool::Pool;
 use crate::clock::{Clock, Now};
 use crate::close_reason::CloseReason;
@@ -113,8 +113,6 @@ struct Slot {
     connection: Connection<RealNet>,
     queued: bool,
     handshaking: bool,
-    /// Counts it for its source until it is gone, where that is limited.
-    _visit: Option<Box<Visit>>,
     /// The earliest alarm that is set, and its number: a later one replaces it.
     alarm_at: Duration,
     alarm: u32,

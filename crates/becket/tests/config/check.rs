@@ -73,3 +73,21 @@ fn errors_leave_nothing_to_show_but_themselves() {
     assert_eq!(json["errors"][0]["line"], 5);
     assert!(json.get("listeners").is_none());
 }
+
+#[test]
+fn sessions_that_end_with_the_process_are_named() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let free = TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .unwrap();
+    let text = site("['a.pem']")
+        .replace("127.0.0.1:8443", &free.to_string())
+        .replace("name = 'app'\n[[", "name = 'app'\nproxy-header = 'v2'\n[[")
+        + "[[policy]]\nname = 'web'\nversions = ['1.3']\nearly-data = '8KiB'\n";
+    let findings = run(&folder, &text);
+    let table = findings.to_string();
+    assert_eq!(findings.exit_code(), 0, "{table}");
+    let line = "  early     up to 8192 bytes; its sessions open once, end with this process, and are not shared\n";
+    assert!(table.contains(line), "{table}");
+}

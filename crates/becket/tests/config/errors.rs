@@ -318,3 +318,63 @@ fn suites_have_short_names_and_the_names_of_iana() {
     assert_eq!(policy("").unwrap().len(), 9);
     assert!(policy("suites = ['AES-128-GCM', 'TLS_AES_128_GCM_SHA256']").is_err());
 }
+
+/// A site whose policy has `policy` and whose backend has `backend`.
+fn early_site(policy: &str, backend: &str) -> String {
+    format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:8443']\nbackend = 'app'\n\
+         certificates = ['a.pem']\n[[policy]]\nname = 'web'\n{policy}\n\
+         [[backend]]\nname = 'app'\n{backend}\n[[backend.server]]\naddress = '127.0.0.1:8080'\n"
+    )
+}
+
+#[test]
+fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let only = "versions = ['1.3']";
+    let sound = early_site(
+        &format!("{only}\nearly-data = '16KiB'"),
+        "proxy-header = 'v2'",
+    );
+    let prepared = folder.prepare(&sound).unwrap();
+    assert_eq!(
+        prepared.config.listeners[0].routes[0].policy.early_data,
+        16_384
+    );
+    let needs_v2 = "policy[web].early-data = 16384: early data may be a replay, and without \
+         backend[app].proxy-header = \"v2\" the servers cannot tell";
+    for (text, expected) in [
+        (
+            early_site("early-data = '16KiB'", "proxy-header = 'v2'"),
+            "policy[web].early-data = \"16KiB\": early data belongs to TLS 1.3, and this policy allows TLS 1.2",
+        ),
+        (
+            early_site(&format!("{only}\nearly-data = '16KiB'"), ""),
+            needs_v2,
+        ),
+        (
+            early_site(
+                &format!("{only}\nearly-data = '16KiB'"),
+                "proxy-header = 'v1'",
+            ),
+            needs_v2,
+        ),
+        (
+            format!("{sound}[sessions]\ntable-entries = 0\n"),
+            "policy[web].early-data = 16384: sessions.table-entries is 0",
+        ),
+        (
+            sound.replace("16KiB", "1MiB"),
+            "policy[web].early-data = \"1MiB\": not in range; accepted: 1024 to 65536 bytes",
+        ),
+        (
+            sound.replace("16KiB", "on"),
+            "policy[web].early-data = \"on\": not a size",
+        ),
+    ] {
+        let errors = lines(&folder.prepare(&text).unwrap_err().errors);
+        assert_eq!(errors.len(), 1, "{errors:#?}");
+        assert!(errors[0].starts_with(expected), "{errors:#?}");
+    }
+}

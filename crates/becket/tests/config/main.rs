@@ -11,3 +11,4 @@ mod common;
 mod docs;
 mod errors;
 mod onward;
+mod revocation;

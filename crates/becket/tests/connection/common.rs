@@ -34,6 +34,7 @@ pub(crate) struct House {
     pub(crate) table: Arc<SessionTable>,
     /// Where certificates and keys are.
     pub(crate) folder: tempfile::TempDir,
+    pub(crate) early: Arc<SessionTable>,
     pools: Rc<[Rc<Pool>]>,
 }
 
@@ -82,6 +83,7 @@ impl House {
             rotation,
             table: Arc::new(SessionTable::new(Default::default(), Default::default())),
             folder,
+            early: Arc::new(SessionTable::new(Default::default(), Default::default())),
             pools,
         }
     }
@@ -90,6 +92,7 @@ impl House {
     pub(crate) fn door(&self, listener: usize) -> Rc<Door> {
         let parts = Parts {
             table: Arc::clone(&self.table),
+            early: Arc::clone(&self.early),
             secrets: Arc::clone(self.rotation.secrets()),
             sessions: self.config.sessions.clone(),
             key_log: false,

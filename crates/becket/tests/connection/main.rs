@@ -4,6 +4,8 @@
 
 mod admission;
 mod common;
+mod early_data;
+mod greeting;
 mod handshake;
 mod limits;
 mod onward;

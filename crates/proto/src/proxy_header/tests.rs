@@ -325,6 +325,28 @@ fn what_does_not_fit_is_not_written() {
     assert_eq!(out, b"before");
 }
 
+#[test]
+fn early_data_is_marked_by_a_tlv_of_our_own_which_readers_skip() {
+    let header = ProxyHeader {
+        endpoints: Endpoints::Unknown,
+        tlvs: Tlvs {
+            early_data: Some(16_384),
+            ..Tlvs::default()
+        },
+    };
+    let mut out = Vec::new();
+    let format = Format::V2 {
+        checksum: false,
+        padding: None,
+    };
+    header.encode(format, &mut out).unwrap();
+    assert_eq!(out[16..], [0xea, 0, 4, 0, 0, 0x40, 0]);
+    let Decoded::Header { header, len } = decode(&out, Accept::V2) else {
+        panic!("not a header");
+    };
+    assert_eq!((header.tlvs, len), (Tlvs::default(), out.len()));
+}
+
 /// Owned parts out of which a header can be put together.
 #[derive(Clone, Debug)]
 struct Parts {
@@ -347,6 +369,7 @@ impl Parts {
                 alpn: self.alpn.as_deref(),
                 authority: self.authority.as_deref(),
                 unique_id: self.unique_id.as_deref(),
+                early_data: None,
                 ssl: self.ssl.as_ref().map(|(bits, verify, texts)| SslTlv {
                     is_tls: bits & 1 != 0,
                     cert_in_connection: bits & 2 != 0,

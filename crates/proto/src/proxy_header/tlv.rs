@@ -2,7 +2,8 @@
 //!
 //! Reads those that have a field in [`Tlvs`], skips the others. Strings are checked to be what the specification calls
 //! them, UTF-8 or US-ASCII. The checksum, where present, is verified; a duplicate of a type that is read refuses the
-//! header, since another reader might take the other one. Types 0xE0 to 0xEF are free for applications and skipped.
+//! header, since another reader might take the other one. Types 0xE0 to 0xEF are free for applications: becket writes
+//! one of them, and skips them all when it reads.
 //! Source: sections 2.2.1 to 2.2.8.
 
 use super::crc32c::Crc32c;
@@ -18,6 +19,9 @@ pub struct Tlvs<'a> {
     pub authority: Option<&'a str>,
     /// An opaque name of the connection, at most 128 bytes (0x05).
     pub unique_id: Option<&'a [u8]>,
+    /// Some of what follows came as early data (0-RTT) and may be a replay; so much, in bytes, the sender takes as
+    /// such, so nothing behind that is (0xEA, becket's own). Written, never read.
+    pub early_data: Option<u32>,
     /// What is known about TLS, `None` if the client did not speak it to the sender (0x20).
     pub ssl: Option<SslTlv<'a>>,
 }
@@ -72,6 +76,12 @@ pub(super) fn encode(
     push(out, ALPN, tlvs.alpn)?;
     push(out, AUTHORITY, tlvs.authority.map(str::as_bytes))?;
     push(out, UNIQUE_ID, tlvs.unique_id)?;
+    let early_data = tlvs.early_data.map(u32::to_be_bytes);
+    push(
+        out,
+        EARLY_DATA,
+        early_data.as_ref().map(<[u8; 4]>::as_slice),
+    )?;
     if let Some(ssl) = &tlvs.ssl {
         let mut value = Vec::with_capacity(SSL_VALUE_BYTES);
         push_ssl(ssl, &mut value)?;
@@ -221,6 +231,8 @@ const CRC32C: u8 = 0x03;
 const NOOP: u8 = 0x04;
 const UNIQUE_ID: u8 = 0x05;
 const SSL: u8 = 0x20;
+/// Of the range "reserved for application-specific data" (section 2.2.7), because no type for it exists.
+const EARLY_DATA: u8 = 0xea;
 const SSL_VERSION: u8 = 0x21;
 const SSL_CN: u8 = 0x22;
 const SSL_CIPHER: u8 = 0x23;

@@ -1,0 +1,148 @@
+//! The part of `prepare` that reads certificate revocation lists (RFC 5280, section 5).
+//!
+//! A list is taken as it is signed: whether its signature holds is asked by the verifier, for each
+//! client. What can be seen before any client comes is said here: a list that does not parse is an
+//! error; one that is overdue, or whose issuer is none of the CAs of clients, is a warning, since
+//! to refuse it would lock everybody out.
+
+use std::path::Path;
+
+use rustls_pki_types::CertificateRevocationListDer;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::pem::{Error, SectionKind};
+use x509_parser::prelude::{CertificateRevocationList, FromDer};
+
+use super::error::Problem;
+use super::file::FilePolicy;
+use super::keys::shown;
+use super::pem::reason;
+use super::prepare::Draft;
+use super::{ClientAuth, Revocation};
+use crate::tls::verifier;
+
+impl Draft<'_> {
+    /// The lists of a policy, newest first: of two of one issuer the verifier asks the first.
+    pub(super) fn revocation(
+        &mut self,
+        path: &str,
+        policy: &FilePolicy,
+        client_auth: &ClientAuth,
+    ) -> Revocation {
+        let path = format!("{path}.crl");
+        if matches!(client_auth, ClientAuth::Off) && !policy.crl.is_empty() {
+            // Where CAs are missing or broken, that was said already.
+            if policy.client_ca.is_none() {
+                let fault = "given, but no client certificate is asked for";
+                let problem = Problem::new(path, fault);
+                self.report.error(
+                    problem.accepted("client-certificates = \"optional\" or \"required\" with it"),
+                );
+            }
+            return Revocation::default();
+        }
+        let mut lists = Vec::new();
+        for (index, text) in policy.crl.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            let file = self.world.base.join(text);
+            for list in self.revocation_lists(&path, &file) {
+                let issued = self.check_list(&path, &file, &list, client_auth);
+                lists.extend(issued.map(|issued| (issued, list)));
+            }
+            self.files.push(file);
+        }
+        lists.sort_by_key(|(issued, _)| std::cmp::Reverse(*issued));
+        Revocation {
+            lists: lists.into_iter().map(|(_, list)| list).collect(),
+            unknown: policy.crl_unknown,
+        }
+    }
+
+    /// Reads a file: one list in DER, or any number in PEM.
+    fn revocation_lists(
+        &mut self,
+        path: &str,
+        file: &Path,
+    ) -> Vec<CertificateRevocationListDer<'static>> {
+        let found = read(file).and_then(|bytes| split(&bytes));
+        match found {
+            Ok(lists) => lists,
+            Err(fault) => {
+                let problem = shown(path, file, fault);
+                self.report
+                    .error(problem.accepted("certificate revocation lists, PEM or DER"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Looks at what a list says of itself. Returns when it was issued, in seconds since 1970.
+    fn check_list(
+        &mut self,
+        path: &str,
+        file: &Path,
+        list: &CertificateRevocationListDer<'static>,
+        client_auth: &ClientAuth,
+    ) -> Option<i64> {
+        let parsed = CertificateRevocationList::from_der(list);
+        let usable = verifier::accepts(client_auth, list);
+        let (parsed, fault) = match (&parsed, usable) {
+            (Ok((_, parsed)), Ok(())) => (parsed, None),
+            (Ok((_, parsed)), Err(error)) => (parsed, Some(error.to_string())),
+            (Err(error), _) => {
+                let fault = format!("not a revocation list: {error}");
+                self.report.error(shown(path, file, fault));
+                return None;
+            }
+        };
+        if let Some(fault) = fault {
+            let fault = format!("a revocation list that cannot be used: {fault}");
+            let problem = shown(path, file, fault);
+            self.report
+                .error(problem.accepted("a complete list of one CA (RFC 5280), no delta"));
+            return None;
+        }
+        let issuer = parsed.issuer();
+        let now = i64::try_from(self.world.now.as_secs()).unwrap_or(i64::MAX);
+        let next = parsed.next_update().map(|next| next.timestamp());
+        if next.is_some_and(|next| next <= now) {
+            let fault =
+                format!("the revocation list of {issuer} is overdue: a newer one should be there");
+            self.report.warn(shown(path, file, fault));
+        }
+        if !client_auth.has_authority(issuer.as_raw()) {
+            let fault = format!(
+                "issued by {issuer}, which is no CA of client-ca: it is used only for certificates below a CA of that name in a client's chain"
+            );
+            self.report.warn(shown(path, file, fault));
+        }
+        Some(parsed.last_update().timestamp())
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    let meta = std::fs::metadata(file).map_err(|error| reason(&error))?;
+    if !meta.is_file() {
+        return Err("not a file".to_owned());
+    }
+    if meta.len() > LARGEST_FILE {
+        return Err("larger than 256 MiB".to_owned());
+    }
+    std::fs::read(file).map_err(|error| reason(&error))
+}
+
+fn split(bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    // DER begins with a SEQUENCE.
+    if bytes.first() == Some(&0x30) {
+        return Ok(vec![CertificateRevocationListDer::from(bytes.to_vec())]);
+    }
+    let lists = CertificateRevocationListDer::pem_slice_iter(bytes);
+    let lists: Result<Vec<_>, Error> = lists.collect();
+    match lists {
+        Ok(lists) if lists.is_empty() => Err("no revocation list in it".to_owned()),
+        Ok(lists) => Ok(lists),
+        Err(_) => Err(format!("a broken section {:?}", SectionKind::Crl)),
+    }
+}
+
+/// Lists of large authorities have some tens of MiB.
+const LARGEST_FILE: u64 = 256 * 1024 * 1024;

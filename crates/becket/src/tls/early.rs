@@ -1,0 +1,184 @@
+//! Sessions of policies that take early data (0-RTT): kept here, each good for one resumption.
+//!
+//! What a client sends as early data can be recorded and sent again by somebody else, so a session
+//! that admits it must open once and never more (RFC 8446, section 8.1, "single-use tickets").
+//! Such a session is kept in a table of its own, which all workers share and nobody else sees:
+//! [`EarlyStore::take`] removes it under its shard's lock, so of two hellos that offer it, on
+//! whichever workers, one resumes and the other makes a full handshake. A ticket could not do
+//! that: it carries the session with it, as often as it is copied.
+//!
+//! So these sessions are not replicated, and they end with the process. rustls keeps to the same:
+//! it takes early data only where there is no ticketer, and only if the client's idea of the age
+//! of the session agrees with ours (RFC 8446, section 8.3).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_proto::client_hello::ClientHello;
+use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
+use becket_proto::ticket::{TicketContext, too_old};
+use rustls::server::StoresServerSessions;
+
+use super::context::{self, Opened};
+use crate::metrics::Resumption;
+
+/// The view of one policy on the table of sessions that admit early data.
+#[derive(Clone, Debug)]
+pub struct EarlyStore {
+    /// Shared by all workers; each call takes one shard's lock.
+    pub table: Arc<SessionTable>,
+    /// The border that no session crosses.
+    pub policy: PolicyTag,
+    /// Age since the full handshake at which nothing resumes.
+    pub max_age: Duration,
+}
+
+impl EarlyStore {
+    /// Whether the hello offers a session that is kept here. Takes none: that is rustls' part,
+    /// and another worker may be faster.
+    pub fn recognises(&self, hello: &ClientHello<'_>) -> bool {
+        // Whether it has expired does not matter to who asks, so no clock is needed.
+        let holds = |id| {
+            matches!(
+                self.table.get(self.policy, id, Duration::ZERO),
+                Lookup::Hit(_)
+            )
+        };
+        hello.psk_identities().any(|psk| holds(psk.identity))
+    }
+
+    fn open(&self, id: &[u8], resuming: &context::Resuming) -> Result<Session, Resumption> {
+        match self.table.take(self.policy, id, resuming.mono_now) {
+            Lookup::Hit(session) if too_old(session.born, resuming.unix_now, self.max_age) => {
+                Err(Resumption::TooOld)
+            }
+            Lookup::Hit(session) => Ok(session),
+            Lookup::Miss => Err(Resumption::Unknown),
+            Lookup::Expired => Err(Resumption::Expired),
+            Lookup::OtherPolicy => Err(Resumption::OtherPolicy),
+        }
+    }
+}
+
+impl StoresServerSessions for EarlyStore {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        context::with(|resuming| {
+            let origin = resuming.origin(self.max_age);
+            let session = Session::new(value, origin.lineage, origin.born);
+            let lives = Lives {
+                now: resuming.mono_now,
+                ttl: self.max_age.min(ADVERTISED),
+            };
+            self.table.insert(self.policy, &key, session, lives).stored
+        })
+        .unwrap_or(false)
+    }
+
+    /// Unused: rustls gets only TLS 1.2 sessions, and there are none here.
+    fn get(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        context::with(|resuming| {
+            let result = self.open(key, resuming);
+            resuming.note(&result, |session| Opened {
+                origin: TicketContext {
+                    lineage: session.lineage,
+                    born: session.born,
+                },
+                by_id: false,
+            });
+            result.ok().map(Session::into_state)
+        })?
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+/// The lifetime that rustls tells clients of sessions that are not tickets.
+const ADVERTISED: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[cfg(test)]
+mod tests {
+    use becket_proto::ticket::UnixSeconds;
+
+    use super::context::Resuming;
+    use super::*;
+
+    fn store(policy: u64) -> EarlyStore {
+        EarlyStore {
+            table: Arc::new(SessionTable::new(Default::default(), Default::default())),
+            policy: PolicyTag(policy),
+            max_age: Duration::from_secs(3600),
+        }
+    }
+
+    fn at(unix: u64) -> Option<Resuming> {
+        let mut resuming = Resuming::new(None);
+        resuming.unix_now = UnixSeconds(1_000_000 + unix);
+        resuming.mono_now = Duration::from_secs(unix);
+        Some(resuming)
+    }
+
+    fn take(from: &EarlyStore, now: u64) -> (Option<Vec<u8>>, Option<Resumption>) {
+        let mut resuming = at(now);
+        let state = context::lend(&mut resuming, || from.take(b"id"));
+        (state, resuming.and_then(|resuming| resuming.outcome))
+    }
+
+    fn put(into: &EarlyStore) -> bool {
+        context::lend(&mut at(0), || into.put(b"id".to_vec(), b"state".to_vec()))
+    }
+
+    #[test]
+    fn a_session_opens_once() {
+        let store = store(1);
+        assert!(put(&store));
+        let state = Some(b"state".to_vec());
+        assert_eq!(take(&store, 1), (state, Some(Resumption::Opened)));
+        assert_eq!(take(&store, 1), (None, Some(Resumption::Unknown)));
+    }
+
+    #[test]
+    fn of_many_workers_that_are_offered_a_session_one_opens_it() {
+        let store = store(1);
+        for _ in 0..200 {
+            assert!(put(&store));
+            let opened: usize = std::thread::scope(|scope| {
+                let workers = [(); 4].map(|()| scope.spawn(|| take(&store, 1).0.is_some()));
+                workers
+                    .map(|worker| usize::from(worker.join().unwrap()))
+                    .iter()
+                    .sum()
+            });
+            assert_eq!(opened, 1);
+        }
+    }
+
+    #[test]
+    fn a_session_of_another_policy_is_not_found_and_stays() {
+        let one = store(1);
+        let two = EarlyStore {
+            policy: PolicyTag(2),
+            ..one.clone()
+        };
+        assert!(put(&one));
+        assert_eq!(take(&two, 1), (None, Some(Resumption::OtherPolicy)));
+        assert!(take(&one, 1).0.is_some());
+    }
+
+    #[test]
+    fn a_session_ends_at_the_maximum_age() {
+        let store = store(1);
+        assert!(put(&store));
+        assert_eq!(take(&store, 3600).0, None);
+    }
+
+    #[test]
+    fn nothing_is_kept_outside_a_handshake() {
+        assert!(!store(1).put(b"id".to_vec(), b"state".to_vec()));
+    }
+}

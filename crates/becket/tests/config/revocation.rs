@@ -1,0 +1,135 @@
+//! Revocation lists: what is refused, and what is only said.
+
+use rcgen::{
+    CertificateRevocationListParams, Issuer, KeyIdMethod, RevokedCertParams, SerialNumber,
+    date_time_ymd,
+};
+
+use crate::common::{Folder, Made, lines, site};
+use becket::config::Policy;
+
+/// A list by `authority` that is due again at the end of a year.
+fn list(authority: &Made, number: u64, until: i32) -> rcgen::CertificateRevocationList {
+    let params = CertificateRevocationListParams {
+        this_update: date_time_ymd(2022, 1, 1) + std::time::Duration::from_secs(number),
+        next_update: date_time_ymd(until, 12, 31),
+        crl_number: SerialNumber::from(number),
+        issuing_distribution_point: None,
+        revoked_certs: vec![RevokedCertParams {
+            serial_number: SerialNumber::from(number),
+            revocation_time: date_time_ymd(2022, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        }],
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let issuer = Issuer::from_params(&authority.params, &authority.key);
+    params.signed_by(&issuer).unwrap()
+}
+
+fn folder() -> (Folder, Made) {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let authority = Made::authority("clients");
+    folder.write("ca.pem", &authority.pem());
+    (folder, authority)
+}
+
+fn text(crl: &str) -> String {
+    site("['a.pem']")
+        + "[[policy]]\nname = 'web'\nclient-certificates = 'required'\nclient-ca = 'ca.pem'\n"
+        + &format!("crl = {crl}\n")
+}
+
+fn policy(prepared: &becket::config::prepare::Prepared) -> &Policy {
+    &prepared.config.listeners[0].routes[0].policy
+}
+
+#[test]
+fn lists_load_from_pem_and_der_newest_first_and_are_read_again() {
+    let (folder, authority) = folder();
+    let (one, two, three) = (
+        list(&authority, 1, 2024),
+        list(&authority, 2, 2024),
+        list(&authority, 3, 2024),
+    );
+    folder.write("two.pem", &(one.pem().unwrap() + &three.pem().unwrap()));
+    std::fs::write(folder.path().join("one.crl"), two.der()).unwrap();
+    let prepared = folder.prepare(&text("['two.pem', 'one.crl']")).unwrap();
+    assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
+    let newest_first = [three.der(), two.der(), one.der()].map(Clone::clone);
+    assert_eq!(policy(&prepared).revocation.lists, newest_first);
+    for file in ["two.pem", "one.crl"] {
+        assert!(prepared.files.contains(&folder.path().join(file)));
+    }
+}
+
+#[test]
+fn an_overdue_list_and_a_strange_issuer_are_warnings() {
+    let (folder, authority) = folder();
+    folder.write("old.pem", &list(&authority, 1, 2023).pem().unwrap());
+    let stranger = Made::authority("stranger");
+    folder.write("strange.pem", &list(&stranger, 1, 2024).pem().unwrap());
+    let prepared = folder.prepare(&text("['old.pem', 'strange.pem']")).unwrap();
+    let warnings = lines(&prepared.warnings);
+    assert_eq!(warnings.len(), 2, "{warnings:#?}");
+    assert!(
+        warnings[0].starts_with("policy[web].crl[0] = "),
+        "{warnings:#?}"
+    );
+    assert!(warnings[0].contains("the revocation list of CN=clients is overdue"));
+    assert!(
+        warnings[1].starts_with("policy[web].crl[1] = "),
+        "{warnings:#?}"
+    );
+    assert!(warnings[1].contains("issued by CN=stranger, which is no CA of client-ca"));
+}
+
+#[test]
+fn what_is_no_list_is_refused() {
+    let (folder, authority) = folder();
+    folder.write("empty.pem", "");
+    folder.write("certificate.pem", &authority.pem());
+    folder.write("cut.pem", "-----BEGIN X509 CRL-----\nAAAA\n");
+    let whole = list(&authority, 1, 2024);
+    let (half, _) = whole.der().split_at(whole.der().len() / 2);
+    std::fs::write(folder.path().join("half.crl"), half).unwrap();
+    let files = "['empty.pem', 'certificate.pem', 'cut.pem', 'half.crl', 'none.pem']";
+    let errors = lines(&folder.prepare(&text(files)).unwrap_err().errors);
+    let faults = [
+        "no revocation list in it",
+        "no revocation list in it",
+        "a broken section",
+        "not a revocation list",
+        "no such file or directory",
+    ];
+    assert_eq!(errors.len(), faults.len(), "{errors:#?}");
+    for (index, (error, fault)) in errors.iter().zip(faults).enumerate() {
+        assert!(
+            error.starts_with(&format!("policy[web].crl[{index}] = ")),
+            "{error}"
+        );
+        assert!(error.contains(fault), "{error}");
+    }
+}
+
+#[test]
+fn lists_without_client_certificates_are_an_error() {
+    let (folder, authority) = folder();
+    folder.write("list.pem", &list(&authority, 1, 2024).pem().unwrap());
+    let text = site("['a.pem']") + "[[policy]]\nname = 'web'\ncrl = ['list.pem']\n";
+    let errors = lines(&folder.prepare(&text).unwrap_err().errors);
+    assert_eq!(errors.len(), 1, "{errors:#?}");
+    assert!(
+        errors[0].starts_with("policy[web].crl: given, but no client certificate is asked for")
+    );
+}
+
+#[test]
+fn lists_do_not_change_the_digest() {
+    let (folder, authority) = folder();
+    folder.write("list.pem", &list(&authority, 1, 2024).pem().unwrap());
+    let with = folder.prepare(&text("['list.pem']")).unwrap();
+    let without = folder.prepare(&text("[]")).unwrap();
+    assert_eq!(policy(&with).digest, policy(&without).digest);
+}

@@ -1,0 +1,281 @@
+//! Early data (0-RTT): who gets it, how it is marked, and that it is never taken twice.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket::close_reason::CloseReason;
+use becket::log::access::ResumedBy;
+use becket::script::stage::Stage;
+use rustls::ClientConfig;
+use rustls::version::TLS13;
+
+use crate::common::{Client, House, server_got, server_says};
+
+fn early_house(more: &str) -> House {
+    House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem', 'b.pem']\n\
+         [[policy]]\nname = 'web'\nversions = ['1.3']\nearly-data = '16KiB'\n{more}\n\
+         [[backend]]\nname = 'app'\nproxy-header = 'v2'\n\
+         [[backend.server]]\naddress = '127.0.0.1:81'\n"
+    ))
+}
+
+fn early_client(house: &House) -> Arc<ClientConfig> {
+    let mut config = house.client(&TLS13);
+    config.enable_early_data = true;
+    Arc::new(config)
+}
+
+/// Comes in once, so that the client has two sessions to spend.
+fn first_visit(house: &House, stage: &mut Stage, config: &Arc<ClientConfig>) {
+    let mut client = Client::enter(stage, house.door(0), config, "a.test");
+    assert!(client.tls.early_data().is_none(), "there is no session yet");
+    client.talk(stage);
+    assert!(!client.tls.is_handshaking());
+    assert_eq!(mark(&server_got(stage)), None);
+}
+
+/// The value of the TLV that marks early data, and what follows the header.
+fn split(got: &[u8]) -> (Option<Vec<u8>>, Vec<u8>) {
+    assert!(got.starts_with(b"\r\n\r\n\0\r\nQUIT\n"), "{got:?}");
+    let length = 16 + usize::from(u16::from_be_bytes([got[14], got[15]]));
+    let mut tlvs = &got[28..length];
+    let mut found = None;
+    while let [kind, high, low, rest @ ..] = tlvs {
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        if *kind == 0xea {
+            found = Some(rest[..length].to_vec());
+        }
+        tlvs = &rest[length..];
+    }
+    (found, got[length..].to_vec())
+}
+
+fn mark(got: &[u8]) -> Option<Vec<u8>> {
+    split(got).0
+}
+
+/// Starts a connection that says `early` as early data, up to the bytes that it would send first.
+fn first_flight(
+    house: &House,
+    stage: &mut Stage,
+    config: &Arc<ClientConfig>,
+    early: &[u8],
+) -> (Client, Vec<u8>) {
+    let mut client = Client::enter(stage, house.door(0), config, "a.test");
+    let mut writer = client
+        .tls
+        .early_data()
+        .expect("a session admits early data");
+    assert_eq!(writer.write(early).unwrap(), early.len());
+    let mut flight = Vec::new();
+    while client.tls.wants_write() {
+        client.tls.write_tls(&mut flight).unwrap();
+    }
+    (client, flight)
+}
+
+#[test]
+fn early_data_reaches_the_server_marked_and_is_answered_before_the_client_has_finished() {
+    let house = early_house("");
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
+    client.end.write_all(&flight).unwrap();
+    assert!(stage.settle());
+    let limit = 16_384_u32.to_be_bytes().to_vec();
+    assert_eq!(
+        split(&server_got(&mut stage)),
+        (Some(limit), b"GET /".to_vec())
+    );
+    server_says(&mut stage, b"answer");
+    assert!(stage.settle());
+    while client.bite() {}
+    assert_eq!(
+        client.received, b"answer",
+        "before the client said Finished"
+    );
+    assert!(client.tls.is_early_data_accepted());
+    client.say(b" and more");
+    client.talk(&mut stage);
+    assert_eq!(server_got(&mut stage), b" and more");
+    server_says(&mut stage, b"!");
+    client.talk(&mut stage);
+    assert_eq!(client.received, b"answer!");
+    assert_eq!(client.fault, None);
+    assert_eq!(stage.record().unwrap().resumed, Some(ResumedBy::Early));
+    assert_eq!(stage.counters.early_accepted.value(), 1);
+    assert_eq!(stage.counters.early_rejected.value(), 0);
+}
+
+#[test]
+fn a_first_flight_that_is_sent_again_delivers_nothing() {
+    let house = early_house("");
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    let (mut client, flight) = first_flight(&house, &mut stage, &config, b"pay 100");
+    client.end.write_all(&flight).unwrap();
+    assert!(stage.settle());
+    assert_eq!(split(&server_got(&mut stage)).1, b"pay 100", "shown first");
+    for _ in 0..3 {
+        let mut replayer = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        replayer.end.write_all(&flight).unwrap();
+        assert!(stage.settle());
+        assert!(
+            stage.net.dialled.is_empty(),
+            "no server was so much as connected"
+        );
+        assert!(stage.is_handshaking());
+    }
+    assert_eq!(stage.counters.early_accepted.value(), 1);
+}
+
+#[test]
+fn early_data_that_comes_after_its_hello_is_marked_too() {
+    let house = early_house("");
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
+    // Byte by byte, and the server must hear nothing before a byte of early data is there.
+    for byte in flight {
+        client.end.write_all(&[byte]).unwrap();
+        assert!(stage.settle());
+    }
+    let (mark, said) = split(&server_got(&mut stage));
+    assert!(mark.is_some());
+    assert_eq!(said, b"GET /");
+    client.talk(&mut stage);
+    assert_eq!(client.fault, None);
+    assert!(!client.tls.is_handshaking());
+}
+
+#[test]
+fn announced_early_data_that_never_comes_leaves_no_mark() {
+    let house = early_house("");
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    assert!(client.tls.early_data().is_some());
+    client.flush();
+    assert!(stage.settle());
+    assert!(stage.is_handshaking(), "a hello alone admits nobody");
+    client.talk(&mut stage);
+    client.say(b"GET /");
+    client.talk(&mut stage);
+    assert_eq!(split(&server_got(&mut stage)), (None, b"GET /".to_vec()));
+    assert_eq!(stage.record().unwrap().resumed, Some(ResumedBy::Psk));
+}
+
+#[test]
+fn a_client_that_sends_early_data_each_time_never_runs_out_of_sessions() {
+    let house = early_house("");
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    for visit in 0..8 {
+        let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
+        client.end.write_all(&flight).unwrap();
+        client.talk(&mut stage);
+        assert_eq!(
+            stage.record().unwrap().resumed,
+            Some(ResumedBy::Early),
+            "{visit}"
+        );
+    }
+    // Two from the full handshake, one for each that was spent.
+    assert_eq!(house.early.len(), 2);
+    assert_eq!(house.table.len(), 0);
+}
+
+#[test]
+fn early_data_on_a_session_that_is_gone_is_not_delivered_and_said_again_without_a_mark() {
+    let house = early_house("");
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    house.early.set_limit(0);
+    house.early.set_limit(1000);
+    let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
+    client.end.write_all(&flight).unwrap();
+    client.talk(&mut stage);
+    assert!(!client.tls.is_early_data_accepted());
+    client.say(b"GET /");
+    client.talk(&mut stage);
+    assert_eq!(split(&server_got(&mut stage)), (None, b"GET /".to_vec()));
+    assert_eq!(stage.record().unwrap().resumed, None);
+    assert_eq!(stage.counters.early_rejected.value(), 1);
+}
+
+#[test]
+fn more_early_data_than_the_policy_takes_ends_the_connection() {
+    let house = early_house("");
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    let large = vec![7; 16 * 1024];
+    let (mut client, flight) = first_flight(&house, &mut stage, &config, &large);
+    client.end.write_all(&flight).unwrap();
+    client.talk(&mut stage);
+    assert_eq!(
+        split(&server_got(&mut stage)).1,
+        large,
+        "as much as is allowed"
+    );
+    // rustls lets no client send more than it was told, so the limit is lowered behind its back.
+    let mut smaller = early_house("");
+    smaller.early = Arc::clone(&house.early);
+    let config_text = Arc::get_mut(&mut smaller.config.listeners[0]).expect("not shared");
+    for route in &mut config_text.routes {
+        if let Some(policy) = Arc::get_mut(&mut route.policy) {
+            policy.early_data = 1024;
+        }
+    }
+    let (mut client, flight) = first_flight(&smaller, &mut stage, &config, &large);
+    client.end.write_all(&flight).unwrap();
+    client.talk(&mut stage);
+    assert!(client.fault.is_some());
+    assert!(stage.net.dialled.is_empty());
+    drop(client);
+    assert!(stage.settle());
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeFailed));
+}
+
+#[test]
+fn a_client_that_never_finishes_its_handshake_is_cut_off_in_its_time() {
+    let house = early_house("");
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
+    client.end.write_all(&flight).unwrap();
+    assert!(stage.settle());
+    server_says(&mut stage, b"answer");
+    assert!(stage.settle());
+    let limit = stage.timeouts.handshake;
+    stage.wait(limit.saturating_sub(Duration::from_secs(1)));
+    stage.settle();
+    assert_eq!(stage.closed(), None);
+    stage.wait(Duration::from_secs(1));
+    stage.settle();
+    let linger = stage.timeouts.linger;
+    stage.wait(linger);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
+}
+
+#[test]
+fn a_policy_without_early_data_takes_none() {
+    let with = early_house("");
+    let without = crate::common::house("");
+    let mut config = without.client(&TLS13);
+    config.enable_early_data = true;
+    let config = Arc::new(config);
+    let mut stage = without.stage();
+    let mut client = Client::enter(&mut stage, without.door(0), &config, "a.test");
+    client.talk(&mut stage);
+    let mut client = Client::enter(&mut stage, without.door(0), &config, "a.test");
+    assert!(
+        client.tls.early_data().is_none(),
+        "the session does not admit it"
+    );
+    client.talk(&mut stage);
+    assert_eq!(with.early.len() + without.early.len(), 0);
+}

@@ -1,0 +1,248 @@
+//! The PROXY header in front of the hello: who is believed, what it changes, what is refused.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket::close_reason::CloseReason;
+use becket::script::stage::Stage;
+use becket_proto::networks::Network;
+use becket_proto::proxy_header::{Endpoints, Format, ProxyHeader, Tlvs, Transport};
+use rustls::version::TLS13;
+
+use crate::common::{Client, House, server_got};
+
+/// The address that the scripted client comes from is 192.0.2.1.
+fn house(accept: &str, trusted: &str) -> House {
+    House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem']\naccept-proxy = '{accept}'\ntrusted-networks = ['{trusted}']\n\
+         [[backend]]\nname = 'app'\nproxy-header = 'v1'\n\
+         [[backend.server]]\naddress = '127.0.0.1:81'\n"
+    ))
+}
+
+fn enter(house: &House, stage: &mut Stage) -> Client {
+    let config = Arc::new(house.client(&TLS13));
+    Client::enter(stage, house.door(0), &config, "a.test")
+}
+
+fn v2(endpoints: Endpoints<'_>) -> Vec<u8> {
+    let header = ProxyHeader {
+        endpoints,
+        tlvs: Tlvs {
+            unique_id: Some(b"one"),
+            authority: Some("elsewhere"),
+            ..Tlvs::default()
+        },
+    };
+    let format = Format::V2 {
+        checksum: true,
+        padding: Some(100),
+    };
+    let mut out = Vec::new();
+    header.encode(format, &mut out).unwrap();
+    out
+}
+
+fn claimed() -> Endpoints<'static> {
+    let (client, becket) = ("[2001:db8::7]:4711", "[2001:db8::1]:443");
+    Endpoints::tcp(client.parse().unwrap(), becket.parse().unwrap())
+}
+
+/// What a client is said to be in the log and towards the server, once the handshake is done.
+fn served(stage: &mut Stage, client: &mut Client) -> (String, String) {
+    client.talk(stage);
+    assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
+    let header = String::from_utf8(server_got(stage)).unwrap();
+    (stage.record().unwrap().client.to_string(), header)
+}
+
+#[test]
+fn the_address_that_a_trusted_proxy_claims_counts_from_then_on() {
+    let onwards = "PROXY TCP6 2001:db8::7 2001:db8::1 4711 443\r\n";
+    let text = onwards.as_bytes().to_vec();
+    for (accept, header) in [
+        ("v1", text.clone()),
+        ("v2", v2(claimed())),
+        ("any", text),
+        ("any", v2(claimed())),
+    ] {
+        for piece in [1, 7, 10_000] {
+            let house = house(accept, "192.0.2.0/24");
+            let mut stage = house.stage();
+            let mut client = enter(&house, &mut stage);
+            for piece in header.chunks(piece) {
+                assert!(stage.is_handshaking());
+                client.end.write_all(piece).unwrap();
+                assert!(stage.settle());
+            }
+            let seen = served(&mut stage, &mut client);
+            assert_eq!(seen, ("[2001:db8::7]:4711".into(), onwards.into()));
+        }
+    }
+}
+
+#[test]
+fn header_and_hello_may_come_in_one_piece() {
+    let house = house("v2", "192.0.2.1");
+    let mut stage = house.stage();
+    let mut client = enter(&house, &mut stage);
+    let mut bytes = v2(claimed());
+    client.tls.write_tls(&mut bytes).unwrap();
+    client.end.write_all(&bytes).unwrap();
+    let (seen, _) = served(&mut stage, &mut client);
+    assert_eq!(seen, "[2001:db8::7]:4711");
+    assert_eq!(stage.record().unwrap().sni.as_deref(), Some("a.test"));
+}
+
+#[test]
+fn a_header_without_addresses_leaves_the_real_ones() {
+    let datagram = Endpoints::Inet {
+        source: "192.0.2.99:1".parse().unwrap(),
+        destination: "192.0.2.98:1".parse().unwrap(),
+        transport: Transport::Datagram,
+    };
+    let unix = Endpoints::Unix {
+        source: b"/a",
+        destination: b"/b",
+        transport: Transport::Stream,
+    };
+    let headers = [
+        b"PROXY UNKNOWN\r\n".to_vec(),
+        b"PROXY UNKNOWN ffff:f... whatever\r\n".to_vec(),
+        v2(Endpoints::Local),
+        v2(Endpoints::Unknown),
+        v2(datagram),
+        v2(unix),
+    ];
+    for header in headers {
+        let house = house("any", "192.0.2.1");
+        let mut stage = house.stage();
+        let mut client = enter(&house, &mut stage);
+        client.end.write_all(&header).unwrap();
+        let (seen, onwards) = served(&mut stage, &mut client);
+        assert_eq!(seen, "192.0.2.1:50000");
+        assert_eq!(onwards, "PROXY TCP4 192.0.2.1 127.0.0.1 50000 443\r\n");
+    }
+}
+
+#[test]
+fn nobody_else_may_send_a_header_and_nobody_may_do_without() {
+    let strange = house("any", "198.51.100.0/24");
+    let mut stage = strange.stage();
+    let mut client = enter(&strange, &mut stage);
+    client.end.write_all(&v2(claimed())).unwrap();
+    client.talk(&mut stage);
+    assert_eq!(stage.closed(), Some(CloseReason::UntrustedProxy));
+    assert_eq!(
+        stage.record().unwrap().client_bytes_in,
+        0,
+        "not a byte was read"
+    );
+
+    let trusted = house("any", "192.0.2.1");
+    let mut client = enter(&trusted, &mut stage);
+    client.talk(&mut stage);
+    assert_eq!(
+        stage.closed(),
+        Some(CloseReason::ProxyHeader),
+        "a hello is no header"
+    );
+    assert_eq!(
+        stage.counters.handshakes_begun.value(),
+        stage.counters.handshakes_ended.value()
+    );
+}
+
+#[test]
+fn garbage_is_refused_at_the_first_byte_that_shows_it() {
+    let other = v2(claimed());
+    let [mut command, mut family, mut checksum] = [(); 3].map(|()| other.clone());
+    command[12] = 0x2f;
+    family[13] = 0x51;
+    checksum[30] ^= 1;
+    for (accept, header) in [
+        ("v1", other),
+        ("v2", b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n".to_vec()),
+        ("any", b"PROXY TCP4 192.0.2.1 192.0.2.2 1\r\n".to_vec()),
+        ("any", [b'P'; 200].to_vec()),
+        ("any", [b"PROXY TCP4 ".to_vec(), vec![b'1'; 200]].concat()),
+        ("any", b"GET / HTTP/1.0\r\n\r\n".to_vec()),
+        ("any", vec![0; 64]),
+        ("any", command),
+        ("any", family),
+        ("any", checksum),
+    ] {
+        let house = house(accept, "192.0.2.1");
+        let mut stage = house.stage();
+        let mut client = enter(&house, &mut stage);
+        client.end.write_all(&header).unwrap();
+        assert!(stage.settle());
+        assert_eq!(
+            stage.closed(),
+            Some(CloseReason::ProxyHeader),
+            "{accept} {header:?}"
+        );
+        assert!(stage.net.dialled.is_empty());
+    }
+}
+
+#[test]
+fn a_header_that_does_not_end_costs_the_time_of_a_handshake_and_no_memory() {
+    let house = house("any", "192.0.2.1");
+    let mut stage = house.stage();
+    let mut client = enter(&house, &mut stage);
+    client.end.write_all(b"PROXY TCP4 192").unwrap();
+    assert!(stage.settle());
+    let limit = stage.timeouts.handshake;
+    stage.wait(limit - Duration::from_millis(1));
+    stage.settle();
+    assert_eq!(stage.closed(), None);
+    stage.wait(Duration::from_millis(1));
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
+}
+
+#[test]
+fn who_leaves_before_the_header_is_whole_has_aborted() {
+    for (sent, reason) in [
+        (&b""[..], CloseReason::HandshakeAborted),
+        (b"PROXY TCP4", CloseReason::ProxyHeader),
+    ] {
+        let house = house("any", "192.0.2.1");
+        let mut stage = house.stage();
+        let mut client = enter(&house, &mut stage);
+        client.end.write_all(sent).unwrap();
+        drop(client);
+        assert!(stage.settle());
+        assert_eq!(stage.closed(), Some(reason));
+    }
+}
+
+#[test]
+fn lists_of_networks_judge_the_address_that_is_claimed() {
+    let deny = |network: &str| {
+        let mut house = house("any", "192.0.2.1");
+        let listener = Arc::get_mut(&mut house.config.listeners[0]).expect("not shared");
+        let network: Network = network.parse().unwrap();
+        listener.deny = [network].into_iter().collect();
+        house
+    };
+    for (denied, header, is_served) in [
+        ("2001:db8::/32", v2(claimed()), false),
+        ("192.0.2.0/24", v2(claimed()), true),
+        ("192.0.2.0/24", v2(Endpoints::Unknown), false),
+        // The proxy itself, which looks whether we are there.
+        ("192.0.2.0/24", v2(Endpoints::Local), true),
+    ] {
+        let house = deny(denied);
+        let mut stage = house.stage();
+        let mut client = enter(&house, &mut stage);
+        client.end.write_all(&header).unwrap();
+        client.talk(&mut stage);
+        let reason = stage.closed();
+        assert_eq!(reason.is_none(), is_served, "{denied}: {reason:?}");
+        assert!(is_served || reason == Some(CloseReason::DeniedNetwork));
+    }
+}

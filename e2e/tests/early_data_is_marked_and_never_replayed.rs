@@ -1,0 +1,199 @@
+//! Early data (0-RTT) reaches the server a round trip earlier, with a mark; what an attacker sends
+//! again reaches nobody.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+
+use becket_e2e::{Backend, Becket, Client, Finished, OpenSsl, PATIENCE, Place, Shape, Trust};
+use rustls::version::TLS13;
+
+const REQUEST: &str = "GET /early HTTP/1.0\r\n\r\n";
+const POLICY: &str = "[[policy]]\nname = \"web\"\nversions = [\"1.3\"]\nearly-data = \"16KiB\"\n";
+
+/// What a server was told and asked.
+#[derive(Debug)]
+struct Asked {
+    /// The value of becket's own TLV.
+    mark: Option<Vec<u8>>,
+    head: String,
+}
+
+/// A server that reads the header, and passes on what it was asked.
+fn collecting() -> (Backend, Receiver<Asked>) {
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let backend = Backend::new(move |mut stream| {
+        let mut fixed = [0; 16];
+        stream.read_exact(&mut fixed)?;
+        let mut rest = vec![0; usize::from(u16::from_be_bytes([fixed[14], fixed[15]]))];
+        stream.read_exact(&mut rest)?;
+        let head = becket_e2e::read_head(&mut stream)?;
+        let asked = Asked {
+            mark: mark(&rest[12..]),
+            head: String::from_utf8_lossy(&head).into_owned(),
+        };
+        tell.lock().unwrap().send(asked).ok();
+        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nwell met")
+    });
+    (backend, told)
+}
+
+fn mark(mut tlvs: &[u8]) -> Option<Vec<u8>> {
+    while let [kind, high, low, rest @ ..] = tlvs {
+        let (value, rest) = rest.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+        if *kind == 0xea {
+            return Some(value.to_vec());
+        }
+        tlvs = rest;
+    }
+    None
+}
+
+fn shape(backend: SocketAddr) -> Shape {
+    Shape::new(backend)
+        .backend("proxy-header = \"v2\"")
+        .section(POLICY)
+}
+
+fn early(becket: &Becket, outcome: &str) -> u64 {
+    let label = format!("outcome=\"{outcome}\"");
+    becket.metrics().sum("becket_early_data_total", &[&label]) as u64
+}
+
+#[test]
+fn openssl_is_answered_early_and_spends_its_session() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let (backend, asked) = collecting();
+    let becket = Becket::start(&place, &shape(backend.address));
+    let (session, request) = (place.text("session.pem"), place.text("request"));
+    place.write("request", REQUEST);
+    let run = |flags: &[&str]| -> Finished { openssl.ask(&place, becket.web, flags) };
+    let first = run(&["-tls1_3", "-sess_out", &session]);
+    assert!(
+        first.stdout.contains("Max Early Data: 16384"),
+        "{}",
+        first.all()
+    );
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap().mark, None);
+    assert_eq!(becket.next_access()["handshake"], "full");
+
+    let flags = ["-tls1_3", "-sess_in", &session, "-early_data", &request];
+    let second = run(&flags);
+    assert!(
+        second.stdout.contains("Early data was accepted"),
+        "{}",
+        second.all()
+    );
+    assert!(second.stdout.contains("well met"), "{}", second.all());
+    let told = asked.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(told.mark.as_deref(), Some(&16_384_u32.to_be_bytes()[..]));
+    assert_eq!(told.head, REQUEST);
+    assert_eq!(becket.next_access()["handshake"], "early");
+
+    // The same session once more: a full handshake, and only what is said after it counts.
+    let third = run(&flags);
+    assert!(
+        third.stdout.contains("Early data was rejected"),
+        "{}",
+        third.all()
+    );
+    let told = asked.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(told.mark, None);
+    assert!(told.head.starts_with("GET / "), "{}", told.head);
+    assert_eq!(becket.next_access()["handshake"], "full");
+    assert_eq!(
+        (early(&becket, "accepted"), early(&becket, "rejected")),
+        (1, 1)
+    );
+    assert_eq!(backend.served(), 3);
+}
+
+/// The bytes that a client would send first, with `request` as early data; nothing is sent.
+fn first_flight(becket: &Becket, trust: &Trust, request: &[u8]) -> io::Result<Vec<u8>> {
+    let mut client = Client::begin(becket.web, trust, "www.example.org")?;
+    let mut writer = client.tls.early_data().expect("a session that admits it");
+    writer.write_all(request)?;
+    let mut flight = Vec::new();
+    while client.tls.wants_write() {
+        client.tls.write_tls(&mut flight)?;
+    }
+    Ok(flight)
+}
+
+#[test]
+fn a_flight_that_was_recorded_reaches_a_server_once_whoever_sends_it_and_to_which_worker() {
+    let place = Place::new();
+    let (backend, asked) = collecting();
+    let becket = Becket::start(&place, &shape(backend.address));
+    let trust = Trust::only(&place, &TLS13).changed(|config| config.enable_early_data = true);
+    let mut client = Client::connect(becket.web, &trust).unwrap();
+    client.ask(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    drop(client);
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap().mark, None);
+    becket.idle();
+
+    let flight = first_flight(&becket, &trust, REQUEST.as_bytes()).unwrap();
+    becket.idle();
+    // Both workers, many times, all at once.
+    let copies: Vec<TcpStream> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..40)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut socket = TcpStream::connect(becket.web).unwrap();
+                    socket.write_all(&flight).unwrap();
+                    socket
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let told = asked.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(told.head, REQUEST);
+    assert!(told.mark.is_some());
+    // Each got an answer of TLS: becket has looked at every one of them.
+    for mut socket in copies {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.read_exact(&mut [0; 5]).unwrap();
+    }
+    becket.idle();
+    assert_eq!(backend.served(), 2, "the first visit, and one copy");
+    assert_eq!(early(&becket, "accepted"), 1);
+    let opened = becket
+        .metrics()
+        .sum("becket_resumptions_offered_total", &["outcome=\"opened\""]);
+    assert_eq!(opened as u64, 1);
+}
+
+#[test]
+fn a_restart_ends_the_sessions_and_early_data_is_said_again() {
+    let place = Place::new();
+    let (backend, asked) = collecting();
+    let shape = shape(backend.address);
+    let trust = Trust::only(&place, &TLS13).changed(|config| config.enable_early_data = true);
+    let becket = Becket::start(&place, &shape);
+    let mut client = Client::connect(becket.web, &trust).unwrap();
+    client.ask(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    asked.recv_timeout(PATIENCE).unwrap();
+    drop(becket);
+    let becket = Becket::start(&place, &shape);
+    let mut client = Client::begin(becket.web, &trust, "www.example.org").unwrap();
+    let mut writer = client.tls.early_data().expect("the client does not know");
+    writer.write_all(REQUEST.as_bytes()).unwrap();
+    while client.tls.is_handshaking() {
+        client.tls.complete_io(&mut client.socket).unwrap();
+    }
+    assert!(!client.tls.is_early_data_accepted());
+    let answer = client.ask(b"GET /again HTTP/1.0\r\n\r\n").unwrap();
+    assert!(answer.ends_with(b"well met"));
+    let told = asked.recv_timeout(PATIENCE).unwrap();
+    assert!(told.head.starts_with("GET /again "), "{}", told.head);
+    assert_eq!(told.mark, None);
+}

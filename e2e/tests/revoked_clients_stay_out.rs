@@ -1,0 +1,128 @@
+//! A client whose certificate was revoked is refused: at the handshake, and when it comes back with
+//! a session that it made before, by ID, ticket or pre-shared key.
+
+use std::fs;
+use std::io;
+
+use becket_e2e::{Backend, Becket, Bundle, Client, OpenSsl, Place, Shape, Trust};
+use rustls::version::{TLS12, TLS13};
+
+fn policy(more: &str) -> String {
+    format!(
+        "[[policy]]\nname = \"web\"\nclient-certificates = \"required\"\n\
+         client-ca = \"ca.pem\"\n{more}"
+    )
+}
+
+fn visit(becket: &Becket, trust: &Trust) -> io::Result<Vec<u8>> {
+    Client::connect(becket.web, trust)?.ask(b"GET / HTTP/1.0\r\n\r\n")
+}
+
+/// Every way to resume.
+fn ways(place: &Place, own: &Bundle) -> [(&'static str, Trust); 3] {
+    [
+        ("psk", Trust::with(place, &[&TLS13], Some(own))),
+        ("ticket", Trust::with(place, &[&TLS12], Some(own))),
+        (
+            "id",
+            Trust::with(place, &[&TLS12], Some(own)).without_tickets(),
+        ),
+    ]
+}
+
+fn revoke(place: &Place, serials: &[u64]) {
+    let list = place.authority.revocation_list(serials).pem().unwrap();
+    fs::write(place.path("crl.pem"), list).unwrap();
+}
+
+#[test]
+fn who_is_revoked_does_not_come_back_by_a_session() {
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    revoke(&place, &[7]);
+    let shape = Shape::new(backend.address).section(&policy("crl = [\"crl.pem\"]"));
+    let becket = Becket::start(&place, &shape);
+    let alice = place.authority.issue_numbered(&["alice"], 1);
+    let bob = place.authority.issue_numbered(&["bob"], 2);
+    let mallory = place.authority.issue_numbered(&["mallory"], 7);
+    for (_, trust) in ways(&place, &mallory) {
+        assert!(visit(&becket, &trust).is_err());
+        assert_eq!(becket.next_reason(), "client-certificate");
+    }
+    let (alices, bobs) = (ways(&place, &alice), ways(&place, &bob));
+    for (kind, trust) in alices.iter().chain(&bobs) {
+        visit(&becket, trust).unwrap();
+        assert_eq!(becket.next_access()["handshake"], "full");
+        visit(&becket, trust).unwrap();
+        assert_eq!(becket.next_access()["handshake"], *kind);
+    }
+    // Alice has sessions of every kind by now.
+    revoke(&place, &[7, 1]);
+    assert!(becket.reload(), "{}", becket.log());
+    let served = backend.served();
+    for (kind, trust) in &alices {
+        let refused = visit(&becket, trust);
+        assert!(refused.is_err(), "{kind}: {refused:?}");
+        assert_eq!(becket.next_reason(), "client-certificate", "{kind}");
+    }
+    assert_eq!(backend.served(), served);
+    // She offered them, and they opened: it was the list that kept her out.
+    for (kind, trust) in &bobs {
+        visit(&becket, trust).unwrap();
+        assert_eq!(becket.next_access()["handshake"], *kind);
+    }
+    assert_eq!(backend.served(), served + 3);
+}
+
+#[test]
+fn openssl_is_told_by_alert_that_its_certificate_is_revoked() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    // One list in DER, as authorities publish them.
+    let list = place.authority.revocation_list(&[7]);
+    fs::write(place.path("list.crl"), list.der()).unwrap();
+    let shape = Shape::new(backend.address).section(&policy("crl = [\"list.crl\"]"));
+    let becket = Becket::start(&place, &shape);
+    let own = place.text("own.pem");
+    for (serial, is_good) in [(7, false), (8, true)] {
+        place
+            .authority
+            .issue_numbered(&["alice"], serial)
+            .write(&place.path("own.pem"));
+        for version in ["-tls1_2", "-tls1_3"] {
+            let run = openssl.ask(&place, becket.web, &[version, "-cert", &own]);
+            let told = run.all().contains("certificate revoked");
+            assert_eq!(told, !is_good, "{}", run.all());
+            assert_eq!(run.stdout.contains("inside"), is_good, "{}", run.all());
+        }
+    }
+}
+
+#[test]
+fn a_certificate_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    let other = becket_e2e::Authority::new("Another Authority");
+    let both = format!("{}{}", place.authority.pem(), other.pem());
+    fs::write(place.path("ca.pem"), both).unwrap();
+    revoke(&place, &[7]);
+    let known = place.authority.issue_numbered(&["alice"], 1);
+    let unknown = other.issue_numbered(&["bob"], 1);
+    for (mode, is_allowed) in [("refuse", false), ("allow", true)] {
+        let keys = format!("crl = [\"crl.pem\"]\ncrl-unknown = \"{mode}\"");
+        let shape = Shape::new(backend.address)
+            .certificates("[\"site.pem\"]")
+            .section(&policy(&keys));
+        let becket = Becket::start(&place, &shape);
+        // The trust of clients is in the same file as that of becket.
+        fs::write(place.path("ca.pem"), place.authority.pem()).unwrap();
+        let trust = |own| Trust::with(&place, &[&TLS13], Some(own));
+        assert!(visit(&becket, &trust(&known)).is_ok());
+        assert_eq!(visit(&becket, &trust(&unknown)).is_ok(), is_allowed);
+        let both = format!("{}{}", place.authority.pem(), other.pem());
+        fs::write(place.path("ca.pem"), both).unwrap();
+    }
+}
