@@ -11,6 +11,7 @@ mod answers_arrive_whole;
 mod backends_that_fail;
 mod check_reports;
 mod client_certificates_are_required;
+mod cluster_tickets;
 mod client_mode;
 mod demo_works;
 mod drain_and_stop;
