@@ -5,6 +5,7 @@ use std::fs;
 
 use becket_e2e::{
     Backend, Becket, Client, Key, OpenSsl, Place, Shape, Signal, Trust, eventually, finish,
+    fresh_address,
 };
 use rustls::version::{TLS12, TLS13};
 
@@ -412,16 +413,18 @@ fn check_shows_what_all_hosts_must_have_in_common() {
     let backend = Backend::http("well met");
     let host = Host::beside(None, &backend);
     host.secret("secret");
-    let keys = "secret = \"secret\"\nnode = 3\nlisten = \"{listen}\"\n\
-                peers = [\"127.0.0.1:7444\"]";
-    host.place.write("becket.toml", &host.shape_of(keys).text());
+    let (listen, peer) = (fresh_address(), fresh_address());
+    let keys =
+        format!("secret = \"secret\"\nnode = 3\nlisten = \"{listen}\"\npeers = [\"{peer}\"]");
+    host.place
+        .write("becket.toml", &host.shape_of(&keys).text());
     let check = ["check", "--config", "becket.toml"];
     let run = finish(Becket::command(&host.place, &check), "");
     assert_eq!(run.code, 0, "{}", run.all());
     for part in [
         "cluster\n  node      3\n",
         "seals and opens",
-        "  peer      127.0.0.1:7444\n",
+        &format!("  peer      {peer}\n"),
     ] {
         assert!(run.stdout.contains(part), "{}", run.all());
     }

@@ -16,3 +16,4 @@ pub mod pem;
 pub mod proxy_header;
 pub mod server_hello;
 pub mod starttls;
+pub mod ticket;

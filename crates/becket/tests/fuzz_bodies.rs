@@ -12,6 +12,9 @@ mod connection;
 #[path = "../../../fuzz/src/pem.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod pem;
+#[path = "../../../fuzz/src/ticket.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod ticket;
 
 use std::alloc::System;
 use std::panic::catch_unwind;
@@ -41,6 +44,33 @@ fn a_connection_survives_any_script() {
         relaying > 100,
         "only {relaying} scripts got as far as a server"
     );
+}
+
+#[test]
+fn a_ticket_opens_only_as_it_was_sealed() {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let state = "becket secret state 1\nrotation 28800\nepoch 59624\n\
+                 chain AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n\
+                 replication //////////////////////////////////////////8=\n";
+    let mut opened = 0;
+    for round in 0..2000 {
+        let mut input = match round % 3 {
+            0 => state.as_bytes().to_vec(),
+            // Long enough for a whole ticket, which only zeros leave as it is.
+            1 => vec![255, 0, 0, 0],
+            _ => vec![255],
+        };
+        for _ in 0..random.below(4) {
+            let at = random.below(input.len());
+            input[at] = random.byte();
+        }
+        if round % 3 == 2 {
+            input.extend((0..random.below(100)).map(|_| random.byte()));
+        }
+        let result = catch_unwind(|| ticket::run(&input));
+        opened += usize::from(result.unwrap_or_else(|_| panic!("failed on {input:?}")));
+    }
+    assert!(opened > 100, "only {opened} tickets were left as they were");
 }
 
 #[test]

@@ -84,7 +84,15 @@ fn sessions(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
         f,
         "ticket key",
         format_args!("epoch {epoch}, next in {}", Span(next)),
-    )
+    )?;
+    match tickets["node"].is_null() {
+        true => Ok(()),
+        false => line(
+            f,
+            "secrets",
+            format_args!("{}", Joined(&tickets["secrets"])),
+        ),
+    }
 }
 
 fn listeners(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
@@ -267,7 +275,8 @@ mod tests {
             "totals": {"connections": 3, "accepted": 9, "handshakes_full": 1,
                 "handshakes_resumed": 3, "handshakes_in_flight": 0},
             "sessions": {"entries": 5, "capacity": 10},
-            "tickets": {"epoch": 4, "next_rotation_seconds": 61},
+            "tickets": {"epoch": 4, "next_rotation_seconds": 61, "node": 7,
+                "secrets": ["0a0b0c0d", "00000001"]},
             "listeners": [{"name": "web", "bind": [":1", ":2"], "routes": [
                 {"names": [], "backend": "app", "policy": {"name": "p", "digest": "ab".repeat(32)}}
             ]}],
@@ -285,6 +294,7 @@ mod tests {
             "handshakes   1 full, 3 resumed (75.0 %), 0 in flight",
             "sessions     5 of 10 (50.0 %)",
             "ticket key   epoch 4, next in 1 min 1 s",
+            "secrets      0a0b0c0d, 00000001",
             "listener     web on :1, :2",
             "             any name to app, policy p (abababababababab)",
             "cluster      node 7 on 10.0.0.1:1",

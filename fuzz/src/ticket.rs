@@ -1,0 +1,73 @@
+//! Tickets, and the files of secrets: what was not sealed by us does not open, and says why; what a file holds comes
+//! back as it was.
+
+use std::path::Path;
+use std::time::Duration;
+
+use becket::clock::Clock;
+use becket::control::rotation::Rotation;
+use becket::metrics::Resumption;
+use becket::secret::base64;
+use becket::secret::ratchet::Ratchet;
+use becket::tls::context::{Resuming, lend};
+use becket::tls::tickets::Ticketer;
+use becket_proto::ticket::UnixSeconds;
+use rustls::server::ProducesTickets;
+
+/// Offers the input as a ticket, then laid over a genuine one, then reads it as a file. Returns whether the second one
+/// opened, which it does when it changes nothing.
+///
+/// # Panics
+///
+/// When a ticket opens that was not sealed like this, or is refused without a cause; when a file is read as something
+/// else than it says.
+pub fn run(data: &[u8]) -> bool {
+    files(data);
+    let now = Clock::start().now();
+    let rotation = Rotation::start(Duration::from_secs(3600), now).expect("random");
+    let ticketer = Ticketer::new(rotation.secrets(), [7; 32], DAY).expect("a secret");
+    let resuming = || {
+        let mut resuming = Resuming::new(None);
+        resuming.unix_now = UnixSeconds(now.unix.as_secs());
+        Some(resuming)
+    };
+    let offer = |ticket: &[u8]| {
+        let mut resuming = resuming();
+        let state = lend(&mut resuming, || ticketer.decrypt(ticket));
+        let outcome = resuming.and_then(|resuming| resuming.outcome);
+        let outcome = outcome.expect("every offer has an outcome");
+        assert_eq!(state.is_some(), outcome == Resumption::Opened);
+        outcome
+    };
+    assert_ne!(offer(data), Resumption::Opened, "a ticket out of nothing");
+
+    let genuine = lend(&mut resuming(), || ticketer.encrypt(b"state")).expect("sealed");
+    let mut altered = genuine.clone();
+    let length = data.first().map_or(0, |first| usize::from(*first));
+    altered.resize(genuine.len().min(length.max(1)), 0);
+    let (at, over) = data
+        .get(1..)
+        .and_then(<[u8]>::split_first)
+        .unwrap_or((&0, &[]));
+    for (place, byte) in altered.iter_mut().skip(usize::from(*at)).zip(over) {
+        *place ^= byte;
+    }
+    let outcome = offer(&altered);
+    assert_eq!(outcome == Resumption::Opened, altered == genuine);
+    outcome == Resumption::Opened
+}
+
+fn files(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    if let Ok(bytes) = base64::decode(text) {
+        assert_eq!(*base64::encode(&bytes), text);
+    }
+    if let Ok(ratchet) = Ratchet::parse(text, Path::new("state")) {
+        let again = Ratchet::parse(&ratchet.text(), Path::new("state")).expect("our own text");
+        assert_eq!((again.id(), again.floor()), (ratchet.id(), ratchet.floor()));
+    }
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
