@@ -3,3 +3,5 @@
 //! Everything but [`outbox`] runs on the control thread: a worker leaves a note there and goes on.
 
 pub mod outbox;
+
+pub mod vault;
