@@ -23,6 +23,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::clock::{Clock, Now};
+use crate::cluster::membership::Membership;
+use crate::cluster::node::NoBoot;
+use crate::cluster;
 use crate::config::error::{Problem, Rejected};
 use crate::config::source::Source;
 use crate::config::{AccessLog, Config, Log};
@@ -55,6 +58,9 @@ pub enum StartError {
         "cluster.secret-state: {0}; the folder must be writable for the user that becket runs as"
     )]
     State(#[from] NotSaved),
+    /// Peers cannot be met.
+    #[error(transparent)]
+    Cluster(#[from] NoBoot),
     /// The system refused something; the text says what.
     #[error("{what}: {error}")]
     System {
@@ -99,29 +105,34 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         })
     };
     let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
+    let bound = cluster::socket::bind(config.cluster.as_ref());
+    let bound = bound.map_err(|problem| reject(vec![problem]))?;
     let (admin, mut access) = outlets(&config, &runtime, reject)?;
     change_identity(&config, &prepared.files)?;
 
     let (table, early) = (session_table(&config), session_table(&config));
     let shared = Arc::new(Shared::new(workers, clock, table, early));
     let rotation = rotation(&config, prepared.ratchets, now)?;
+    let cluster = Membership::new(bound, &config, &shared)?;
     let (sender, ended) = unbounded_channel();
     let beginning = Beginning {
         shared: Arc::clone(&shared),
         config: Arc::clone(&config),
         secrets: Arc::clone(rotation.secrets()),
-        outboxes: Vec::new(),
+        outboxes: cluster.as_ref().map(|c| c.outboxes.clone()).unwrap_or_default(),
         ended: sender,
     };
     let crew = Crew::start(&beginning, sockets, &mut access)
         .map_err(|error| system("starting workers", error))?;
     tracing::info!(workers, origin = source.origin(), "serving");
     let notifier = Notifier::from_env().map_err(|error| system("NOTIFY_SOCKET", error))?;
+    let node = cluster.as_ref().map(|cluster| Arc::clone(&cluster.node));
     let control = Control {
-        state: Arc::new(State::new(shared, config, &rotation)),
+        state: Arc::new(State::new(shared, config, &rotation, node)),
         source,
         crew,
         rotation,
+        cluster,
         reloading: Reloading::default(),
         logging,
         access,

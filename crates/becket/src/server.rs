@@ -22,6 +22,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::admission::Admission;
 use crate::clock::{Clock, Now};
+use crate::cluster::membership::Membership;
 use crate::config::Config;
 use crate::config::prepare::Prepared;
 use crate::config::source::Source;
@@ -121,7 +122,10 @@ pub struct Server {
 impl Server {
     /// Serves until a signal ends it.
     pub fn run(self) -> Outcome {
-        self.runtime.block_on(self.control.run(self.signals))
+        let outcome = self.runtime.block_on(self.control.run(self.signals));
+        // A resolver may not answer for a long time; nobody waits for it any more.
+        self.runtime.shutdown_background();
+        outcome
     }
 }
 
@@ -136,6 +140,8 @@ pub struct Control {
     pub crew: Crew,
     /// Ticket secrets.
     pub rotation: Rotation,
+    /// Replication of sessions; absent without it.
+    pub cluster: Option<Membership>,
     /// A reload that is being prepared.
     pub reloading: Reloading,
     /// The log, to be reopened.
@@ -153,6 +159,9 @@ pub struct Control {
 impl Control {
     async fn run(mut self, mut signals: Signals) -> Outcome {
         self.start_admin();
+        if let Some(cluster) = &mut self.cluster {
+            cluster.start();
+        }
         self.notify(&[Notice::Ready, Notice::Status("serving")]);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -311,6 +320,9 @@ impl Control {
         }
         if let Err(error) = self.logging.set_level(&config.log.level) {
             tracing::error!(%error, "log level not changed");
+        }
+        if let Some(cluster) = &self.cluster {
+            cluster.reload(&config);
         }
         self.state.set_config(config);
     }

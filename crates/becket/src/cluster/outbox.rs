@@ -95,10 +95,9 @@ impl Inbox {
         taken
     }
 
-    /// Waits for the first note after a drain that found none. Nothing is lost when the future is
-    /// dropped.
-    pub async fn rung(&self) {
-        self.bell.notify.notified().await;
+    /// What the first note after an empty drain rings.
+    pub fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
     }
 
     fn take_waiting(&self, take: &mut impl FnMut(Note)) -> usize {
@@ -115,12 +114,18 @@ impl Inbox {
 
 /// Wakes control, once for each time that it lay down.
 #[derive(Debug, Default)]
-struct Bell {
+pub struct Bell {
     asleep: AtomicBool,
     notify: Notify,
 }
 
 impl Bell {
+    /// Waits for the first note after a drain that found none. Nothing is lost when the future is
+    /// dropped.
+    pub async fn rung(&self) {
+        self.notify.notified().await;
+    }
+
     fn ring(&self) {
         // With the fence in `lie_down`: either this sees that control lies down, or control sees
         // the note. Without both, each could miss the other.
@@ -206,7 +211,7 @@ mod tests {
             let mut taken = 0;
             while taken + dropped() < 3 * NOTES {
                 match inbox.drain(|_| {}) {
-                    0 => inbox.rung().await,
+                    0 => inbox.bell().rung().await,
                     some => taken += some as u64,
                 }
             }

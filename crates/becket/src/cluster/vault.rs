@@ -312,10 +312,10 @@ mod tests {
     fn the_directions_have_different_keys() {
         let (mut one, mut two) = (vault(7), vault(7));
         let (mut a, mut b) = pair(&mut one, &mut two);
-        let to_b = sealed(&mut one, &mut a, 5);
+        let mut to_b = sealed(&mut one, &mut a, 5);
         assert_ne!(to_b, sealed(&mut two, &mut b, 5));
         assert!(
-            !one.open(&mut a, 5, b"head", &mut to_b.clone()),
+            !one.open(&mut a, 5, b"head", &mut to_b),
             "reflected"
         );
     }

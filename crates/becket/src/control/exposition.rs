@@ -64,7 +64,7 @@ impl Scrape {
     }
 
     /// Sum over the workers.
-    fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
+    pub(super) fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.counters.iter().map(|c| counter(c).value()).sum()
     }
 
@@ -355,6 +355,7 @@ impl Collector for Scrape {
         self.handshakes(&mut page)?;
         self.traffic(&mut page)?;
         self.sessions(&mut page)?;
+        self.cluster(&mut page)?;
         self.admission(&mut page)?;
         self.state(&mut page)?;
         self.process(&mut page)
@@ -362,16 +363,16 @@ impl Collector for Scrape {
 }
 
 /// The page while it is written. Names of counters are given without `_total`.
-struct Page<'a>(DescriptorEncoder<'a>);
+pub(super) struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         self.family(name, help, MetricType::Counter, |metric| {
             metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
         })
     }
 
-    fn counters<K, const N: usize>(
+    pub(super) fn counters<K, const N: usize>(
         &mut self,
         name: &str,
         help: &str,
@@ -388,17 +389,17 @@ impl Page<'_> {
         })
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
         self.family(name, help, MetricType::Gauge, |metric| {
             metric.encode_gauge(&value)
         })
     }
 
-    fn gauges<K, const N: usize>(
+    pub(super) fn gauges<K, V: EncodeGaugeValue, const N: usize>(
         &mut self,
         name: &str,
         help: &str,
-        values: impl IntoIterator<Item = ([(&'static str, K); N], u64)>,
+        values: impl IntoIterator<Item = ([(&'static str, K); N], V)>,
     ) -> fmt::Result
     where
         [(&'static str, K); N]: prometheus_client::encoding::EncodeLabelSet,

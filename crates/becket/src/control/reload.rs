@@ -89,6 +89,25 @@ fn rehearse(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
     Ok(())
 }
 
+/// The keys of replication that differ: its socket and its queues are made once, and a node that
+/// changes its number is another node. Tickets have the new number at once.
+fn replication(old: &Config, new: &Config) -> Vec<String> {
+    let listens = |config: &Config| config.cluster.as_ref().and_then(|cluster| cluster.listen);
+    if listens(old) != listens(new) {
+        return vec!["cluster.listen".to_owned()];
+    }
+    let (Some(_), Some(was), Some(is)) = (listens(old), &old.cluster, &new.cluster) else {
+        return Vec::new();
+    };
+    let differs = [
+        ("cluster.node", was.node != is.node),
+        ("cluster.multicast", was.multicast != is.multicast),
+        ("cluster.limits.queue", was.limits.queue != is.limits.queue),
+    ];
+    let differing = differs.into_iter().filter(|(_, differs)| *differs);
+    differing.map(|(key, _)| key.to_owned()).collect()
+}
+
 /// The keys that differ and wait for a restart.
 pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     let (was, is) = (&old.process, &new.process);
@@ -108,6 +127,7 @@ pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         .filter(|(_, differs)| *differs)
         .map(|(key, _)| key.to_owned())
         .collect();
+    keys.extend(replication(old, new));
     for listener in &new.listeners {
         let kept = |other: &&Arc<Listener>| {
             other.socket != listener.socket

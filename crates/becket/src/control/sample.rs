@@ -12,6 +12,7 @@ use rustls::sign::CertifiedKey;
 use super::certificates::certificates;
 use super::rotation::{Due, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
+use crate::cluster::status::ClusterStatus;
 use crate::config::{
     Backend, ClientAuth, Config, Face, Limits, Listener, Log, LogFormat, NamePattern, Policy,
     Process, Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames,
@@ -74,6 +75,7 @@ impl View for Sample {
                 next_rotation: Duration::from_secs(7_200),
             },
             admission: Admitted::default(),
+            cluster: Some(ClusterStatus::sample()),
             certificates: certificates(&self.config),
         }
     }

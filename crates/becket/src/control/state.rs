@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::certificates::{Certificate, certificates};
 use super::rotation::{Rotation, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
+use crate::cluster::node::Node;
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::metrics::Counters;
@@ -15,6 +16,7 @@ use crate::server::Shared;
 #[derive(Debug)]
 pub struct State {
     shared: Arc<Shared>,
+    node: Option<Arc<Node>>,
     started: Timestamp,
     draining: AtomicBool,
     current: Mutex<Current>,
@@ -31,10 +33,16 @@ struct Current {
 
 impl State {
     /// The state at the start.
-    pub fn new(shared: Arc<Shared>, config: Arc<Config>, rotation: &Rotation) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        config: Arc<Config>,
+        rotation: &Rotation,
+        node: Option<Arc<Node>>,
+    ) -> Self {
         let started = Timestamp::from_unix(shared.clock.now().unix);
         Self {
             shared,
+            node,
             started,
             draining: AtomicBool::new(false),
             current: Mutex::new(Current {
@@ -118,6 +126,7 @@ impl View for State {
                 sources: self.shared.admission.sources(),
                 untracked: self.shared.admission.untracked(),
             },
+            cluster: self.node.as_ref().map(|node| node.status(now)),
             certificates: current.certificates,
         }
     }

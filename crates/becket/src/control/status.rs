@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::certificates::Certificate;
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
+use crate::cluster::status::ClusterStatus;
 use crate::config::{Backend, ClientAuth, Config, Listener, Policy, Route, Server, ServerAddress};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
@@ -44,6 +45,8 @@ pub struct Status {
     pub sessions: Occupancy,
     /// The ticket keys.
     pub tickets: TicketStatus,
+    /// Peers and what was exchanged with them; `null` when sessions are not replicated.
+    pub cluster: Option<ClusterStatus>,
     /// Who is let in when more want to than can be served.
     pub admission: Admitted,
 }
@@ -170,6 +173,7 @@ impl Status {
             reload: condition.reload,
             sessions: condition.sessions,
             tickets: TicketStatus::of(&condition.tickets),
+            cluster: condition.cluster,
             admission: condition.admission,
         }
     }
@@ -327,6 +331,7 @@ mod tests {
         assert_eq!(status["reload"]["errors"].as_array().unwrap().len(), 1);
         assert_eq!(status["tickets"]["next_rotation_seconds"], 7200);
         assert_eq!(status["tickets"]["node"], 2);
+        assert_eq!(status["cluster"]["peers"][0]["node"], 1);
         assert_eq!(status["tickets"]["secrets"][0], "0a0b0c0d");
     }
 

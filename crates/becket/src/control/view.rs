@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::certificates::Certificate;
 use super::rotation::Standing;
+use crate::cluster::status::ClusterStatus;
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::metrics::Counters;
@@ -44,6 +45,8 @@ pub struct Condition {
     pub tickets: TicketKeys,
     /// Who is let in when more want to than can be served.
     pub admission: Admitted,
+    /// The cluster; `None` when sessions are not replicated.
+    pub cluster: Option<ClusterStatus>,
     /// Every certificate in use; see [`certificates`](super::certificates::certificates).
     pub certificates: Arc<[Certificate]>,
 }

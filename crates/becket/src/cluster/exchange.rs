@@ -1,0 +1,148 @@
+//! The task that speaks with the peers: receives, tells, sends, sleeps.
+//!
+//! Runs on the control thread beside signals and pages. In one turn it receives at most
+//! `cluster.limits.datagrams-per-turn`, then lets others have the thread, so that a flood of
+//! datagrams delays a reload by milliseconds at most.
+//!
+//! Notes of workers are taken as [`super::outbox`] describes: at once after a quiet time, every
+//! [`BATCH`] in a busy one.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_proto::replica::MAX_DATAGRAM;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep_until};
+
+use super::directory::{Found, Lookups};
+use super::node::{Inner, Node};
+use super::outbox::{BATCH, Inbox};
+use super::socket::{Bound, Heard, Sockets};
+use crate::clock::{Clock, Now};
+use crate::config::Config;
+
+/// What the task needs.
+#[derive(Debug)]
+pub struct Exchange {
+    /// The node that it speaks for.
+    pub node: Arc<Node>,
+    /// Its sockets.
+    pub bound: Bound,
+    /// What workers left.
+    pub inbox: Inbox,
+    /// Configurations that were reloaded.
+    pub reloads: UnboundedReceiver<Arc<Config>>,
+    /// The clock of the process.
+    pub clock: Clock,
+}
+
+/// Why the task woke up.
+enum Woken {
+    Datagrams,
+    Notes,
+    Time,
+    Reloaded(Arc<Config>),
+    Found(Found),
+}
+
+impl Exchange {
+    /// Speaks with peers until control is gone.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch the sockets.
+    pub async fn run(mut self) -> io::Result<()> {
+        let sockets = Sockets::register(self.bound)?;
+        let mut turns = Turns {
+            node: self.node,
+            inbox: self.inbox,
+            sockets,
+            lookups: Lookups::new(),
+            buffer: vec![0; LARGEST].into_boxed_slice(),
+            tell_at: Some(Duration::ZERO),
+        };
+        let bell = turns.inbox.bell();
+        loop {
+            let deadline = turns.deadline().map(|at| self.clock.instant(at));
+            let woken = tokio::select! {
+                () = turns.sockets.readable() => Woken::Datagrams,
+                () = bell.rung(), if turns.tell_at.is_none() => Woken::Notes,
+                () = until(deadline) => Woken::Time,
+                Some(Ok(found)) = turns.lookups.join_next() => Woken::Found(found),
+                config = self.reloads.recv() => match config {
+                    Some(config) => Woken::Reloaded(config),
+                    None => return Ok(()),
+                },
+            };
+            if turns.turn(woken, self.clock.now()) {
+                // More waits: first whoever else has something to do on this thread.
+                yield_now().await;
+            }
+        }
+    }
+}
+
+/// What one turn after the other works with.
+struct Turns {
+    node: Arc<Node>,
+    inbox: Inbox,
+    sockets: Sockets,
+    lookups: Lookups,
+    buffer: Box<[u8]>,
+    /// When notes are looked for although no bell rang; nothing while control lies down.
+    tell_at: Option<Duration>,
+}
+
+impl Turns {
+    /// When there is something to do, if nothing comes before.
+    fn deadline(&self) -> Option<Duration> {
+        let deadlines = [self.node.lock().next_deadline(), self.tell_at];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Does what is to be done now. Returns whether datagrams are left for the next turn.
+    fn turn(&mut self, woken: Woken, now: Now) -> bool {
+        let mut node = self.node.lock();
+        let mut left = false;
+        match woken {
+            Woken::Datagrams => left = receive(&mut node, &self.sockets, &mut self.buffer, now),
+            Woken::Notes => self.tell_at = Some(now.mono),
+            Woken::Time => {}
+            Woken::Reloaded(config) => node.reload(&config),
+            Woken::Found(found) => node.found(found),
+        }
+        node.look_up(now, &mut self.lookups);
+        if self.tell_at.is_some_and(|at| at <= now.mono) {
+            let any = node.tell(&self.inbox, now);
+            self.tell_at = any.then_some(now.mono + BATCH);
+        }
+        node.send(now, |to, datagram| self.sockets.send(to, datagram));
+        left
+    }
+}
+
+/// Takes what waits, up to the limit of a turn. Returns whether the limit was met.
+fn receive(node: &mut Inner, sockets: &Sockets, buffer: &mut [u8], now: Now) -> bool {
+    for number in 0..node.datagrams_per_turn() {
+        match sockets.receive(buffer, number) {
+            Heard::Datagram(len, from) => {
+                node.receive(from, buffer.get_mut(..len).unwrap_or_default(), now);
+            }
+            Heard::Noise => {}
+            Heard::Silence => return false,
+        }
+    }
+    true
+}
+
+/// Sleeps until then, or for ever.
+async fn until(deadline: Option<std::time::Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(Instant::from_std(deadline)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A datagram that does not fit is longer than any of ours.
+const LARGEST: usize = 2 * MAX_DATAGRAM;

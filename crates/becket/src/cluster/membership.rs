@@ -1,0 +1,77 @@
+//! Taking part in a cluster: what launch builds, control starts and a reload reaches.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::exchange::Exchange;
+use super::node::{NoBoot, Node};
+use super::outbox::{Inbox, Outbox};
+use super::socket::Bound;
+use crate::config::Config;
+use crate::server::Shared;
+
+/// This becket's part in its cluster.
+#[derive(Debug)]
+pub struct Membership {
+    /// What pages look at.
+    pub node: Arc<Node>,
+    /// One per worker: where new sessions are told.
+    pub outboxes: Vec<Outbox>,
+    reloads: UnboundedSender<Arc<Config>>,
+    /// Until it was started.
+    exchange: Option<Exchange>,
+}
+
+impl Membership {
+    /// Makes everything that replication needs; nothing without a socket.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub fn new(
+        bound: Option<Bound>,
+        config: &Config,
+        shared: &Shared,
+    ) -> Result<Option<Self>, NoBoot> {
+        let (Some(cluster), Some(bound)) = (&config.cluster, bound) else {
+            return Ok(None);
+        };
+        let clock = shared.clock;
+        let node = Node::start(cluster, config, Arc::clone(&shared.table), clock.now())?;
+        let node = Arc::new(node);
+        let (inbox, outboxes) = Inbox::of_workers(&shared.counters, cluster.limits.queue);
+        let (reloads, received) = unbounded_channel();
+        let exchange = Exchange {
+            node: Arc::clone(&node),
+            bound,
+            inbox,
+            reloads: received,
+            clock,
+        };
+        Ok(Some(Self {
+            node,
+            outboxes,
+            reloads,
+            exchange: Some(exchange),
+        }))
+    }
+
+    /// Starts to speak with the peers, as a task of the runtime in which this is called. Ends when
+    /// the membership is dropped.
+    pub fn start(&mut self) {
+        let Some(exchange) = self.exchange.take() else {
+            return;
+        };
+        tokio::spawn(async move {
+            if let Err(error) = exchange.run().await {
+                tracing::error!(%error, "sessions are not replicated any more");
+            }
+        });
+    }
+
+    /// Takes over a reloaded configuration.
+    pub fn reload(&self, config: &Arc<Config>) {
+        // A task that ended has said why.
+        let _ended = self.reloads.send(Arc::clone(config));
+    }
+}

@@ -1,0 +1,166 @@
+//! The UDP sockets of replication: bound at launch, before privileges are given up.
+//!
+//! One socket sends and receives everything. Calls to a multicast group leave by it as well, so
+//! that the answer comes to an address at which we hear it. To hear the calls of others it joins
+//! the group if it is bound to every address and to the group's port; else there is a second
+//! socket that only listens.
+//!
+//! Sending never blocks: a datagram that the kernel does not take is lost and counted, as one that
+//! the network loses. What other hosts say by ICMP does not reach a socket that is not connected.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket as StdSocket};
+
+use becket_sys::socket::{Group, datagrams, interface, join, member, send_to_group};
+use tokio::net::UdpSocket;
+
+use crate::config::error::Problem;
+use crate::config::cluster::{Cluster, Multicast};
+
+/// The sockets of one node, not registered with a runtime yet.
+#[derive(Debug)]
+pub struct Bound {
+    unicast: StdSocket,
+    group: Option<StdSocket>,
+}
+
+/// The sockets of one node.
+#[derive(Debug)]
+pub struct Sockets {
+    unicast: UdpSocket,
+    group: Option<UdpSocket>,
+    /// The unicast socket once more: the runtime would refuse to send before it has looked at it.
+    sender: StdSocket,
+    /// The unicast socket is on `[::]`: it speaks with IPv4 by mapped addresses.
+    maps_v4: bool,
+}
+
+/// What came of an attempt to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A datagram of so many bytes, cut to the buffer.
+    Datagram(usize, SocketAddr),
+    /// An error that says nothing about the next attempt.
+    Noise,
+    /// Nothing waits.
+    Silence,
+}
+
+/// Binds what the configuration names; nothing when it does not listen.
+///
+/// # Errors
+/// What cannot be bound or joined, by its key.
+pub fn bind(cluster: Option<&Cluster>) -> Result<Option<Bound>, Problem> {
+    let Some((cluster, listen)) = cluster.and_then(|c| c.listen.map(|listen| (c, listen))) else {
+        return Ok(None);
+    };
+    let unicast = datagrams(listen, BUFFER).map_err(|error| refused(listen, &error))?;
+    let group = match &cluster.multicast {
+        None => None,
+        Some(multicast) => enter(&unicast, listen, multicast)?,
+    };
+    tracing::info!(address = %listen, node = cluster.node.0, "listening for peers");
+    Ok(Some(Bound { unicast, group }))
+}
+
+/// Lets `unicast` call the group, and returns the socket that hears it where that is another.
+fn enter(
+    unicast: &StdSocket,
+    listen: SocketAddr,
+    multicast: &Multicast,
+) -> Result<Option<StdSocket>, Problem> {
+    let index = multicast.interface.as_deref().map(interface).transpose();
+    let index = index.map_err(|error| {
+        let problem = Problem::new("cluster.multicast-interface", error.to_string());
+        let name = multicast.interface.as_deref().unwrap_or_default();
+        problem.text(name).accepted("an interface of this host")
+    })?;
+    let group = Group {
+        address: multicast.group,
+        interface: index,
+        hops: multicast.ttl.into(),
+    };
+    let hears = || -> io::Result<Option<StdSocket>> {
+        send_to_group(unicast, &group)?;
+        if listen.ip().is_unspecified() && listen.port() == group.address.port() {
+            join(unicast, &group)?;
+            return Ok(None);
+        }
+        member(&group).map(Some)
+    };
+    hears().map_err(|error| {
+        let problem = Problem::new("cluster.multicast", error.to_string());
+        let problem = problem.value(multicast.group.to_string());
+        problem.accepted("a group that an interface of this host can join")
+    })
+}
+
+impl Sockets {
+    /// Hands the sockets to the runtime in which this is called.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch them.
+    pub fn register(bound: Bound) -> io::Result<Self> {
+        let maps_v4 = matches!(bound.unicast.local_addr()?, SocketAddr::V6(v6) if v6.ip().is_unspecified());
+        Ok(Self {
+            sender: bound.unicast.try_clone()?,
+            unicast: UdpSocket::from_std(bound.unicast)?,
+            group: bound.group.map(UdpSocket::from_std).transpose()?,
+            maps_v4,
+        })
+    }
+
+    /// Waits until something can be received.
+    pub async fn readable(&self) {
+        let group = async {
+            match &self.group {
+                Some(group) => group.readable().await,
+                None => std::future::pending().await,
+            }
+        };
+        // An error of the watch itself would be found by `receive` as well.
+        let _watched = tokio::select! {
+            readable = self.unicast.readable() => readable,
+            readable = group => readable,
+        };
+    }
+
+    /// Receives one datagram without waiting. `number` counts the calls: neither socket is heard
+    /// only when the other is silent.
+    pub fn receive(&self, buffer: &mut [u8], number: usize) -> Heard {
+        let mut sockets = [Some(&self.unicast), self.group.as_ref()];
+        sockets.rotate_left(number % 2);
+        for socket in sockets.into_iter().flatten() {
+            match socket.try_recv_from(buffer) {
+                Ok((len, from)) => return Heard::Datagram(len, from),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return Heard::Noise,
+            }
+        }
+        Heard::Silence
+    }
+
+    /// Sends one datagram without waiting. False when the kernel did not take it.
+    pub fn send(&self, to: SocketAddr, datagram: &[u8]) -> bool {
+        let to = match to {
+            SocketAddr::V4(v4) if self.maps_v4 => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
+            to => to,
+        };
+        self.sender.send_to(datagram, to).is_ok()
+    }
+}
+
+fn refused(listen: SocketAddr, error: &io::Error) -> Problem {
+    let problem = Problem::new("cluster.listen", error.to_string()).value(listen.to_string());
+    problem.accepted(match error.kind() {
+        ErrorKind::AddrInUse => "an address and UDP port that no other program has",
+        ErrorKind::PermissionDenied => {
+            "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
+        }
+        ErrorKind::AddrNotAvailable => "an address of this host",
+        _ => "an address that can be bound",
+    })
+}
+
+/// What the kernel is asked to hold: half a second of 50 000 sessions a second.
+const BUFFER: usize = 4 * 1024 * 1024;
