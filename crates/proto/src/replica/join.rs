@@ -474,10 +474,12 @@ impl<V: Vault> Replica<V> {
             self.pairs.remove(&id);
             return Err(Cause::TooManyPeers);
         }
-        self.replace_others(name, now);
+        let known = self.peers.contains_key(&name);
+        if !known {
+            self.replace_others(name, now);
+        }
         self.forget_oldest_boot(name);
         let limits = &self.limits;
-        let known = self.peers.contains_key(&name);
         let peer = self.peers.entry(name);
         let peer = peer.or_insert_with(|| Peer::new(name, address, limits, now));
         if !known {
@@ -521,7 +523,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// The newest process of a node is the one that counts, until another is heard again.
+    /// A process that was not known is the one that counts, until another is heard again or joins
+    /// once more: then two are alive.
     fn replace_others(&mut self, name: PeerName, now: Duration) {
         for peer in self.peers.values_mut() {
             if peer.name.node == name.node && peer.name != name && peer.is_live() {
