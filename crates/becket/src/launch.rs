@@ -23,9 +23,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::clock::{Clock, Now};
+use crate::cluster;
 use crate::cluster::membership::Membership;
 use crate::cluster::node::NoBoot;
-use crate::cluster;
 use crate::config::error::{Problem, Rejected};
 use crate::config::source::Source;
 use crate::config::{AccessLog, Config, Log};
@@ -119,7 +119,10 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         shared: Arc::clone(&shared),
         config: Arc::clone(&config),
         secrets: Arc::clone(rotation.secrets()),
-        outboxes: cluster.as_ref().map(|c| c.outboxes.clone()).unwrap_or_default(),
+        outboxes: cluster
+            .as_ref()
+            .map(|c| c.outboxes.clone())
+            .unwrap_or_default(),
         ended: sender,
     };
     let crew = Crew::start(&beginning, sockets, &mut access)

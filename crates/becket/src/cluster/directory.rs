@@ -137,7 +137,9 @@ impl Entry {
         let mut addresses = peer.addresses.clone();
         addresses.sort_unstable();
         if addresses.is_empty() {
-            addresses = known.map(|known| known.addresses.clone()).unwrap_or_default();
+            addresses = known
+                .map(|known| known.addresses.clone())
+                .unwrap_or_default();
         }
         let lookup = match &peer.address {
             Address::Name(host, port) => Some((host.clone(), *port)),
@@ -226,7 +228,12 @@ mod tests {
         let mut directory = directory();
         directory.set(&[peer("b.test:1", &[]), peer("c.test:1", &[])]);
         assert_eq!(directory.addresses(), ["192.0.2.2:1".parse().unwrap()]);
-        assert!(directory.entries().iter().all(|entry| entry.problem.is_some()));
+        assert!(
+            directory
+                .entries()
+                .iter()
+                .all(|entry| entry.problem.is_some())
+        );
     }
 
     #[test]
@@ -236,7 +243,9 @@ mod tests {
         assert_eq!(directory.due(), None);
         directory.set(&[peer("localhost:1", &[])]);
         assert_eq!(directory.due(), Some(Duration::ZERO));
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         runtime.unwrap().block_on(async {
             let mut lookups = Lookups::new();
             directory.look_up(Duration::ZERO, &mut lookups);

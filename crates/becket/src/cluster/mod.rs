@@ -22,3 +22,6 @@ pub mod shelf;
 pub mod socket;
 pub mod status;
 pub mod vault;
+
+#[cfg(test)]
+mod tests;

@@ -63,7 +63,8 @@ impl Shelf {
         self.policies = policies(config);
         self.sessions = config.sessions.clone();
         let known = &self.policies;
-        self.unknown.retain(|(_, policy), _| !known.contains(policy));
+        self.unknown
+            .retain(|(_, policy), _| !known.contains(policy));
     }
 
     /// Makes a record of a note of a worker, and gives it to `offer`. A session that is gone from
@@ -128,7 +129,11 @@ impl Shelf {
         let state = record.state.to_vec();
         let session = Session::new(state, record.lineage, UnixSeconds(born));
         let lives = Lives { now, ttl };
-        if !self.table.insert(record.policy, record.id, session, lives).stored {
+        if !self
+            .table
+            .insert(record.policy, record.id, session, lives)
+            .stored
+        {
             return Taken::Unwanted;
         }
         self.numbers.stored += 1;
@@ -204,7 +209,10 @@ impl Source for Shelf {
 
 /// The policies of all routes.
 fn policies(config: &Config) -> HashSet<PolicyTag> {
-    let routes = config.listeners.iter().flat_map(|listener| &listener.routes);
+    let routes = config
+        .listeners
+        .iter()
+        .flat_map(|listener| &listener.routes);
     routes
         .map(|route| PolicyTag::from_digest(&route.policy.digest))
         .collect()

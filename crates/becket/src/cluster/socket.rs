@@ -14,8 +14,8 @@ use std::net::{SocketAddr, UdpSocket as StdSocket};
 use becket_sys::socket::{Group, datagrams, interface, join, member, send_to_group};
 use tokio::net::UdpSocket;
 
-use crate::config::error::Problem;
 use crate::config::cluster::{Cluster, Multicast};
+use crate::config::error::Problem;
 
 /// The sockets of one node, not registered with a runtime yet.
 #[derive(Debug)]
@@ -95,13 +95,24 @@ fn enter(
     })
 }
 
+impl Bound {
+    /// Where datagrams of peers arrive.
+    ///
+    /// # Errors
+    /// None on a bound socket.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.unicast.local_addr()
+    }
+}
+
 impl Sockets {
     /// Hands the sockets to the runtime in which this is called.
     ///
     /// # Errors
     /// When the runtime cannot watch them.
     pub fn register(bound: Bound) -> io::Result<Self> {
-        let maps_v4 = matches!(bound.unicast.local_addr()?, SocketAddr::V6(v6) if v6.ip().is_unspecified());
+        let maps_v4 =
+            matches!(bound.unicast.local_addr()?, SocketAddr::V6(v6) if v6.ip().is_unspecified());
         Ok(Self {
             sender: bound.unicast.try_clone()?,
             unicast: UdpSocket::from_std(bound.unicast)?,

@@ -200,14 +200,22 @@ impl ClusterStatus {
             boot: format!("{:016x}", status.boot.0),
             listen: cluster.listen,
             multicast: cluster.multicast.as_ref().map(|multicast| multicast.group),
-            secrets: cluster.secrets.iter().map(|secret| hex(secret.id)).collect(),
+            secrets: cluster
+                .secrets
+                .iter()
+                .map(|secret| hex(secret.id))
+                .collect(),
             warm_up: match status.warm_up {
                 WarmUp::Waiting => "waiting",
                 WarmUp::Receiving { .. } => "receiving",
                 WarmUp::Done => "done",
             },
             faults: Vec::new(),
-            peers: status.peers.iter().map(|peer| one(peer, directory, now)).collect(),
+            peers: status
+                .peers
+                .iter()
+                .map(|peer| one(peer, directory, now))
+                .collect(),
             names: names(directory),
             unanswered: status.unanswered.iter().map(unanswered).collect(),
             collisions: status.collisions.iter().map(|node| node.0).collect(),

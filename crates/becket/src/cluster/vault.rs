@@ -314,10 +314,7 @@ mod tests {
         let (mut a, mut b) = pair(&mut one, &mut two);
         let mut to_b = sealed(&mut one, &mut a, 5);
         assert_ne!(to_b, sealed(&mut two, &mut b, 5));
-        assert!(
-            !one.open(&mut a, 5, b"head", &mut to_b),
-            "reflected"
-        );
+        assert!(!one.open(&mut a, 5, b"head", &mut to_b), "reflected");
     }
 
     #[test]

@@ -389,7 +389,12 @@ impl Page<'_> {
         })
     }
 
-    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+    pub(super) fn gauge(
+        &mut self,
+        name: &str,
+        help: &str,
+        value: impl EncodeGaugeValue,
+    ) -> fmt::Result {
         self.family(name, help, MetricType::Gauge, |metric| {
             metric.encode_gauge(&value)
         })
@@ -452,6 +457,7 @@ const LAST_POWER: u32 = 24;
 mod tests {
     use super::super::sample;
     use super::*;
+    use becket_proto::replica::Cause;
     use std::collections::{BTreeMap, BTreeSet};
     use std::time::Duration;
 
@@ -524,6 +530,16 @@ mod tests {
             .map(|reason| reason.label())
             .collect();
         assert_eq!(labels, documented);
+    }
+
+    #[test]
+    fn the_page_about_metrics_has_every_cause_and_no_other() {
+        let page = include_str!("../../../../docs/metrics.md");
+        let (_, section) = page.split_once("### Causes").unwrap();
+        let (section, _) = section.split_once("###").unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
+        assert_eq!(Cause::ALL.map(Cause::name), documented[..]);
     }
 
     #[test]

@@ -20,4 +20,4 @@ pub mod status;
 pub mod view;
 
 #[cfg(test)]
-mod sample;
+pub(crate) mod sample;

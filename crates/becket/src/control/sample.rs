@@ -82,7 +82,7 @@ impl View for Sample {
 }
 
 /// `web` has two named certificates, one of them its default; `other` has only a default.
-pub(super) fn config() -> Config {
+pub(crate) fn config() -> Config {
     let named = key("example.org");
     let mut web = CertificateMap::new(set(Arc::clone(&named)));
     web.insert(NamePattern::Exact("example.org".to_owned()), named);
