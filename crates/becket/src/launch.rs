@@ -105,8 +105,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         })
     };
     let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
-    let bound = cluster::socket::bind(config.cluster.as_ref());
-    let bound = bound.map_err(|problem| reject(vec![problem]))?;
+    let bound = cluster::socket::bind(config.cluster.as_ref()).map_err(reject)?;
     let (admin, mut access) = outlets(&config, &runtime, reject)?;
     change_identity(&config, &prepared.files)?;
 
@@ -119,17 +118,14 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         shared: Arc::clone(&shared),
         config: Arc::clone(&config),
         secrets: Arc::clone(rotation.secrets()),
-        outboxes: cluster
-            .as_ref()
-            .map(|c| c.outboxes.clone())
-            .unwrap_or_default(),
+        outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
         ended: sender,
     };
     let crew = Crew::start(&beginning, sockets, &mut access)
         .map_err(|error| system("starting workers", error))?;
     tracing::info!(workers, origin = source.origin(), "serving");
     let notifier = Notifier::from_env().map_err(|error| system("NOTIFY_SOCKET", error))?;
-    let node = cluster.as_ref().map(|cluster| Arc::clone(&cluster.node));
+    let node = cluster.as_ref().map(Membership::node);
     let control = Control {
         state: Arc::new(State::new(shared, config, &rotation, node)),
         source,

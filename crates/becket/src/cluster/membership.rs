@@ -14,10 +14,9 @@ use crate::server::Shared;
 /// This becket's part in its cluster.
 #[derive(Debug)]
 pub struct Membership {
-    /// What pages look at.
-    pub node: Arc<Node>,
-    /// One per worker: where new sessions are told.
-    pub outboxes: Vec<Outbox>,
+    node: Arc<Node>,
+    /// One per worker.
+    outboxes: Vec<Outbox>,
     reloads: UnboundedSender<Arc<Config>>,
     /// Until it was started.
     exchange: Option<Exchange>,
@@ -54,6 +53,16 @@ impl Membership {
             reloads,
             exchange: Some(exchange),
         }))
+    }
+
+    /// What pages look at.
+    pub fn node(&self) -> Arc<Node> {
+        Arc::clone(&self.node)
+    }
+
+    /// Where workers tell of sessions, one for each.
+    pub fn outboxes(&self) -> Vec<Outbox> {
+        self.outboxes.clone()
     }
 
     /// Starts to speak with the peers, as a task of the runtime in which this is called. Ends when

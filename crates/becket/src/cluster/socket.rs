@@ -49,15 +49,15 @@ pub enum Heard {
 /// Binds what the configuration names; nothing when it does not listen.
 ///
 /// # Errors
-/// What cannot be bound or joined, by its key.
-pub fn bind(cluster: Option<&Cluster>) -> Result<Option<Bound>, Problem> {
+/// What cannot be bound or joined, by its key: one problem.
+pub fn bind(cluster: Option<&Cluster>) -> Result<Option<Bound>, Vec<Problem>> {
     let Some((cluster, listen)) = cluster.and_then(|c| c.listen.map(|listen| (c, listen))) else {
         return Ok(None);
     };
-    let unicast = datagrams(listen, BUFFER).map_err(|error| refused(listen, &error))?;
+    let unicast = datagrams(listen, BUFFER).map_err(|error| vec![refused(listen, &error)])?;
     let group = match &cluster.multicast {
         None => None,
-        Some(multicast) => enter(&unicast, listen, multicast)?,
+        Some(multicast) => enter(&unicast, listen, multicast).map_err(|p| vec![p])?,
     };
     tracing::info!(address = %listen, node = cluster.node.0, "listening for peers");
     Ok(Some(Bound { unicast, group }))

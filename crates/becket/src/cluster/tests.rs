@@ -79,14 +79,15 @@ impl Site {
     fn start(mut self, peers: &[SocketAddr]) -> Host {
         let address = self.address();
         self.config.cluster.as_mut().unwrap().peers = peers.iter().map(peer).collect();
-        let table = Arc::new(SessionTable::new(Limits::default(), Default::default()));
-        let shared = Arc::new(Shared::new(1, Clock::start(), table));
+        let table = || Arc::new(SessionTable::new(Limits::default(), Default::default()));
+        let (table, early) = (table(), table());
+        let shared = Arc::new(Shared::new(1, Clock::start(), table, early));
         let membership = Membership::new(Some(self.bound), &self.config, &shared);
         let mut membership = membership.unwrap().unwrap();
         membership.start();
         Host {
             address,
-            outbox: membership.outboxes[0].clone(),
+            outbox: membership.outboxes().remove(0),
             shared,
             membership,
             config: self.config,
@@ -134,7 +135,7 @@ impl Host {
     }
 
     fn status(&self) -> ClusterStatus {
-        self.membership.node.status(self.shared.clock.now())
+        self.membership.node().status(self.shared.clock.now())
     }
 
     fn is_live(&self) -> bool {
