@@ -14,6 +14,7 @@ pub mod http_head;
 pub mod http_status;
 pub mod pem;
 pub mod proxy_header;
+pub mod replica;
 pub mod server_hello;
 pub mod starttls;
 pub mod ticket;

@@ -21,6 +21,9 @@ mod http_status;
 #[path = "../../../fuzz/src/proxy_header.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod proxy_header;
+#[path = "../../../fuzz/src/replica.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod replica;
 
 #[path = "../../../fuzz/src/server_hello.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
@@ -31,6 +34,11 @@ mod starttls;
 
 use std::panic::catch_unwind;
 use std::path::Path;
+use std::time::Duration;
+
+use becket_proto::replica::{Record, ServerTag, SessionRecord, StickKey, StickRecord};
+use becket_proto::session_table::PolicyTag;
+use becket_proto::ticket::Lineage;
 
 const ROUNDS: usize = 6_000;
 
@@ -121,6 +129,53 @@ fn status_lines_survive_mutation() {
         b"HTTP/1.1 204\r\n".to_vec(),
     ];
     run_on_mutations(&inputs, http_status::run);
+}
+
+#[test]
+fn datagrams_of_other_nodes_survive_mutation() {
+    let id = [7; 32];
+    let session = SessionRecord {
+        policy: PolicyTag(1),
+        id: &id,
+        ttl: Duration::from_secs(300),
+        age: Duration::from_secs(1),
+        lineage: Lineage(2),
+        state: &[9; 80],
+    };
+    let stick = StickRecord {
+        by: StickKey::Lineage(Lineage(2)),
+        server: ServerTag(3),
+        ttl: Duration::from_secs(60),
+    };
+    let records = [
+        Record::New(session),
+        Record::Sync(session),
+        Record::Stick(stick),
+        Record::Del {
+            policy: PolicyTag(1),
+            id: &id,
+        },
+    ];
+    let mut all = Vec::new();
+    for record in &records {
+        let mut text = vec![0; 200];
+        let len = record.encode(&mut text).unwrap();
+        all.extend(&text[..len]);
+    }
+    // What keeps a pair going, a kind from the future, and a HELLO in clear.
+    let frames = b"\x05\x00\x10aaaaaaaaaaaaaaaa\x06\x00\x04\0\0\0\x01\x07\x00\x04\xff\xff\xff\xff\x08\x00\x04\0\0\0\x01\x63\0\x01a";
+    let mut hello =
+        b"BKT1\0\0\0\0\0\0\0\x01\0\0\0\0nnnnnnnnnnnn\x01\0\x03bbbbbbbb\0\0\0\x05".to_vec();
+    hello.extend([0x55; 16 + 16 + 32 + 16]);
+    let datagrams = [&all[..], frames, &hello];
+    let framed = datagrams.map(|datagram| {
+        let len = u16::try_from(datagram.len()).unwrap();
+        [&len.to_be_bytes()[..], datagram].concat()
+    });
+    let mut inputs = framed.to_vec();
+    inputs.push(framed.concat());
+    inputs.push(all);
+    run_on_mutations(&inputs, replica::run);
 }
 
 fn testdata(directory: &str) -> Vec<Vec<u8>> {

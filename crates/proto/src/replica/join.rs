@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::datagram::{HEADER_LEN, Join, JoinKind, PairId};
+use super::limits::Limits;
 use super::peer::{Ends, Pair, Peer, Stage};
 use super::status::{Cause, RefusedJoin, Unanswered};
 use super::vault::{
@@ -169,6 +170,17 @@ impl<S> Joins<S> {
             known.hellos = 0;
         }
         self.look_at(Duration::ZERO);
+    }
+
+    pub(super) fn check_invariants(&self, limits: &Limits) {
+        debug_assert!(
+            self.refused.len() <= MAX_REFUSED,
+            "refused joins without end"
+        );
+        debug_assert!(
+            self.begun.len() <= limits.addresses + MAX_CALLED + limits.peers,
+            "joins without end"
+        );
     }
 
     fn is_begun(&self, target: SocketAddr) -> bool {
@@ -588,6 +600,6 @@ const MAX_CANDIDATES: usize = 64;
 const MAX_PAIRS_OF_PEER: usize = 4;
 
 /// Processes of one node that are listened to: each a mistake of someone's beyond the first two.
-const MAX_BOOTS_OF_NODE: usize = 4;
+pub(super) const MAX_BOOTS_OF_NODE: usize = 4;
 
 const MAX_REFUSED: usize = 16;

@@ -43,11 +43,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use zeroize::Zeroizing;
+use zeroize::Zeroize;
 
 use self::datagram::PairId;
 use self::gate::Gate;
-use self::join::Joins;
+use self::join::{Joins, MAX_BOOTS_OF_NODE};
 pub use self::limits::Limits;
 use self::pace::Pace;
 use self::peer::{Pair, Peer};
@@ -212,18 +212,19 @@ impl<V: Vault> Replica<V> {
 
     /// Queues a record for every live peer. Costs one copy per peer, and no cryptography. Every drop is counted.
     pub fn offer(&mut self, record: &Record<'_>, now: Duration) {
-        let mut encoded = Zeroizing::new([0; MAX_RECORD]);
-        let Some(len) = record.encode(&mut *encoded) else {
+        let mut encoded = [0; MAX_RECORD];
+        let Some(len) = record.encode(&mut encoded) else {
             self.total.drops.note(Cause::TooLarge);
             return;
         };
-        let encoded = encoded.get(..len).unwrap_or_default();
+        let encoded = encoded.get_mut(..len).unwrap_or_default();
         for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
             if !peer.outbox.push(encoded, now) {
                 peer.traffic.drops.note(Cause::QueueFull);
                 self.total.drops.note(Cause::QueueFull);
             }
         }
+        encoded.zeroize();
     }
 
     /// How many peers records are sent to.
@@ -254,6 +255,35 @@ impl<V: Vault> Replica<V> {
             total: self.total,
             peers,
         }
+    }
+
+    /// Walks everything and asserts, in debug builds, that pairs and peers agree and every bound holds.
+    pub fn check_invariants(&self) {
+        for (name, peer) in &self.peers {
+            debug_assert!(
+                *name == peer.name && *name != self.name,
+                "a peer under another name"
+            );
+            debug_assert!(!peer.pairs.is_empty(), "a peer that cannot be reached");
+            for id in &peer.pairs {
+                let pair = self.pairs.get(id);
+                debug_assert!(
+                    pair.is_some_and(|pair| pair.peer == *name && !pair.is_candidate()),
+                    "a peer has a pair that is not its own"
+                );
+            }
+        }
+        let of_peers: usize = self.peers.values().map(|peer| peer.pairs.len()).sum();
+        let candidates = self.pairs.values().filter(|pair| pair.is_candidate());
+        debug_assert!(
+            of_peers + candidates.count() == self.pairs.len(),
+            "a pair of nobody"
+        );
+        debug_assert!(
+            self.peers.len() <= self.limits.peers * MAX_BOOTS_OF_NODE,
+            "more peers than the limit"
+        );
+        self.joins.check_invariants(&self.limits);
     }
 
     /// Nodes of which more than one process is alive, ours included.
