@@ -1,64 +1,24 @@
-//! How nodes meet: HELLO, WELCOME and the echo, and how addresses are asked until someone answers.
+//! How nodes meet: HELLO, WELCOME and the echo.
 //!
-//! Owns the list of addresses, the joins that we began, and the memory of those that were refused. A join that we answered
-//! is a pair in the stage of a candidate: it becomes a peer by its echo and by nothing else, so a recorded HELLO costs us
-//! an agreement, is limited in rate, and changes nothing.
+//! The joins that we began are kept in [`joins`](super::joins) until someone answers. A join that we answered is a pair in
+//! the stage of a candidate: it becomes a peer by its echo and by nothing else, so a recorded HELLO costs us an agreement,
+//! is limited in rate, and changes nothing.
+//!
+//! No key is derived twice: a WELCOME uses up the nonce and the share of the HELLO that it answers, and a HELLO that is
+//! repeated gets the same WELCOME for as long as its candidate lives, and a new one after that.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::datagram::{HEADER_LEN, Join, JoinKind, PairId};
-use super::limits::Limits;
+use super::joins::{Begun, HELLO_AGAIN, HELLO_AGAIN_AT_MOST, MAX_CALLED, Reason, is_answered};
 use super::peer::{Ends, Pair, Peer, Stage};
-use super::status::{Cause, RefusedJoin, Unanswered};
+use super::status::{Cause, RefusedJoin};
 use super::vault::{
     JOIN_NONCE_LEN, NONCE_LEN, Party, Role, SHARE_LEN, TAG_LEN, Transcript, Vault, random,
 };
-use super::{PeerName, Replica, canonical};
+use super::{PeerName, Replica};
 use crate::ticket::SecretId;
-
-/// The joins of one node that are not yet pairs.
-pub(super) struct Joins<S> {
-    pub(super) listed: Vec<Listed>,
-    pub(super) begun: BTreeMap<PairId, Begun<S>>,
-    refused: VecDeque<RefusedJoin>,
-    /// When the list is to be looked over; at once after each change.
-    look: Option<Duration>,
-}
-
-/// An address of the list.
-pub(super) struct Listed {
-    pub(super) address: SocketAddr,
-    /// Nothing is sent there until then: it is our own, or had no place for us. For a group, the time of the next call.
-    pub(super) rest: Duration,
-    own: bool,
-    hellos: u32,
-}
-
-/// A join that we began and that nobody has answered.
-pub(super) struct Begun<S> {
-    pub(super) target: SocketAddr,
-    pub(super) secret: SecretId,
-    pub(super) nonce: [u8; NONCE_LEN],
-    pub(super) share: [u8; SHARE_LEN],
-    ours: S,
-    /// When the HELLO is said again.
-    pub(super) next: Duration,
-    wait: Duration,
-    ends: Duration,
-    reason: Reason,
-}
-
-/// Why a join was begun.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reason {
-    Listed,
-    /// The address called us; it is given up soon.
-    Called,
-    /// The pair was made under a secret that is not the first any more.
-    Stale,
-}
 
 /// A join that was opened: who sent it and what it says.
 struct Opened {
@@ -66,175 +26,6 @@ struct Opened {
     secret: SecretId,
     to: Option<PairId>,
     join: Join,
-}
-
-impl<S> Joins<S> {
-    pub(super) fn new() -> Self {
-        Self {
-            listed: Vec::new(),
-            begun: BTreeMap::new(),
-            refused: VecDeque::new(),
-            look: None,
-        }
-    }
-
-    /// Replaces the list; returns how many addresses were beyond the limit.
-    pub(super) fn set_list(&mut self, addresses: &[SocketAddr], limit: usize) -> usize {
-        let mut listed: Vec<Listed> = Vec::new();
-        let mut dropped = 0;
-        for address in addresses.iter().copied().map(canonical) {
-            if listed.iter().any(|known| known.address == address) {
-                continue;
-            }
-            if listed.len() >= limit {
-                dropped += 1;
-                continue;
-            }
-            let known = self
-                .listed
-                .iter()
-                .position(|known| known.address == address);
-            listed.push(match known {
-                Some(at) => self.listed.swap_remove(at),
-                None => Listed::new(address),
-            });
-        }
-        self.begun.retain(|_, begun| {
-            begun.reason != Reason::Listed
-                || listed.iter().any(|known| known.address == begun.target)
-        });
-        self.listed = listed;
-        self.look_at(Duration::ZERO);
-        dropped
-    }
-
-    /// Begins all joins anew: under another secret.
-    pub(super) fn restart(&mut self) {
-        self.begun.clear();
-        self.look_at(Duration::ZERO);
-    }
-
-    pub(super) fn look_at(&mut self, when: Duration) {
-        self.look = Some(self.look.map_or(when, |look| look.min(when)));
-    }
-
-    pub(super) fn unanswered(
-        &self,
-        peers: &BTreeMap<PeerName, Peer>,
-        now: Duration,
-    ) -> Vec<Unanswered> {
-        self.listed
-            .iter()
-            .filter(|known| !known.is_group() && !is_answered(peers, known.address))
-            .map(|known| Unanswered {
-                address: known.address,
-                own: known.own && known.rest > now,
-                hellos: known.hellos,
-            })
-            .collect()
-    }
-
-    pub(super) fn refused(&self) -> Vec<RefusedJoin> {
-        self.refused.iter().copied().collect()
-    }
-
-    /// When there is something to begin, to say again or to give up.
-    pub(super) fn when(&self) -> Option<Duration> {
-        let groups = self.listed.iter().filter(|known| known.is_group());
-        let begun = self.begun.values().map(|begun| begun.next);
-        let calls = groups.map(|known| known.rest);
-        self.look.into_iter().chain(calls).chain(begun).min()
-    }
-
-    /// Counts a HELLO that is being said, and says when the next is due.
-    pub(super) fn said_hello(&mut self, id: PairId, now: Duration) {
-        let Some(begun) = self.begun.get_mut(&id) else {
-            return;
-        };
-        begun.next = now + begun.wait;
-        begun.wait = (begun.wait * 2).min(HELLO_AGAIN_AT_MOST);
-        let target = begun.target;
-        if let Some(known) = self.listed.iter_mut().find(|known| known.address == target) {
-            known.hellos = known.hellos.saturating_add(1);
-        }
-    }
-
-    /// Somebody answered at an address, or could be reached by it.
-    fn answered(&mut self, address: SocketAddr) {
-        self.begun.retain(|_, begun| begun.target != address);
-        if let Some(known) = self
-            .listed
-            .iter_mut()
-            .find(|known| known.address == address)
-        {
-            known.hellos = 0;
-        }
-        self.look_at(Duration::ZERO);
-    }
-
-    pub(super) fn check_invariants(&self, limits: &Limits) {
-        debug_assert!(
-            self.refused.len() <= MAX_REFUSED,
-            "refused joins without end"
-        );
-        debug_assert!(
-            self.begun.len() <= limits.addresses + MAX_CALLED + limits.peers,
-            "joins without end"
-        );
-    }
-
-    fn is_begun(&self, target: SocketAddr) -> bool {
-        self.begun.values().any(|begun| begun.target == target)
-    }
-
-    fn is_listed(&self, address: SocketAddr) -> bool {
-        self.listed.iter().any(|known| known.address == address)
-    }
-
-    /// Leaves an address of the list alone for a while.
-    fn rest(&mut self, address: SocketAddr, own: bool, until: Duration) {
-        self.begun.retain(|_, begun| begun.target != address);
-        if let Some(known) = self
-            .listed
-            .iter_mut()
-            .find(|known| known.address == address)
-        {
-            known.rest = until;
-            known.own = own;
-        }
-        self.look_at(until);
-    }
-
-    /// Remembers a join that was refused, by its address: the latest last.
-    fn refuse(&mut self, mut refused: RefusedJoin) {
-        if let Some(at) = self
-            .refused
-            .iter()
-            .position(|known| known.address == refused.address)
-            && let Some(known) = self.refused.remove(at)
-        {
-            refused.count = known.count.saturating_add(1);
-        }
-        if self.refused.len() >= MAX_REFUSED {
-            self.refused.pop_front();
-        }
-        self.refused.push_back(refused);
-    }
-}
-
-impl Listed {
-    fn new(address: SocketAddr) -> Self {
-        Self {
-            address,
-            rest: Duration::ZERO,
-            own: false,
-            hellos: 0,
-        }
-    }
-
-    pub(super) fn is_group(&self) -> bool {
-        self.address.ip().is_multicast()
-    }
 }
 
 impl<V: Vault> Replica<V> {
@@ -566,16 +357,6 @@ fn party(name: PeerName, nonce: [u8; NONCE_LEN], share: [u8; SHARE_LEN]) -> Part
     }
 }
 
-/// Whether a live peer is reached by an address.
-fn is_answered(peers: &BTreeMap<PeerName, Peer>, address: SocketAddr) -> bool {
-    let mut live = peers.values().filter(|peer| peer.is_live());
-    live.any(|peer| peer.answers_at(address))
-}
-
-/// The wait before the first repetition of a HELLO; it doubles.
-const HELLO_AGAIN: Duration = Duration::from_millis(500);
-const HELLO_AGAIN_AT_MOST: Duration = Duration::from_secs(5);
-
 /// Between two calls to a group.
 pub(super) const CALL_AGAIN: Duration = Duration::from_secs(5);
 
@@ -584,7 +365,6 @@ const BEGUN_LIFE: Duration = Duration::from_secs(60);
 
 /// Who called and does not answer was perhaps never there.
 const CALLED_LIFE: Duration = Duration::from_secs(5);
-const MAX_CALLED: usize = 32;
 
 /// An address that is our own, or where a join cannot succeed, is tried again after this time.
 const REST: Duration = Duration::from_secs(30);
@@ -601,5 +381,3 @@ const MAX_PAIRS_OF_PEER: usize = 4;
 
 /// Processes of one node that are listened to: each a mistake of someone's beyond the first two.
 pub(super) const MAX_BOOTS_OF_NODE: usize = 4;
-
-const MAX_REFUSED: usize = 16;

@@ -26,6 +26,7 @@
 mod datagram;
 mod gate;
 mod join;
+mod joins;
 mod limits;
 mod outbox;
 mod pace;
@@ -47,7 +48,8 @@ use zeroize::Zeroize;
 
 use self::datagram::PairId;
 use self::gate::Gate;
-use self::join::{Joins, MAX_BOOTS_OF_NODE};
+use self::join::MAX_BOOTS_OF_NODE;
+use self::joins::Joins;
 pub use self::limits::Limits;
 use self::pace::Pace;
 use self::peer::{Pair, Peer};
