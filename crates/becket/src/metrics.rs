@@ -45,8 +45,8 @@ pub struct Counters {
     pub handshake_full: Histogram,
     /// From accept to traffic keys, resumed handshakes.
     pub handshake_resumed: Histogram,
-    /// Resumptions that clients offered, by what became of them.
-    pub resumptions: [Counter; Resumption::ALL.len()],
+    /// Resumptions that clients offered, by what they offered and what became of it.
+    pub resumptions: Resumptions,
     /// Handshakes with early data (0-RTT) that was taken.
     pub early_accepted: Counter,
     /// Handshakes for which early data was announced and none was taken.
@@ -135,6 +135,43 @@ impl HandshakeClass {
         Self {
             tls13: index & 2 != 0,
             resumed: index & 1 != 0,
+        }
+    }
+}
+
+/// One counter per [`Offer`] and [`Resumption`].
+#[derive(Debug, Default)]
+pub struct Resumptions([[Counter; Resumption::ALL.len()]; Offer::ALL.len()]);
+
+impl Resumptions {
+    /// The counter of one outcome.
+    pub fn of(&self, offer: Offer, outcome: Resumption) -> &Counter {
+        &self.0[offer as usize][outcome as usize]
+    }
+}
+
+/// By what a client may resume; TLS has one way for each version, and TLS 1.2 two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Offer {
+    /// TLS 1.2, session ID.
+    Id,
+    /// TLS 1.2, ticket.
+    Ticket,
+    /// TLS 1.3, pre-shared key.
+    Psk,
+}
+
+impl Offer {
+    /// Every value: `ALL[o as usize] == o`.
+    pub const ALL: &[Self] = &[Self::Id, Self::Ticket, Self::Psk];
+
+    /// The label in metrics, the word that the access log has for the resumption.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Ticket => "ticket",
+            Self::Psk => "psk",
         }
     }
 }
@@ -265,6 +302,9 @@ mod tests {
     fn classes_and_indexes_agree() {
         for i in 0..HandshakeClass::COUNT {
             assert_eq!(HandshakeClass::at(i).index(), i);
+        }
+        for (i, offer) in Offer::ALL.iter().enumerate() {
+            assert_eq!(*offer as usize, i);
         }
         for (i, resumption) in Resumption::ALL.iter().enumerate() {
             assert_eq!(*resumption as usize, i);

@@ -28,6 +28,7 @@ use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
+use crate::metrics::Offer;
 use crate::scratch::{Buffer, READ};
 use crate::socket::Socket;
 use crate::tls::context::{self, Resuming};
@@ -58,6 +59,8 @@ pub struct Chosen {
     pub resuming: Option<Resuming>,
     /// The client announced early data.
     pub offers_early: bool,
+    /// By what the client may have offered to resume.
+    pub offer: Offer,
 }
 
 /// Why a handshake fails; the answer to the client, if any, is in `scratch.sealed_out`.
@@ -200,6 +203,7 @@ impl Handshaking {
             engine,
             resuming: Some(Resuming::new(name).with_charge(charge)),
             offers_early: hello.offers_early_data(),
+            offer: served.offer,
         }));
         Ok(true)
     }
@@ -249,7 +253,7 @@ impl Handshaking {
         let agreed = resumed::agreed(&chosen, early_data, took);
         turn.counters.handshakes_ended.add(1);
         resumed::count(&agreed, turn.counters);
-        resumed::count_offer(chosen.resuming.as_ref(), turn.counters);
+        resumed::count_offer(&chosen, turn.counters);
         resumed::count_early(&chosen, received.early, turn.counters);
         if chosen.engine.is_unfinished() {
             chosen.engine.keep(chosen.resuming.take());
@@ -296,7 +300,7 @@ impl Handshaking {
                 .note(&core.facts, failed.reason, &failed.detail, turn.now);
         }
         if let Some(chosen) = &self.chosen {
-            resumed::count_offer(chosen.resuming.as_ref(), turn.counters);
+            resumed::count_offer(chosen, turn.counters);
         }
         if failed.shed {
             core.client.socket.reset_on_close();

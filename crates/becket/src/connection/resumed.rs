@@ -10,7 +10,6 @@ use super::facts::Agreed;
 use super::handshake::Chosen;
 use crate::log::access::ResumedBy;
 use crate::metrics::{Counters, HandshakeClass};
-use crate::tls::context::Resuming;
 use crate::tls::twins::Twins;
 
 /// Reads what the handshake agreed on. `early_data` is how much the policy takes, if some came.
@@ -95,10 +94,10 @@ pub fn count(agreed: &Agreed, counters: &Counters) {
 
 /// Counts what became of the session that the client offered, whether the handshake was completed
 /// or not.
-pub fn count_offer(resuming: Option<&Resuming>, counters: &Counters) {
-    let outcome = resuming.and_then(|resuming| resuming.outcome);
-    if let Some(counter) = outcome.and_then(|outcome| counters.resumptions.get(outcome as usize)) {
-        counter.add(1);
+pub fn count_offer(chosen: &Chosen, counters: &Counters) {
+    let outcome = chosen.resuming.as_ref().and_then(|r| r.outcome);
+    if let Some(outcome) = outcome {
+        counters.resumptions.of(chosen.offer, outcome).add(1);
     }
 }
 

@@ -24,7 +24,7 @@ use super::process::Process;
 use super::view::{Condition, View};
 use crate::close_reason::CloseReason;
 use crate::metrics::{
-    BUCKETS, Counter, Counters, HandshakeClass, Histogram, Resumption, bucket_limit,
+    BUCKETS, Counter, Counters, HandshakeClass, Histogram, Offer, Resumption, bucket_limit,
 };
 
 /// The content type of what [`Scrape::render`] returns.
@@ -132,15 +132,12 @@ impl Scrape {
                 self.times(metric, true, |c| &c.handshake_resumed)
             },
         )?;
-        let offered = Resumption::ALL.iter().enumerate().map(|(index, outcome)| {
-            let count = self
-                .counters
-                .iter()
-                .filter_map(|c| c.resumptions.get(index));
-            (
-                [("outcome", outcome.label())],
-                count.map(Counter::value).sum(),
-            )
+        let pairs = Offer::ALL
+            .iter()
+            .flat_map(|offer| Resumption::ALL.iter().map(|outcome| (*offer, *outcome)));
+        let offered = pairs.map(|(offer, outcome)| {
+            let labels = [("kind", offer.label()), ("outcome", outcome.label())];
+            (labels, self.sum(|c| c.resumptions.of(offer, outcome)))
         });
         page.counters(
             "becket_resumptions_offered",

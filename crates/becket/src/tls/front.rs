@@ -11,6 +11,7 @@ use rustls::ServerConfig;
 use super::twins::{Parts, Twins};
 use crate::close_reason::CloseReason;
 use crate::config::{AlpnMismatch, Face, Listener, NamePattern, Route, UnknownNames};
+use crate::metrics::Offer;
 
 /// Routes of one listener with their twins.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub struct Served {
     pub config: Arc<ServerConfig>,
     /// It offers something that might resume; otherwise the handshake can only be a full one.
     pub may_resume: bool,
+    /// What that would be.
+    pub offer: Offer,
 }
 
 impl Front {
@@ -98,6 +101,7 @@ impl Front {
                 route: index,
                 config: Arc::clone(twins.pick(hello, alpn)),
                 may_resume: twins.may_resume(hello),
+                offer: twins.offer(hello),
             }),
             None => Choice::Refuse {
                 alert: INTERNAL_ERROR,

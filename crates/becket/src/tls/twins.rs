@@ -26,6 +26,7 @@ use super::sessions::Store;
 use super::tickets::{Secrets, Ticketer};
 use crate::cluster::outbox::Outbox;
 use crate::config::{Policy, Route, Sessions};
+use crate::metrics::Offer;
 
 /// What a route's twins are made of, beside the route itself.
 #[derive(Clone, Debug)]
@@ -129,6 +130,15 @@ impl Twins {
             return &twins.one_ticket;
         }
         &twins.by_id
+    }
+
+    /// By what a hello of this kind resumes here, if it offers anything.
+    pub fn offer(&self, hello: &ClientHello<'_>) -> Offer {
+        match hello.session_ticket() {
+            _ if self.tls13 && hello.offers_tls13() => Offer::Psk,
+            Some([_, ..]) if self.tls12_tickets => Offer::Ticket,
+            _ => Offer::Id,
+        }
     }
 
     /// Whether the hello offers what might resume: something that looks like a ticket of ours, or

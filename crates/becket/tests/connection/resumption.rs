@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket::log::access::ResumedBy;
-use becket::metrics::Resumption;
+use becket::metrics::{Offer, Resumption};
 use becket::script::stage::Stage;
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
@@ -71,17 +71,20 @@ fn tls13_resumes_by_psk_again_and_again() {
 #[test]
 fn a_session_of_one_policy_never_opens_another() {
     let house = House::new(&format!("{TWO_POLICIES}{BACKEND}"));
-    for config in [
-        house.client(&TLS13),
-        house.client(&TLS12),
-        without_tickets(house.client(&TLS12)),
+    for (offer, config) in [
+        (Offer::Psk, house.client(&TLS13)),
+        (Offer::Ticket, house.client(&TLS12)),
+        (Offer::Id, without_tickets(house.client(&TLS12))),
     ] {
         let config = Arc::new(config);
         let mut stage = house.stage();
-        let others = Resumption::OtherPolicy as usize;
         assert_eq!(visit(&house, &mut stage, 0, &config), None);
         assert_eq!(visit(&house, &mut stage, 1, &config), None);
-        assert_eq!(stage.counters.resumptions[others].value(), 1);
+        let others = stage
+            .counters
+            .resumptions
+            .of(offer, Resumption::OtherPolicy);
+        assert_eq!(others.value(), 1);
         assert!(
             visit(&house, &mut stage, 1, &config).is_some(),
             "its own does"
