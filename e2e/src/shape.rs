@@ -15,12 +15,28 @@ pub struct Shape {
     certificates: String,
     listener: String,
     backend: String,
-    servers: Vec<String>,
+    servers: Vec<Server>,
     limits: String,
     timeouts: String,
     sessions: String,
     process: String,
     sections: String,
+}
+
+/// A server of the backend `app`.
+#[derive(Clone, Debug)]
+struct Server {
+    address: String,
+    keys: String,
+}
+
+impl Server {
+    fn at(address: impl ToString) -> Self {
+        Self {
+            address: address.to_string(),
+            keys: String::new(),
+        }
+    }
 }
 
 impl Shape {
@@ -32,7 +48,7 @@ impl Shape {
             certificates: r#"["site.pem"]"#.to_owned(),
             listener: String::new(),
             backend: String::new(),
-            servers: vec![server.to_string()],
+            servers: vec![Server::at(server)],
             limits: String::new(),
             timeouts: String::new(),
             sessions: String::new(),
@@ -66,7 +82,15 @@ impl Shape {
 
     /// Adds a server to the backend.
     pub fn server(mut self, address: impl ToString) -> Self {
-        self.servers.push(address.to_string());
+        self.servers.push(Server::at(address));
+        self
+    }
+
+    /// Adds keys of the server that was added last.
+    pub fn server_keys(mut self, keys: &str) -> Self {
+        if let Some(server) = self.servers.last_mut() {
+            add(&mut server.keys, keys);
+        }
         self
     }
 
@@ -122,7 +146,11 @@ impl Shape {
         line("[[backend]]\nname = \"app\"");
         line(&self.backend);
         for server in &self.servers {
-            line(&format!("[[backend.server]]\naddress = {server:?}"));
+            line(&format!(
+                "[[backend.server]]\naddress = {:?}",
+                server.address
+            ));
+            line(&server.keys);
         }
         line(&self.sections);
         line("[limits]");

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use becket::backend::inbox::Tray;
 use becket::backend::pool::Pool;
 use becket::clock::Clock;
 use becket::clock::Now;
@@ -322,7 +323,7 @@ fn door(config: &Config, listener: usize, now: Now) -> Rc<Door> {
         outbox: None,
     };
     let pools = config.backends.iter();
-    let pools = pools.map(|one| Rc::new(Pool::new(Arc::clone(one), 0)));
+    let pools = pools.map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<Tray>::default())));
     Rc::new(Door {
         front: Front::new(Arc::clone(&config.listeners[listener]), &parts).expect("a front"),
         pools: pools.collect(),

@@ -16,6 +16,10 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         "x25519mlkem768" => r#""X25519MLKEM768", "X25519", "P-256", "P-384""#,
         _ => r#""X25519", "P-256", "P-384""#,
     };
+    let limit = match site.settings.maxconn {
+        0 => String::new(),
+        limit => format!("maxconn = {limit}\n"),
+    };
     format!(
         r#"[[listener]]
 name = "bench"
@@ -32,10 +36,11 @@ groups = [{groups}]
 
 [[backend]]
 name = "bench"
+queue-timeout = "60s"
 
 [[backend.server]]
 address = "{backend}"
-
+{limit}
 [sessions]
 table-entries = {SESSIONS}
 

@@ -69,6 +69,14 @@ reasons! {
     AdmissionSource = "admission-source",
     /// No descriptor was left for it.
     NoDescriptor = "no-descriptor",
+    /// As many wait for a slot of the backend as `queue-length` allows.
+    QueueFull = "queue-full",
+    /// No slot became free within `queue-timeout`.
+    QueueTimeout = "queue-timeout",
+    /// The client left while it waited for a slot.
+    LeftQueue = "left-queue",
+    /// No server of the backend is in service.
+    NoServer = "no-server",
     /// No server of the backend could be connected.
     ConnectFailed = "connect-failed",
     /// No server of the backend answered within `timeouts.connect`.
@@ -82,6 +90,8 @@ reasons! {
     ServerTruncated = "server-truncated",
     /// The server reset the connection; the client saw no clean end.
     ServerReset = "server-reset",
+    /// The server went out of service, and its backend has `on-down = "close"`.
+    ServerDown = "server-down",
     /// Nothing moved for `timeouts.idle`.
     IdleTimeout = "idle-timeout",
     /// Nothing moved for `timeouts.half-closed` after one side had finished.

@@ -9,6 +9,7 @@ use std::thread;
 use mio::{Poll, Token, Waker};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::backend::inbox::Inbox;
 use crate::cluster::outbox::Outbox;
 use crate::config::Config;
 use crate::control::access_log::AccessWriter;
@@ -97,6 +98,9 @@ impl Crew {
                     let _gone = ended.send(Ended { number, result });
                 })?;
         }
+        let inbox = |mailbox: &Arc<Mailbox>| Arc::clone(mailbox) as Arc<dyn Inbox>;
+        let inboxes = mailboxes.iter().map(inbox).collect();
+        beginning.shared.backends.set_crew(inboxes);
         Ok(Self {
             mailboxes,
             held,

@@ -111,6 +111,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
 
     let (table, early) = (session_table(&config), session_table(&config));
     let shared = Arc::new(Shared::new(workers, clock, table, early));
+    shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
     let cluster = Membership::new(bound, &config, &shared)?;
     let (sender, ended) = unbounded_channel();

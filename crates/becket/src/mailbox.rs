@@ -1,12 +1,14 @@
-//! How control speaks to a worker: a queue and a waker.
+//! How control and other workers speak to a worker: a queue and a waker.
 //!
-//! Used for reloads, key rotations and the end: a few times a day. The lock is held only to push
-//! or to take the whole queue.
+//! Used for reloads, key rotations and the end, a few times a day, and for slots of servers that are
+//! handed to a connection of this worker. The lock is held only to push or to take the whole queue;
+//! the waker is used only when the queue was empty, since whoever filled it has woken the worker.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 
+use crate::backend::inbox::{Inbox, Notice};
 use crate::config::Config;
 use crate::sockets::Bound;
 use crate::tls::tickets::Secrets;
@@ -24,10 +26,18 @@ pub enum Letter {
     },
     /// Seal tickets with these keys from now on.
     Secrets(Arc<Secrets>),
+    /// Something was decided for one of its connections.
+    Notice(Notice),
     /// Take no new clients, finish with those who are here, then end.
     Drain,
     /// End now.
     Stop,
+}
+
+impl Inbox for Mailbox {
+    fn deliver(&self, notice: Notice) {
+        self.post(Letter::Notice(notice));
+    }
 }
 
 /// One worker's queue.
@@ -48,7 +58,13 @@ impl Mailbox {
 
     /// Leaves a letter and wakes the worker.
     pub fn post(&self, letter: Letter) {
-        self.lock().push(letter);
+        let mut letters = self.lock();
+        letters.push(letter);
+        let first = letters.len() == 1;
+        drop(letters);
+        if !first {
+            return;
+        }
         if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "worker cannot be woken");
         }

@@ -65,6 +65,8 @@ pub struct Counters {
     pub server_handshakes: [Counter; 2],
     /// Connects to servers that failed or timed out; the next server was tried.
     pub connect_failures: Counter,
+    /// From asking for a slot to getting one, of connections that had to wait.
+    pub queue_waited: Histogram,
     /// Clients that ended their stream without close_notify.
     pub truncated: Counter,
     /// Times that accepting paused for want of descriptors.

@@ -21,6 +21,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::admission::Admission;
+use crate::backend::registry::Backends;
 use crate::clock::{Clock, Now};
 use crate::cluster::membership::Membership;
 use crate::config::Config;
@@ -52,6 +53,8 @@ pub struct Shared {
     pub table: Arc<SessionTable>,
     /// TLS 1.3 sessions that admit early data, likewise; they never leave this process.
     pub early: Arc<SessionTable>,
+    /// Backends and servers by name: connections they have, who waits for one.
+    pub backends: Backends,
     /// One per worker, written by it alone.
     pub counters: Vec<Arc<Counters>>,
     /// Full handshakes and connections by source; each call takes an atomic number or one shard's
@@ -74,6 +77,7 @@ impl Shared {
             clock,
             table,
             early,
+            backends: Backends::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::default(),
             connections: AtomicUsize::new(0),
@@ -313,6 +317,7 @@ impl Control {
 
     /// Nothing in here can fail in a way that leaves half of a configuration behind.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
+        self.state.shared().backends.adopt(&config);
         self.crew.reload(&config, added);
         let shared = self.state.shared();
         for table in [&shared.table, &shared.early] {

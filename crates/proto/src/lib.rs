@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod balance;
 pub mod client_hello;
 pub mod epoch;
 pub mod half_pipe;
@@ -17,10 +18,12 @@ pub mod http_head;
 pub mod http_status;
 pub mod networks;
 pub mod proxy_header;
+pub mod queue;
 mod reader;
 pub mod replica;
 pub mod server_hello;
 pub mod session_table;
 pub mod starttls;
+pub mod stick;
 pub mod ticket;
 pub mod timers;

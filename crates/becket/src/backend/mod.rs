@@ -1,5 +1,18 @@
-//! Backends: who gets the next connection.
+//! Backends: who gets the next connection, and who has to wait for it.
 //!
-//! [`pool`] knows the servers of one backend and picks; connecting is `connection/connect.rs`.
+//! * [`state`]: what all workers know of one server: how many connections it has, how it is;
+//! * [`slot`]: one of the connections that a server may have, claimed by one connection of ours;
+//! * [`line`]: what all workers know of one backend: those who wait for a slot, and who had which
+//!   server;
+//! * [`registry`]: all of them, by name, so that they outlive a reload;
+//! * [`pool`]: one worker's view of a backend: it chooses;
+//! * [`inbox`]: how a worker learns of a slot that it was given.
+//!
+//! Who is chosen is decided by `becket_proto::balance`; connecting is `connection/connect.rs`.
 
+pub mod inbox;
+pub mod line;
 pub mod pool;
+pub mod registry;
+pub mod slot;
+pub mod state;

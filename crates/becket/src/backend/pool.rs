@@ -1,13 +1,29 @@
-//! The servers of one backend, as one worker sees them.
+//! One worker's view of a backend: which server a connection gets.
 //!
-//! Round robin over the servers; the addresses of one server are tried in order. Each worker
-//! turns its own wheel, started at its own place, so that nothing is shared and a few workers
-//! still spread evenly.
+//! The wheel, the dice and the addresses are the worker's own; what is shared is in [`ServerState`]s and
+//! read as atomics, so a choice takes no lock, no system call and no allocation. A client that is known
+//! again takes one shard's lock of the backend's memory.
+//!
+//! A server that is full is passed over, also by hashes and by those who stick: becket keeps no client
+//! waiting for one server while another is free. When all are full, the connection waits for the first
+//! slot of any ([`Pick::Full`]).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::config::{Backend, ProxyVersion, ServerAddress};
+use becket_proto::balance::{self, Candidate, Wheel};
+use becket_proto::ticket::Lineage;
+
+use super::inbox::Inbox;
+use super::line::{BackendState, QueueFull, Wait, Waiter};
+use super::registry::Backends;
+use super::slot::Slot;
+use super::state::ServerState;
+use crate::config::{Backend, Balance, ProxyVersion, ServerAddress, StickBy};
 use crate::tls::onward::ServerTls;
 
 /// One worker's view of a backend.
@@ -15,59 +31,89 @@ use crate::tls::onward::ServerTls;
 pub struct Pool {
     backend: Arc<Backend>,
     tls: Option<ServerTls>,
-    next: Cell<usize>,
+    state: Arc<BackendState>,
+    inbox: Arc<dyn Inbox>,
+    servers: Vec<Known>,
+    wheel: RefCell<Wheel>,
+    /// Filled for each choice; here so that nothing is allocated for it.
+    candidates: RefCell<Vec<Candidate>>,
+    /// Counts choices.
+    choices: Cell<u64>,
+    /// What dice are thrown with.
+    seed: RandomState,
 }
 
-/// A place in the order in which one connection tries servers and their addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    first: usize,
-    tried: usize,
+/// A server, and the addresses that this worker has seen of it.
+#[derive(Debug)]
+struct Known {
+    state: Arc<ServerState>,
+    generation: Cell<u32>,
+    addresses: RefCell<Rc<[ServerAddress]>>,
 }
 
-/// An address to connect to.
+/// By what a client may be known again, or always be given the same server.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
-    /// The server's configured name.
-    pub server: &'a Arc<str>,
-    /// One of its addresses.
-    pub address: &'a ServerAddress,
+pub struct Guest<'a> {
+    /// Its address.
+    pub source: IpAddr,
+    /// The server name of its hello.
+    pub name: Option<&'a str>,
+    /// The session that it resumes or has just made.
+    pub lineage: Option<Lineage>,
+}
+
+/// What becomes of a connection that asks for a server.
+#[derive(Debug)]
+pub enum Pick {
+    /// It may connect.
+    Slot(Slot),
+    /// It has to wait.
+    Full,
+    /// No server is in service that was not tried.
+    Nobody,
 }
 
 impl Pool {
-    /// Starts the wheel at `start`, such as the worker's number.
-    pub fn new(backend: Arc<Backend>, start: usize) -> Self {
-        Self {
+    /// A view for the worker that `inbox` belongs to. `start` sets its wheel apart from other workers'.
+    pub fn new(
+        backend: Arc<Backend>,
+        state: Arc<BackendState>,
+        inbox: Arc<dyn Inbox>,
+        start: usize,
+    ) -> Self {
+        let known = |state: &Arc<ServerState>| Known {
+            state: Arc::clone(state),
+            generation: Cell::new(state.generation()),
+            addresses: RefCell::new(Rc::from(&*state.addresses())),
+        };
+        let servers: Vec<Known> = state.servers().iter().map(known).collect();
+        let pool = Self {
+            wheel: RefCell::new(Wheel::new(servers.len())),
+            candidates: RefCell::new(Vec::with_capacity(servers.len())),
             tls: ServerTls::new(&backend),
             backend,
-            next: Cell::new(start),
+            state,
+            inbox,
+            servers,
+            choices: Cell::new(start as u64),
+            seed: RandomState::new(),
+        };
+        pool.survey(&[]);
+        for _ in 0..start.checked_rem(pool.servers.len()).unwrap_or(0) {
+            pool.wheel.borrow_mut().turn(&pool.candidates.borrow());
         }
+        pool
     }
 
-    /// Turns the wheel for a new connection.
-    pub fn begin(&self) -> Attempt {
-        let first = self.next.get();
-        self.next.set(first.wrapping_add(1));
-        Attempt { first, tried: 0 }
+    /// A view of a backend that no other worker has, for checks, tests and benches.
+    pub fn lone(backend: Arc<Backend>, inbox: Arc<dyn Inbox>) -> Self {
+        let state = Backends::default().state(&backend);
+        Self::new(backend, state, inbox, 0)
     }
 
-    /// The address to try, or nothing when all were tried.
-    pub fn target(&self, attempt: Attempt) -> Option<Target<'_>> {
-        let servers = &self.backend.servers;
-        let start = attempt.first % servers.len().max(1);
-        let (before, after) = servers.split_at_checked(start)?;
-        after
-            .iter()
-            .chain(before)
-            .flat_map(|server| {
-                let target = |address| Target {
-                    server: &server.name,
-                    address,
-                };
-                server.addresses.iter().map(target)
-            })
-            .nth(attempt.tried)
-            .filter(|_| attempt.tried < MOST_ATTEMPTS)
+    /// The backend as configured.
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.backend
     }
 
     /// The backend's configuration name.
@@ -84,68 +130,457 @@ impl Pool {
     pub fn proxy_header(&self) -> Option<ProxyVersion> {
         self.backend.proxy_header
     }
-}
 
-impl Attempt {
-    /// The address failed: go to the next.
-    pub fn failed(&mut self) {
-        self.tried += 1;
+    /// Chooses a server for a newcomer and claims a slot there, unless others wait already. `had` is
+    /// the server that [`Self::recall`] found, `tried` are those that failed it.
+    pub fn pick(&self, guest: &Guest<'_>, had: Option<u64>, tried: &[u64]) -> Pick {
+        if self.state.waiting() > 0 {
+            return self.shortage(tried);
+        }
+        if let Some(slot) = had.and_then(|server| self.claim_again(server, tried)) {
+            return Pick::Slot(slot);
+        }
+        self.survey(tried);
+        let mut candidates = self.candidates.borrow_mut();
+        while let Some(index) = self.choose(&candidates, guest) {
+            let known = self.servers.get(index);
+            if let Some(slot) = known.and_then(|known| Slot::claim(&known.state)) {
+                return Pick::Slot(slot);
+            }
+            // Another worker was faster with the last slot.
+            if let Some(candidate) = candidates.get_mut(index) {
+                candidate.open = false;
+            }
+        }
+        self.shortage(tried)
+    }
+
+    /// Joins the queue, for the connection that lives at `place` in this worker.
+    ///
+    /// # Errors
+    ///
+    /// When the queue is full.
+    pub fn wait(&self, place: usize, tried: Vec<u64>) -> Result<Wait, QueueFull> {
+        self.state.wait(Waiter {
+            inbox: Arc::clone(&self.inbox),
+            place,
+            tried,
+        })
+    }
+
+    /// By what this client is remembered; nothing where clients do not stick, or it has no session.
+    pub fn stick_key(&self, guest: &Guest<'_>) -> Option<u64> {
+        match self.backend.stick {
+            StickBy::None => None,
+            StickBy::Source => Some(balance::address_key(guest.source)),
+            StickBy::TlsSession => guest.lineage.map(|lineage| balance::mix(lineage.0)),
+        }
+    }
+
+    /// The server that a client had, by its [`Self::stick_key`].
+    pub fn recall(&self, client: u64, now: Duration) -> Option<u64> {
+        let life = self.backend.stick_lifetime;
+        self.state.stick.recall(client, now, life)
+    }
+
+    /// From now on a client has this server.
+    pub fn learn(&self, client: u64, server: &ServerState, now: Duration) {
+        let life = self.backend.stick_lifetime;
+        self.state.stick.learn(client, server.key(), now, life);
+    }
+
+    /// The addresses of a server, in the order in which they are tried.
+    pub fn addresses(&self, server: &Arc<ServerState>) -> Rc<[ServerAddress]> {
+        let mut known = self.servers.iter();
+        let Some(known) = known.find(|known| Arc::ptr_eq(&known.state, server)) else {
+            // A reload brought it while this view's last connections are under way.
+            return Rc::from(&*server.addresses());
+        };
+        let generation = server.generation();
+        if known.generation.replace(generation) != generation {
+            known.addresses.replace(Rc::from(&*server.addresses()));
+        }
+        Rc::clone(&known.addresses.borrow())
+    }
+
+    /// Reads what the choice depends on.
+    fn survey(&self, tried: &[u64]) {
+        let backups = self.serves_by_backups();
+        let mut candidates = self.candidates.borrow_mut();
+        candidates.clear();
+        candidates.extend(self.servers.iter().map(|Known { state, .. }| Candidate {
+            key: state.key(),
+            weight: state.weight(),
+            in_use: state.in_use(),
+            open: state.is_usable()
+                && state.is_backup() == backups
+                && state.has_room()
+                && !tried.contains(&state.key()),
+        }));
+    }
+
+    fn choose(&self, candidates: &[Candidate], guest: &Guest<'_>) -> Option<usize> {
+        let choice = self.choices.get();
+        self.choices.set(choice.wrapping_add(1));
+        match self.backend.balance {
+            Balance::RoundRobin => self.wheel.borrow_mut().turn(candidates),
+            Balance::LeastConnections => balance::least_connections(candidates, choice as usize),
+            Balance::TwoRandomChoices => {
+                balance::two_choices(candidates, self.seed.hash_one(choice))
+            }
+            Balance::First => balance::first(candidates),
+            Balance::SourceHash => {
+                balance::rendezvous(candidates, balance::address_key(guest.source))
+            }
+            Balance::SniHash => balance::rendezvous(
+                candidates,
+                balance::name_key(guest.name.unwrap_or_default()),
+            ),
+        }
+    }
+
+    /// The server that a client had, if it is in service and has room. Its weight may be 0: such a
+    /// server is being emptied, and keeps those whom it has.
+    fn claim_again(&self, server: u64, tried: &[u64]) -> Option<Slot> {
+        let had = self
+            .servers
+            .iter()
+            .find(|known| known.state.key() == server)?;
+        if !had.state.is_in_service() || tried.contains(&server) {
+            return None;
+        }
+        Slot::claim(&had.state)
+    }
+
+    fn serves_by_backups(&self) -> bool {
+        let mut servers = self.servers.iter();
+        !servers.any(|known| known.state.is_usable() && !known.state.is_backup())
+    }
+
+    /// Whether waiting makes sense.
+    fn shortage(&self, tried: &[u64]) -> Pick {
+        let backups = self.serves_by_backups();
+        let serves = |Known { state, .. }: &Known| {
+            state.is_usable() && state.is_backup() == backups && !tried.contains(&state.key())
+        };
+        match self.servers.iter().any(serves) {
+            true => Pick::Full,
+            false => Pick::Nobody,
+        }
     }
 }
-
-/// A client waits for `timeouts.connect` at each; four dead servers in a row are an outage.
-const MOST_ATTEMPTS: usize = 4;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::inbox::{Grant, Notice, Tray};
+    use crate::backend::state::Health;
     use crate::config::Server;
 
-    fn pool(servers: &[&[&str]]) -> Pool {
-        let server = |addresses: &&[&str]| Server {
-            name: addresses[0].into(),
-            addresses: addresses
-                .iter()
-                .map(|path| ServerAddress::Unix(path.into()))
-                .collect(),
-        };
-        let backend = Backend {
-            name: "app".into(),
-            servers: servers.iter().map(server).collect(),
-            proxy_header: None,
-            tls: None,
-        };
-        Pool::new(Arc::new(backend), 0)
+    struct Fixture {
+        pool: Pool,
+        servers: Arc<[Arc<ServerState>]>,
+        tray: Arc<Tray>,
     }
 
-    fn order(pool: &Pool) -> Vec<String> {
-        let mut attempt = pool.begin();
-        let mut order = Vec::new();
-        while let Some(target) = pool.target(attempt) {
-            order.push(format!("{:?}", target.address));
-            attempt.failed();
+    /// Unix sockets that are named in turn.
+    fn servers(count: usize) -> Vec<Server> {
+        let server = |index| {
+            let name = format!("/s{index}");
+            Server::plain(&name, vec![ServerAddress::Unix(name.clone().into())])
+        };
+        (0..count).map(server).collect()
+    }
+
+    fn fixture(backend: Backend) -> Fixture {
+        let tray = Arc::new(Tray::default());
+        let pool = Pool::lone(Arc::new(backend), Arc::clone(&tray) as Arc<dyn Inbox>);
+        Fixture {
+            servers: pool.state.servers(),
+            pool,
+            tray,
         }
-        order
+    }
+
+    fn guest() -> Guest<'static> {
+        Guest {
+            source: IpAddr::from([192, 0, 2, 1]),
+            name: Some("a.test"),
+            lineage: Some(Lineage(7)),
+        }
+    }
+
+    impl Fixture {
+        fn try_pick(&self) -> Option<Slot> {
+            match self.pool.pick(&guest(), None, &[]) {
+                Pick::Slot(slot) => Some(slot),
+                Pick::Full | Pick::Nobody => None,
+            }
+        }
+
+        fn pick(&self) -> Slot {
+            self.try_pick().expect("a slot")
+        }
+
+        /// The server of a slot, by its place.
+        fn place(&self, slot: &Slot) -> usize {
+            let mut servers = self.servers.iter();
+            let place = servers.position(|server| Arc::ptr_eq(server, slot.server()));
+            place.expect("one of ours")
+        }
+
+        fn picks(&self, count: usize) -> Vec<usize> {
+            (0..count).map(|_| self.place(&self.pick())).collect()
+        }
+
+        fn in_use(&self) -> Vec<u32> {
+            self.servers.iter().map(|server| server.in_use()).collect()
+        }
+
+        fn granted(&self) -> Vec<Grant> {
+            let notices = self.tray.take().into_iter();
+            let grant = |notice| match notice {
+                Notice::Granted(grant) => Some(grant),
+                Notice::Failed(_) => None,
+            };
+            notices.filter_map(grant).collect()
+        }
     }
 
     #[test]
-    fn each_connection_starts_at_the_next_server_and_tries_all() {
-        let pool = pool(&[&["a1", "a2"], &["b"]]);
-        let a_first = [r#"Unix("a1")"#, r#"Unix("a2")"#, r#"Unix("b")"#];
-        let b_first = [r#"Unix("b")"#, r#"Unix("a1")"#, r#"Unix("a2")"#];
-        assert_eq!(order(&pool), a_first);
-        assert_eq!(order(&pool), b_first);
-        assert_eq!(order(&pool), a_first);
+    fn every_way_to_balance_finds_the_free_server_and_counts_it() {
+        use Balance::{First, LeastConnections, RoundRobin, SniHash, SourceHash, TwoRandomChoices};
+        for balance in [
+            RoundRobin,
+            LeastConnections,
+            TwoRandomChoices,
+            First,
+            SourceHash,
+            SniHash,
+        ] {
+            let mut backend = Backend::plain("app", servers(3));
+            backend.balance = balance;
+            backend
+                .servers
+                .iter_mut()
+                .for_each(|server| server.maxconn = Some(2));
+            let fixture = fixture(backend);
+            let slots: Vec<Slot> = (0..6).map(|_| fixture.pick()).collect();
+            assert_eq!(fixture.in_use(), [2, 2, 2], "{balance:?}");
+            assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+            drop(slots);
+            assert_eq!(fixture.in_use(), [0, 0, 0]);
+        }
     }
 
     #[test]
-    fn attempts_are_bounded() {
-        let pool = pool(&[&["1", "2", "3", "4", "5", "6"]]);
-        assert_eq!(order(&pool).len(), MOST_ATTEMPTS);
+    fn round_robin_honours_weights_and_workers_begin_apart() {
+        let mut backend = Backend::plain("app", servers(3));
+        backend.servers[0].weight = 2;
+        let picks = fixture(backend).picks(400);
+        let share = |server| picks.iter().filter(|pick| **pick == server).count();
+        assert_eq!([share(0), share(1), share(2)], [200, 100, 100]);
+
+        let backend = Arc::new(Backend::plain("app", servers(3)));
+        let state = Backends::default().state(&backend);
+        let begins = |start| {
+            let tray = Arc::new(Tray::default());
+            let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), tray, start);
+            let Pick::Slot(slot) = pool.pick(&guest(), None, &[]) else {
+                panic!("a slot");
+            };
+            slot.server().name().to_string()
+        };
+        assert_eq!([begins(0), begins(1), begins(2)], ["/s0", "/s1", "/s2"]);
     }
 
     #[test]
-    fn a_pool_without_servers_has_no_target() {
-        assert!(order(&pool(&[])).is_empty());
+    fn servers_that_are_out_of_service_get_nobody() {
+        let mut backend = Backend::plain("app", servers(4));
+        backend.servers[0].disabled = true;
+        backend.servers[1].weight = 0;
+        let fixture = fixture(backend);
+        fixture.servers[2].set_health(Health::Failing);
+        assert_eq!(fixture.picks(5), [3; 5]);
+        fixture.servers[3].set_health(Health::Failing);
+        assert!(matches!(
+            fixture.pool.pick(&guest(), None, &[]),
+            Pick::Nobody
+        ));
+        fixture.servers[2].set_health(Health::Passing);
+        assert_eq!(fixture.picks(5), [2; 5]);
+    }
+
+    #[test]
+    fn backups_serve_when_nobody_else_can_and_not_because_the_others_are_full() {
+        let mut backend = Backend::plain("app", servers(3));
+        backend.servers[0].maxconn = Some(1);
+        backend.servers[1].backup = true;
+        backend.servers[2].backup = true;
+        let fixture = fixture(backend);
+        let held = fixture.pick();
+        assert_eq!(fixture.place(&held), 0);
+        assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+        drop(held);
+        fixture.servers[0].set_health(Health::Failing);
+        assert_eq!(fixture.picks(4), [1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn a_server_that_failed_is_not_chosen_again() {
+        let fixture = fixture(Backend::plain("app", servers(2)));
+        let tried = [fixture.servers[0].key()];
+        let Pick::Slot(slot) = fixture.pool.pick(&guest(), None, &tried) else {
+            panic!("a slot");
+        };
+        assert_eq!(fixture.place(&slot), 1);
+        let both = [fixture.servers[0].key(), fixture.servers[1].key()];
+        assert!(matches!(
+            fixture.pool.pick(&guest(), None, &both),
+            Pick::Nobody
+        ));
+    }
+
+    #[test]
+    fn a_free_slot_goes_to_the_longest_waiter_and_newcomers_go_behind() {
+        let mut backend = Backend::plain("app", servers(1));
+        backend.servers[0].maxconn = Some(1);
+        backend.queue_length = 2;
+        let fixture = fixture(backend);
+        let held = fixture.pick();
+        let first = fixture.pool.wait(10, Vec::new()).unwrap();
+        let second = fixture.pool.wait(11, Vec::new()).unwrap();
+        assert!(
+            fixture.pool.wait(12, Vec::new()).is_err(),
+            "the queue is full"
+        );
+        assert!(fixture.granted().is_empty());
+        drop(held);
+        assert_eq!(fixture.in_use(), [1], "handed over");
+        assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+        let grant = fixture.granted().remove(0);
+        assert!(first.is_over_by(&grant) && !second.is_over_by(&grant));
+        assert_eq!(grant.place, 10);
+        drop(first);
+        // Nobody took it: it goes on.
+        drop(grant);
+        assert!(second.is_over_by(&fixture.granted()[0]));
+        assert_eq!(fixture.in_use(), [0]);
+        assert_eq!(fixture.pool.state.hand_overs(), 2);
+    }
+
+    #[test]
+    fn who_leaves_the_queue_is_passed_over() {
+        let mut backend = Backend::plain("app", servers(1));
+        backend.servers[0].maxconn = Some(1);
+        let fixture = fixture(backend);
+        let held = fixture.pick();
+        let first = fixture.pool.wait(10, Vec::new()).unwrap();
+        let second = fixture.pool.wait(11, Vec::new()).unwrap();
+        drop(first);
+        assert_eq!(fixture.pool.state.waiting(), 1);
+        drop(held);
+        assert!(second.is_over_by(&fixture.granted()[0]));
+    }
+
+    #[test]
+    fn who_waits_is_told_when_no_server_is_left_and_served_when_one_is_back() {
+        let mut backend = Backend::plain("app", servers(2));
+        backend
+            .servers
+            .iter_mut()
+            .for_each(|server| server.maxconn = Some(1));
+        let fixture = fixture(backend);
+        let held = [fixture.pick(), fixture.pick()];
+        let first = fixture.pool.wait(10, Vec::new()).unwrap();
+        let tried = vec![fixture.servers[0].key()];
+        let second = fixture.pool.wait(11, tried).unwrap();
+        fixture.servers[1].set_health(Health::Failing);
+        let grants = fixture.granted();
+        assert!(grants.is_empty(), "the first still waits, in front");
+        drop(held);
+        let grants = fixture.granted();
+        assert!(first.is_over_by(&grants[0]) && grants[0].slot.is_some());
+        assert!(second.is_over_by(&grants[1]) && grants[1].slot.is_none());
+        drop(grants);
+
+        let held = fixture.pick();
+        let third = fixture.pool.wait(12, Vec::new()).unwrap();
+        fixture.servers[0].set_health(Health::Failing);
+        let grants = fixture.granted();
+        assert!(third.is_over_by(&grants[0]) && grants[0].slot.is_none());
+        drop(held);
+        assert_eq!(fixture.in_use(), [0, 0]);
+    }
+
+    #[test]
+    fn the_limit_grows_with_the_queue() {
+        let mut backend = Backend::plain("app", servers(1));
+        backend.servers[0].minconn = Some(2);
+        backend.servers[0].maxconn = Some(10);
+        backend.queue_length = 4;
+        let fixture = fixture(backend);
+        let server = &fixture.servers[0];
+        assert_eq!(server.limit(), 2);
+        let mut held = vec![fixture.pick(), fixture.pick()];
+        let mut waits = Vec::new();
+        // One waits: 2 + 8 * 1 / 4 = 4, so it is served at once, and so is the next.
+        for in_use in [3, 4] {
+            waits.push(fixture.pool.wait(0, Vec::new()).unwrap());
+            held.extend(fixture.granted().remove(0).slot);
+            assert_eq!((server.in_use(), server.limit()), (in_use, 2));
+        }
+        waits.push(fixture.pool.wait(0, Vec::new()).unwrap());
+        assert_eq!((server.limit(), fixture.granted().len()), (4, 0));
+        waits.push(fixture.pool.wait(0, Vec::new()).unwrap());
+        // Two wait: the limit is 6 for the first of them, and then 4 again.
+        assert_eq!((server.limit(), server.in_use()), (4, 5));
+    }
+
+    #[test]
+    fn a_client_that_sticks_has_its_server_again_while_that_has_room() {
+        let mut backend = Backend::plain("app", servers(8));
+        backend.stick = StickBy::TlsSession;
+        backend.stick_entries = 100;
+        backend.servers[5].maxconn = Some(1);
+        let fixture = fixture(backend);
+        let now = Duration::from_secs(1);
+        let client = fixture.pool.stick_key(&guest()).unwrap();
+        assert_eq!(fixture.pool.recall(client, now), None);
+        fixture.pool.learn(client, &fixture.servers[5], now);
+        let had = fixture.pool.recall(client, now);
+        let Pick::Slot(slot) = fixture.pool.pick(&guest(), had, &[]) else {
+            panic!("a slot");
+        };
+        assert_eq!(fixture.place(&slot), 5);
+        let Pick::Slot(other) = fixture.pool.pick(&guest(), had, &[]) else {
+            panic!("a slot");
+        };
+        assert_ne!(fixture.place(&other), 5, "full: balanced as usual");
+        drop(slot);
+        fixture.servers[5].set_health(Health::Failing);
+        let Pick::Slot(other) = fixture.pool.pick(&guest(), had, &[]) else {
+            panic!("a slot");
+        };
+        assert_ne!(
+            fixture.place(&other),
+            5,
+            "out of service: balanced as usual"
+        );
+    }
+
+    #[test]
+    fn addresses_that_change_are_seen_at_the_next_look() {
+        let fixture = fixture(Backend::plain("app", servers(1)));
+        let server = &fixture.servers[0];
+        let before = fixture.pool.addresses(server);
+        assert!(Rc::ptr_eq(&before, &fixture.pool.addresses(server)));
+        server.set_addresses(&[ServerAddress::Unix("/other".into())]);
+        assert_eq!(
+            *fixture.pool.addresses(server),
+            [ServerAddress::Unix("/other".into())]
+        );
+        server.set_addresses(&[]);
+        assert_eq!(fixture.pool.addresses(server).len(), 1, "none is no answer");
     }
 }

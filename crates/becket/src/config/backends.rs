@@ -4,14 +4,16 @@
 //! resolve is an error at the start and at a reload: the reload is then discarded and what
 //! runs goes on with what it knew.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::error::Problem;
-use super::file::FileBackend;
+use super::file::{FileBackend, FileServer, Scalar};
 use super::prepare::Draft;
 use super::read::labels;
 use super::values::{self, Address};
-use super::{Backend, Server, ServerAddress};
+use super::{Backend, QueuePlace, Server, ServerAddress, StickBy};
 
 impl Draft<'_> {
     /// All backends, in the order of the file.
@@ -42,7 +44,8 @@ impl Draft<'_> {
         }
         let mut servers: Vec<Server> = Vec::with_capacity(backend.server.len());
         for (index, server) in backend.server.iter().enumerate() {
-            let path = format!("{path}.server[{index}].address");
+            let place = &format!("{path}.server[{index}]");
+            let path = format!("{place}.address");
             let Some(text) = server.address.as_deref() else {
                 let problem = Problem::new(path, "missing");
                 self.report
@@ -58,16 +61,111 @@ impl Draft<'_> {
                 );
                 continue;
             }
-            servers.push(Server {
-                name: text.into(),
-                addresses: self.server_addresses(&path, text),
-            });
+            servers.push(self.server(place, text, server));
         }
+        self.check_sticking(path, backend);
+        let sticks = backend.stick != StickBy::None;
+        let entries = self.whole(
+            &format!("{path}.stick-entries"),
+            backend.stick_entries,
+            1..=MOST_STICK_ENTRIES,
+        );
         Backend {
             name: backend.name.clone().unwrap_or_default(),
             tls: self.onward(path, backend.tls.as_ref(), &servers),
             servers,
             proxy_header: backend.proxy_header,
+            balance: backend.balance,
+            queue_length: self.whole(
+                &format!("{path}.queue-length"),
+                backend.queue_length,
+                0..=MOST_WAITING,
+            ) as usize,
+            queue_timeout: self.queue_timeout(path, backend.queue_timeout.as_ref()),
+            queue: backend.queue,
+            abort_on_half_close: backend.abort_on_half_close,
+            retries: self.whole(
+                &format!("{path}.retries"),
+                backend.retries,
+                0..=MOST_RETRIES,
+            ),
+            on_down: backend.on_down,
+            stick: backend.stick,
+            stick_entries: if sticks { entries as usize } else { 0 },
+            stick_lifetime: self.duration(
+                &format!("{path}.stick-lifetime"),
+                &backend.stick_lifetime,
+                STICK_LIFETIME,
+            ),
+        }
+    }
+
+    /// A ticket is opened by the handshake, so before it nobody knows which session is resumed.
+    fn check_sticking(&mut self, path: &str, backend: &FileBackend) {
+        if backend.stick == StickBy::TlsSession && backend.queue == QueuePlace::BeforeHandshake {
+            let fault = "the session is not known before the handshake";
+            let problem = Problem::new(format!("{path}.stick"), fault).text("tls-session");
+            self.report
+                .error(problem.accepted("none or source, or queue = \"after-handshake\""));
+        }
+    }
+
+    fn queue_timeout(&mut self, path: &str, value: Option<&Scalar>) -> Duration {
+        let path = format!("{path}.queue-timeout");
+        match value {
+            Some(value) => self.duration(&path, value, WAIT),
+            None => {
+                // What is wrong with it is said where it is.
+                let connect = &self.file.timeouts.connect;
+                values::duration(&connect.0).unwrap_or_default()
+            }
+        }
+    }
+
+    fn server(&mut self, path: &str, name: &str, server: &FileServer) -> Server {
+        let most = |draft: &mut Self, key: &str, value: Option<u64>| {
+            let path = format!("{path}.{key}");
+            value.map(|value| draft.whole(&path, value, 1..=MOST_CONNECTIONS))
+        };
+        let maxconn = most(self, "maxconn", server.maxconn);
+        let minconn = most(self, "minconn", server.minconn);
+        if let Some(least) = minconn
+            && maxconn.is_none_or(|most| least > most)
+        {
+            let fault = "more than the server may have at most";
+            let problem = Problem::new(format!("{path}.minconn"), fault).value(least.to_string());
+            self.report
+                .error(problem.accepted("at most maxconn, which must be there"));
+        }
+        let node = server
+            .node
+            .map(|node| self.whole(&format!("{path}.node"), node, 0..=u32::from(u16::MAX)));
+        Server {
+            name: name.into(),
+            addresses: self.server_addresses(&format!("{path}.address"), name),
+            weight: self.whole(&format!("{path}.weight"), server.weight, 0..=MOST_WEIGHT),
+            maxconn,
+            minconn,
+            backup: server.backup,
+            disabled: server.disabled,
+            // In range, or an error by now.
+            node: node.map(|node| node as u16),
+        }
+    }
+
+    /// A whole number in a range.
+    fn whole(&mut self, path: &str, value: u64, range: RangeInclusive<u32>) -> u32 {
+        match u32::try_from(value)
+            .ok()
+            .filter(|value| range.contains(value))
+        {
+            Some(value) => value,
+            None => {
+                let accepted = format!("{} to {}", range.start(), range.end());
+                let problem = Problem::new(path, "not in range").value(value.to_string());
+                self.report.error(problem.accepted(accepted));
+                *range.start()
+            }
         }
     }
 
@@ -83,3 +181,17 @@ impl Draft<'_> {
         }
     }
 }
+
+/// As HAProxy: enough steps for any pair of machines.
+const MOST_WEIGHT: u32 = 256;
+/// More than a process has descriptors.
+const MOST_CONNECTIONS: u32 = 100_000_000;
+/// 400 MB and more of clients that wait.
+const MOST_WAITING: u32 = 1_000_000;
+/// Each may take `timeouts.connect`; nobody waits for more.
+const MOST_RETRIES: u32 = 100;
+/// Some 6 GB.
+const MOST_STICK_ENTRIES: u32 = 100_000_000;
+const WAIT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+const STICK_LIFETIME: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);

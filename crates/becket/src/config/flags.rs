@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::file::{
     File, FileBackend, FileCertificate, FileCluster, FileListener, FileServer, Scalar,
 };
-use super::{LogFormat, ProxyVersion};
+use super::{Balance, LogFormat, ProxyVersion};
 
 /// What to run: certificates and addresses, or a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -25,6 +25,18 @@ pub struct Flags {
     /// Addresses of servers.
     #[arg(long, value_name = "ADDR", help_heading = "What to serve", help = BACKEND)]
     pub backend: Vec<String>,
+
+    /// Who of several servers gets the next connection
+    #[arg(long, value_name = "NAME", help_heading = "What to serve")]
+    pub balance: Option<Balance>,
+
+    /// Connections that each server may have; others wait for a free one
+    #[arg(long, value_name = "N", help_heading = "What to serve")]
+    pub maxconn: Option<u64>,
+
+    /// How long a connection may wait, such as 10s
+    #[arg(long, value_name = "DURATION", help_heading = "What to serve")]
+    pub queue_timeout: Option<String>,
 
     /// PEM files with chain and key, or directories of *.pem; the last one is the default
     #[arg(value_name = "CERT.pem", help_heading = "What to serve")]
@@ -120,6 +132,8 @@ impl Flags {
     pub fn to_file(&self, base: &Path) -> File {
         let servers = self.backend.iter().map(|address| FileServer {
             address: Some(address.clone()),
+            maxconn: self.maxconn,
+            ..FileServer::default()
         });
         let certificates = self.certificates.iter().cloned().map(FileCertificate::Path);
         let mut file = File {
@@ -134,6 +148,8 @@ impl Flags {
             backend: vec![FileBackend {
                 name: Some(NAME.to_owned()),
                 proxy_header: self.proxy_header,
+                balance: self.balance.unwrap_or_default(),
+                queue_timeout: self.queue_timeout.clone().map(Scalar),
                 server: servers.collect(),
                 ..FileBackend::default()
             }],
@@ -207,6 +223,7 @@ impl Flags {
             ("listener[main].bind", "--frontend"),
             ("listener[main].certificates", "CERT.pem"),
             ("listener[main].alpn", "--alpn"),
+            ("backend[main].queue-timeout", "--queue-timeout"),
             ("backend[main].server", "--backend"),
             ("cluster.secret", "--cluster-secret"),
             ("cluster.listen", "--cluster-listen"),
@@ -216,6 +233,9 @@ impl Flags {
             ("process.group", "--group"),
             ("process.key-log", "--key-log"),
         ];
+        if path.starts_with("backend[main].server") && path.ends_with(".maxconn") {
+            return Some("--maxconn");
+        }
         let flag = flags.iter().find(|(key, _)| path.starts_with(key));
         flag.map(|(_, flag)| *flag)
     }
@@ -225,9 +245,12 @@ impl Flags {
 const NAME: &str = "main";
 
 /// The flags that a file replaces.
-const WITHOUT_CONFIG: [&str; 13] = [
+const WITHOUT_CONFIG: [&str; 16] = [
     "frontend",
     "backend",
+    "balance",
+    "maxconn",
+    "queue_timeout",
     "certificates",
     "alpn",
     "proxy_header",

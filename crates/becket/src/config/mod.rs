@@ -21,6 +21,7 @@ pub mod values;
 
 mod admission;
 mod backends;
+mod balancing;
 mod crl;
 mod early;
 mod listeners;
@@ -37,6 +38,7 @@ use std::time::Duration;
 
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;
+pub use self::balancing::{Balance, OnDown, QueuePlace, StickBy};
 use becket_proto::proxy_header::Accept;
 use rustls::RootCertStore;
 use rustls::server::danger::ClientCertVerifier;
@@ -281,6 +283,26 @@ pub struct Backend {
     pub proxy_header: Option<ProxyVersion>,
     /// TLS towards the servers; `None` is plain TCP.
     pub tls: Option<Onward>,
+    /// Who gets the next connection.
+    pub balance: Balance,
+    /// How many connections may wait for a slot; 0 refuses at once.
+    pub queue_length: usize,
+    /// How long one may wait.
+    pub queue_timeout: Duration,
+    /// When a connection asks for a slot.
+    pub queue: QueuePlace,
+    /// Whether a client that ends its stream while it waits gives up its place.
+    pub abort_on_half_close: bool,
+    /// Further servers or addresses that are tried when a connect fails.
+    pub retries: u32,
+    /// What becomes of a server's connections when it goes out of service.
+    pub on_down: OnDown,
+    /// By what clients are known again.
+    pub stick: StickBy,
+    /// How many are remembered; 0 where clients do not stick.
+    pub stick_entries: usize,
+    /// How long one is remembered that does not come back.
+    pub stick_lifetime: Duration,
 }
 
 /// One server of a backend.
@@ -290,6 +312,18 @@ pub struct Server {
     pub name: Arc<str>,
     /// The addresses that the name resolved to, tried in order; a unix socket has one.
     pub addresses: Vec<ServerAddress>,
+    /// Its share of new connections, 0 to 256; with 0 it gets only clients that stick to it.
+    pub weight: u32,
+    /// How many connections it may have; `None` is no limit.
+    pub maxconn: Option<u32>,
+    /// How many it may have while nobody waits; never without `maxconn`, and not above it.
+    pub minconn: Option<u32>,
+    /// Serves only when no other server can.
+    pub backup: bool,
+    /// Gets no connections.
+    pub disabled: bool,
+    /// Its number in becket's tickets, when it is a becket itself.
+    pub node: Option<u16>,
 }
 
 /// Where a server listens.

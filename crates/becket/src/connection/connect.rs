@@ -3,20 +3,30 @@
 //! The server is connected at once, without waiting for client bytes: protocols in which the
 //! server speaks first work. The PROXY header and what the client has said already are one write,
 //! tried right after `connect`: if it is taken, the server is there, and a turn of the loop is
-//! saved. As long as nothing was taken, another server can be tried without harm.
+//! saved.
+//!
+//! As long as nothing was taken, another address or server can be tried without harm: first the
+//! other addresses of the same server, in order, then a server that was not tried, as often as the
+//! backend's `retries` allow. A [`Slot`] of the server is held from the choice on; when all servers
+//! are full, `queued.rs` waits for one.
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
+use becket_proto::ticket::Lineage;
 use rustls::client::UnbufferedClientConnection;
 
 use super::closing::Closing;
+use super::queued::{Queued, Then};
 use super::relay::{Joined, Relaying};
 use super::securing::{self, Prelude, Securing};
 use super::{Core, Net, Next, Phase, Turn, introduction};
-use crate::backend::pool::{Attempt, Pool};
+use crate::backend::pool::{Guest, Pick, Pool};
+use crate::backend::slot::Slot;
+use crate::backend::state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::leg::{Leg, Ready};
 use crate::tls::engine::Engine;
@@ -30,28 +40,53 @@ pub struct Established {
     pub pool: Rc<Pool>,
     /// The client has ended already.
     pub client_ended: bool,
+    /// The line of sessions that the handshake continued or began.
+    pub lineage: Option<Lineage>,
+    /// What was claimed before the handshake, where the backend asks for that.
+    pub slot: Option<Slot>,
 }
 
-/// A client with keys and without a server.
+/// A client on its way to a server, whichever that will be.
 #[derive(Debug)]
-pub struct Connecting<N: Net> {
-    waiting: Waiting,
-    /// `None` while a unix socket's backlog is full: it is tried again soon.
-    server: Option<Leg<N::Server>>,
-}
-
-/// What does not change from one attempt to the next.
-#[derive(Debug)]
-pub(super) struct Waiting {
+pub struct Caller {
     pub(super) client_tls: Option<Engine>,
-    pub(super) pool: Rc<Pool>,
-    attempt: Attempt,
-    /// When the attempt is given up.
-    give_up: Duration,
+    pool: Rc<Pool>,
+    lineage: Option<Lineage>,
     pub(super) to_server: HalfPipe,
     pub(super) to_client: HalfPipe,
     /// What TLS towards the server needs, where there is any.
     pub(super) prelude: Option<Box<Prelude>>,
+    /// Connects that may still fail.
+    retries: u32,
+    /// `None` until one has failed.
+    setback: Option<Box<Setback>>,
+}
+
+/// What went wrong so far.
+#[derive(Debug)]
+struct Setback {
+    error: io::Error,
+    /// Servers that failed, by [`ServerState::key`].
+    tried: Vec<u64>,
+}
+
+/// A client and the server that it tries. Drop the socket first: then the slot is given back.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) caller: Caller,
+    slot: Slot,
+    /// Which of the server's addresses.
+    address: usize,
+    /// When the attempt is given up.
+    give_up: Duration,
+}
+
+/// A client whose server is being connected.
+#[derive(Debug)]
+pub struct Connecting<N: Net> {
+    /// `None` while a unix socket's backlog is full: it is tried again soon.
+    server: Option<Leg<N::Server>>,
+    call: Call,
 }
 
 impl<N: Net> Connecting<N> {
@@ -82,16 +117,20 @@ impl<N: Net> Connecting<N> {
         if established.client_ended {
             to_server.end_source();
         }
-        let waiting = Waiting {
-            attempt: established.pool.begin(),
-            give_up: turn.now.mono + turn.timeouts.connect,
+        let caller = Caller {
+            retries: established.pool.backend().retries,
             client_tls: established.client_tls,
             pool: established.pool,
+            lineage: established.lineage,
             to_server,
             to_client,
             prelude,
+            setback: None,
         };
-        waiting.dial(None, core, turn)
+        match established.slot {
+            Some(slot) => caller.call(slot, core, turn),
+            None => caller.seek(core, turn),
+        }
     }
 
     /// Takes note of the server socket's readiness.
@@ -101,6 +140,11 @@ impl<N: Net> Connecting<N> {
         }
     }
 
+    /// Whether this is the server that is being connected.
+    pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
+        self.call.is_to(server)
+    }
+
     /// Does what can be done now.
     pub fn advance(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         if core.client.ready.failed {
@@ -108,24 +152,34 @@ impl<N: Net> Connecting<N> {
         }
         match self.settle(turn) {
             Ok(true) => match self.server {
-                Some(server) if self.waiting.prelude.is_some() => {
-                    Next::Go(Phase::Securing(Securing::new(self.waiting, server)))
+                Some(server) if self.call.caller.prelude.is_some() => {
+                    Next::Go(Phase::Securing(Securing::new(self.call, server)))
                 }
-                Some(server) => self.waiting.join(server, None, core, turn),
+                Some(server) => self.call.join(server, None, core, turn),
                 None => Next::End(CloseReason::Internal),
             },
             Ok(false) => Next::Wait(Phase::Connecting(self)),
-            Err(error) => self.waiting.next_server(&error, core, turn),
+            Err(error) => self.fail(error, core, turn),
         }
     }
 
     /// The server did not answer in time.
     pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        if self.server.is_none() && turn.now.mono < self.waiting.give_up {
-            return self.waiting.dial(None, core, turn);
+        if self.server.is_none() && turn.now.mono < self.call.give_up {
+            return self.call.dial(core, turn);
         }
-        let error = io::Error::from(io::ErrorKind::TimedOut);
-        self.waiting.next_server(&error, core, turn)
+        self.fail(io::ErrorKind::TimedOut.into(), core, turn)
+    }
+
+    /// The server went out of service meanwhile.
+    pub fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        drop(self.server);
+        self.call.leave_server(core, turn)
+    }
+
+    fn fail(self, error: io::Error, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        drop(self.server);
+        self.call.fail(error, core, turn)
     }
 
     /// Whether the server is connected.
@@ -133,7 +187,8 @@ impl<N: Net> Connecting<N> {
         let Some(server) = &mut self.server else {
             return Ok(false);
         };
-        let first = self.waiting.to_server.waiting();
+        let to_server = &mut self.call.caller.to_server;
+        let first = to_server.waiting();
         if first.is_empty() {
             let decided = server.ready.writable || server.ready.ended;
             return if decided {
@@ -145,7 +200,7 @@ impl<N: Net> Connecting<N> {
         match server.send(first, &turn.counters.server_bytes_out) {
             Ok(0) => Ok(false),
             Ok(n) => {
-                self.waiting.to_server.sent(n);
+                to_server.sent(n);
                 Ok(true)
             }
             // The error of the connect itself may have been taken by the send.
@@ -156,7 +211,12 @@ impl<N: Net> Connecting<N> {
     }
 }
 
-impl Waiting {
+impl Call {
+    /// Whether it is this server that is tried.
+    pub(super) fn is_to(&self, server: &Arc<ServerState>) -> bool {
+        Arc::ptr_eq(self.slot.server(), server)
+    }
+
     /// The server is there: relays.
     pub(super) fn join<N: Net>(
         self,
@@ -166,77 +226,190 @@ impl Waiting {
         turn: &Turn<'_, N>,
     ) -> Next<N> {
         turn.counters.connects.add(1);
+        let Self { caller, slot, .. } = self;
+        slot.server().note_connect();
+        let client = caller.pool.stick_key(&guest(caller.lineage, core));
+        if let Some(client) = client {
+            caller.pool.learn(client, slot.server(), turn.now.mono);
+        }
         let relaying = Relaying::new(Joined {
-            client_tls: self.client_tls,
+            client_tls: caller.client_tls,
             server_tls,
             server,
-            to_server: self.to_server,
-            to_client: self.to_client,
+            to_server: caller.to_server,
+            to_client: caller.to_client,
+            slot,
         });
         relaying.begin(core, turn)
     }
 
-    /// The server is of no use: goes on to the next.
-    pub(super) fn next_server<N: Net>(
+    /// Starts to connect to the address, or to the next one that does not fail at once.
+    fn dial<N: Net>(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let server = self.slot.server();
+        let addresses = self.caller.pool.addresses(server);
+        let Some(address) = addresses.get(self.address) else {
+            return self.fail(io::ErrorKind::AddrNotAvailable.into(), core, turn);
+        };
+        let Caller {
+            pool,
+            prelude,
+            to_server,
+            ..
+        } = &mut self.caller;
+        let hello = match (pool.tls(), prelude) {
+            (Some(tls), Some(prelude)) => prelude.greet(tls, server.name(), core, to_server),
+            _ => Ok(()),
+        };
+        match hello.and_then(|()| turn.net.connect(address)) {
+            Ok(socket) => {
+                core.deadline = turn.now.mono + turn.timeouts.connect;
+                Next::Go(Phase::Connecting(Connecting {
+                    server: Some(Leg::new(socket, Ready::default())),
+                    call: self,
+                }))
+            }
+            // connect(2): the backlog of a unix socket is full, and nobody will tell us when
+            // it has room again.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                core.deadline = self.give_up.min(turn.now.mono + RETRY);
+                Next::Wait(Phase::Connecting(Connecting {
+                    server: None,
+                    call: self,
+                }))
+            }
+            Err(error) => self.fail(error, core, turn),
+        }
+    }
+
+    /// The server went out of service meanwhile; its other addresses are no better.
+    pub(super) fn leave_server<N: Net>(
         mut self,
-        error: &io::Error,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Next<N> {
+        self.address = usize::MAX - 1;
+        self.fail(io::ErrorKind::ConnectionAborted.into(), core, turn)
+    }
+
+    /// A connect failed, and its socket is closed: goes on to the next address, or to another
+    /// server. As deep as `retries`.
+    pub(super) fn fail<N: Net>(
+        mut self,
+        error: io::Error,
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
     ) -> Next<N> {
         turn.counters.connect_failures.add(1);
-        self.attempt.failed();
-        self.give_up = turn.now.mono + turn.timeouts.connect;
-        self.dial(Some(error), core, turn)
+        self.address += 1;
+        let server = self.slot.server();
+        let others = self.address < self.caller.pool.addresses(server).len();
+        if others && self.caller.retries > 0 {
+            self.caller.retries -= 1;
+            self.give_up = turn.now.mono + turn.timeouts.connect;
+            return self.dial(core, turn);
+        }
+        server.note_failure();
+        let key = server.key();
+        let Self {
+            mut caller, slot, ..
+        } = self;
+        drop(slot);
+        caller.note(error, key);
+        if caller.retries == 0 {
+            return caller.give_up(core, turn);
+        }
+        caller.retries -= 1;
+        caller.seek(core, turn)
+    }
+}
+
+impl Caller {
+    /// Where the client wants to go.
+    pub fn pool(&self) -> &Rc<Pool> {
+        &self.pool
     }
 
-    /// Starts to connect to the attempt's address, or to the next that does not fail at once.
-    fn dial<N: Net>(
-        mut self,
-        error: Option<&io::Error>,
+    /// Servers that have failed it.
+    pub fn tried(&self) -> &[u64] {
+        self.setback.as_ref().map_or(&[], |setback| &setback.tried)
+    }
+
+    /// Looks for a server, or waits for a slot.
+    fn seek<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let guest = guest(self.lineage, core);
+        let had = self.pool.stick_key(&guest);
+        let had = had.and_then(|client| self.pool.recall(client, turn.now.mono));
+        match self.pool.pick(&guest, had, self.tried()) {
+            Pick::Slot(slot) => self.call(slot, core, turn),
+            Pick::Full => Queued::begin(Then::Connect(self), core, turn),
+            Pick::Nobody => self.give_up(core, turn),
+        }
+    }
+
+    /// Connects to the server of a slot.
+    pub fn call<N: Net>(self, slot: Slot, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        core.facts.server = Some(Arc::clone(slot.server().name()));
+        let call = Call {
+            caller: self,
+            slot,
+            address: 0,
+            give_up: turn.now.mono + turn.timeouts.connect,
+        };
+        call.dial(core, turn)
+    }
+
+    /// Sends what is left of the handshake's last flight, while waiting for a slot.
+    ///
+    /// # Errors
+    ///
+    /// When the client is gone.
+    pub fn send_flight<N: Net>(
+        &mut self,
         core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Next<N> {
-        let mut failure = None;
-        while let Some(target) = self.pool.target(self.attempt) {
-            let hello = match (self.pool.tls(), &mut self.prelude) {
-                (Some(tls), Some(prelude)) => {
-                    prelude.greet(tls, target.server, core, &mut self.to_server)
-                }
-                _ => Ok(()),
-            };
-            match hello.and_then(|()| turn.net.connect(target.address)) {
-                Ok(socket) => {
-                    core.facts.server = Some(target.server.clone());
-                    core.deadline = turn.now.mono + turn.timeouts.connect;
-                    let server = Leg::new(socket, Ready::default());
-                    return Next::Go(Phase::Connecting(Connecting {
-                        waiting: self,
-                        server: Some(server),
-                    }));
-                }
-                // connect(2): the backlog of a unix socket is full, and nobody will tell us when
-                // it has room again.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    core.deadline = self.give_up.min(turn.now.mono + RETRY);
-                    return Next::Wait(Phase::Connecting(Connecting {
-                        waiting: self,
-                        server: None,
-                    }));
-                }
-                Err(error) => {
-                    turn.counters.connect_failures.add(1);
-                    self.attempt.failed();
-                    failure = Some(error);
-                }
+        turn: &Turn<'_, N>,
+    ) -> Result<(), ()> {
+        let rest = self.to_client.waiting();
+        if rest.is_empty() || !core.client.ready.writable {
+            return Ok(());
+        }
+        let sent = core.client.send(rest, &turn.counters.client_bytes_out);
+        self.to_client.sent(sent.map_err(drop)?);
+        Ok(())
+    }
+
+    fn note(&mut self, error: io::Error, server: u64) {
+        match &mut self.setback {
+            Some(setback) => {
+                setback.error = error;
+                setback.tried.push(server);
+            }
+            None => {
+                let tried = vec![server];
+                self.setback = Some(Box::new(Setback { error, tried }));
             }
         }
-        let error = failure.as_ref().or(error);
-        let reason = error.map_or(CloseReason::ConnectFailed, reason_of);
-        let detail = error.map(ToString::to_string).unwrap_or_default();
+    }
+
+    /// No server can be had.
+    pub fn give_up<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let error = self.setback.as_ref().map(|setback| &setback.error);
+        let (reason, detail) = match error {
+            None => (CloseReason::NoServer, "no server is in service".to_owned()),
+            Some(error) => (reason_of(error), error.to_string()),
+        };
         let detail = format!("backend {}: {detail}", self.pool.name());
         turn.failures.note(&core.facts, reason, &detail, turn.now);
         // No close_notify: the client must not take nothing for a whole answer.
         Closing::begin(reason, Vec::new(), core, turn)
+    }
+}
+
+/// What a choice may depend on.
+fn guest<N: Net>(lineage: Option<Lineage>, core: &Core<N>) -> Guest<'_> {
+    Guest {
+        source: core.facts.client.ip(),
+        name: core.facts.server_name.as_deref(),
+        lineage,
     }
 }
 

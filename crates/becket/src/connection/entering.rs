@@ -33,6 +33,8 @@ impl Entering {
             client_tls: None,
             pool,
             client_ended: false,
+            lineage: None,
+            slot: None,
         };
         Connecting::begin(established, core, turn)
     }

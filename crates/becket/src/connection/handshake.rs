@@ -1,7 +1,8 @@
 //! From the first byte to traffic keys.
 //!
 //! 1. Bytes gather until `proto::client_hello` sees a whole ClientHello.
-//! 2. The [`Door`] chooses route, policy and twin by it; a refusal is one alert.
+//! 2. The [`Door`] chooses route, policy and twin by it; a refusal is one alert. Where the backend
+//!    asks for that, a slot of a server is claimed now, or waited for (`queued.rs`).
 //! 3. The same bytes, and all that follow, go to the [`Engine`]; each flight leaves in one send.
 //! 4. When keys are ready (or early data has come, which is before that), a resumed client certificate is verified again, and the connection
 //!    goes on to its server with whatever plaintext has come already.
@@ -21,11 +22,14 @@ use rustls::HandshakeKind;
 
 use super::closing::Closing;
 use super::connect::{Connecting, Established};
+use super::queued::{Queued, Then};
 use super::resumed;
 use super::{Core, Net, Next, Phase, Turn};
 use crate::admission::Charge;
-use crate::backend::pool::Pool;
+use crate::backend::pool::{Guest, Pick, Pool};
+use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
+use crate::config::QueuePlace;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
 use crate::metrics::Offer;
@@ -46,6 +50,10 @@ pub struct Handshaking {
     held: Vec<u8>,
     /// What the socket did not take of a flight.
     flight: Vec<u8>,
+    /// Of the server, where it is claimed before the handshake.
+    slot: Option<Slot>,
+    /// Where the client is to wait for a slot.
+    wanted: Option<Rc<Pool>>,
 }
 
 /// What the hello decided.
@@ -80,7 +88,26 @@ impl Handshaking {
             chosen: None,
             held: Vec::new(),
             flight: Vec::new(),
+            slot: None,
+            wanted: None,
         }
+    }
+
+    /// Where the client is to wait for a slot.
+    pub fn wanted(&self) -> Option<&Rc<Pool>> {
+        self.wanted.as_ref()
+    }
+
+    /// Goes on with the hello that was held while the client waited for this slot.
+    pub fn go_on(mut self, slot: Slot) -> Self {
+        self.slot = Some(slot);
+        self.wanted = None;
+        self
+    }
+
+    /// Whether a whole hello is held, and a slot has come for it.
+    fn has_waited(&self) -> bool {
+        self.slot.is_some() && self.chosen.is_none()
     }
 
     /// Whether this readiness can move the handshake. A fresh socket always reports that it is
@@ -97,10 +124,14 @@ impl Handshaking {
             if self.send_flight(core, turn).is_err() {
                 return end(CloseReason::HandshakeAborted, turn);
             }
-            if !self.flight.is_empty() || !core.client.ready.readable {
+            let can_take = core.client.ready.readable || self.has_waited();
+            if !self.flight.is_empty() || !can_take {
                 return Next::Wait(Phase::Handshaking(self));
             }
             match self.take_in(core, turn) {
+                Ok(_) if self.wanted.is_some() => {
+                    return Queued::begin(Then::Handshake(self), core, turn);
+                }
                 Ok(received) if received.ready => return self.leave(received, core, turn),
                 Ok(received) if received.ended => return end(CloseReason::HandshakeAborted, turn),
                 Ok(_) => {}
@@ -140,13 +171,15 @@ impl Handshaking {
             Some(chosen) => chosen.engine.held(),
             None => &self.held,
         });
-        match core
-            .client
-            .receive(input, READ, &turn.counters.client_bytes_in)
-        {
-            Ok(Got::Bytes) => {}
-            Ok(Got::Nothing) => return Ok(Received::default()),
-            Ok(Got::End) | Err(_) => return Err(Failed::quietly(CloseReason::HandshakeAborted)),
+        let counter = &turn.counters.client_bytes_in;
+        if !self.has_waited() {
+            match core.client.receive(input, READ, counter) {
+                Ok(Got::Bytes) => {}
+                Ok(Got::Nothing) => return Ok(Received::default()),
+                Ok(Got::End) | Err(_) => {
+                    return Err(Failed::quietly(CloseReason::HandshakeAborted));
+                }
+            }
         }
         if self.chosen.is_none() && !self.understand(core, turn)? {
             return Ok(Received::default());
@@ -154,7 +187,7 @@ impl Handshaking {
         self.converse(turn)
     }
 
-    /// Looks for the hello. False when it is not whole yet.
+    /// Looks for the hello. False when it is not whole yet, or has to wait for a slot.
     fn understand<N: Net>(
         &mut self,
         core: &mut Core<N>,
@@ -190,6 +223,9 @@ impl Handshaking {
         if let Some(charge) = charge.as_ref().filter(|_| !served.may_resume) {
             charge.look(turn.now.mono).map_err(Failed::shed)?;
         }
+        if !self.has_slot(served.route, core, turn)? {
+            return Ok(false);
+        }
         let route = self.door.front.route(served.route);
         let most_held = match route.and_then(|(_, twins)| twins.verifier()) {
             Some(_) => LARGEST_CHAIN,
@@ -206,6 +242,48 @@ impl Handshaking {
             offer: served.offer,
         }));
         Ok(true)
+    }
+
+    /// Claims a slot where the backend wants one before the handshake. False when the client has to
+    /// wait for it; then the hello is held.
+    fn has_slot<N: Net>(
+        &mut self,
+        route: usize,
+        core: &Core<N>,
+        turn: &Turn<'_, N>,
+    ) -> Result<bool, Failed> {
+        let Some(pool) = self.door.pool(route) else {
+            return Err(Failed::quietly(CloseReason::Internal));
+        };
+        if pool.backend().queue == QueuePlace::AfterHandshake || self.slot.is_some() {
+            return Ok(true);
+        }
+        let guest = Guest {
+            source: core.facts.client.ip(),
+            name: core.facts.server_name.as_deref(),
+            lineage: None,
+        };
+        let had = pool.stick_key(&guest);
+        let had = had.and_then(|client| pool.recall(client, turn.now.mono));
+        match pool.pick(&guest, had, &[]) {
+            Pick::Slot(slot) => {
+                self.slot = Some(slot);
+                return Ok(true);
+            }
+            Pick::Nobody => {
+                let detail = format!("backend {}", pool.name());
+                return Err(Failed::new(CloseReason::NoServer, detail));
+            }
+            Pick::Full => {}
+        }
+        let input = turn.scratch.sealed_in.filled();
+        if input.len() > turn.limits.client_hello {
+            // Nobody has anything to say behind a hello before it is answered.
+            return Err(Failed::quietly(CloseReason::HelloTooLarge));
+        }
+        self.held = input.to_vec();
+        self.wanted = Some(Rc::clone(pool));
+        Ok(false)
     }
 
     /// Gives what came to TLS, which leaves plaintext and its answer in the scratch buffers.
@@ -259,12 +337,16 @@ impl Handshaking {
             chosen.engine.keep(chosen.resuming.take());
         }
         core.facts.tls = Some(agreed);
+        let resuming = chosen.resuming.as_ref();
+        let lineage = resuming.and_then(Resuming::lineage);
         let session = chosen.resuming.and_then(|resuming| resuming.session);
         core.session = session.map(Box::new);
         let established = Established {
             client_tls: Some(chosen.engine),
+            lineage,
             pool,
             client_ended: received.ended,
+            slot: self.slot,
         };
         Connecting::begin(established, core, turn)
     }

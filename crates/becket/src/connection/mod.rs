@@ -8,10 +8,12 @@
 //! [Greeting] ──► Handshaking ──► Connecting ──► [Securing] ──► Relaying ──► (gone)
 //!     └────────► Entering ────────┘  │              │             │
 //!                     └──────────────┴──────────────┴─────────────┴──► Closing ──► (gone)
+//!
+//! Queued: on the way from Handshaking or Entering to Connecting, or within Handshaking, and back
+//! from Connecting or Securing when another server has to be found.
 //! ```
 //!
-//! Greeting is left out unless a PROXY header is expected. Room is kept for Queued (waiting for a
-//! slot).
+//! Greeting is left out unless a PROXY header is expected.
 
 pub mod closing;
 pub mod connect;
@@ -20,6 +22,7 @@ pub mod facts;
 pub mod greeting;
 pub mod handshake;
 pub mod introduction;
+pub mod queued;
 pub mod relay;
 pub mod resumed;
 pub mod securing;
@@ -27,6 +30,7 @@ pub mod securing;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::closing::Closing;
@@ -35,9 +39,12 @@ use self::entering::Entering;
 use self::facts::Facts;
 use self::greeting::Greeting;
 use self::handshake::Handshaking;
+use self::queued::Queued;
 use self::relay::Relaying;
 use self::securing::Securing;
 use crate::admission::{Gate, Visit};
+use crate::backend::inbox::Grant;
+use crate::backend::state::ServerState;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Face, Limits, ServerAddress, Timeouts};
@@ -77,6 +84,8 @@ pub trait Net {
 pub struct Turn<'a, N> {
     /// Where new sockets come from.
     pub net: &'a mut N,
+    /// Where the connection lives in its worker.
+    pub place: usize,
     /// Read once per loop turn.
     pub now: Now,
     /// Buffers in transit.
@@ -128,6 +137,8 @@ pub enum Phase<N: Net> {
     Greeting(Greeting),
     /// Until traffic keys.
     Handshaking(Handshaking),
+    /// Until a server has a slot.
+    Queued(Box<Queued>),
     /// Until a server answers.
     Connecting(Connecting<N>),
     /// Until traffic keys towards the server, where the backend has TLS.
@@ -230,6 +241,7 @@ impl<N: Net> Connection<N> {
                 match phase {
                     Phase::Greeting(phase) => phase.cares_for(ready),
                     Phase::Handshaking(phase) => phase.cares_for(ready),
+                    Phase::Queued(phase) => phase.cares_for(ready),
                     // Bytes wait until there is a server; a client that is gone does not.
                     Phase::Connecting(_) | Phase::Securing(_) => ready.failed,
                     Phase::Entering(_) | Phase::Relaying(_) | Phase::Closing(_) => true,
@@ -251,6 +263,37 @@ impl<N: Net> Connection<N> {
         }
     }
 
+    /// The wait for a slot is over, for whoever waits by this grant. Returns whether the connection
+    /// should be advanced for it; if not, the slot goes to the next.
+    pub fn handle_grant(&mut self, grant: Grant) -> bool {
+        match &mut self.phase {
+            Some(Phase::Queued(phase)) => phase.handle_grant(grant),
+            _ => false,
+        }
+    }
+
+    /// Whether this server is connected, or being connected.
+    pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
+        match &self.phase {
+            Some(Phase::Connecting(phase)) => phase.is_at(server),
+            Some(Phase::Securing(phase)) => phase.is_at(server),
+            Some(Phase::Relaying(phase)) => phase.is_at(server),
+            _ => false,
+        }
+    }
+
+    /// Ends what goes on with the server, which went out of service; see [`Self::is_at`].
+    pub fn leave_server(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
+        let next = match self.phase.take() {
+            Some(Phase::Connecting(phase)) => phase.leave_server(&mut self.core, turn),
+            Some(Phase::Securing(phase)) => phase.leave_server(&mut self.core, turn),
+            Some(Phase::Relaying(phase)) => phase.leave_server(&mut self.core, turn),
+            Some(phase) => Next::Go(phase),
+            None => Next::End(CloseReason::Internal),
+        };
+        self.follow(next, turn)
+    }
+
     /// Does all that can be done now.
     pub fn advance(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
         while let Some(phase) = self.phase.take() {
@@ -258,6 +301,7 @@ impl<N: Net> Connection<N> {
                 Phase::Entering(phase) => phase.advance(&mut self.core, turn),
                 Phase::Greeting(phase) => phase.advance(&mut self.core, turn),
                 Phase::Handshaking(phase) => phase.advance(&mut self.core, turn),
+                Phase::Queued(phase) => phase.advance(&mut self.core, turn),
                 Phase::Connecting(phase) => phase.advance(&mut self.core, turn),
                 Phase::Securing(phase) => phase.advance(&mut self.core, turn),
                 Phase::Relaying(phase) => phase.advance(&mut self.core, turn),
@@ -285,12 +329,17 @@ impl<N: Net> Connection<N> {
             Some(Phase::Entering(phase)) => phase.advance(&mut self.core, turn),
             Some(Phase::Greeting(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Handshaking(phase)) => phase.expire(&self.core, turn),
+            Some(Phase::Queued(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Connecting(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Securing(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Relaying(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Closing(phase)) => phase.expire(),
             None => Next::End(CloseReason::Internal),
         };
+        self.follow(next, turn)
+    }
+
+    fn follow(&mut self, next: Next<N>, turn: &mut Turn<'_, N>) -> Advanced {
         match next {
             Next::End(reason) => Advanced::Ended(reason),
             Next::Go(phase) | Next::Wait(phase) | Next::Yield(phase) => {
@@ -305,9 +354,14 @@ impl<N: Net> Connection<N> {
         self.core.deadline
     }
 
-    /// Whether the handshake is still going on, or has still to begin.
+    /// Whether the handshake is still going on, or has still to begin. One that waits for a slot
+    /// does not go on.
     pub fn is_handshaking(&self) -> bool {
-        matches!(self.phase, Some(Phase::Greeting(_) | Phase::Handshaking(_)))
+        match &self.phase {
+            Some(Phase::Greeting(_) | Phase::Handshaking(_)) => true,
+            Some(Phase::Queued(phase)) => phase.is_handshaking(),
+            _ => false,
+        }
     }
 
     /// The session in the table that must be forgotten when the connection ended like this.
@@ -330,7 +384,12 @@ impl<N: Net> Connection<N> {
 
     /// The process stops: counts what is being cut off.
     pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
-        if matches!(self.phase, Some(Phase::Handshaking(_))) {
+        let without_keys = match &self.phase {
+            Some(Phase::Handshaking(_)) => true,
+            Some(Phase::Queued(phase)) => phase.has_no_keys(),
+            _ => false,
+        };
+        if without_keys {
             turn.counters.handshakes_ended.add(1);
         }
         CloseReason::Stopped

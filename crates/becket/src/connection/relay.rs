@@ -15,6 +15,7 @@
 //! * the client sends FIN where close_notify was due: FIN alone goes to the server. It is counted;
 //! * the client resets or breaks TLS: the server is reset.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
@@ -23,6 +24,8 @@ use rustls::client::UnbufferedClientConnection;
 
 use super::closing::Closing;
 use super::{Core, Net, Next, Phase, Turn};
+use crate::backend::slot::Slot;
+use crate::backend::state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::leg::{Got, Leg, Ready};
 use crate::metrics::Counters;
@@ -37,6 +40,8 @@ pub struct Relaying<N: Net> {
     /// On the heap: most servers are spoken to in plain TCP, and then there is no room kept.
     server_tls: Option<Box<Engine<UnbufferedClientConnection>>>,
     server: Leg<N::Server>,
+    /// Given back after the socket is closed.
+    slot: Slot,
     to_server: HalfPipe,
     to_client: HalfPipe,
     /// A send found that the server had reset: what it sent before may still be read, but the
@@ -59,6 +64,8 @@ pub struct Joined<N: Net> {
     pub to_server: HalfPipe,
     /// What waits for the client already, sealed where there is TLS.
     pub to_client: HalfPipe,
+    /// Of the server.
+    pub slot: Slot,
 }
 
 /// What may still be moved in this turn, and whether anything was.
@@ -77,6 +84,7 @@ impl<N: Net> Relaying<N> {
             server: joined.server,
             to_server: joined.to_server,
             to_client: joined.to_client,
+            slot: joined.slot,
             server_reset: false,
             truncated: false,
         }
@@ -122,6 +130,16 @@ impl<N: Net> Relaying<N> {
             return Next::Yield(Phase::Relaying(self));
         }
         Next::Wait(Phase::Relaying(self))
+    }
+
+    /// Whether this is the server that is relayed to.
+    pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
+        Arc::ptr_eq(self.slot.server(), server)
+    }
+
+    /// The server went out of service, and its connections are to end.
+    pub fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        self.abort(CloseReason::ServerDown, core, turn)
     }
 
     /// Nothing moved for too long.

@@ -10,13 +10,15 @@
 //! Source: RFC 8446 section 4, RFC 5246 section 7; `tls/onward.rs` makes the engine.
 
 use std::io;
+use std::sync::Arc;
 
 use becket_proto::half_pipe::HalfPipe;
 use rustls::client::UnbufferedClientConnection;
 
-use super::connect::Waiting;
+use super::connect::Call;
 use super::handshake::LARGEST_CHAIN;
 use super::{Core, Net, Next, Phase, Turn};
+use crate::backend::state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::leg::{Got, Leg, Ready};
 use crate::scratch::{Buffer, READ};
@@ -26,8 +28,9 @@ use crate::tls::onward::ServerTls;
 /// A connection whose server has answered and has not shown who it is.
 #[derive(Debug)]
 pub struct Securing<N: Net> {
-    waiting: Waiting,
     server: Leg<N::Server>,
+    /// After the socket, so that its slot is given back when that is closed.
+    call: Call,
 }
 
 /// What TLS towards a server needs until there are keys, whichever server it will be.
@@ -84,15 +87,15 @@ impl Prelude {
 
 impl<N: Net> Securing<N> {
     /// Begins when the server has taken the first bytes.
-    pub(super) fn new(waiting: Waiting, server: Leg<N::Server>) -> Self {
-        Self { waiting, server }
+    pub(super) fn new(call: Call, server: Leg<N::Server>) -> Self {
+        Self { server, call }
     }
 
     /// Takes note of the server socket's readiness.
     pub fn handle_ready(&mut self, ready: Ready) {
         self.server.ready.add(ready);
         if ready.writable {
-            self.waiting.to_server.handle_writable();
+            self.call.caller.to_server.handle_writable();
         }
     }
 
@@ -103,7 +106,7 @@ impl<N: Net> Securing<N> {
         }
         loop {
             if let Err(error) = self.send(turn) {
-                return self.waiting.next_server(&error, core, turn);
+                return self.fail(error, core, turn);
             }
             if !self.server.ready.readable {
                 return Next::Wait(Phase::Securing(self));
@@ -114,7 +117,7 @@ impl<N: Net> Securing<N> {
                 Err(error) => {
                     // The alert that says why.
                     let _lost = self.send(turn);
-                    return self.waiting.next_server(&error, core, turn);
+                    return self.fail(error, core, turn);
                 }
             }
         }
@@ -122,13 +125,28 @@ impl<N: Net> Securing<N> {
 
     /// The server did not get there in time.
     pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let error = io::Error::from(io::ErrorKind::TimedOut);
-        self.waiting.next_server(&error, core, turn)
+        self.fail(io::ErrorKind::TimedOut.into(), core, turn)
+    }
+
+    /// Whether this is the server that has answered.
+    pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
+        self.call.is_to(server)
+    }
+
+    /// The server went out of service meanwhile.
+    pub fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        drop(self.server);
+        self.call.leave_server(core, turn)
+    }
+
+    fn fail(self, error: io::Error, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        drop(self.server);
+        self.call.fail(error, core, turn)
     }
 
     /// Sends what waits, as far as the socket takes it.
     fn send(&mut self, turn: &Turn<'_, N>) -> io::Result<()> {
-        let to_server = &mut self.waiting.to_server;
+        let to_server = &mut self.call.caller.to_server;
         if to_server.waiting().is_empty() {
             return Ok(());
         }
@@ -146,7 +164,7 @@ impl<N: Net> Securing<N> {
 
     /// Receives once and gives it to TLS. What the server said early is then in `scratch.plain`.
     fn take_in(&mut self, turn: &mut Turn<'_, N>) -> io::Result<Received> {
-        let engine = self.waiting.prelude.as_mut();
+        let engine = self.call.caller.prelude.as_mut();
         let Some(engine) = engine.and_then(|prelude| prelude.engine.as_mut()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -165,13 +183,16 @@ impl<N: Net> Securing<N> {
         let scratch = &mut *turn.scratch;
         let input = scratch.sealed_in.filled_mut();
         let received = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
-        self.waiting.to_server.offer(scratch.sealed_out.filled());
+        self.call
+            .caller
+            .to_server
+            .offer(scratch.sealed_out.filled());
         received.map_err(fault)
     }
 
     /// Keys are ready: seals what each side has said already, and relays.
     fn leave(mut self, received: Received, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let prelude = self.waiting.prelude.take();
+        let prelude = self.call.caller.prelude.take();
         let Some((early, Some(mut engine))) =
             prelude.map(|prelude| (prelude.early, prelude.engine))
         else {
@@ -180,32 +201,32 @@ impl<N: Net> Securing<N> {
         turn.counters
             .count_server_handshake(engine.handshake_kind());
         let scratch = &mut *turn.scratch;
-        let waiting = &mut self.waiting;
+        let caller = &mut self.call.caller;
         scratch.sealed_out.clear();
-        let ended = waiting.to_server.source_ended();
+        let ended = caller.to_server.source_ended();
         let to_server = engine.seal(&early, ended, &mut scratch.sealed_out);
-        waiting.to_server.offer(scratch.sealed_out.filled());
+        caller.to_server.offer(scratch.sealed_out.filled());
 
         scratch.sealed_out.clear();
         let said = scratch.plain.filled();
-        let to_client = match &mut waiting.client_tls {
+        let to_client = match &mut caller.client_tls {
             Some(engine) => {
                 let sealed = engine.seal(said, received.ended, &mut scratch.sealed_out);
-                waiting.to_client.offer(scratch.sealed_out.filled());
+                caller.to_client.offer(scratch.sealed_out.filled());
                 sealed
             }
             None => {
-                waiting.to_client.offer(said);
+                caller.to_client.offer(said);
                 Ok(())
             }
         };
         if received.ended {
-            waiting.to_client.end_source();
+            caller.to_client.end_source();
         }
         if to_server.and(to_client).is_err() {
             return Next::End(CloseReason::Internal);
         }
-        self.waiting.join(self.server, Some(engine), core, turn)
+        self.call.join(self.server, Some(engine), core, turn)
     }
 }
 

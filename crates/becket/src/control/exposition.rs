@@ -22,6 +22,7 @@ use prometheus_client::registry::Registry;
 
 use super::process::Process;
 use super::view::{Condition, View};
+use crate::backend::line::BackendState;
 use crate::close_reason::CloseReason;
 use crate::metrics::{
     BUCKETS, Counter, Counters, HandshakeClass, Histogram, Offer, Resumption, bucket_limit,
@@ -37,6 +38,8 @@ pub struct Scrape {
     pub counters: Vec<Arc<Counters>>,
     /// The server's condition.
     pub condition: Condition,
+    /// Backends, in the order of the configuration.
+    pub backends: Vec<Arc<BackendState>>,
     /// What the kernel says.
     pub process: Process,
 }
@@ -47,6 +50,7 @@ impl Scrape {
         Self {
             counters: view.counters(),
             condition: view.condition(),
+            backends: view.backends(),
             process: Process::read(),
         }
     }
@@ -162,6 +166,19 @@ impl Scrape {
         resumed: bool,
         histogram: impl Fn(&Counters) -> &Histogram,
     ) -> fmt::Result {
+        let (counts, seconds) = self.histogram(histogram);
+        let count = counts.iter().sum();
+        let labels = [("kind", kind(resumed))];
+        metric
+            .encode_family(&labels)?
+            .encode_histogram::<NoLabelSet>(seconds, count, &coarse(&counts), None)
+    }
+
+    /// Counts and the sum in seconds of a histogram of all workers.
+    pub(super) fn histogram(
+        &self,
+        histogram: impl Fn(&Counters) -> &Histogram,
+    ) -> ([u64; BUCKETS], f64) {
         let mut counts = [0; BUCKETS];
         let mut seconds = 0.0;
         for worker in &self.counters {
@@ -171,11 +188,7 @@ impl Scrape {
             }
             seconds += histogram.sum().as_secs_f64();
         }
-        let count = counts.iter().sum();
-        let labels = [("kind", kind(resumed))];
-        metric
-            .encode_family(&labels)?
-            .encode_histogram::<NoLabelSet>(seconds, count, &coarse(&counts), None)
+        (counts, seconds)
     }
 
     fn traffic(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -351,6 +364,7 @@ impl Collector for Scrape {
         self.connections(&mut page)?;
         self.handshakes(&mut page)?;
         self.traffic(&mut page)?;
+        self.backends(&mut page)?;
         self.sessions(&mut page)?;
         self.cluster(&mut page)?;
         self.admission(&mut page)?;
@@ -411,6 +425,19 @@ impl Page<'_> {
                 ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
             }
             Ok(())
+        })
+    }
+
+    /// One histogram without labels, of counts and the sum in seconds.
+    pub(super) fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        (counts, seconds): ([u64; BUCKETS], f64),
+    ) -> fmt::Result {
+        let count = counts.iter().sum();
+        self.family(name, help, MetricType::Histogram, |metric| {
+            metric.encode_histogram::<NoLabelSet>(seconds, count, &coarse(&counts), None)
         })
     }
 

@@ -5,7 +5,8 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::status::{BackendStatus, ListenerStatus, Status};
+use super::backends::BackendStatus;
+use super::status::{ListenerStatus, Status};
 
 /// Writes the page.
 ///
@@ -87,14 +88,17 @@ fn listeners(page: &mut String, listeners: &[ListenerStatus]) -> fmt::Result {
 }
 
 fn backends(page: &mut String, backends: &[BackendStatus]) -> fmt::Result {
-    page.write_str("<h2>backends</h2>\n<table>\n<tr><th>name<th>server<th>addresses\n")?;
+    page.write_str("<h2>backends</h2>\n<table>\n<tr><th>name<th>waiting<th>server<th>state<th>connections<th>addresses\n")?;
     for backend in backends {
         for server in &backend.servers {
             let (name, addresses) = (Safe(&server.name), server.addresses.join(" "));
             writeln!(
                 page,
-                "<tr><td>{}<td>{name}<td>{}",
+                "<tr><td>{}<td>{}<td>{name}<td>{}<td>{}<td>{}",
                 Safe(&backend.name),
+                backend.waiting,
+                server.state,
+                server.in_use,
                 Safe(&addresses)
             )?;
         }

@@ -12,6 +12,8 @@ use rustls::sign::CertifiedKey;
 use super::certificates::certificates;
 use super::rotation::{Due, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
+use crate::backend::line::BackendState;
+use crate::backend::registry::Backends;
 use crate::cluster::status::ClusterStatus;
 use crate::config::{
     Backend, ClientAuth, Config, Face, Limits, Listener, Log, LogFormat, NamePattern, Policy,
@@ -25,6 +27,7 @@ use crate::tls::certs::{CertificateMap, KeySet};
 /// The server.
 pub(super) struct Sample {
     config: Arc<Config>,
+    backends: Backends,
     counters: Vec<Arc<Counters>>,
     /// What `condition` says.
     pub(super) draining: AtomicBool,
@@ -32,8 +35,12 @@ pub(super) struct Sample {
 
 impl Sample {
     pub(super) fn new(counters: Vec<Arc<Counters>>) -> Self {
+        let config = Arc::new(config());
+        let backends = Backends::default();
+        backends.adopt(&config);
         Self {
-            config: Arc::new(config()),
+            config,
+            backends,
             counters,
             draining: AtomicBool::new(false),
         }
@@ -47,6 +54,10 @@ impl View for Sample {
 
     fn counters(&self) -> Vec<Arc<Counters>> {
         self.counters.clone()
+    }
+
+    fn backends(&self) -> Vec<Arc<BackendState>> {
+        self.backends.by_name("app").into_iter().collect()
     }
 
     fn condition(&self) -> Condition {
@@ -91,15 +102,7 @@ pub(crate) fn config() -> Config {
     let other = CertificateMap::new(set(key("other.example")));
     Config {
         listeners: vec![listener("web", web), listener("other", other)],
-        backends: vec![Arc::new(Backend {
-            name: "app".into(),
-            servers: vec![Server {
-                name: "localhost:8080".into(),
-                addresses: vec![ServerAddress::Tcp(([127, 0, 0, 1], 8080).into())],
-            }],
-            proxy_header: None,
-            tls: None,
-        })],
+        backends: vec![Arc::new(Backend::plain("app", vec![server()]))],
         limits: LIMITS,
         timeouts: TIMEOUTS,
         sessions: SESSIONS,
@@ -121,6 +124,11 @@ pub(crate) fn config() -> Config {
             key_log: false,
         },
     }
+}
+
+fn server() -> Server {
+    let address = ServerAddress::Tcp(([127, 0, 0, 1], 8080).into());
+    Server::plain("localhost:8080", vec![address])
 }
 
 fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {

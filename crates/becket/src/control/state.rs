@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::certificates::{Certificate, certificates};
 use super::rotation::{Rotation, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
+use crate::backend::line::BackendState;
 use crate::cluster::node::Node;
-use crate::config::Config;
+use crate::config::{Backend, Config};
 use crate::log::Timestamp;
 use crate::metrics::Counters;
 use crate::server::Shared;
@@ -102,6 +103,12 @@ impl View for State {
 
     fn counters(&self) -> Vec<Arc<Counters>> {
         self.shared.counters.clone()
+    }
+
+    fn backends(&self) -> Vec<Arc<BackendState>> {
+        let config = self.current().config;
+        let state = |backend: &Arc<Backend>| self.shared.backends.by_name(&backend.name);
+        config.backends.iter().filter_map(state).collect()
     }
 
     fn condition(&self) -> Condition {

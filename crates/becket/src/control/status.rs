@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::backends::BackendStatus;
 use super::certificates::Certificate;
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::cluster::status::ClusterStatus;
-use crate::config::{Backend, ClientAuth, Config, Listener, Policy, Route, Server, ServerAddress};
+use crate::config::{ClientAuth, Config, Listener, Policy, Route};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
 
@@ -35,7 +36,7 @@ pub struct Status {
     pub totals: Totals,
     /// Front doors, as configured.
     pub listeners: Vec<ListenerStatus>,
-    /// Pools, as configured.
+    /// Pools, and how their servers are.
     pub backends: Vec<BackendStatus>,
     /// Certificates by listener and name.
     pub certificates: Vec<Certificate>,
@@ -115,24 +116,6 @@ pub struct PolicyStatus {
     pub client_auth: &'static str,
 }
 
-/// One backend.
-#[derive(Debug, Serialize)]
-pub struct BackendStatus {
-    /// Configuration name.
-    pub name: String,
-    /// Its servers.
-    pub servers: Vec<ServerStatus>,
-}
-
-/// One server.
-#[derive(Debug, Serialize)]
-pub struct ServerStatus {
-    /// As configured.
-    pub name: String,
-    /// What the name resolved to; a unix socket's path.
-    pub addresses: Vec<String>,
-}
-
 /// Where the rotation of ticket keys stands.
 #[derive(Debug, Serialize)]
 pub struct TicketStatus {
@@ -155,6 +138,7 @@ impl Status {
         let config = view.config();
         let counters = view.counters();
         let condition = view.condition();
+        let states = view.backends();
         Self {
             version: env!("CARGO_PKG_VERSION"),
             state: state(&condition),
@@ -168,7 +152,11 @@ impl Status {
                 .iter()
                 .map(|l| listener(&config, l))
                 .collect(),
-            backends: config.backends.iter().map(|b| backend(b)).collect(),
+            backends: config
+                .backends
+                .iter()
+                .map(|backend| BackendStatus::of(backend, &states))
+                .collect(),
             certificates: condition.certificates.to_vec(),
             reload: condition.reload,
             sessions: condition.sessions,
@@ -272,24 +260,6 @@ fn policy(policy: &Policy) -> PolicyStatus {
     }
 }
 
-fn backend(backend: &Backend) -> BackendStatus {
-    BackendStatus {
-        name: backend.name.to_string(),
-        servers: backend.servers.iter().map(server).collect(),
-    }
-}
-
-fn server(server: &Server) -> ServerStatus {
-    let address = |address: &ServerAddress| match address {
-        ServerAddress::Tcp(address) => address.to_string(),
-        ServerAddress::Unix(path) => path.display().to_string(),
-    };
-    ServerStatus {
-        name: server.name.to_string(),
-        addresses: server.addresses.iter().map(address).collect(),
-    }
-}
-
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a `String` does not fail.
@@ -324,6 +294,12 @@ mod tests {
             status["backends"][0]["servers"][0]["addresses"][0],
             "127.0.0.1:8080"
         );
+        let server = &status["backends"][0]["servers"][0];
+        assert_eq!(
+            (&server["state"], &server["in_use"]),
+            (&"passing".into(), &0.into())
+        );
+        assert_eq!(status["backends"][0]["balance"], "round-robin");
         assert_eq!(
             status["certificates"][0]["not_after"],
             "2040-01-01T00:00:00.000000Z"

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::certificates::Certificate;
 use super::rotation::Standing;
+use crate::backend::line::BackendState;
 use crate::cluster::status::ClusterStatus;
 use crate::config::Config;
 use crate::log::Timestamp;
@@ -22,6 +23,8 @@ pub trait View: Send + Sync + 'static {
     fn config(&self) -> Arc<Config>;
     /// The counters of every worker, in the order of the workers.
     fn counters(&self) -> Vec<Arc<Counters>>;
+    /// The states of the backends, in the order of the configuration.
+    fn backends(&self) -> Vec<Arc<BackendState>>;
     /// What is neither configured nor counted.
     fn condition(&self) -> Condition;
 }

@@ -6,11 +6,13 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
 use crate::admission::Gate;
+use crate::backend::inbox::{Notice, Tray};
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Limits, Timeouts};
@@ -37,11 +39,15 @@ pub struct Stage {
     pub counters: Counters,
     /// Admission, if it is on.
     pub gate: Option<Rc<Gate>>,
+    /// Where slots arrive for which the connection waits; pools must have been given the same.
+    pub inbox: Arc<Tray>,
     scratch: Scratch,
     failures: FailureLog,
     connection: Option<Connection<ScriptedNet>>,
     client: Option<Watch>,
     queued: bool,
+    /// The connection's server went out of service.
+    leaves: bool,
     closed: Option<AccessRecord>,
 }
 
@@ -55,11 +61,13 @@ impl Stage {
             timeouts,
             counters: Counters::default(),
             gate: None,
+            inbox: Arc::default(),
             scratch: Scratch::new(),
             failures: FailureLog::new(),
             connection: None,
             client: None,
             queued: false,
+            leaves: false,
             closed: None,
         }
     }
@@ -86,6 +94,7 @@ impl Stage {
     /// Does one turn of a worker's loop. False when the connection had nothing to do.
     pub fn turn(&mut self) -> bool {
         self.note_readiness();
+        self.read_mail();
         let Some(connection) = &mut self.connection else {
             return false;
         };
@@ -96,6 +105,7 @@ impl Stage {
         self.queued = false;
         let mut turn = Turn {
             net: &mut self.net,
+            place: PLACE,
             now: self.now,
             scratch: &mut self.scratch,
             counters: &self.counters,
@@ -104,7 +114,9 @@ impl Stage {
             failures: &mut self.failures,
             gate: self.gate.as_ref(),
         };
-        let advanced = if overdue {
+        let advanced = if std::mem::take(&mut self.leaves) {
+            connection.leave_server(&mut turn)
+        } else if overdue {
             connection.expire(&mut turn)
         } else {
             connection.advance(&mut turn)
@@ -158,6 +170,19 @@ impl Stage {
         }
     }
 
+    fn read_mail(&mut self) {
+        for notice in self.inbox.take() {
+            let Some(connection) = &mut self.connection else {
+                continue;
+            };
+            match notice {
+                Notice::Granted(grant) => self.queued |= connection.handle_grant(grant),
+                Notice::Failed(server) => self.leaves |= connection.is_at(&server),
+            }
+        }
+        self.queued |= self.leaves;
+    }
+
     fn note_readiness(&mut self) {
         let Some(connection) = &mut self.connection else {
             return;
@@ -178,5 +203,7 @@ const CLIENT: SocketAddr = SocketAddr::new(
     std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
     50_000,
 );
+/// Where the one connection lives.
+const PLACE: usize = 0;
 /// More turns than any script needs for what it has set in motion.
 const MOST_TURNS: usize = 100_000;

@@ -93,6 +93,16 @@ impl Resuming {
         })
     }
 
+    /// The line that this handshake continued or began; nothing when it made no session. Ask when
+    /// the handshake is complete, and only one that used what it opened.
+    pub fn lineage(&self) -> Option<Lineage> {
+        let origin = self.opened.map(|opened| opened.origin).or(self.fresh);
+        // 0 is what is left when the system gives no random bytes.
+        origin
+            .map(|origin| origin.lineage)
+            .filter(|lineage| lineage.0 != 0)
+    }
+
     /// Keeps what became of an offered session or ticket.
     pub fn note<T>(&mut self, result: &Result<T, Resumption>, opened: impl FnOnce(&T) -> Opened) {
         match result {

@@ -31,6 +31,7 @@ use super::certs::KeySet;
 use super::front::Front;
 use super::names;
 use super::twins::Parts;
+use crate::backend::inbox::Tray;
 use crate::backend::pool::Pool;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
@@ -113,7 +114,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
     };
     let pools = config.backends.iter();
     let pools: Rc<[_]> = pools
-        .map(|one| Rc::new(Pool::new(Arc::clone(one), 0)))
+        .map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<Tray>::default())))
         .collect();
     let mut rehearsed = Vec::new();
     let with_tls = config.listeners.iter();

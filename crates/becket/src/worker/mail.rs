@@ -10,8 +10,11 @@ use mio::{Interest, Token};
 use super::{Ending, FIRST_ACCEPTOR, Worker};
 use crate::acceptor::Acceptor;
 use crate::admission::Gate;
+use crate::backend::inbox::{Grant, Inbox, Notice};
 use crate::backend::pool::Pool;
+use crate::backend::state::ServerState;
 use crate::config::Config;
+use crate::connection::Connection;
 use crate::door::Door;
 use crate::mailbox::Letter;
 use crate::sockets::Bound;
@@ -35,6 +38,8 @@ impl Worker {
                         tracing::error!(%error, worker = self.number, "ticket keys not changed");
                     }
                 }
+                Letter::Notice(Notice::Granted(grant)) => self.pass_on(grant),
+                Letter::Notice(Notice::Failed(server)) => self.leave_server(&server),
                 Letter::Drain => {
                     self.ending = Ending::Draining;
                     for (_, acceptor) in &mut self.acceptors {
@@ -46,13 +51,39 @@ impl Worker {
         }
     }
 
+    /// Gives a slot to the connection that waited for it; one that has left passes it on by dropping it.
+    fn pass_on(&mut self, grant: Grant) {
+        let index = grant.place;
+        let Some(slot) = self.connections.get_mut(index) else {
+            return;
+        };
+        if slot.connection.handle_grant(grant) {
+            self.count_handshake(index);
+            self.enqueue(index);
+        }
+    }
+
+    /// Ends the connections to a server that went out of service.
+    fn leave_server(&mut self, server: &Arc<ServerState>) {
+        let connections = self.connections.iter();
+        let there = connections.filter(|(_, slot)| slot.connection.is_at(server));
+        let there: Vec<usize> = there.map(|(index, _)| index).collect();
+        for index in there {
+            self.advance(index, Connection::leave_server);
+        }
+    }
+
     /// Builds doors for a configuration, then gives them to the sockets: those that stay, those
     /// that are new; those whose address is gone are retired. An error changes nothing.
     pub(super) fn serve_by(&mut self, config: Arc<Config>, added: Vec<Bound>) -> io::Result<()> {
         let pools = if Arc::ptr_eq(&config, &self.config) && !self.pools.is_empty() {
             Rc::clone(&self.pools)
         } else {
-            let pool = |backend: &Arc<_>| Rc::new(Pool::new(Arc::clone(backend), self.number));
+            let pool = |backend: &Arc<_>| {
+                let state = self.shared.backends.state(backend);
+                let inbox = Arc::clone(&self.mailbox) as Arc<dyn Inbox>;
+                Rc::new(Pool::new(Arc::clone(backend), state, inbox, self.number))
+            };
             config.backends.iter().map(pool).collect()
         };
         let doors = self.doors(&config, &pools).map_err(io::Error::other)?;

@@ -297,6 +297,7 @@ impl Worker {
         self.net.serve(token_of(index, Side::Server));
         let mut turn = Turn {
             net: &mut self.net,
+            place: index,
             now: self.now,
             scratch: &mut self.scratch,
             counters: &self.counters,
@@ -306,11 +307,7 @@ impl Worker {
             gate: self.gate.as_ref(),
         };
         let advanced = step(&mut slot.connection, &mut turn);
-        let left = slot.handshaking && !slot.connection.is_handshaking();
-        if left {
-            slot.handshaking = false;
-            self.handshakes -= 1;
-        }
+        self.count_handshake(index);
         match advanced {
             Advanced::Ended(reason) => self.close(index, reason),
             Advanced::Waiting => self.set_alarm(index),
@@ -319,6 +316,21 @@ impl Worker {
                 self.enqueue(index);
             }
         }
+    }
+
+    /// Keeps count of the handshakes under way; one that waits for a slot before its handshake is
+    /// none until it has one.
+    fn count_handshake(&mut self, index: usize) {
+        let Some(slot) = self.connections.get_mut(index) else {
+            return;
+        };
+        let handshaking = slot.connection.is_handshaking();
+        match (slot.handshaking, handshaking) {
+            (true, false) => self.handshakes -= 1,
+            (false, true) => self.handshakes += 1,
+            _ => {}
+        }
+        slot.handshaking = handshaking;
     }
 
     /// Makes sure that an alarm rings no later than the deadline. A later deadline needs none
@@ -413,6 +425,8 @@ impl Worker {
                 Advanced::Ended(connection.stop(turn))
             });
         }
+        // Slots that came too late go to somebody else's connections.
+        drop(self.mailbox.take());
     }
 }
 

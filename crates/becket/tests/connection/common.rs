@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket::backend::inbox::{Inbox, Tray};
 use becket::backend::pool::Pool;
 use becket::clock::Clock;
 use becket::clock::Now;
@@ -36,6 +37,7 @@ pub(crate) struct House {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) early: Arc<SessionTable>,
     pools: Rc<[Rc<Pool>]>,
+    inbox: Arc<Tray>,
 }
 
 /// The one listener and backend of most tests; `more` goes into the listener.
@@ -74,8 +76,12 @@ impl House {
         let config = config.config;
         let rotation = Rotation::start(config.sessions.ticket_rotation, now()).unwrap();
         let pools = config.backends.iter();
+        let inbox = Arc::new(Tray::default());
         let pools = pools
-            .map(|one| Rc::new(Pool::new(Arc::clone(one), 0)))
+            .map(|one| {
+                let inbox = Arc::clone(&inbox) as Arc<dyn Inbox>;
+                Rc::new(Pool::lone(Arc::clone(one), inbox))
+            })
             .collect();
         Self {
             config,
@@ -85,7 +91,13 @@ impl House {
             folder,
             early: Arc::new(SessionTable::new(Default::default(), Default::default())),
             pools,
+            inbox,
         }
+    }
+
+    /// The pool of a backend, by its place in the file.
+    pub(crate) fn pool(&self, backend: usize) -> &Pool {
+        &self.pools[backend]
     }
 
     /// The door of a listener, by its place in the file.
@@ -111,7 +123,9 @@ impl House {
 
     pub(crate) fn stage_of(&self, capacity: usize) -> Stage {
         let (limits, timeouts) = (self.config.limits.clone(), self.config.timeouts.clone());
-        Stage::new(limits, timeouts, now(), capacity)
+        let mut stage = Stage::new(limits, timeouts, now(), capacity);
+        stage.inbox = Arc::clone(&self.inbox);
+        stage
     }
 
     pub(crate) fn client(&self, version: &'static SupportedProtocolVersion) -> ClientConfig {

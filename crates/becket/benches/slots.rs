@@ -1,0 +1,127 @@
+//! What it costs to choose a server, claim a slot of it and give that back, among 16 servers.
+//!
+//! Run with `cargo bench -p becket --bench slots`. The promise is under a microsecond, and no system call: with
+//! `threads = 2` two workers meet at the same counters. `hand_over` is the way through the queue: a slot is given
+//! back, goes to who waits, and is given back again.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket::backend::inbox::{Inbox, Notice, Tray};
+use becket::backend::line::BackendState;
+use becket::backend::pool::{Guest, Pick, Pool};
+use becket::backend::registry::Backends;
+use becket::config::{Backend, Balance, Server, ServerAddress, StickBy};
+use becket_proto::ticket::Lineage;
+use divan::{Bencher, black_box};
+
+const BALANCES: [Balance; 6] = [
+    Balance::RoundRobin,
+    Balance::LeastConnections,
+    Balance::TwoRandomChoices,
+    Balance::First,
+    Balance::SourceHash,
+    Balance::SniHash,
+];
+
+fn main() {
+    divan::main();
+}
+
+fn backend(servers: usize, balance: Balance, maxconn: u32) -> Backend {
+    let server = |index: usize| {
+        let name = format!("/run/server-{index}");
+        let mut server = Server::plain(&name, vec![ServerAddress::Unix(name.clone().into())]);
+        server.weight = 1 + index as u32 % 3;
+        server.maxconn = Some(maxconn);
+        server
+    };
+    let mut backend = Backend::plain("app", (0..servers).map(server).collect());
+    backend.balance = balance;
+    backend
+}
+
+fn guest() -> Guest<'static> {
+    Guest {
+        source: IpAddr::from([192, 0, 2, 1]),
+        name: Some("www.example.org"),
+        lineage: Some(Lineage(7)),
+    }
+}
+
+fn pool(backend: &Arc<Backend>, state: &Arc<BackendState>) -> Pool {
+    let inbox = Arc::<Tray>::default();
+    Pool::new(Arc::clone(backend), Arc::clone(state), inbox, 0)
+}
+
+thread_local! {
+    /// A pool belongs to one thread, as to one worker.
+    static POOL: RefCell<Option<(Arc<Backend>, Pool)>> = const { RefCell::new(None) };
+}
+
+#[divan::bench(args = BALANCES, threads = [1, 2])]
+fn choose_claim_and_give_back(bencher: Bencher<'_, '_>, balance: Balance) {
+    let backend = Arc::new(backend(16, balance, 1000));
+    let state = Backends::default().state(&backend);
+    bencher.bench(|| {
+        POOL.with_borrow_mut(|held| {
+            let mine = held.take_if(|(of, _)| Arc::ptr_eq(of, &backend));
+            let mine = mine.unwrap_or_else(|| (Arc::clone(&backend), pool(&backend, &state)));
+            drop(black_box(mine.1.pick(&guest(), None, &[])));
+            *held = Some(mine);
+        });
+    });
+}
+
+#[divan::bench]
+fn the_same_for_a_client_that_sticks(bencher: Bencher<'_, '_>) {
+    let mut backend = backend(16, Balance::RoundRobin, 1000);
+    backend.stick = StickBy::TlsSession;
+    backend.stick_entries = 100_000;
+    let backend = Arc::new(backend);
+    let state = Backends::default().state(&backend);
+    let pool = pool(&backend, &state);
+    let now = Duration::from_secs(1);
+    bencher.bench_local(|| {
+        let client = pool.stick_key(&guest());
+        let had = client.and_then(|client| pool.recall(client, now));
+        if let Pick::Slot(slot) = pool.pick(&guest(), had, &[])
+            && let Some(client) = client
+        {
+            pool.learn(client, slot.server(), now);
+        }
+    });
+}
+
+#[divan::bench(args = [1, 10_000])]
+fn hand_over(bencher: Bencher<'_, '_>, waiting: usize) {
+    let mut backend = backend(1, Balance::RoundRobin, 1);
+    backend.queue_length = 20_000;
+    let backend = Arc::new(backend);
+    let state = Backends::default().state(&backend);
+    let tray = Arc::<Tray>::default();
+    let inbox = Arc::clone(&tray) as Arc<dyn Inbox>;
+    let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0);
+    let Pick::Slot(first) = pool.pick(&guest(), None, &[]) else {
+        return;
+    };
+    let mut held = Some(first);
+    let mut waits: VecDeque<_> = (0..waiting)
+        .filter_map(|place| pool.wait(place, Vec::new()).ok())
+        .collect();
+    bencher.bench_local(|| {
+        waits.extend(pool.wait(0, Vec::new()));
+        held = None;
+        let notices = tray.take();
+        held = notices.into_iter().find_map(|notice| match notice {
+            Notice::Granted(grant) => grant.slot,
+            Notice::Failed(_) => None,
+        });
+        if let Some(wait) = waits.pop_front() {
+            wait.end();
+        }
+    });
+}

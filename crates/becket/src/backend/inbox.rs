@@ -1,0 +1,59 @@
+//! How a worker learns what another thread decided for one of its connections.
+//!
+//! A worker's mailbox is an [`Inbox`]; a scripted stage has a [`Tray`]. Whoever delivers may be any
+//! thread, and holds no lock while it does.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use becket_proto::queue::Ticket;
+
+use super::line::BackendState;
+use super::slot::Slot;
+use super::state::ServerState;
+
+/// Takes notices for one worker, from any thread.
+pub trait Inbox: fmt::Debug + Send + Sync {
+    /// Leaves a notice and sees to it that the worker looks soon.
+    fn deliver(&self, notice: Notice);
+}
+
+/// What a worker is told.
+#[derive(Debug)]
+pub enum Notice {
+    /// The wait of a connection is over.
+    Granted(Grant),
+    /// A server of a backend with `on-down = "close"` went out of service.
+    Failed(Arc<ServerState>),
+}
+
+/// The end of a wait. When nobody waits for it any more, dropping it passes the slot on.
+#[derive(Debug)]
+pub struct Grant {
+    /// Where the connection lives in its worker.
+    pub place: usize,
+    /// Which arrival in the queue it was.
+    pub ticket: Ticket,
+    /// Whose queue.
+    pub backend: Arc<BackendState>,
+    /// The slot; `None` when no server is in service any more.
+    pub slot: Option<Slot>,
+}
+
+/// An inbox that somebody empties by hand.
+#[derive(Debug, Default)]
+pub struct Tray(Mutex<Vec<Notice>>);
+
+impl Tray {
+    /// Takes everything that was delivered, oldest first.
+    pub fn take(&self) -> Vec<Notice> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Inbox for Tray {
+    fn deliver(&self, notice: Notice) {
+        let mut notices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        notices.push(notice);
+    }
+}

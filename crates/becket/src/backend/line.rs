@@ -1,0 +1,264 @@
+//! What all workers know of one backend: who waits for a slot, and which server a client had.
+//!
+//! The queue is first in, first out, over all workers. Newcomers see that somebody waits and go behind
+//! them; a slot that becomes free is given to whoever has waited for longest, whichever worker holds
+//! that connection, through the worker's [`Inbox`].
+//!
+//! No wake-up is lost: a slot is given back by "count one less, then look whether somebody waits", a
+//! waiter arrives by "be counted, then look for a slot", all four sequentially consistent, and
+//! [`BackendState::settle`] is what both do last. It is also called when a limit, a weight or the health
+//! of a server changes. While nobody waits it is one load.
+//!
+//! Order of locks: this one is never held while another is taken.
+
+use std::hash::RandomState;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use becket_proto::queue::{Queue, Ticket, Verdict};
+use becket_proto::stick::Stick;
+
+use super::inbox::{Grant, Inbox, Notice};
+use super::slot::Slot;
+use super::state::ServerState;
+use crate::config::{Backend, OnDown};
+
+/// One backend, seen by all threads.
+#[derive(Debug)]
+pub struct BackendState {
+    name: String,
+    /// How many wait: the length of the queue, readable without its lock.
+    waiting: AtomicUsize,
+    /// How many may.
+    room: AtomicUsize,
+    hand_overs: AtomicU64,
+    closes_on_down: AtomicBool,
+    line: Mutex<Line>,
+    /// Which server a client had; empty where clients do not stick.
+    pub stick: Stick,
+    crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
+}
+
+/// What is behind the lock.
+#[derive(Debug)]
+struct Line {
+    queue: Queue<Waiter>,
+    servers: Arc<[Arc<ServerState>]>,
+}
+
+/// Somebody who waits for a slot.
+#[derive(Debug)]
+pub struct Waiter {
+    /// Of the worker that holds the connection.
+    pub inbox: Arc<dyn Inbox>,
+    /// Where the connection lives in that worker.
+    pub place: usize,
+    /// Servers that it has tried in vain, by [`ServerState::key`].
+    pub tried: Vec<u64>,
+}
+
+/// A place in the queue; dropping it leaves the queue.
+#[derive(Debug)]
+pub struct Wait {
+    backend: Arc<BackendState>,
+    ticket: Option<Ticket>,
+}
+
+/// The queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueFull;
+
+impl BackendState {
+    pub(super) fn new(name: String, crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>) -> Self {
+        Self {
+            name,
+            waiting: AtomicUsize::new(0),
+            room: AtomicUsize::new(0),
+            hand_overs: AtomicU64::new(0),
+            closes_on_down: AtomicBool::new(false),
+            line: Mutex::new(Line {
+                queue: Queue::new(0),
+                servers: Arc::new([]),
+            }),
+            stick: Stick::new(0, RandomState::new()),
+            crew,
+        }
+    }
+
+    /// Takes over what the configuration says, and gives slots to those who wait if there are more now.
+    pub(super) fn configure(self: &Arc<Self>, config: &Backend, servers: Arc<[Arc<ServerState>]>) {
+        self.room.store(config.queue_length, SeqCst);
+        let closes = config.on_down == OnDown::Close;
+        self.closes_on_down.store(closes, Relaxed);
+        self.stick.set_limit(config.stick_entries);
+        let mut line = self.lock();
+        line.queue.set_limit(config.queue_length);
+        // The old list is dropped when the lock is free again.
+        let _before = std::mem::replace(&mut line.servers, servers);
+        drop(line);
+        self.settle();
+    }
+
+    /// Forgets the servers: the backend is no longer configured. Who waits is refused.
+    pub(super) fn close(self: &Arc<Self>) {
+        let _before = std::mem::replace(&mut self.lock().servers, Arc::new([]));
+        self.settle();
+    }
+
+    /// The backend's configured name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its servers, as configured now. Takes the lock.
+    pub fn servers(&self) -> Arc<[Arc<ServerState>]> {
+        Arc::clone(&self.lock().servers)
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(SeqCst)
+    }
+
+    /// Slots that were handed to somebody who waited, ever.
+    pub fn hand_overs(&self) -> u64 {
+        self.hand_overs.load(Relaxed)
+    }
+
+    /// How many wait, and how many may.
+    pub(super) fn fill(&self) -> (usize, usize) {
+        (self.waiting.load(SeqCst), self.room.load(Relaxed))
+    }
+
+    /// Joins the end of the queue. The slot comes through the waiter's inbox, perhaps at once.
+    ///
+    /// # Errors
+    ///
+    /// When the queue is full.
+    pub fn wait(self: &Arc<Self>, waiter: Waiter) -> Result<Wait, QueueFull> {
+        let mut line = self.lock();
+        let ticket = line.queue.push(waiter).map_err(|_| QueueFull)?;
+        self.waiting.store(line.queue.len(), SeqCst);
+        drop(line);
+        self.settle();
+        Ok(Wait {
+            backend: Arc::clone(self),
+            ticket: Some(ticket),
+        })
+    }
+
+    /// Gives free slots to those who wait, the longest waiter first, until there are no more of either.
+    pub fn settle(self: &Arc<Self>) {
+        while self.waiting.load(SeqCst) > 0 {
+            let Some((waiter, ticket, slot)) = self.next_grant() else {
+                return;
+            };
+            let granted = slot.is_some();
+            self.hand_overs.fetch_add(u64::from(granted), Relaxed);
+            waiter.inbox.deliver(Notice::Granted(Grant {
+                place: waiter.place,
+                ticket,
+                backend: Arc::clone(self),
+                slot,
+            }));
+        }
+    }
+
+    /// The longest waiter for whom there is a slot, or no server at all.
+    fn next_grant(&self) -> Option<(Waiter, Ticket, Option<Slot>)> {
+        let mut line = self.lock();
+        let Line { queue, servers } = &mut *line;
+        let mut slot = None;
+        let (ticket, waiter) = queue.take_first(|waiter| match offer(servers, &waiter.tried) {
+            Offer::Slot(free) => {
+                slot = Some(free);
+                Verdict::Take
+            }
+            Offer::Nobody => Verdict::Take,
+            // Whoever was not refused by any server would take any: nobody behind fares better.
+            Offer::Full if waiter.tried.is_empty() => Verdict::Stop,
+            Offer::Full => Verdict::Skip,
+        })?;
+        self.waiting.store(line.queue.len(), SeqCst);
+        Some((waiter, ticket, slot))
+    }
+
+    /// Tells the workers to end a server's connections, where that is wanted.
+    pub(super) fn tell_of_failure(&self, server: &Arc<ServerState>) {
+        if !self.closes_on_down.load(Relaxed) {
+            return;
+        }
+        for inbox in self.crew.get().into_iter().flatten() {
+            inbox.deliver(Notice::Failed(Arc::clone(server)));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Line> {
+        // No call leaves a queue half changed.
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wait {
+    /// Whether this grant ends this wait.
+    pub fn is_over_by(&self, grant: &Grant) -> bool {
+        self.ticket == Some(grant.ticket) && Arc::ptr_eq(&self.backend, &grant.backend)
+    }
+
+    /// It is over: there is nothing to leave.
+    pub fn end(mut self) {
+        self.ticket = None;
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else {
+            return;
+        };
+        let mut line = self.backend.lock();
+        // One who was granted a slot and left has it in its worker's inbox, and drops it there.
+        let left = line.queue.cancel(ticket);
+        self.backend.waiting.store(line.queue.len(), SeqCst);
+        drop(line);
+        drop(left);
+        // One who would have taken what the first could not may be the first now.
+        self.backend.settle();
+    }
+}
+
+/// What the servers can do for somebody.
+enum Offer {
+    Slot(Slot),
+    Full,
+    Nobody,
+}
+
+/// Claims a slot at the least busy server that is usable and was not tried.
+fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Offer {
+    let backups = !servers
+        .iter()
+        .any(|server| server.is_usable() && !server.is_backup());
+    let candidates = || {
+        servers.iter().filter(|server| {
+            server.is_usable() && server.is_backup() == backups && !tried.contains(&server.key())
+        })
+    };
+    if candidates().next().is_none() {
+        return Offer::Nobody;
+    }
+    // A slot may be lost to somebody who came before anyone waited; then the next is looked for.
+    loop {
+        let cost = |server: &&Arc<ServerState>| {
+            u64::from(server.in_use()) * u64::from(u16::MAX) / u64::from(server.weight().max(1))
+        };
+        let free = candidates().filter(|server| server.has_room());
+        let Some(server) = free.min_by_key(cost) else {
+            return Offer::Full;
+        };
+        if let Some(slot) = Slot::claim(server) {
+            return Offer::Slot(slot);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The states of all backends and servers, by name, so that a reload finds those that stay.
+//!
+//! Used at the start and at reloads only: a worker's pools hold what they need. A server is the same
+//! one when its backend and itself have the names that they had. States of what is no longer configured
+//! live on while connections hold them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use super::inbox::Inbox;
+use super::line::BackendState;
+use super::state::ServerState;
+use crate::config::{Backend, Config};
+
+/// All backends.
+#[derive(Debug, Default)]
+pub struct Backends {
+    by_name: Mutex<HashMap<String, Arc<BackendState>>>,
+    crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
+}
+
+impl Backends {
+    /// Tells where the workers are to be reached. Only the first call counts.
+    pub fn set_crew(&self, inboxes: Vec<Arc<dyn Inbox>>) {
+        // A second crew would be a second server.
+        let _first = self.crew.set(inboxes);
+    }
+
+    /// Takes over a configuration: makes what is new, changes what stays, forgets what is gone.
+    pub fn adopt(&self, config: &Config) {
+        let mut gone = {
+            let mut by_name = self.lock();
+            let mut before = std::mem::take(&mut *by_name);
+            for backend in &config.backends {
+                let state = before
+                    .remove(&backend.name)
+                    .unwrap_or_else(|| self.make(backend));
+                by_name.insert(backend.name.clone(), Arc::clone(&state));
+                adopt_servers(&state, backend);
+            }
+            before
+        };
+        gone.drain().for_each(|(_, state)| state.close());
+    }
+
+    /// The state of a backend; one of its own when the configuration that was adopted last has none of
+    /// that name.
+    pub fn state(&self, backend: &Backend) -> Arc<BackendState> {
+        if let Some(state) = self.lock().get(&backend.name) {
+            return Arc::clone(state);
+        }
+        let state = self.make(backend);
+        adopt_servers(&state, backend);
+        state
+    }
+
+    /// The state of a backend by its name.
+    pub fn by_name(&self, name: &str) -> Option<Arc<BackendState>> {
+        self.lock().get(name).cloned()
+    }
+
+    fn make(&self, backend: &Backend) -> Arc<BackendState> {
+        let crew = Arc::clone(&self.crew);
+        Arc::new(BackendState::new(backend.name.clone(), crew))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
+        // Replaced as a whole, so it is never half changed.
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn adopt_servers(state: &Arc<BackendState>, backend: &Backend) {
+    let before = state.servers();
+    let server = |config: &crate::config::Server| {
+        let same = before.iter().find(|state| *state.name() == config.name);
+        match same {
+            Some(same) => {
+                same.configure(config);
+                Arc::clone(same)
+            }
+            None => Arc::new(ServerState::new(config, Arc::clone(state))),
+        }
+    };
+    let servers = backend.servers.iter().map(server).collect();
+    state.configure(backend, servers);
+}

@@ -1,0 +1,41 @@
+//! One of the connections that a server may have.
+//!
+//! A slot is claimed by compare-and-swap below the server's limit, and given back when it is dropped,
+//! however its connection ends: so none can leak, and a server never has more than `maxconn`, counted
+//! over all workers. It is kept beside the socket to the server and dropped after it.
+//!
+//! Giving back is one atomic subtraction and one load; only when somebody waits is the queue's lock
+//! taken. Both are sequentially consistent, as are the two on the other side (a waiter is counted,
+//! then looks for a slot): whichever comes last sees the other, so no wake-up is lost.
+
+use std::sync::Arc;
+
+use super::state::ServerState;
+
+/// A claim on a server; dropping it gives it back, to the longest waiter if there is one.
+#[derive(Debug)]
+#[must_use]
+pub struct Slot {
+    server: Arc<ServerState>,
+}
+
+impl Slot {
+    /// Claims a slot; nothing when the server has as many connections as it may. Does not ask whether
+    /// the server is in service, nor whether anybody waits.
+    pub fn claim(server: &Arc<ServerState>) -> Option<Self> {
+        server.take_slot().then(|| Self {
+            server: Arc::clone(server),
+        })
+    }
+
+    /// Whose slot it is.
+    pub fn server(&self) -> &Arc<ServerState> {
+        &self.server
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.server.give_back_slot();
+    }
+}

@@ -1,0 +1,282 @@
+//! What all workers and control know of one server.
+//!
+//! One [`ServerState`] per server and process, found by the names of its backend and of its own
+//! (`registry.rs`), so that counts, health and addresses outlive a reload. Everything that the data
+//! path reads is atomic. Addresses change rarely: they are behind a lock with a generation beside it,
+//! and a worker takes the lock only when the generation is not the one that it knows.
+//!
+//! Who writes: workers count connections and failures; a reload sets weight and limits; health checks
+//! set health, the share of the weight while a server starts slowly, and addresses.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use becket_proto::balance;
+
+use super::line::BackendState;
+use crate::config::{Server, ServerAddress};
+
+/// One server, seen by all threads.
+#[derive(Debug)]
+pub struct ServerState {
+    name: Arc<str>,
+    key: u64,
+    backend: Arc<BackendState>,
+    /// Slots that are claimed.
+    in_use: AtomicU32,
+    failures_in_a_row: AtomicU32,
+    connections: AtomicU64,
+    failures: AtomicU64,
+    weight: AtomicU32,
+    weight_percent: AtomicU32,
+    maxconn: AtomicU32,
+    minconn: AtomicU32,
+    health: AtomicU8,
+    disabled: AtomicBool,
+    backup: AtomicBool,
+    generation: AtomicU32,
+    addresses: Mutex<Arc<[ServerAddress]>>,
+}
+
+/// Whether a server answers, as far as is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Health {
+    /// It does, or nobody has looked.
+    #[default]
+    Passing,
+    /// It does not: it gets no new connections.
+    Failing,
+}
+
+impl Health {
+    /// The label in metrics and status.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Passing => "passing",
+            Self::Failing => "failing",
+        }
+    }
+}
+
+impl ServerState {
+    /// A server without connections, as configured; healthy until somebody says otherwise.
+    pub(super) fn new(config: &Server, backend: Arc<BackendState>) -> Self {
+        let state = Self {
+            name: Arc::clone(&config.name),
+            key: balance::name_key(&config.name),
+            backend,
+            in_use: AtomicU32::new(0),
+            failures_in_a_row: AtomicU32::new(0),
+            connections: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            weight: AtomicU32::new(0),
+            weight_percent: AtomicU32::new(100),
+            maxconn: AtomicU32::new(UNLIMITED),
+            minconn: AtomicU32::new(UNLIMITED),
+            health: AtomicU8::new(Health::Passing as u8),
+            disabled: AtomicBool::new(false),
+            backup: AtomicBool::new(false),
+            generation: AtomicU32::new(0),
+            addresses: Mutex::new(Arc::new([])),
+        };
+        state.configure(config);
+        state
+    }
+
+    /// Takes over what the configuration says. Counts and health stay.
+    pub(super) fn configure(&self, config: &Server) {
+        self.weight.store(config.weight, Relaxed);
+        self.maxconn
+            .store(config.maxconn.unwrap_or(UNLIMITED), SeqCst);
+        self.minconn
+            .store(config.minconn.unwrap_or(UNLIMITED), SeqCst);
+        self.disabled.store(config.disabled, Relaxed);
+        self.backup.store(config.backup, Relaxed);
+        self.set_addresses(&config.addresses);
+    }
+
+    /// The server's configured name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The name as a number, the same in every process.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Its backend.
+    pub fn backend(&self) -> &Arc<BackendState> {
+        &self.backend
+    }
+
+    /// Connections that it has, connects under way included.
+    pub fn in_use(&self) -> u32 {
+        self.in_use.load(Relaxed)
+    }
+
+    /// Connects that succeeded, ever.
+    pub fn connections(&self) -> u64 {
+        self.connections.load(Relaxed)
+    }
+
+    /// Connects that failed, ever.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Relaxed)
+    }
+
+    /// Connects that failed since the last one that succeeded.
+    pub fn failures_in_a_row(&self) -> u32 {
+        self.failures_in_a_row.load(Relaxed)
+    }
+
+    /// Whether it answers.
+    pub fn health(&self) -> Health {
+        match self.health.load(Relaxed) {
+            FAILING => Health::Failing,
+            _ => Health::Passing,
+        }
+    }
+
+    /// Whether the configuration takes it out of service.
+    pub fn is_disabled(&self) -> bool {
+        self.disabled.load(Relaxed)
+    }
+
+    /// Whether it serves only when no other server can.
+    pub fn is_backup(&self) -> bool {
+        self.backup.load(Relaxed)
+    }
+
+    /// Whether it may have connections at all.
+    pub fn is_in_service(&self) -> bool {
+        self.health() == Health::Passing && !self.is_disabled()
+    }
+
+    /// Whether it may be given new clients.
+    pub fn is_usable(&self) -> bool {
+        self.is_in_service() && self.weight.load(Relaxed) > 0
+    }
+
+    /// Its share of new clients, in hundredths of the configured weight: at least 1 unless that is 0.
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Relaxed) * self.weight_percent.load(Relaxed)
+    }
+
+    /// The configured limit; `None` is none.
+    pub fn maxconn(&self) -> Option<u32> {
+        Some(self.maxconn.load(Relaxed)).filter(|limit| *limit != UNLIMITED)
+    }
+
+    /// How many connections it may have now.
+    ///
+    /// Without `minconn` that is `maxconn`. With it, the limit grows with the queue, from `minconn` when
+    /// nobody waits to `maxconn` when the queue is full:
+    /// `minconn + (maxconn - minconn) * waiting / queue-length`, rounded down.
+    pub fn limit(&self) -> u32 {
+        let most = self.maxconn.load(SeqCst);
+        let least = self.minconn.load(SeqCst);
+        if least >= most {
+            return most;
+        }
+        let (waiting, room) = self.backend.fill();
+        if waiting >= room {
+            return most;
+        }
+        // Below `most`, since `waiting` is below `room`.
+        least + (u64::from(most - least) * waiting as u64 / room as u64) as u32
+    }
+
+    /// Whether a slot could be claimed now.
+    pub fn has_room(&self) -> bool {
+        self.in_use.load(SeqCst) < self.limit()
+    }
+
+    /// A connect succeeded.
+    pub fn note_connect(&self) {
+        self.connections.fetch_add(1, Relaxed);
+        // Not to dirty the line for each connection.
+        if self.failures_in_a_row() > 0 {
+            self.failures_in_a_row.store(0, Relaxed);
+        }
+    }
+
+    /// A connect failed or timed out. Returns how many have in a row.
+    pub fn note_failure(&self) -> u32 {
+        self.failures.fetch_add(1, Relaxed);
+        self.failures_in_a_row
+            .fetch_add(1, Relaxed)
+            .saturating_add(1)
+    }
+
+    /// Says whether it answers. Those who wait are given its slots, or another server's; where
+    /// `on-down` is `close` and it no longer answers, workers are told to end its connections. Call it
+    /// from control. Returns whether that is news.
+    pub fn set_health(self: &Arc<Self>, health: Health) -> bool {
+        if self.health.swap(health as u8, SeqCst) == health as u8 {
+            return false;
+        }
+        if health == Health::Failing {
+            self.backend.tell_of_failure(self);
+        }
+        self.backend.settle();
+        true
+    }
+
+    /// Sets the share of the configured weight that counts now, 1 to 100: a server that has just come
+    /// back starts slowly.
+    pub fn set_weight_percent(&self, percent: u32) {
+        self.weight_percent.store(percent.clamp(1, 100), Relaxed);
+    }
+
+    /// Replaces its addresses, which are tried in order. Connections keep those that they have. Does
+    /// nothing when they are the same, or when there are none.
+    pub fn set_addresses(&self, addresses: &[ServerAddress]) {
+        let mut held = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if addresses.is_empty() || **held == *addresses {
+            return;
+        }
+        *held = addresses.into();
+        self.generation.fetch_add(1, Release);
+    }
+
+    /// Its addresses. Takes a lock: the data path asks [`Self::generation`] first.
+    pub fn addresses(&self) -> Arc<[ServerAddress]> {
+        let held = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&held)
+    }
+
+    /// Another number whenever the addresses are others.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Acquire)
+    }
+
+    /// Counts one connection more, if the limit allows.
+    pub(super) fn take_slot(&self) -> bool {
+        let limit = self.limit();
+        if limit == UNLIMITED {
+            self.in_use.fetch_add(1, SeqCst);
+            return true;
+        }
+        let more = |in_use| (in_use < limit).then_some(in_use + 1);
+        self.in_use.fetch_update(SeqCst, SeqCst, more).is_ok()
+    }
+
+    /// Counts one connection less, and looks whether somebody waits for it.
+    pub(super) fn give_back_slot(&self) {
+        self.in_use.fetch_sub(1, SeqCst);
+        self.backend.settle();
+    }
+}
+
+const FAILING: u8 = Health::Failing as u8;
+/// No limit: more than a process has descriptors.
+const UNLIMITED: u32 = u32::MAX;

@@ -1,0 +1,321 @@
+//! Slots under threads: never more than `maxconn`, nothing lost, first come, first served.
+//!
+//! Each thread plays a worker: it has its own pool and inbox, holds connections for a moment, waits when
+//! it has to, and now and then leaves the queue. There are no sleeps: whoever waits asks its inbox.
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that has nothing to unwrap has failed"
+)]
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+
+use becket::backend::inbox::{Grant, Inbox, Notice, Tray};
+use becket::backend::line::{BackendState, Wait};
+use becket::backend::pool::{Guest, Pick, Pool};
+use becket::backend::registry::Backends;
+use becket::backend::slot::Slot;
+use becket::backend::state::{Health, ServerState};
+use becket::config::{Backend, Balance, Server, ServerAddress};
+use becket_proto::balance::mix;
+
+const ROUNDS: u64 = 20_000;
+
+fn backend(servers: u32, maxconn: u32) -> Backend {
+    let server = |index| {
+        let name = format!("/run/server-{index}");
+        let mut server = Server::plain(&name, vec![ServerAddress::Unix(name.clone().into())]);
+        server.maxconn = Some(maxconn);
+        server
+    };
+    Backend::plain("app", (0..servers).map(server).collect())
+}
+
+fn guest() -> Guest<'static> {
+    Guest {
+        source: IpAddr::from([192, 0, 2, 1]),
+        name: None,
+        lineage: None,
+    }
+}
+
+/// What the servers themselves would count.
+struct Servers {
+    states: Arc<[Arc<ServerState>]>,
+    now: Vec<AtomicU32>,
+    maxconn: u32,
+}
+
+impl Servers {
+    fn new(states: Arc<[Arc<ServerState>]>, maxconn: u32) -> Self {
+        Self {
+            now: states.iter().map(|_| AtomicU32::new(0)).collect(),
+            states,
+            maxconn,
+        }
+    }
+
+    fn place(&self, slot: &Slot) -> usize {
+        let mut states = self.states.iter();
+        let place = states.position(|state| Arc::ptr_eq(state, slot.server()));
+        place.unwrap()
+    }
+
+    fn connect(&self, slot: Slot) -> Held<'_> {
+        let now = &self.now[self.place(&slot)];
+        let connections = now.fetch_add(1, SeqCst) + 1;
+        assert!(connections <= self.maxconn, "{connections}");
+        Held { now, _slot: slot }
+    }
+}
+
+/// A connection; the server sees it go before the slot is given back.
+struct Held<'a> {
+    now: &'a AtomicU32,
+    _slot: Slot,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.now.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A worker with at most a few connections.
+struct Worker<'a> {
+    pool: Pool,
+    tray: Arc<Tray>,
+    servers: &'a Servers,
+    held: Vec<Held<'a>>,
+    waits: Vec<Wait>,
+    random: u64,
+    served: u64,
+    /// Asked for a slot and was neither served nor refused nor left: must be none at the end.
+    refused: u64,
+    left: u64,
+}
+
+impl<'a> Worker<'a> {
+    fn new(
+        backend: &Arc<Backend>,
+        state: &Arc<BackendState>,
+        servers: &'a Servers,
+        n: u64,
+    ) -> Self {
+        let tray = Arc::<Tray>::default();
+        let inbox = Arc::clone(&tray) as Arc<dyn Inbox>;
+        Self {
+            pool: Pool::new(Arc::clone(backend), Arc::clone(state), inbox, n as usize),
+            tray,
+            servers,
+            held: Vec::new(),
+            waits: Vec::new(),
+            random: mix(n),
+            served: 0,
+            refused: 0,
+            left: 0,
+        }
+    }
+
+    fn dice(&mut self, sides: u64) -> u64 {
+        self.random = mix(self.random);
+        self.random % sides
+    }
+
+    fn ask(&mut self) {
+        match self.pool.pick(&guest(), None, &[]) {
+            Pick::Slot(slot) => self.serve(slot),
+            Pick::Full => match self.pool.wait(0, Vec::new()) {
+                Ok(wait) => self.waits.push(wait),
+                Err(_) => self.refused += 1,
+            },
+            Pick::Nobody => self.refused += 1,
+        }
+    }
+
+    fn serve(&mut self, slot: Slot) {
+        self.served += 1;
+        self.held.push(self.servers.connect(slot));
+    }
+
+    fn read_mail(&mut self) {
+        for notice in self.tray.take() {
+            if let Notice::Granted(grant) = notice {
+                self.take(grant);
+            }
+        }
+    }
+
+    fn take(&mut self, grant: Grant) {
+        let mut waits = self.waits.iter();
+        // One that has left drops the grant, and with it passes the slot on.
+        let Some(at) = waits.position(|wait| wait.is_over_by(&grant)) else {
+            return;
+        };
+        self.waits.swap_remove(at).end();
+        match grant.slot {
+            Some(slot) => self.serve(slot),
+            None => self.refused += 1,
+        }
+    }
+
+    /// Something that a worker would do.
+    fn step(&mut self) {
+        match self.dice(8) {
+            0..4 => self.ask(),
+            4 if !self.waits.is_empty() => {
+                let at = self.dice(self.waits.len() as u64) as usize;
+                drop(self.waits.swap_remove(at));
+                self.left += 1;
+            }
+            _ if !self.held.is_empty() => {
+                let at = self.dice(self.held.len() as u64) as usize;
+                drop(self.held.swap_remove(at));
+            }
+            _ => {}
+        }
+        self.read_mail();
+    }
+
+    /// Finishes what is open; comes to an end only if no slot is lost.
+    fn finish(&mut self) {
+        while !self.waits.is_empty() || !self.held.is_empty() {
+            self.held.clear();
+            self.read_mail();
+            thread::yield_now();
+        }
+    }
+}
+
+fn hammer(threads: u64, servers: u32, maxconn: u32, change: impl Fn(&mut Backend)) {
+    let mut backend = backend(servers, maxconn);
+    change(&mut backend);
+    let backend = Arc::new(backend);
+    let state = Backends::default().state(&backend);
+    let counts = Servers::new(state.servers(), maxconn);
+    let begin = Barrier::new(threads as usize);
+    let asked = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for n in 0..threads {
+            let (backend, state, counts) = (&backend, &state, &counts);
+            let (begin, asked) = (&begin, &asked);
+            scope.spawn(move || {
+                let mut worker = Worker::new(backend, state, counts, n);
+                begin.wait();
+                for _ in 0..ROUNDS {
+                    worker.step();
+                }
+                worker.finish();
+                asked.fetch_add(worker.served + worker.refused + worker.left, SeqCst);
+            });
+        }
+    });
+    assert!(asked.load(SeqCst) > 0);
+    assert_eq!(state.waiting(), 0);
+    assert!(counts.states.iter().all(|server| server.in_use() == 0));
+}
+
+#[test]
+fn no_server_ever_has_more_than_its_maxconn_and_no_slot_is_lost() {
+    for (threads, servers, maxconn) in [(2, 1, 1), (2, 3, 2), (4, 1, 3), (8, 4, 2), (8, 1, 1)] {
+        hammer(threads, servers, maxconn, |_| {});
+        hammer(threads, servers, maxconn, |backend| {
+            backend.balance = Balance::LeastConnections;
+            backend.queue_length = 3;
+        });
+    }
+}
+
+#[test]
+fn a_limit_that_grows_with_the_queue_stays_below_maxconn_too() {
+    for threads in [2, 4] {
+        hammer(threads, 2, 6, |backend| {
+            backend.queue_length = 12;
+            backend
+                .servers
+                .iter_mut()
+                .for_each(|server| server.minconn = Some(1));
+        });
+    }
+}
+
+#[test]
+fn servers_that_come_and_go_lose_nobody() {
+    let backend = Arc::new(backend(2, 2));
+    let state = Backends::default().state(&backend);
+    let counts = Servers::new(state.servers(), 2);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..3)
+            .map(|n| {
+                let (backend, state, counts) = (&backend, &state, &counts);
+                scope.spawn(move || {
+                    let mut worker = Worker::new(backend, state, counts, n);
+                    for _ in 0..ROUNDS {
+                        worker.step();
+                    }
+                    worker.finish();
+                })
+            })
+            .collect();
+        let mut random = 1;
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            random = mix(random);
+            let server = &counts.states[random as usize % 2];
+            let health = match random & 4 {
+                0 => Health::Failing,
+                _ => Health::Passing,
+            };
+            server.set_health(health);
+            thread::yield_now();
+        }
+    });
+    assert_eq!(state.waiting(), 0);
+    assert!(counts.states.iter().all(|server| server.in_use() == 0));
+}
+
+#[test]
+fn who_waits_is_served_in_the_order_of_arrival_over_all_workers() {
+    let backend = Arc::new(backend(1, 1));
+    let state = Backends::default().state(&backend);
+    let order = Mutex::new(Vec::new());
+    let trays: Vec<Arc<Tray>> = (0..4).map(|_| Arc::default()).collect();
+    let pools: Vec<Pool> = trays
+        .iter()
+        .map(|tray| {
+            let inbox = Arc::clone(tray) as Arc<dyn Inbox>;
+            Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0)
+        })
+        .collect();
+    let Pick::Slot(first) = pools[0].pick(&guest(), None, &[]) else {
+        panic!("a slot");
+    };
+    // Arrivals go round the workers, and are numbered by their place.
+    let waits: Vec<Wait> = (0..200)
+        .map(|place| pools[place % 4].wait(place, Vec::new()).unwrap())
+        .collect();
+    drop(first);
+    // From now on the slot travels from one thread to the other.
+    thread::scope(|scope| {
+        for tray in &trays {
+            let order = &order;
+            scope.spawn(move || {
+                let mut served = 0;
+                while served < 50 {
+                    for notice in tray.take() {
+                        if let Notice::Granted(grant) = notice {
+                            order.lock().unwrap().push(grant.place);
+                            served += 1;
+                            drop(grant);
+                        }
+                    }
+                    thread::yield_now();
+                }
+            });
+        }
+    });
+    waits.into_iter().for_each(Wait::end);
+    assert_eq!(order.into_inner().unwrap(), (0..200).collect::<Vec<_>>());
+}

@@ -1,0 +1,311 @@
+//! `maxconn` holds exactly over all workers, who waits is served in order, and no slot is lost.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, eventually, holds_for};
+
+/// A server that counts whom it serves at a time, and answers when it is told to.
+struct Counting {
+    backend: Backend,
+    most: Arc<AtomicUsize>,
+    /// Those who have said something, in order, with the socket to answer on.
+    here: Arc<Mutex<Vec<(Vec<u8>, TcpStream)>>>,
+}
+
+impl Counting {
+    /// Keeps everybody waiting until [`Self::answer`].
+    fn new() -> Self {
+        let most = Arc::<AtomicUsize>::default();
+        let here = Arc::<Mutex<Vec<_>>>::default();
+        let (seen, list) = (Arc::clone(&most), Arc::clone(&here));
+        let backend = Backend::new(move |mut stream| {
+            let mut word = [0; 3];
+            stream.read_exact(&mut word)?;
+            let mut here = list.lock().unwrap();
+            here.push((word.to_vec(), stream));
+            seen.fetch_max(here.len(), SeqCst);
+            Ok(())
+        });
+        Self {
+            backend,
+            most,
+            here,
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.here.lock().unwrap().len()
+    }
+
+    /// Answers whoever came first, and says who that was.
+    fn answer(&self) -> String {
+        let (word, mut stream) = self.here.lock().unwrap().remove(0);
+        stream.write_all(b"done").unwrap();
+        String::from_utf8(word).unwrap()
+    }
+}
+
+/// One server with a limit, two workers.
+fn limited(server: &Counting, maxconn: u32) -> Shape {
+    Shape::new(server.backend.address).server_keys(&format!("maxconn = {maxconn}"))
+}
+
+/// Says a word of three letters once the handshake is complete.
+fn visit(becket: &Becket, trust: &Trust, word: &str) -> Client {
+    let mut client = Client::connect(becket.web, trust).unwrap();
+    client.write_all(word.as_bytes()).unwrap();
+    client
+}
+
+fn number(becket: &Becket, name: &str) -> usize {
+    becket.metrics().sum(name, &[]) as usize
+}
+
+fn read_all(client: &mut Client) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+/// Waits until so many wait for a slot.
+fn until_waiting(becket: &Becket, count: usize) {
+    let what = format!("{count} wait");
+    eventually(&what, || number(becket, "becket_queue") == count);
+}
+
+/// Nothing is in use and nobody waits.
+fn at_rest(becket: &Becket) {
+    eventually("every slot is free", || {
+        number(becket, "becket_queue") == 0 && number(becket, "becket_server_connections") == 0
+    });
+}
+
+#[test]
+fn those_who_wait_are_served_in_the_order_in_which_they_came() {
+    let place = Place::new();
+    let server = Counting::new();
+    let becket = Becket::start(&place, &limited(&server, 2));
+    let trust = Trust::new(&place);
+    let words: Vec<String> = (0..12).map(|n| format!("c{n:02}")).collect();
+    let mut clients = Vec::new();
+    for (index, word) in words.iter().enumerate() {
+        clients.push(visit(&becket, &trust, word));
+        match index {
+            0 | 1 => eventually("the server has it", || server.count() == index + 1),
+            // Two workers accept: only who waits already is before the next.
+            _ => until_waiting(&becket, index - 1),
+        }
+    }
+    let mut served = Vec::new();
+    for left in (0..words.len()).rev() {
+        served.push(server.answer());
+        let next = left.min(2);
+        eventually("the next ones are there", || server.count() == next);
+    }
+    assert_eq!(served, words);
+    for client in &mut clients {
+        assert_eq!(read_all(client).unwrap(), b"done");
+    }
+    assert_eq!(server.most.load(SeqCst), 2);
+    assert_eq!(number(&becket, "becket_queue_hand_overs_total"), 10);
+    drop(clients);
+    at_rest(&becket);
+}
+
+#[test]
+fn many_clients_on_two_workers_never_exceed_maxconn() {
+    let place = Place::new();
+    let (now, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let counts = (Arc::clone(&now), Arc::clone(&most));
+    let server = Backend::new(move |mut stream| {
+        counts
+            .1
+            .fetch_max(counts.0.fetch_add(1, SeqCst) + 1, SeqCst);
+        stream.read_exact(&mut [0; 3])?;
+        thread::yield_now();
+        // Counted down first: the end is what frees the slot.
+        counts.0.fetch_sub(1, SeqCst);
+        stream.write_all(b"done")
+    });
+    let shape = Shape::new(server.address).server_keys("maxconn = 3");
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                for _ in 0..15 {
+                    let mut client = visit(&becket, &trust, "abc");
+                    assert_eq!(read_all(&mut client).unwrap(), b"done");
+                }
+            });
+        }
+    });
+    assert_eq!(server.served(), 300);
+    let most = most.load(SeqCst);
+    assert!((1..=3).contains(&most), "{most} at a time");
+    at_rest(&becket);
+}
+
+#[test]
+fn who_waits_too_long_is_refused_and_who_comes_after_is_served() {
+    let place = Place::new();
+    let server = Counting::new();
+    let shape = limited(&server, 1).backend("queue-timeout = \"200ms\"");
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    let mut first = visit(&becket, &trust, "one");
+    eventually("the server has it", || server.count() == 1);
+    let mut second = visit(&becket, &trust, "two");
+    assert!(read_all(&mut second).is_err(), "no clean end");
+    drop(second);
+    assert_eq!(becket.next_reason(), "queue-timeout");
+    assert_eq!(server.answer(), "one");
+    assert_eq!(read_all(&mut first).unwrap(), b"done");
+    drop(first);
+    let mut third = visit(&becket, &trust, "two");
+    eventually("the server has it", || server.count() == 1);
+    server.answer();
+    assert_eq!(read_all(&mut third).unwrap(), b"done");
+    drop(third);
+    at_rest(&becket);
+}
+
+#[test]
+fn a_full_queue_refuses_at_once() {
+    let place = Place::new();
+    let server = Counting::new();
+    let shape = limited(&server, 1).backend("queue-length = 1\nqueue-timeout = \"1h\"");
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    let _first = visit(&becket, &trust, "one");
+    eventually("the server has it", || server.count() == 1);
+    let _second = visit(&becket, &trust, "two");
+    until_waiting(&becket, 1);
+    let mut third = visit(&becket, &trust, "333");
+    assert!(read_all(&mut third).is_err(), "no clean end");
+    drop(third);
+    assert_eq!(becket.next_reason(), "queue-full");
+}
+
+#[test]
+fn a_client_that_resets_leaves_the_queue_and_one_that_ends_its_stream_stays() {
+    for aborts in [false, true] {
+        let place = Place::new();
+        let server = Counting::new();
+        let shape = limited(&server, 1).backend(&format!(
+            "queue-timeout = \"1h\"\nabort-on-half-close = {aborts}"
+        ));
+        let becket = Becket::start(&place, &shape);
+        let trust = Trust::new(&place);
+        let mut first = visit(&becket, &trust, "one");
+        eventually("the server has it", || server.count() == 1);
+        let second = visit(&becket, &trust, "two");
+        until_waiting(&becket, 1);
+        second.reset();
+        until_waiting(&becket, 0);
+        assert_eq!(becket.next_reason(), "left-queue");
+
+        let mut third = visit(&becket, &trust, "333");
+        until_waiting(&becket, 1);
+        third.close_notify().unwrap();
+        third.socket.shutdown(std::net::Shutdown::Write).unwrap();
+        if aborts {
+            until_waiting(&becket, 0);
+            assert_eq!(becket.next_reason(), "left-queue");
+        } else {
+            holds_for(Duration::from_millis(200), "it waits", || {
+                number(&becket, "becket_queue") == 1
+            });
+            assert_eq!(server.answer(), "one");
+            assert_eq!(read_all(&mut first).unwrap(), b"done");
+            eventually("the server has it", || server.count() == 1);
+            assert_eq!(server.answer(), "333");
+            assert_eq!(read_all(&mut third).unwrap(), b"done");
+        }
+        drop((first, third));
+        server.here.lock().unwrap().clear();
+        at_rest(&becket);
+    }
+}
+
+#[test]
+fn before_the_handshake_nothing_is_signed_for_who_is_turned_away() {
+    let place = Place::new();
+    let server = Counting::new();
+    let keys = "queue = \"before-handshake\"\nqueue-length = 1\nqueue-timeout = \"1h\"";
+    let becket = Becket::start(&place, &limited(&server, 1).backend(keys));
+    let trust = Trust::new(&place);
+    let mut first = visit(&becket, &trust, "one");
+    eventually("the server has it", || server.count() == 1);
+    let (address, theirs) = (becket.web, trust.clone());
+    let second = thread::spawn(move || {
+        let mut client = Client::connect(address, &theirs)?;
+        client.write_all(b"two")?;
+        read_all(&mut client)
+    });
+    until_waiting(&becket, 1);
+    assert!(Client::connect(becket.web, &trust).is_err());
+    assert_eq!(becket.next_reason(), "queue-full");
+    assert_eq!(number(&becket, "becket_handshakes_total"), 1);
+    server.answer();
+    assert_eq!(read_all(&mut first).unwrap(), b"done");
+    drop(first);
+    eventually("the server has it", || server.count() == 1);
+    assert_eq!(server.answer(), "two");
+    assert_eq!(second.join().unwrap().unwrap(), b"done");
+    at_rest(&becket);
+    becket.idle();
+}
+
+#[test]
+fn clients_and_servers_that_die_at_any_moment_leave_no_slot_in_use() {
+    let place = Place::new();
+    // Every third connection is reset, every third is left to the client, the rest are answered.
+    let count = AtomicUsize::new(0);
+    let server = Backend::new(move |mut stream| {
+        let turn = count.fetch_add(1, SeqCst) % 3;
+        stream.read_exact(&mut [0; 3])?;
+        match turn {
+            0 => becket_e2e::reset(stream),
+            1 => drop(stream.read_to_end(&mut Vec::new())),
+            _ => stream.write_all(b"done")?,
+        }
+        Ok(())
+    });
+    let shape = Shape::new(server.address)
+        .server_keys("maxconn = 2")
+        .backend("queue-length = 6\nqueue-timeout = \"100ms\"")
+        .timeouts("half-closed = \"100ms\"");
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    thread::scope(|scope| {
+        for n in 0..12_usize {
+            let (becket, trust) = (&becket, &trust);
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let Ok(mut client) = Client::connect(becket.web, trust) else {
+                        continue;
+                    };
+                    // Any of these may fail: the other side is as moody.
+                    drop(client.write_all(b"abc"));
+                    match (n + round) % 4 {
+                        0 => client.reset(),
+                        1 => drop(client.close_notify()),
+                        2 => drop(client),
+                        _ => {
+                            drop(client.close_notify());
+                            drop(read_all(&mut client));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    becket.idle();
+    at_rest(&becket);
+}

@@ -1,0 +1,96 @@
+//! A client that sticks returns to the server that it had: by address, by session ID, by ticket; not when that server
+//! is full or gone.
+
+use std::io::{Read, Write};
+
+use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust};
+use rustls::version::{TLS12, TLS13};
+
+/// Four servers that say which they are as soon as they hear something.
+fn servers() -> Vec<Backend> {
+    let server = |n: u8| {
+        Backend::new(move |mut stream| {
+            let mut byte = [0];
+            while stream.read(&mut byte)? > 0 {
+                stream.write_all(&[n])?;
+            }
+            Ok(())
+        })
+    };
+    (0..4).map(server).collect()
+}
+
+fn shape(servers: &[Backend], stick: &str) -> Shape {
+    let shape = Shape::new(servers[0].address).server_keys("maxconn = 2");
+    servers[1..]
+        .iter()
+        .fold(shape, |shape, server| {
+            shape.server(server.address).server_keys("maxconn = 2")
+        })
+        .backend(&format!("stick = \"{stick}\""))
+}
+
+/// Comes, asks which server it is, and stays.
+fn come(becket: &Becket, trust: &Trust) -> (Client, u8) {
+    let mut client = Client::connect(becket.web, trust).unwrap();
+    client.write_all(b"?").unwrap();
+    let mut answer = [0];
+    client.read_exact(&mut answer).unwrap();
+    (client, answer[0])
+}
+
+fn which(becket: &Becket, trust: &Trust) -> u8 {
+    let (mut client, server) = come(becket, trust);
+    client.close_notify().unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).unwrap();
+    server
+}
+
+#[test]
+fn a_client_that_resumes_returns_by_id_by_ticket_and_by_psk() {
+    let place = Place::new();
+    let servers = servers();
+    let becket = Becket::start(&place, &shape(&servers, "tls-session"));
+    for trust in [
+        Trust::only(&place, &TLS12).without_tickets(),
+        Trust::only(&place, &TLS12),
+        Trust::only(&place, &TLS13),
+    ] {
+        let first = which(&becket, &trust);
+        // Others come in between, and a wheel without memory would turn on.
+        for round in 0..6 {
+            let stranger = Trust::new(&place);
+            which(&becket, &stranger);
+            assert_eq!(which(&becket, &trust), first, "round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_client_of_an_address_returns_also_after_a_reload() {
+    let place = Place::new();
+    let servers = servers();
+    let shape = shape(&servers, "source");
+    let becket = Becket::start(&place, &shape);
+    let first = which(&becket, &Trust::new(&place));
+    assert!((0..6).all(|_| which(&becket, &Trust::new(&place)) == first));
+    place.write("becket.toml", &shape.text());
+    assert!(becket.reload());
+    assert!((0..6).all(|_| which(&becket, &Trust::new(&place)) == first));
+}
+
+#[test]
+fn who_finds_its_server_full_goes_elsewhere_and_stays_there() {
+    let place = Place::new();
+    let servers = servers();
+    let becket = Becket::start(&place, &shape(&servers, "source"));
+    let trust = Trust::new(&place);
+    let (_one, first) = come(&becket, &trust);
+    let (_two, second) = come(&becket, &trust);
+    assert_eq!(first, second);
+    let (_three, third) = come(&becket, &trust);
+    assert_ne!(first, third);
+    let (_four, fourth) = come(&becket, &trust);
+    assert_eq!(third, fourth, "remembered anew");
+}
