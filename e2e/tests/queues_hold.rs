@@ -9,25 +9,34 @@ use std::time::Duration;
 
 use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, eventually, holds_for};
 
+/// What one who is served said, and the socket to answer on.
+struct Guest {
+    word: Vec<u8>,
+    stream: TcpStream,
+}
+
 /// A server that counts whom it serves at a time, and answers when it is told to.
 struct Counting {
     backend: Backend,
     most: Arc<AtomicUsize>,
     /// Those who have said something, in order, with the socket to answer on.
-    here: Arc<Mutex<Vec<(Vec<u8>, TcpStream)>>>,
+    here: Arc<Mutex<Vec<Guest>>>,
 }
 
 impl Counting {
     /// Keeps everybody waiting until [`Self::answer`].
     fn new() -> Self {
         let most = Arc::<AtomicUsize>::default();
-        let here = Arc::<Mutex<Vec<_>>>::default();
+        let here = Arc::<Mutex<Vec<Guest>>>::default();
         let (seen, list) = (Arc::clone(&most), Arc::clone(&here));
         let backend = Backend::new(move |mut stream| {
             let mut word = [0; 3];
             stream.read_exact(&mut word)?;
             let mut here = list.lock().unwrap();
-            here.push((word.to_vec(), stream));
+            here.push(Guest {
+                word: word.to_vec(),
+                stream,
+            });
             seen.fetch_max(here.len(), SeqCst);
             Ok(())
         });
@@ -44,9 +53,9 @@ impl Counting {
 
     /// Answers whoever came first, and says who that was.
     fn answer(&self) -> String {
-        let (word, mut stream) = self.here.lock().unwrap().remove(0);
-        stream.write_all(b"done").unwrap();
-        String::from_utf8(word).unwrap()
+        let mut guest = self.here.lock().unwrap().remove(0);
+        guest.stream.write_all(b"done").unwrap();
+        String::from_utf8(guest.word).unwrap()
     }
 }
 

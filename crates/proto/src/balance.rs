@@ -117,7 +117,7 @@ fn draw(candidates: &[Candidate], without: Option<usize>, random: u32) -> Option
         .map(|(_, candidate)| u64::from(candidate.weight))
         .sum();
     // Below `total`: the bias is one part in 2^32 over the sum of weights.
-    let mut mark = (u128::from(random) * u128::from(total) >> 32) as u64;
+    let mut mark = ((u128::from(random) * u128::from(total)) >> 32) as u64;
     all().find_map(|(index, candidate)| {
         let weight = u64::from(candidate.weight);
         if mark < weight {

@@ -281,7 +281,7 @@ mod tests {
                         prop_assert_eq!(queue.cancel(*ticket), expected);
                     }
                     Step::Find(divisor) => {
-                        let fits = |number: &u32| number % divisor == 0;
+                        let fits = |number: &u32| number.is_multiple_of(divisor);
                         let found = queue.take_first(|number| match fits(number) {
                             true => Verdict::Take,
                             false => Verdict::Skip,

@@ -107,13 +107,20 @@ impl Pool {
 
     /// A view of a backend that no other worker has, for checks, tests and benches.
     pub fn lone(backend: Arc<Backend>, inbox: Arc<dyn Inbox>) -> Self {
-        let state = Backends::default().state(&backend);
+        let backends = Backends::default();
+        backends.set_crew(vec![Arc::clone(&inbox)]);
+        let state = backends.state(&backend);
         Self::new(backend, state, inbox, 0)
     }
 
     /// The backend as configured.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
+    }
+
+    /// What all workers know of the backend.
+    pub fn state(&self) -> &Arc<BackendState> {
+        &self.state
     }
 
     /// The backend's configuration name.

@@ -36,9 +36,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::balancing::{Balance, OnDown, QueuePlace, StickBy};
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;
-pub use self::balancing::{Balance, OnDown, QueuePlace, StickBy};
 use becket_proto::proxy_header::Accept;
 use rustls::RootCertStore;
 use rustls::server::danger::ClientCertVerifier;

@@ -363,7 +363,7 @@ impl Caller {
     /// # Errors
     ///
     /// When the client is gone.
-    pub fn send_flight<N: Net>(
+    pub(super) fn send_flight<N: Net>(
         &mut self,
         core: &mut Core<N>,
         turn: &Turn<'_, N>,

@@ -10,6 +10,7 @@ mod handshake;
 mod limits;
 mod onward;
 mod payload;
+mod queue;
 mod rehearsal;
 mod relay;
 mod resumption;

@@ -1,0 +1,278 @@
+//! Waiting for a slot of a server: before and after the handshake, until it comes or the client or the server goes.
+
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket::backend::pool::{Guest, Pick};
+use becket::backend::slot::Slot;
+use becket::backend::state::Health;
+use becket::close_reason::CloseReason;
+use becket::script::net::Plan;
+use becket::script::stage::Stage;
+use rustls::version::{TLS12, TLS13};
+
+use crate::common::{Client, House, server_got, server_says};
+
+/// One server with one slot; `keys` are the backend's.
+fn house(keys: &str) -> House {
+    House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem', 'b.pem']\n\
+         [[backend]]\nname = 'app'\n{keys}\n\
+         [[backend.server]]\naddress = '127.0.0.1:81'\nmaxconn = 1\n"
+    ))
+}
+
+/// Takes a slot, as another connection would.
+fn take(house: &House) -> Slot {
+    let guest = Guest {
+        source: IpAddr::from([192, 0, 2, 9]),
+        name: None,
+        lineage: None,
+    };
+    match house.pool(0).pick(&guest, None, &[]) {
+        Pick::Slot(slot) => slot,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn in_use(house: &House) -> u32 {
+    let server = house.pool(0).state().servers()[0].clone();
+    server.in_use()
+}
+
+fn waiting(house: &House) -> usize {
+    house.pool(0).state().waiting()
+}
+
+/// A client that says hello as soon as it can.
+fn enter(house: &House, plans: impl IntoIterator<Item = Plan>) -> (Stage, Client) {
+    let mut stage = house.stage();
+    let config = Arc::new(house.client(&TLS13));
+    let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+    client.say(b"hello");
+    client.talk(&mut stage);
+    (stage, client)
+}
+
+#[test]
+fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
+    for (place, version) in [
+        ("after-handshake", &TLS12),
+        ("after-handshake", &TLS13),
+        ("before-handshake", &TLS12),
+        ("before-handshake", &TLS13),
+    ] {
+        let house = house(&format!("queue = '{place}'"));
+        let held = take(&house);
+        let mut stage = house.stage();
+        let config = Arc::new(house.client(version));
+        let plans = [Plan::Accept];
+        let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+        client.say(b"hello");
+        client.talk(&mut stage);
+        let before = place == "before-handshake";
+        assert_eq!(client.tls.is_handshaking(), before);
+        assert!(stage.net.dialled.is_empty());
+        assert_eq!((waiting(&house), in_use(&house)), (1, 1));
+        stage.wait(Duration::from_millis(300));
+        drop(held);
+        assert_eq!((waiting(&house), in_use(&house)), (0, 1), "handed over");
+        client.talk(&mut stage);
+        assert_eq!(server_got(&mut stage), b"hello");
+        server_says(&mut stage, b"welcome");
+        client.talk(&mut stage);
+        assert_eq!(client.received, b"welcome");
+        assert_eq!(stage.counters.queue_waited.counts().iter().sum::<u64>(), 1);
+        assert_eq!(
+            stage.counters.queue_waited.sum(),
+            Duration::from_millis(300)
+        );
+        drop(stage);
+        assert_eq!(in_use(&house), 0);
+    }
+}
+
+#[test]
+fn a_wait_that_is_too_long_ends_and_leaves_the_queue() {
+    for (keys, before) in [("", false), ("queue = 'before-handshake'", true)] {
+        let house = house(keys);
+        let held = take(&house);
+        let (mut stage, mut client) = enter(&house, [Plan::Accept]);
+        stage.wait(house.config.backends[0].queue_timeout);
+        client.talk(&mut stage);
+        assert_eq!(waiting(&house), 0);
+        assert!(!client.closed, "no clean end");
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::QueueTimeout));
+        let full: u64 = stage.counters.handshakes.iter().map(|n| n.value()).sum();
+        assert_eq!(full, u64::from(!before));
+        let (begun, ended) = (
+            stage.counters.handshakes_begun.value(),
+            stage.counters.handshakes_ended.value(),
+        );
+        assert_eq!(begun, ended);
+        drop(held);
+        assert_eq!(in_use(&house), 0);
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_at_once() {
+    for keys in [
+        "queue-length = 0",
+        "queue-length = 0\nqueue = 'before-handshake'",
+    ] {
+        let house = house(keys);
+        let _held = take(&house);
+        let (mut stage, client) = enter(&house, [Plan::Accept]);
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::QueueFull));
+    }
+}
+
+#[test]
+fn a_client_that_resets_leaves_at_once_and_its_slot_goes_on() {
+    for keys in ["", "queue = 'before-handshake'"] {
+        let house = house(keys);
+        let held = take(&house);
+        let (mut stage, client) = enter(&house, [Plan::Accept]);
+        client.end.watch_peer().fail(ErrorKind::ConnectionReset);
+        // Even when the slot comes at the same moment.
+        drop(held);
+        assert_eq!(in_use(&house), 1);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::LeftQueue));
+        assert_eq!((waiting(&house), in_use(&house)), (0, 0));
+        assert!(stage.net.dialled.is_empty());
+    }
+}
+
+#[test]
+fn a_client_that_ends_its_stream_stays_unless_it_is_configured_to_leave() {
+    for aborts in [false, true] {
+        let house = house(&format!("abort-on-half-close = {aborts}"));
+        let held = take(&house);
+        let (mut stage, mut client) = enter(&house, [Plan::Accept]);
+        client.tls.send_close_notify();
+        client.flush();
+        becket::socket::Socket::finish(&mut client.end);
+        client.talk(&mut stage);
+        if aborts {
+            assert_eq!(stage.closed(), Some(CloseReason::LeftQueue));
+            continue;
+        }
+        assert_eq!(waiting(&house), 1);
+        drop(held);
+        client.talk(&mut stage);
+        assert_eq!(server_got(&mut stage), b"hello");
+        server_says(&mut stage, b"welcome");
+        client.talk(&mut stage);
+        assert_eq!(client.received, b"welcome");
+    }
+}
+
+#[test]
+fn with_no_server_in_service_nobody_waits_and_who_waits_is_told() {
+    for keys in ["", "queue = 'before-handshake'"] {
+        let house = house(keys);
+        let held = take(&house);
+        let server = house.pool(0).state().servers()[0].clone();
+        let (mut stage, client) = enter(&house, [Plan::Accept]);
+        assert_eq!(waiting(&house), 1);
+        server.set_health(Health::Failing);
+        stage.settle();
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::NoServer));
+        let (mut stage, client) = enter(&house, [Plan::Accept]);
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::NoServer));
+        drop(held);
+        server.set_health(Health::Passing);
+        let (mut stage, _client) = enter(&house, [Plan::Accept]);
+        assert_eq!(server_got(&mut stage), b"hello");
+    }
+}
+
+#[test]
+fn a_connect_that_fails_gives_its_slot_back_before_another_is_looked_for() {
+    let house = House::new(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem']\n[[backend]]\nname = 'app'\n\
+         [[backend.server]]\naddress = '127.0.0.1:81'\nmaxconn = 1\n\
+         [[backend.server]]\naddress = '127.0.0.1:82'\nmaxconn = 1\n",
+    );
+    let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Accept]);
+    let servers = house.pool(0).state().servers();
+    let counts = || [servers[0].in_use(), servers[1].in_use()];
+    assert_eq!(counts(), [1, 0]);
+    // The other one is full meanwhile: the client waits for it, and not for the one that failed.
+    let other = take(&house);
+    stage.net.dialled[0].near.fail(ErrorKind::ConnectionRefused);
+    client.talk(&mut stage);
+    assert_eq!((counts(), waiting(&house)), ([0, 1], 1));
+    assert_eq!(servers[0].failures_in_a_row(), 1);
+    drop(other);
+    client.talk(&mut stage);
+    assert_eq!(server_got(&mut stage), b"hello");
+    assert_eq!(counts(), [0, 1]);
+    let record = stage.record().unwrap();
+    assert_eq!(record.server.as_deref(), Some("127.0.0.1:82"));
+}
+
+#[test]
+fn as_many_servers_are_tried_as_retries_allow() {
+    for (retries, dials) in [(0, 1), (1, 2), (5, 3)] {
+        let servers: String = (81..84)
+            .map(|port| format!("[[backend.server]]\naddress = '127.0.0.1:{port}'\n"))
+            .collect();
+        let house = House::new(&format!(
+            "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+             certificates = ['a.pem']\n[[backend]]\nname = 'app'\nretries = {retries}\n{servers}"
+        ));
+        let refuse = Plan::Refuse(ErrorKind::ConnectionRefused);
+        let (mut stage, client) = enter(&house, [refuse; 8]);
+        assert_eq!(stage.counters.connect_failures.value(), dials);
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::ConnectFailed));
+        assert!(
+            house
+                .pool(0)
+                .state()
+                .servers()
+                .iter()
+                .all(|server| server.in_use() == 0)
+        );
+    }
+}
+
+#[test]
+fn a_server_that_goes_out_of_service_keeps_its_connections_unless_they_are_to_be_closed() {
+    for (on_down, reason) in [("drain", None), ("close", Some(CloseReason::ServerDown))] {
+        let house = house(&format!("on-down = '{on_down}'"));
+        let (mut stage, mut client) = enter(&house, [Plan::Accept]);
+        assert_eq!(server_got(&mut stage), b"hello");
+        let server = house.pool(0).state().servers()[0].clone();
+        server.set_health(Health::Failing);
+        client.talk(&mut stage);
+        if reason.is_none() {
+            server_says(&mut stage, b"still here");
+            client.talk(&mut stage);
+            assert_eq!(client.received, b"still here");
+            continue;
+        }
+        assert!(!client.closed, "no clean end");
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed(), reason);
+        assert!(stage.net.dialled[0].far.watch().is_broken());
+        assert_eq!(in_use(&house), 0);
+    }
+}
