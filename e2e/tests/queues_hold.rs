@@ -1,5 +1,6 @@
 //! `maxconn` holds exactly over all workers, who waits is served in order, and no slot is lost.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -101,9 +102,9 @@ fn those_who_wait_are_served_in_the_order_in_which_they_came() {
     let becket = Becket::start(&place, &limited(&server, 2));
     let trust = Trust::new(&place);
     let words: Vec<String> = (0..12).map(|n| format!("c{n:02}")).collect();
-    let mut clients = Vec::new();
+    let mut clients = VecDeque::new();
     for (index, word) in words.iter().enumerate() {
-        clients.push(visit(&becket, &trust, word));
+        clients.push_back(visit(&becket, &trust, word));
         match index {
             0 | 1 => eventually("the server has it", || server.count() == index + 1),
             // Two workers accept: only who waits already is before the next.
@@ -113,16 +114,16 @@ fn those_who_wait_are_served_in_the_order_in_which_they_came() {
     let mut served = Vec::new();
     for left in (0..words.len()).rev() {
         served.push(server.answer());
+        // The slot is free when both sides have ended.
+        let mut client = clients.pop_front().unwrap();
+        assert_eq!(read_all(&mut client).unwrap(), b"done");
+        drop(client);
         let next = left.min(2);
         eventually("the next ones are there", || server.count() == next);
     }
     assert_eq!(served, words);
-    for client in &mut clients {
-        assert_eq!(read_all(client).unwrap(), b"done");
-    }
     assert_eq!(server.most.load(SeqCst), 2);
     assert_eq!(number(&becket, "becket_queue_hand_overs_total"), 10);
-    drop(clients);
     at_rest(&becket);
 }
 
@@ -226,17 +227,19 @@ fn a_client_that_resets_leaves_the_queue_and_one_that_ends_its_stream_stays() {
         if aborts {
             until_waiting(&becket, 0);
             assert_eq!(becket.next_reason(), "left-queue");
+            drop(first);
         } else {
             holds_for(Duration::from_millis(200), "it waits", || {
                 number(&becket, "becket_queue") == 1
             });
             assert_eq!(server.answer(), "one");
             assert_eq!(read_all(&mut first).unwrap(), b"done");
+            drop(first);
             eventually("the server has it", || server.count() == 1);
             assert_eq!(server.answer(), "333");
             assert_eq!(read_all(&mut third).unwrap(), b"done");
         }
-        drop((first, third));
+        drop(third);
         server.here.lock().unwrap().clear();
         at_rest(&becket);
     }
