@@ -12,6 +12,7 @@ mod backends_that_fail;
 mod check_reports;
 mod client_certificates_are_required;
 mod client_mode;
+mod cluster_sessions;
 mod cluster_tickets;
 mod demo_works;
 mod drain_and_stop;

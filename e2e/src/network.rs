@@ -1,0 +1,218 @@
+//! Hosts of a network of their own: one network namespace each, joined by a bridge.
+//!
+//! The host that the tests run on sees nothing of it: its addresses, routes and links are not
+//! touched, and the namespaces have no name, so they are gone with the last descriptor and
+//! process in them. What is to happen on a host is done by [`Host::within`]: sockets that are
+//! made, threads and programs that are started there stay there.
+
+use std::fs::File;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::panic::resume_unwind;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::tool::Tool;
+
+/// A bridge with hosts on it.
+#[derive(Debug)]
+pub struct Network {
+    /// Where the bridge is: it sees every frame between hosts, and has an address of its own.
+    pub hub: Host,
+    /// The hosts.
+    pub hosts: Vec<Host>,
+}
+
+/// A network namespace with one address on the network and a loopback of its own.
+#[derive(Debug)]
+pub struct Host {
+    namespace: File,
+    /// On the network.
+    pub address: Ipv4Addr,
+}
+
+impl Network {
+    /// Makes a network of so many hosts; without the right to, prints the skip.
+    ///
+    /// # Panics
+    /// When it cannot be made and `CI` is set.
+    #[track_caller]
+    pub fn of(hosts: usize) -> Option<Self> {
+        let ip = Tool::find("ip")?;
+        match Self::make(&ip, hosts) {
+            Ok(network) => Some(network),
+            Err(error) => {
+                Tool::skip(&format!("needs network namespaces: {error}"));
+                None
+            }
+        }
+    }
+
+    fn make(ip: &Tool, hosts: usize) -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Relaxed);
+        let name = |host: usize| format!("becket-e2e-{}-{number}-{host}", std::process::id());
+        let names: Vec<Name<'_>> = (0..=hosts)
+            .map(|host| Name::add(ip, name(host)))
+            .collect::<io::Result<_>>()?;
+        let (hub, rest) = names.split_first().expect("a hub");
+        hub.ip("link set lo up")?;
+        hub.ip("link add bridge type bridge mcast_snooping 0")?;
+        hub.ip("addr add 10.73.0.254/24 dev bridge")?;
+        hub.ip("link set bridge up")?;
+        for (index, host) in rest.iter().enumerate() {
+            let (number, name) = (index + 1, &host.name);
+            hub.ip(&format!(
+                "link add port{number} type veth peer name net netns {name}"
+            ))?;
+            hub.ip(&format!("link set port{number} master bridge up"))?;
+            host.ip("link set lo up")?;
+            host.ip(&format!("addr add 10.73.0.{number}/24 dev net"))?;
+            host.ip("link set net up")?;
+            host.ip("route add 224.0.0.0/4 dev net")?;
+        }
+        let host = |(index, name): (usize, &Name<'_>)| {
+            let last = if index == 0 { 254 } else { index as u8 };
+            Ok(Host {
+                namespace: File::open(format!("/run/netns/{}", name.name))?,
+                address: Ipv4Addr::new(10, 73, 0, last),
+            })
+        };
+        let mut all: Vec<Host> = names
+            .iter()
+            .enumerate()
+            .map(host)
+            .collect::<io::Result<_>>()?;
+        Ok(Self {
+            hub: all.remove(0),
+            hosts: all,
+        })
+    }
+
+    /// Starts to keep every frame that crosses the bridge.
+    ///
+    /// # Panics
+    /// When packet sockets are not allowed.
+    pub fn capture(&self) -> Capture {
+        self.hub.within(Capture::start)
+    }
+}
+
+impl Host {
+    /// Does something on this host, on a thread of its own.
+    ///
+    /// # Panics
+    /// When `body` does.
+    pub fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        let done = thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let network = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(self.namespace.as_fd(), network).expect("a namespace");
+                body()
+            });
+            thread.join()
+        });
+        done.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+/// The name of a namespace while it is being wired; the namespace outlives it.
+struct Name<'a> {
+    ip: &'a Tool,
+    name: String,
+}
+
+impl<'a> Name<'a> {
+    fn add(ip: &'a Tool, name: String) -> io::Result<Self> {
+        run(ip.command(["netns", "add", &name]))?;
+        Ok(Self { ip, name })
+    }
+
+    fn ip(&self, arguments: &str) -> io::Result<()> {
+        let namespace = ["-n", &self.name];
+        let arguments = arguments.split(' ');
+        run(self.ip.command(namespace.into_iter().chain(arguments)))
+    }
+}
+
+impl Drop for Name<'_> {
+    fn drop(&mut self) {
+        run(self.ip.command(["netns", "del", &self.name])).ok();
+    }
+}
+
+fn run(mut command: Command) -> io::Result<()> {
+    let output = command.output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let why = String::from_utf8_lossy(&output.stderr).into_owned();
+            Err(io::Error::other(format!("{command:?}: {why}")))
+        }
+    }
+}
+
+/// Every frame that was seen since the start.
+#[derive(Debug)]
+pub struct Capture {
+    frames: Arc<Mutex<Vec<Vec<u8>>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Capture {
+    fn start() -> Self {
+        let every = Protocol::from(i32::from(ETH_P_ALL.to_be()));
+        let socket = Socket::new(Domain::PACKET, Type::RAW, Some(every)).expect("a packet socket");
+        socket.set_read_timeout(Some(LOOK)).expect("a time-out");
+        let frames = Arc::new(Mutex::new(Vec::new()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (kept, stopped) = (Arc::clone(&frames), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            let mut buffer = vec![0; 64 * 1024];
+            while !stopped.load(Relaxed) {
+                let mut socket = &socket;
+                if let Ok(len) = io::Read::read(&mut socket, &mut buffer) {
+                    lock(&kept).push(buffer[..len].to_vec());
+                }
+            }
+        });
+        Self {
+            frames,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// How many frames contain these bytes.
+    pub fn count(&self, bytes: &[u8]) -> usize {
+        let holds = |frame: &&Vec<u8>| frame.windows(bytes.len()).any(|part| part == bytes);
+        lock(&self.frames).iter().filter(holds).count()
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Every protocol (linux/if_ether.h).
+const ETH_P_ALL: u16 = 3;
+/// How long a capture may go on after it was dropped.
+const LOOK: Duration = Duration::from_millis(50);
