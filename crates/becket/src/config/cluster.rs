@@ -71,7 +71,7 @@ pub struct ClusterLimits {
     pub datagrams_per_turn: usize,
     /// Sessions of one peer in the table.
     pub entries_per_peer: usize,
-    /// Bytes sent to one peer in a second.
+    /// Bytes sent to all peers together in a second.
     pub bytes_per_second: usize,
     /// Sessions of one worker that wait to be sent.
     pub queue: usize,
