@@ -43,7 +43,7 @@ fn collecting() -> (Backend, Receiver<Asked>) {
 fn mark(mut tlvs: &[u8]) -> Option<Vec<u8>> {
     while let [kind, high, low, rest @ ..] = tlvs {
         let (value, rest) = rest.split_at(usize::from(u16::from_be_bytes([*high, *low])));
-        if *kind == 0xea {
+        if *kind == 0xed {
             return Some(value.to_vec());
         }
         tlvs = rest;

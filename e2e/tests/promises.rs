@@ -25,6 +25,7 @@ mod logs_reopen_under_another_user;
 mod metrics_and_status;
 mod names_choose_certificates;
 mod ports_in_use_are_refused;
+mod proxies_in_front_are_believed;
 mod proxy_header_is_understood;
 mod proxy_header_tells_the_facts_of_tls;
 mod queues_hold;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use becket_e2e::{
     Backend, Becket, Client, Kept, PATIENCE, Place, Shape, Tool, Trust, eventually, fresh_address,
-    fresh_v6,
+    fresh_v6, until,
 };
 use rustls::version::{TLS12, TLS13};
 
@@ -49,20 +49,32 @@ fn haproxy_understands_both_versions() {
             "defaults\n mode http\n timeout client 10s\n timeout server 10s\n timeout connect 5s\n\
              frontend main\n bind {at} accept-proxy\n http-request return status 200 \
              content-type text/plain lf-string \
-             \"from %[src]:%[src_port] to %[dst]:%[dst_port] named %[fc_pp_authority]\"\n"
+             \"from %[src]:%[src_port] to %[dst]:%[dst_port] named %[fc_pp_authority] \
+             id %[fc_pp_unique_id]\"\n"
         ),
     );
     let configuration = place.text("haproxy.cfg");
     let _haproxy = serve(&place, &haproxy, &["-f", &configuration, "-db"], at);
     for version in ["v1", "v2"] {
-        let shape = Shape::new(at).backend(&format!("proxy-header = \"{version}\""));
+        let also = if version == "v2" {
+            "proxy-tlvs = [\"crc32c\", \"unique-id\", \"client-certificate\"]"
+        } else {
+            ""
+        };
+        let shape = Shape::new(at).backend(&format!("proxy-header = \"{version}\"\n{also}"));
         let becket = Becket::start(&place, &shape);
         for tls in [&TLS12, &TLS13] {
             let (answer, own) = ask(&becket, &Trust::only(&place, tls));
             let expected = format!("from {own} to {} named ", becket.web);
             assert!(answer.contains(&expected), "{version}: {answer}");
-            let is_named = answer.ends_with("named www.example.org");
-            assert_eq!(is_named, version == "v2", "{answer}");
+            let line = until("the line of this client", || {
+                let mut lines = becket.access().into_iter();
+                lines.find(|line| line["client"] == own.to_string())
+            });
+            let id = line["id"].as_str().map(str::to_owned);
+            assert_eq!(id.is_some(), version == "v2");
+            let name = id.map(|id| format!("named www.example.org id {id}"));
+            assert!(answer.ends_with(&name.unwrap_or_default()), "{answer}");
         }
     }
 }
@@ -88,7 +100,12 @@ fn nginx_understands_both_versions() {
     );
     let _nginx = serve(&place, &nginx, &["-c", &place.text("nginx.conf")], at);
     for version in ["v1", "v2"] {
-        let shape = Shape::new(at).backend(&format!("proxy-header = \"{version}\""));
+        let also = if version == "v2" {
+            "proxy-tlvs = [\"crc32c\", \"unique-id\"]"
+        } else {
+            ""
+        };
+        let shape = Shape::new(at).backend(&format!("proxy-header = \"{version}\"\n{also}"));
         let becket = Becket::start(&place, &shape);
         let (answer, own) = ask(&becket, &Trust::new(&place));
         let expected = format!("from {own} to {}", becket.web);

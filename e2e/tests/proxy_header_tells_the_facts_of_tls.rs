@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
-use becket_e2e::{Backend, Becket, Client, Key, PATIENCE, Place, Shape, Trust};
+use becket_e2e::{Backend, Becket, Client, PATIENCE, Place, Shape, Trust};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use rustls::version::{TLS12, TLS13};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
@@ -46,6 +48,12 @@ fn tlvs(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     found
 }
 
+fn der(pem: &str) -> Vec<u8> {
+    CertificateDer::from_pem_slice(pem.as_bytes())
+        .unwrap()
+        .to_vec()
+}
+
 fn value(tlvs: &[(u8, Vec<u8>)], kind: u8) -> Option<&[u8]> {
     let found = tlvs.iter().find(|(other, _)| *other == kind);
     found.map(|(_, value)| value.as_slice())
@@ -57,13 +65,16 @@ fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
     let (backend, headers) = collecting();
     let shape = Shape::new(backend.address)
         .listener("alpn = [\"http/1.0\"]")
-        .backend("proxy-header = \"v2\"")
+        .backend(
+            "proxy-header = \"v2\"\nproxy-tlvs = [\"crc32c\", \"unique-id\", \"client-certificate\"]",
+        )
         .section(
             "[[policy]]\nname = \"web\"\nclient-certificates = \"optional\"\n\
              client-ca = \"ca.pem\"",
         );
     let becket = Becket::start(&place, &shape);
-    let alice = place.authority.issue(&["alice"], Key::Ecdsa);
+    let alice = place.authority.issue_numbered(&["alice"], 0xabc);
+    let mut ids = Vec::new();
     // PP2_CLIENT_SSL 1, PP2_CLIENT_CERT_CONN 2, PP2_CLIENT_CERT_SESS 4.
     for (own, full, resumed) in [(None, 1, 1), (Some(&alice), 7, 5)] {
         for (tls, version) in [(&TLS12, "TLSv1.2"), (&TLS13, "TLSv1.3")] {
@@ -78,6 +89,10 @@ fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
                 let all = tlvs(&header[28..]);
                 assert_eq!(value(&all, 0x01).unwrap(), b"http/1.0", "ALPN");
                 assert_eq!(value(&all, 0x02).unwrap(), b"www.example.org", "authority");
+                assert_eq!(value(&all, 0x03).unwrap().len(), 4, "CRC32C");
+                let id = value(&all, 0x05).unwrap();
+                assert_eq!(id.len(), 32, "unique ID");
+                ids.push(id.to_vec());
                 let ssl = value(&all, 0x20).unwrap();
                 assert_eq!(ssl[0], flags, "{version}: client flags");
                 let verify = u32::from_be_bytes(ssl[1..5].try_into().unwrap());
@@ -87,12 +102,25 @@ fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
                 let facts = tlvs(&ssl[5..]);
                 assert_eq!(value(&facts, 0x21).unwrap(), version.as_bytes());
                 let cipher = String::from_utf8_lossy(value(&facts, 0x23).unwrap());
-                assert!(cipher.contains("AES_128_GCM"), "{cipher}");
+                let names = ["ECDHE-ECDSA-AES128-GCM-SHA256", "TLS_AES_128_GCM_SHA256"];
+                assert_eq!(cipher, names[usize::from(version == "TLSv1.3")]);
+                assert_eq!(value(&facts, 0x24).unwrap(), b"SHA256");
+                assert_eq!(value(&facts, 0x25).unwrap(), b"EC256");
                 if own.is_some() {
                     assert_eq!(value(&facts, 0x22).unwrap(), b"alice", "common name");
                 }
+                let shown = own.map(|own| der(&own.certificate));
+                assert_eq!(value(&facts, 0x28), shown.as_deref(), "client certificate");
+                let line = becket.next_access();
+                assert_eq!(line["id"].as_str().unwrap().as_bytes(), id);
+                let subject = own.map(|_| "CN=alice");
+                assert_eq!(line["subject"].as_str(), subject);
+                assert_eq!(line["serial"].as_str(), own.map(|_| "0ABC"));
             }
         }
     }
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 8, "each connection has a name of its own");
     Ok(())
 }

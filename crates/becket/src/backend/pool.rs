@@ -23,7 +23,7 @@ use super::line::{BackendState, QueueFull, Wait, Waiter};
 use super::registry::Backends;
 use super::slot::Slot;
 use super::state::ServerState;
-use crate::config::{Backend, Balance, ProxyVersion, ServerAddress, StickBy};
+use crate::config::{Backend, Balance, ProxyTlvs, ProxyVersion, ServerAddress, StickBy};
 use crate::tls::onward::ServerTls;
 
 /// One worker's view of a backend.
@@ -136,6 +136,11 @@ impl Pool {
     /// The PROXY header that servers expect.
     pub fn proxy_header(&self) -> Option<ProxyVersion> {
         self.backend.proxy_header
+    }
+
+    /// What it says only if asked to.
+    pub fn proxy_tlvs(&self) -> ProxyTlvs {
+        self.backend.proxy_tlvs
     }
 
     /// Chooses a server for a newcomer and claims a slot there, unless others wait already. `had` is

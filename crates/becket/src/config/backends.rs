@@ -75,6 +75,7 @@ impl Draft<'_> {
             tls: self.onward(path, backend.tls.as_ref(), &servers),
             servers,
             proxy_header: backend.proxy_header,
+            proxy_tlvs: self.proxy_tlvs(path, backend),
             balance: backend.balance,
             queue_length: self.whole(
                 &format!("{path}.queue-length"),

@@ -69,6 +69,7 @@ impl Backend {
             name: name.to_owned(),
             servers,
             proxy_header: None,
+            proxy_tlvs: Default::default(),
             tls: None,
             balance: Balance::default(),
             queue_length: 1024,

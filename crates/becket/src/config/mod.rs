@@ -281,6 +281,8 @@ pub struct Backend {
     pub servers: Vec<Server>,
     /// The PROXY header that is sent first on every connection.
     pub proxy_header: Option<ProxyVersion>,
+    /// What a header of version 2 says beyond what it always does.
+    pub proxy_tlvs: ProxyTlvs,
     /// TLS towards the servers; `None` is plain TCP.
     pub tls: Option<Onward>,
     /// Who gets the next connection.
@@ -343,6 +345,17 @@ pub enum ProxyVersion {
     V1,
     /// Binary, with TLVs about the TLS connection.
     V2,
+}
+
+/// What a PROXY header of version 2 says only if asked to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProxyTlvs {
+    /// A checksum of the header.
+    pub checksum: bool,
+    /// A name of the connection: the one that a header from in front gave it, or one of ours.
+    pub unique_id: bool,
+    /// The client's certificate.
+    pub client_certificate: bool,
 }
 
 /// Options of listening sockets.

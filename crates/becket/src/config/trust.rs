@@ -1,11 +1,11 @@
-//! The part of `prepare` that says whose PROXY header is believed.
+//! The part of `prepare` about PROXY headers: whose is believed, and what ours say.
 
 use becket_proto::proxy_header::Accept;
 
-use super::AcceptProxy;
 use super::error::Problem;
-use super::file::{FileAcceptProxy, FileListener};
+use super::file::{FileAcceptProxy, FileBackend, FileListener, FileProxyTlv};
 use super::prepare::Draft;
+use super::{AcceptProxy, ProxyTlvs, ProxyVersion};
 
 impl Draft<'_> {
     /// The header that a listener expects, if it expects one.
@@ -39,5 +39,23 @@ impl Draft<'_> {
             );
         }
         Some(AcceptProxy { versions, trusted })
+    }
+
+    /// What the headers towards a backend say only if asked to.
+    pub(super) fn proxy_tlvs(&mut self, path: &str, backend: &FileBackend) -> ProxyTlvs {
+        let listed = &backend.proxy_tlvs;
+        if !listed.is_empty() && backend.proxy_header != Some(ProxyVersion::V2) {
+            let problem = Problem::new(
+                format!("{path}.proxy-tlvs"),
+                "given, but no header of version 2 is sent",
+            );
+            self.report
+                .error(problem.accepted("proxy-header = \"v2\" with it"));
+        }
+        ProxyTlvs {
+            checksum: listed.contains(&FileProxyTlv::Crc32c),
+            unique_id: listed.contains(&FileProxyTlv::UniqueId),
+            client_certificate: listed.contains(&FileProxyTlv::ClientCertificate),
+        }
     }
 }

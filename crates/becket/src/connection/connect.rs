@@ -102,7 +102,8 @@ impl<N: Net> Connecting<N> {
 
         let mut to_server = HalfPipe::new(core.client.ready.readable);
         if let Some(version) = established.pool.proxy_header() {
-            match introduction::proxy_header(version, core, established.client_tls.as_ref()) {
+            let wanted = (version, established.pool.proxy_tlvs());
+            match introduction::proxy_header(wanted, core, established.client_tls.as_ref()) {
                 Ok(header) => to_server.offer(&header),
                 Err(_) => return Closing::begin(CloseReason::Internal, Vec::new(), core, turn),
             }

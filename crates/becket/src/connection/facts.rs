@@ -9,7 +9,9 @@ use crate::close_reason::CloseReason;
 use crate::leg::Traffic;
 use crate::log::Timestamp;
 use crate::log::access::{AccessRecord, ResumedBy};
+use crate::tls::identity::Identity;
 use crate::tls::names;
+use crate::tls::presented::Presented;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
 /// Filled in as the connection proceeds.
@@ -17,10 +19,8 @@ use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 pub struct Facts {
     /// Who connected; by its own word, where a PROXY header is accepted.
     pub client: SocketAddr,
-    /// The address that the client connected to, where a PROXY header said so.
-    pub arrived_at: Option<SocketAddr>,
-    /// What the sender of such a header calls the connection.
-    pub unique_id: Option<Box<[u8]>>,
+    /// What a PROXY header said of it, or what we say in ours.
+    pub introduced: Option<Box<Introduced>>,
     /// The listener's configuration name.
     pub listener: Arc<str>,
     /// Monotonic time of the accept.
@@ -37,6 +37,15 @@ pub struct Facts {
     pub server_traffic: Traffic,
 }
 
+/// What is known of few connections.
+#[derive(Clone, Debug, Default)]
+pub struct Introduced {
+    /// The address that the client connected to, as a PROXY header claims.
+    pub arrived_at: Option<SocketAddr>,
+    /// A name of the connection, from such a header or for ours; at most 128 bytes.
+    pub unique_id: Option<Box<[u8]>>,
+}
+
 /// What a handshake agreed on.
 #[derive(Clone, Debug)]
 pub struct Agreed {
@@ -48,13 +57,17 @@ pub struct Agreed {
     pub group: Option<NamedGroup>,
     /// Negotiated protocol.
     pub alpn: Option<Box<[u8]>>,
-    /// How the session was resumed; `None` is a full handshake.
+    /// How the session was resumed, early data aside; `None` is a full handshake.
     pub resumed: Option<ResumedBy>,
     /// How much early data the policy takes, if some of what the client says came as such.
     pub early_data: Option<u32>,
     /// Whether the client proved its identity by certificate, in this handshake or in the one
     /// that the session descends from.
     pub client_verified: bool,
+    /// Whom that certificate names.
+    pub identity: Option<Box<Identity>>,
+    /// Our own certificate, where the PROXY header speaks of it.
+    pub presented: Option<Arc<Presented>>,
     /// From accept to traffic keys.
     pub took: Duration,
 }
@@ -64,8 +77,7 @@ impl Facts {
     pub fn new(client: SocketAddr, listener: Arc<str>, accepted: Now) -> Self {
         Self {
             client,
-            arrived_at: None,
-            unique_id: None,
+            introduced: None,
             listener,
             accepted: accepted.mono,
             accepted_at: Timestamp::from_unix(accepted.unix),
@@ -88,7 +100,12 @@ impl Facts {
             suite: tls.and_then(|tls| tls.suite).map(names::suite),
             group: tls.and_then(|tls| tls.group).map(names::group),
             alpn: tls.and_then(|tls| tls.alpn.clone()),
-            resumed: tls.and_then(|tls| tls.resumed),
+            resumed: tls.and_then(Agreed::resumed_by),
+            identity: tls.and_then(|tls| tls.identity.clone()),
+            id: self
+                .introduced
+                .as_ref()
+                .and_then(|known| known.unique_id.clone()),
             server: self.server.clone(),
             client_bytes_in: client.received,
             client_bytes_out: client.sent,
@@ -97,6 +114,16 @@ impl Facts {
             handshake: tls.map(|tls| tls.took),
             total: now.mono.saturating_sub(self.accepted),
             reason,
+        }
+    }
+}
+
+impl Agreed {
+    /// How the session was resumed, as the log says it.
+    fn resumed_by(&self) -> Option<ResumedBy> {
+        match self.early_data {
+            Some(_) => Some(ResumedBy::Early),
+            None => self.resumed,
         }
     }
 }

@@ -20,7 +20,7 @@ use becket_proto::proxy_header::{
     Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, Transport, decode,
 };
 
-use super::facts::Facts;
+use super::facts::{Facts, Introduced};
 use super::{Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
 use crate::config::{AcceptProxy, Listener};
@@ -141,6 +141,10 @@ fn look<N: Net>(
 /// receiver must use the real connection endpoints" (LOCAL), or "should ignore address
 /// information" (unspecified), and a path is no address that anything here could use.
 fn introduce(header: &ProxyHeader<'_>, facts: &mut Facts) {
+    let mut introduced = Introduced {
+        unique_id: header.tlvs.unique_id.map(Box::from),
+        ..Introduced::default()
+    };
     if let Endpoints::Inet {
         source,
         destination,
@@ -148,9 +152,9 @@ fn introduce(header: &ProxyHeader<'_>, facts: &mut Facts) {
     } = header.endpoints
     {
         facts.client = source;
-        facts.arrived_at = Some(destination);
+        introduced.arrived_at = Some(destination);
     }
-    facts.unique_id = header.tlvs.unique_id.map(Box::from);
+    facts.introduced = Some(Box::new(introduced));
 }
 
 /// Ends a connection that has said nothing which deserves an answer.

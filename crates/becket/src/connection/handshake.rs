@@ -14,6 +14,7 @@
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use becket_proto::client_hello::{Malformed, NotHello, Peek, peek};
 use becket_proto::http_head::PLAIN_HTTP_ANSWER;
@@ -22,6 +23,7 @@ use rustls::HandshakeKind;
 
 use super::closing::Closing;
 use super::connect::{Connecting, Established};
+use super::facts::Agreed;
 use super::queued::{Queued, Then};
 use super::resumed;
 use super::{Core, Net, Next, Phase, Turn};
@@ -29,6 +31,7 @@ use crate::admission::Charge;
 use crate::backend::pool::{Guest, Pick, Pool};
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
+use crate::config::ProxyVersion;
 use crate::config::QueuePlace;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
@@ -38,6 +41,7 @@ use crate::socket::Socket;
 use crate::tls::context::{self, Resuming};
 use crate::tls::engine::{Engine, Received};
 use crate::tls::front::{Choice, server_name};
+use crate::tls::presented::Presented;
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]
@@ -277,8 +281,11 @@ impl Handshaking {
             Pick::Full => {}
         }
         let input = turn.scratch.sealed_in.filled();
-        if input.len() > turn.limits.client_hello {
-            // Nobody has anything to say behind a hello before it is answered.
+        // Nobody has anything to say behind a hello before it is answered, but early data; small
+        // records double it at most, or are not worth a place.
+        let early = self.door.front.route(route);
+        let early = early.map_or(0, |(route, _)| route.policy.early_data as usize);
+        if input.len() > turn.limits.client_hello + 2 * early {
             return Err(Failed::quietly(CloseReason::HelloTooLarge));
         }
         self.held = input.to_vec();
@@ -324,11 +331,16 @@ impl Handshaking {
             return self.fail(&failed, core, turn);
         }
         let early_data = self.early_data(received);
+        let presented = self.presented(core.facts.server_name.as_deref());
         let (Some(pool), Some(mut chosen)) = (self.pool(), self.chosen) else {
             return end(CloseReason::Internal, turn);
         };
         let took = turn.now.mono.saturating_sub(core.facts.accepted);
-        let agreed = resumed::agreed(&chosen, early_data, took);
+        let agreed = Agreed {
+            presented,
+            early_data,
+            ..resumed::agreed(&chosen, took)
+        };
         turn.counters.handshakes_ended.add(1);
         resumed::count(&agreed, turn.counters);
         resumed::count_offer(&chosen, turn.counters);
@@ -367,6 +379,16 @@ impl Handshaking {
         let chosen = self.chosen.as_ref().filter(|_| received.early)?;
         let (route, _) = self.door.front.route(chosen.route)?;
         Some(route.policy.early_data)
+    }
+
+    /// What there is to say of our certificate, where the server is told of it.
+    fn presented(&self, name: Option<&str>) -> Option<Arc<Presented>> {
+        self.pool()?
+            .proxy_header()
+            .filter(|version| *version == ProxyVersion::V2)?;
+        let place = self.chosen.as_ref()?.resuming.as_ref()?.presented?;
+        let certificates = &self.door.front.listener().certificates;
+        certificates.keys_for(name).presented(place).cloned()
     }
 
     fn pool(&self) -> Option<Rc<Pool>> {

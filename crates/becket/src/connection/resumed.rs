@@ -10,10 +10,11 @@ use super::facts::Agreed;
 use super::handshake::Chosen;
 use crate::log::access::ResumedBy;
 use crate::metrics::{Counters, HandshakeClass};
+use crate::tls::identity::Identity;
 use crate::tls::twins::Twins;
 
-/// Reads what the handshake agreed on. `early_data` is how much the policy takes, if some came.
-pub fn agreed(chosen: &Chosen, early_data: Option<u32>, took: Duration) -> Agreed {
+/// Reads what the handshake agreed on. What TLS itself does not know is left out.
+pub fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
     let facts = chosen.engine.facts();
     let version = facts.protocol_version();
     Agreed {
@@ -23,14 +24,16 @@ pub fn agreed(chosen: &Chosen, early_data: Option<u32>, took: Duration) -> Agree
             .negotiated_key_exchange_group()
             .map(|group| group.name()),
         alpn: facts.alpn_protocol().map(Box::from),
-        resumed: match early_data {
-            Some(_) => Some(ResumedBy::Early),
-            None => means(chosen, version),
-        },
-        early_data,
+        resumed: means(chosen, version),
+        early_data: None,
         client_verified: facts
             .peer_certificates()
             .is_some_and(|chain| !chain.is_empty()),
+        identity: facts
+            .peer_certificates()
+            .and_then(<[_]>::first)
+            .and_then(Identity::of),
+        presented: None,
         took,
     }
 }

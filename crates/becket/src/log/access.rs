@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::{Escaped, Timestamp};
 use crate::close_reason::CloseReason;
 use crate::config::LogFormat;
+use crate::tls::identity::Identity;
 
 /// What one connection was. A connection that ended early has `None` for what was not known yet.
 #[derive(Clone, Debug)]
@@ -38,6 +39,10 @@ pub struct AccessRecord {
     pub alpn: Option<Box<[u8]>>,
     /// How the session was resumed; `None` for a full handshake and for none at all.
     pub resumed: Option<ResumedBy>,
+    /// Whom the client's certificate names; it was verified.
+    pub identity: Option<Box<Identity>>,
+    /// A name of the connection, shared with whoever gets or sent it in a PROXY header.
+    pub id: Option<Box<[u8]>>,
     /// The server it went to, as configured.
     pub server: Option<Arc<str>>,
     /// Ciphertext bytes received from the client.
@@ -102,6 +107,10 @@ impl AccessRecord {
         let sni = self.sni.as_deref().map(Escaped::word);
         let alpn = self.alpn.as_deref().map(Escaped::word);
         let server = self.server.as_deref().map(Escaped::word);
+        let identity = self.identity.as_deref();
+        let subject = identity.map(|identity| Escaped::word(&*identity.subject));
+        let serial = identity.map(|identity| Escaped::word(&*identity.serial));
+        let id = self.id.as_deref().map(Escaped::word);
         each("client", Field::Text(&self.client))?;
         each("listener", Field::Text(&listener))?;
         each("sni", text(sni.as_ref()))?;
@@ -110,6 +119,9 @@ impl AccessRecord {
         each("group", text(self.group.as_ref()))?;
         each("alpn", text(alpn.as_ref()))?;
         each("handshake", text(self.kind().as_ref()))?;
+        each("subject", text(subject.as_ref()))?;
+        each("serial", text(serial.as_ref()))?;
+        each("id", text(id.as_ref()))?;
         each("server", text(server.as_ref()))?;
         each("client_bytes_in", Field::Count(self.client_bytes_in))?;
         each("client_bytes_out", Field::Count(self.client_bytes_out))?;
@@ -191,6 +203,12 @@ pub(crate) mod tests {
             group: Some("X25519MLKEM768"),
             alpn: Some((*b"h2").into()),
             resumed: Some(ResumedBy::Psk),
+            identity: Some(Box::new(Identity {
+                subject: "CN=alice,O=Rope Walk".into(),
+                common_name: Some("alice".into()),
+                serial: "0ABC01".into(),
+            })),
+            id: Some((*b"8d2f").into()),
             server: Some("127.0.0.1:8080".into()),
             client_bytes_in: 900,
             client_bytes_out: 2_000,
@@ -211,6 +229,8 @@ pub(crate) mod tests {
             group: None,
             alpn: None,
             resumed: None,
+            identity: None,
+            id: None,
             server: None,
             handshake: None,
             reason: CloseReason::NotTls,
@@ -230,7 +250,7 @@ pub(crate) mod tests {
             line(&record(), LogFormat::Text),
             "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=www.example.org \
              version=TLSv1.3 suite=TLS_AES_128_GCM_SHA256 group=X25519MLKEM768 alpn=h2 \
-             handshake=psk server=127.0.0.1:8080 client_bytes_in=900 client_bytes_out=2000 \
+             handshake=psk subject=CN=alice,O=Rope\\x20Walk serial=0ABC01 id=8d2f server=127.0.0.1:8080 client_bytes_in=900 client_bytes_out=2000 \
              server_bytes_in=1024 server_bytes_out=80 handshake_us=740 total_us=12000 \
              reason=finished\n"
         );
@@ -239,7 +259,9 @@ pub(crate) mod tests {
     #[test]
     fn what_is_not_known_is_a_dash_or_null() {
         let text = line(&empty(), LogFormat::Text);
-        assert!(text.contains(" sni=- version=- suite=- group=- alpn=- handshake=- server=- "));
+        assert!(text.contains(
+            " sni=- version=- suite=- group=- alpn=- handshake=- subject=- serial=- id=- server=- "
+        ));
         let json: serde_json::Value =
             serde_json::from_str(&line(&empty(), LogFormat::Json)).unwrap();
         assert!(json["sni"].is_null() && json["handshake_us"].is_null());

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use rustls::sign::CertifiedKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
+use super::presented::Presented;
 use crate::config::NamePattern;
 
 /// Chains and keys by name.
@@ -55,6 +56,12 @@ impl CertificateMap {
         })
     }
 
+    /// The keys for a client that asks for this name, or for none.
+    pub fn keys_for(&self, name: Option<&str>) -> &KeySet {
+        name.and_then(|name| self.named(name))
+            .unwrap_or_else(|| self.default_keys())
+    }
+
     /// The keys for clients that send no name, or one that is not covered.
     pub fn default_keys(&self) -> &KeySet {
         &self.default
@@ -78,35 +85,53 @@ impl CertificateMap {
 #[derive(Clone, Debug, Default)]
 pub struct KeySet {
     /// Sorted by [`preference`]; at most one per signature algorithm.
-    keys: Vec<Arc<CertifiedKey>>,
+    keys: Vec<Held>,
+}
+
+/// A chain, and what is said of it.
+#[derive(Clone, Debug)]
+struct Held {
+    key: Arc<CertifiedKey>,
+    presented: Arc<Presented>,
 }
 
 impl KeySet {
     /// Adds a chain; the one it replaces, of the same kind of key, is returned.
     pub fn insert(&mut self, key: Arc<CertifiedKey>) -> Option<Arc<CertifiedKey>> {
         let kind = key.key.algorithm();
+        let leaf = key.cert.first();
+        let presented = leaf.map(Presented::of).unwrap_or_default();
+        let new = Held {
+            key,
+            presented: Arc::new(presented),
+        };
         let same = self
             .keys
             .iter_mut()
-            .find(|other| other.key.algorithm() == kind);
+            .find(|other| other.key.key.algorithm() == kind);
         if let Some(other) = same {
-            return Some(std::mem::replace(other, key));
+            return Some(std::mem::replace(other, new).key);
         }
-        self.keys.push(key);
-        self.keys.sort_by_key(|key| preference(key.key.algorithm()));
+        self.keys.push(new);
+        self.keys
+            .sort_by_key(|held| preference(held.key.key.algorithm()));
         None
     }
 
     /// The cheapest chain whose key signs with one of the schemes that the client accepts.
     pub fn choose(&self, accepted: &[SignatureScheme]) -> Option<&Arc<CertifiedKey>> {
-        self.keys
-            .iter()
+        self.iter()
             .find(|key| key.key.choose_scheme(accepted).is_some())
     }
 
     /// All chains, cheapest key first.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<CertifiedKey>> {
-        self.keys.iter()
+        self.keys.iter().map(|held| &held.key)
+    }
+
+    /// What is said of a chain, by its place in [`Self::iter`].
+    pub fn presented(&self, place: usize) -> Option<&Arc<Presented>> {
+        self.keys.get(place).map(|held| &held.presented)
     }
 
     /// Whether there is no chain at all.

@@ -35,6 +35,9 @@ pub struct Resuming {
     /// The session in the table that this handshake made or found: what must be forgotten if the
     /// connection fails (RFC 5246, section 7.2.2).
     pub session: Option<SessionName>,
+    /// Which chain of the name's keys was chosen, by its place; a resumption presents none, but
+    /// has one to be known by.
+    pub presented: Option<usize>,
     /// When the certificate that the client has just proved to hold is over.
     pub client_until: Option<UnixSeconds>,
     /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
@@ -62,6 +65,7 @@ impl Resuming {
             opened: None,
             outcome: None,
             session: None,
+            presented: None,
             client_until: None,
             charge: None,
             fresh: None,

@@ -2,6 +2,7 @@
 //!
 //! * [`certs`]: chains and keys by server name, and the choice among them;
 //! * [`metered`]: keys that cost a token, where full handshakes are limited;
+//! * [`presented`]: what the PROXY header says of our certificate; [`identity`]: of the client's;
 //! * [`policy`]: the digest of a policy, the border that sessions never cross;
 //! * [`verifier`]: client certificates;
 //! * [`twins`]: the few `ServerConfig`s of one route, and which of them answers a hello;
@@ -22,10 +23,12 @@ pub mod context;
 pub mod early;
 pub mod engine;
 pub mod front;
+pub mod identity;
 pub mod metered;
 pub mod names;
 pub mod onward;
 pub mod policy;
+pub mod presented;
 pub mod rehearsal;
 pub mod session_name;
 pub mod sessions;

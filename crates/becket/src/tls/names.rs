@@ -22,10 +22,43 @@ pub fn suite(suite: CipherSuite) -> &'static str {
     }
 }
 
+/// The same as OpenSSL calls it, such as `ECDHE-RSA-AES128-GCM-SHA256`: what readers of PROXY
+/// headers expect. The suites of TLS 1.3 have one name.
+pub fn openssl_suite(suite: CipherSuite) -> &'static str {
+    match suite {
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => "ECDHE-ECDSA-AES128-GCM-SHA256",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => "ECDHE-ECDSA-AES256-GCM-SHA384",
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => {
+            "ECDHE-ECDSA-CHACHA20-POLY1305"
+        }
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => "ECDHE-RSA-AES128-GCM-SHA256",
+        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => "ECDHE-RSA-AES256-GCM-SHA384",
+        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-RSA-CHACHA20-POLY1305",
+        other => self::suite(other),
+    }
+}
+
 /// Such as `X25519MLKEM768`.
 pub fn group(group: NamedGroup) -> &'static str {
     match group {
         NamedGroup::X25519 => "x25519",
         other => other.as_str().unwrap_or("unknown"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
+
+    use super::*;
+
+    #[test]
+    fn every_suite_has_a_name_of_openssl() {
+        for suite in ALL_CIPHER_SUITES {
+            let name = openssl_suite(suite.suite());
+            let tls13 = suite.version().version == ProtocolVersion::TLSv1_3;
+            let prefix = if tls13 { "TLS_" } else { "ECDHE-" };
+            assert!(name.starts_with(prefix), "{name}");
+        }
     }
 }

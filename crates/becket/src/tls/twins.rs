@@ -249,10 +249,12 @@ impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ReadHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
         context::with(|resuming| resuming.server_name.as_deref() == name).filter(|same| *same)?;
-        let keys = name
-            .and_then(|name| self.0.named(name))
-            .unwrap_or_else(|| self.0.default_keys());
+        let keys = self.0.keys_for(name);
         let chosen = keys.choose(hello.signature_schemes());
-        chosen.or_else(|| keys.iter().next()).cloned()
+        let chosen = chosen.or_else(|| keys.iter().next())?;
+        context::with(|resuming| {
+            resuming.presented = keys.iter().position(|key| Arc::ptr_eq(key, chosen));
+        });
+        Some(Arc::clone(chosen))
     }
 }

@@ -378,3 +378,46 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
         assert!(errors[0].starts_with(expected), "{errors:#?}");
     }
 }
+
+#[test]
+fn a_header_from_in_front_needs_someone_to_believe_and_the_other_way_round() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let with = |listener: &str, backend: &str| {
+        early_site("", backend).replace("[[policy]]", &format!("{listener}\n[[policy]]"))
+    };
+    let sound = with(
+        "accept-proxy = 'any'\ntrusted-networks = ['10.0.0.0/8', '2001:db8::1']",
+        "proxy-header = 'v2'\nproxy-tlvs = ['crc32c', 'unique-id']",
+    );
+    let prepared = folder.prepare(&sound).unwrap();
+    let accepts = prepared.config.listeners[0].accept_proxy.as_ref().unwrap();
+    for (address, is_trusted) in [("10.1.2.3", true), ("2001:db8::1", true), ("::1", false)] {
+        let address = address.parse().unwrap();
+        assert_eq!(accepts.trusted.contains(address), is_trusted);
+    }
+    let tlvs = prepared.config.backends[0].proxy_tlvs;
+    assert!(tlvs.checksum && tlvs.unique_id && !tlvs.client_certificate);
+    for (text, expected) in [
+        (
+            with("accept-proxy = 'v1'", ""),
+            "listener[web].trusted-networks: missing, though a PROXY header is accepted",
+        ),
+        (
+            with("trusted-networks = ['10.0.0.0/8']", ""),
+            "listener[web].trusted-networks: given, but no PROXY header is accepted",
+        ),
+        (
+            with("accept-proxy = 'v1'\ntrusted-networks = ['10.0.0.1/8']", ""),
+            "listener[web].trusted-networks[0] = \"10.0.0.1/8\": bits are set behind the prefix",
+        ),
+        (
+            with("", "proxy-header = 'v1'\nproxy-tlvs = ['crc32c']"),
+            "backend[app].proxy-tlvs: given, but no header of version 2 is sent",
+        ),
+    ] {
+        let errors = lines(&folder.prepare(&text).unwrap_err().errors);
+        assert_eq!(errors.len(), 1, "{errors:#?}");
+        assert!(errors[0].starts_with(expected), "{errors:#?}");
+    }
+}

@@ -45,7 +45,7 @@ fn split(got: &[u8]) -> (Option<Vec<u8>>, Vec<u8>) {
     let mut found = None;
     while let [kind, high, low, rest @ ..] = tlvs {
         let length = usize::from(u16::from_be_bytes([*high, *low]));
-        if *kind == 0xea {
+        if *kind == 0xed {
             found = Some(rest[..length].to_vec());
         }
         tlvs = &rest[length..];

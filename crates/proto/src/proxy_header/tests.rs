@@ -340,7 +340,7 @@ fn early_data_is_marked_by_a_tlv_of_our_own_which_readers_skip() {
         padding: None,
     };
     header.encode(format, &mut out).unwrap();
-    assert_eq!(out[16..], [0xea, 0, 4, 0, 0, 0x40, 0]);
+    assert_eq!(out[16..], [0xed, 0, 4, 0, 0, 0x40, 0]);
     let Decoded::Header { header, len } = decode(&out, Accept::V2) else {
         panic!("not a header");
     };
@@ -380,6 +380,7 @@ impl Parts {
                     cipher: texts[2].as_deref(),
                     signature_algorithm: texts[3].as_deref(),
                     key_algorithm: texts[4].as_deref(),
+                    client_certificate: texts[2].as_deref().map(str::as_bytes),
                 }),
             },
         }

@@ -20,7 +20,7 @@ pub struct Tlvs<'a> {
     /// An opaque name of the connection, at most 128 bytes (0x05).
     pub unique_id: Option<&'a [u8]>,
     /// Some of what follows came as early data (0-RTT) and may be a replay; so much, in bytes, the sender takes as
-    /// such, so nothing behind that is (0xEA, becket's own). Written, never read.
+    /// such, so nothing behind that is (0xED, becket's own). Written, never read.
     pub early_data: Option<u32>,
     /// What is known about TLS, `None` if the client did not speak it to the sender (0x20).
     pub ssl: Option<SslTlv<'a>>,
@@ -47,6 +47,8 @@ pub struct SslTlv<'a> {
     pub signature_algorithm: Option<&'a str>,
     /// The algorithm of the frontend's key, such as `RSA2048` (0x25).
     pub key_algorithm: Option<&'a str>,
+    /// The client's certificate, DER (0x28).
+    pub client_certificate: Option<&'a [u8]>,
 }
 
 /// TLVs that say nothing about the connection.
@@ -182,7 +184,7 @@ fn push_ssl(ssl: &SslTlv<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     ] {
         push(out, kind, value.map(str::as_bytes))?;
     }
-    Ok(())
+    push(out, SSL_CLIENT_CERT, ssl.client_certificate)
 }
 
 fn read_ssl(mut reader: Reader<'_>) -> Result<SslTlv<'_>, Refusal> {
@@ -202,6 +204,7 @@ fn read_ssl(mut reader: Reader<'_>) -> Result<SslTlv<'_>, Refusal> {
             SSL_CIPHER => set(&mut ssl.cipher, kind, ascii(value)),
             SSL_SIG_ALG => set(&mut ssl.signature_algorithm, kind, ascii(value)),
             SSL_KEY_ALG => set(&mut ssl.key_algorithm, kind, ascii(value)),
+            SSL_CLIENT_CERT => set(&mut ssl.client_certificate, kind, Some(value)),
             _ => Ok(()),
         }?;
     }
@@ -232,12 +235,14 @@ const NOOP: u8 = 0x04;
 const UNIQUE_ID: u8 = 0x05;
 const SSL: u8 = 0x20;
 /// Of the range "reserved for application-specific data" (section 2.2.7), because no type for it exists.
-const EARLY_DATA: u8 = 0xea;
+const EARLY_DATA: u8 = 0xed;
 const SSL_VERSION: u8 = 0x21;
 const SSL_CN: u8 = 0x22;
 const SSL_CIPHER: u8 = 0x23;
 const SSL_SIG_ALG: u8 = 0x24;
 const SSL_KEY_ALG: u8 = 0x25;
+/// Of HAProxy 3.2 on.
+const SSL_CLIENT_CERT: u8 = 0x28;
 
 const CLIENT_SSL: u8 = 0x01;
 const CLIENT_CERT_CONN: u8 = 0x02;

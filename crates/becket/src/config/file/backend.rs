@@ -13,6 +13,8 @@ pub struct FileBackend {
     pub name: Option<String>,
     /// The PROXY header towards the servers.
     pub proxy_header: Option<ProxyVersion>,
+    /// What a header of version 2 says only if asked to.
+    pub proxy_tlvs: Vec<FileProxyTlv>,
     /// `[backend.tls]`; without it the servers speak plain TCP.
     pub tls: Option<FileOnward>,
     /// Who gets the next connection.
@@ -44,6 +46,7 @@ impl Default for FileBackend {
         Self {
             name: None,
             proxy_header: None,
+            proxy_tlvs: Vec::new(),
             tls: None,
             balance: Balance::default(),
             queue_length: 1024,
@@ -58,6 +61,18 @@ impl Default for FileBackend {
             server: Vec::new(),
         }
     }
+}
+
+/// A part of the PROXY header that is not always sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileProxyTlv {
+    /// A checksum.
+    Crc32c,
+    /// A name of the connection.
+    UniqueId,
+    /// The client's certificate, DER.
+    ClientCertificate,
 }
 
 /// `[[backend.server]]`: one server.

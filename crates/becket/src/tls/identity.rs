@@ -1,0 +1,196 @@
+//! Whom a client's certificate names, for the access log and the PROXY header.
+//!
+//! The certificate was verified before it comes here; what it says was still chosen by somebody
+//! else. So everything is bounded, the subject is written by the rules of RFC 4514, in which a
+//! value cannot look like another attribute, and a common name that could be misread (control
+//! characters, no end) is left out rather than cut: half of a name is another name.
+
+use std::fmt::Write;
+
+use rustls::pki_types::CertificateDer;
+use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate};
+
+/// A verified identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The subject in the form of RFC 4514, most specific part first; cut behind
+    /// [`LONGEST_SUBJECT`] bytes, with a mark.
+    pub subject: Box<str>,
+    /// The last common name of the subject, which is the most specific one.
+    pub common_name: Option<Box<str>>,
+    /// The certificate's serial number in hexadecimal digits, as OpenSSL writes it.
+    pub serial: Box<str>,
+}
+
+impl Identity {
+    /// Reads the client's own certificate.
+    pub fn of(leaf: &CertificateDer<'_>) -> Option<Box<Self>> {
+        let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
+        let common_name = leaf.subject().iter_common_name().last();
+        let common_name = common_name.and_then(|name| name.as_str().ok());
+        let usable = |name: &&str| name.len() <= LONGEST_NAME && !name.contains(char::is_control);
+        Some(Box::new(Self {
+            subject: subject(&leaf).into(),
+            common_name: common_name.filter(usable).map(Box::from),
+            serial: serial(&leaf).into(),
+        }))
+    }
+}
+
+fn serial(leaf: &X509Certificate<'_>) -> String {
+    let bytes = leaf.raw_serial();
+    let first = bytes.iter().position(|byte| *byte != 0);
+    let bytes = bytes.get(first.unwrap_or(0)..).unwrap_or_default();
+    hex(bytes.get(..LONGEST_SERIAL).unwrap_or(bytes))
+}
+
+fn subject(leaf: &X509Certificate<'_>) -> String {
+    let mut parts: Vec<_> = leaf.subject().iter_rdn().collect();
+    parts.reverse();
+    let mut text = String::new();
+    for (at, part) in parts.into_iter().enumerate() {
+        for (of_part, attribute) in part.iter().enumerate() {
+            text.push_str(match (at, of_part) {
+                (0, 0) => "",
+                (_, 0) => ",",
+                (_, _) => "+",
+            });
+            push_attribute(attribute, &mut text);
+            if text.len() > LONGEST_SUBJECT {
+                let end = (0..=LONGEST_SUBJECT)
+                    .rev()
+                    .find(|end| text.is_char_boundary(*end));
+                text.truncate(end.unwrap_or(0));
+                text.push_str("...");
+                return text;
+            }
+        }
+    }
+    text
+}
+
+/// RFC 4514, sections 2.3 and 2.4. A type without a short name, and a value that is no string that
+/// can be read, are written as numbers and bytes.
+fn push_attribute(attribute: &AttributeTypeAndValue<'_>, text: &mut String) {
+    let id = attribute.attr_type().to_id_string();
+    let name = SHORT_NAMES.iter().find(|(known, _)| *known == id);
+    text.push_str(name.map_or(id.as_str(), |(_, name)| name));
+    text.push('=');
+    match (attribute.as_str(), name) {
+        (Ok(value), Some(_)) => push_value(value, text),
+        _ => {
+            text.push('#');
+            let bytes = attribute.as_slice();
+            text.push_str(&hex(bytes.get(..LONGEST_NAME).unwrap_or(bytes)));
+        }
+    }
+}
+
+fn push_value(value: &str, text: &mut String) {
+    let last = value.chars().count().saturating_sub(1);
+    for (at, char) in value.chars().enumerate() {
+        match char {
+            '"' | '+' | ',' | ';' | '<' | '>' | '\\' => text.extend(['\\', char]),
+            ' ' if at == 0 || at == last => text.push_str("\\ "),
+            '#' if at == 0 => text.push_str("\\#"),
+            _ if char.is_control() => {
+                let mut bytes = [0; 4];
+                for byte in char.encode_utf8(&mut bytes).bytes() {
+                    // Writing to a `String` cannot fail.
+                    let _written = write!(text, "\\{byte:02x}");
+                }
+            }
+            _ => text.push(char),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+/// RFC 4514, section 3, and two that everybody writes.
+const SHORT_NAMES: [(&str, &str); 11] = [
+    ("2.5.4.3", "CN"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.9", "STREET"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+    ("1.2.840.113549.1.9.1", "emailAddress"),
+    ("2.5.4.5", "serialNumber"),
+];
+
+/// X.520 allows 64 characters; some issue longer ones.
+const LONGEST_NAME: usize = 256;
+/// Bytes of a subject that are kept.
+const LONGEST_SUBJECT: usize = 512;
+/// RFC 5280, section 4.1.2.2: at most 20 octets.
+const LONGEST_SERIAL: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DistinguishedName, DnType, DnValue, KeyPair, SerialNumber};
+
+    use super::*;
+
+    fn identity(attributes: &[(DnType, &str)]) -> Identity {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        for (kind, value) in attributes {
+            let value = DnValue::Utf8String((*value).to_owned());
+            params.distinguished_name.push(kind.clone(), value);
+        }
+        params.serial_number = Some(SerialNumber::from(vec![0x0a, 0xbc, 0x01]));
+        let key = KeyPair::generate().unwrap();
+        *Identity::of(params.self_signed(&key).unwrap().der()).unwrap()
+    }
+
+    #[test]
+    fn the_most_specific_part_comes_first() {
+        let alice = identity(&[
+            (DnType::CountryName, "DE"),
+            (DnType::OrganizationName, "Rope & Sons"),
+            (DnType::CommonName, "alice"),
+        ]);
+        assert_eq!(&*alice.subject, "CN=alice,O=Rope & Sons,C=DE");
+        assert_eq!(alice.common_name.as_deref(), Some("alice"));
+        assert_eq!(&*alice.serial, "0ABC01");
+    }
+
+    #[test]
+    fn a_value_cannot_look_like_another_attribute() {
+        let mallory = identity(&[(DnType::CommonName, "mallory,CN=admin+OU=\\x \u{7}")]);
+        let subject = "CN=mallory\\,CN=admin\\+OU=\\\\x \\07";
+        assert_eq!(&*mallory.subject, subject);
+        assert_eq!(mallory.common_name, None, "a control character");
+        let spaces = identity(&[(DnType::CommonName, " #a ")]);
+        assert_eq!(&*spaces.subject, "CN=\\ #a\\ ");
+        let hash = identity(&[(DnType::OrganizationName, "#a")]);
+        assert_eq!(&*hash.subject, "O=\\#a");
+        assert_eq!(hash.common_name, None);
+    }
+
+    #[test]
+    fn a_type_without_a_name_is_a_number_and_its_value_bytes() {
+        let odd = identity(&[(DnType::CustomDnType(vec![1, 2, 3, 4]), "hi")]);
+        assert_eq!(&*odd.subject, "1.2.3.4=#6869");
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_in_the_subject_and_left_out_of_the_name() {
+        let long = "é".repeat(5000);
+        let endless = identity(&[(DnType::CommonName, &long)]);
+        assert!(endless.subject.len() <= LONGEST_SUBJECT + 3);
+        assert!(endless.subject.ends_with("é..."));
+        assert_eq!(endless.common_name, None);
+    }
+
+    #[test]
+    fn what_does_not_parse_names_nobody() {
+        assert_eq!(Identity::of(&CertificateDer::from(vec![0x30, 3, 1])), None);
+    }
+}

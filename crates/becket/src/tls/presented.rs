@@ -1,0 +1,90 @@
+//! What the PROXY header says of the certificate that we present: how it is signed, and what kind
+//! of key it has.
+//!
+//! Found once, when certificates are loaded. Source: HAProxy's proxy-protocol.txt, section 2.2.6,
+//! whose examples are `SHA256` and `RSA2048`.
+
+use rustls::pki_types::CertificateDer;
+use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::public_key::PublicKey;
+
+/// Names of algorithms.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Presented {
+    /// With what the certificate was signed, such as `SHA256`; `None` where it has no short name.
+    pub signature: Option<&'static str>,
+    /// What kind of key it is for, such as `RSA2048` or `EC256`.
+    pub key: Option<Box<str>>,
+}
+
+impl Presented {
+    /// Reads a certificate.
+    pub fn of(leaf: &CertificateDer<'_>) -> Self {
+        let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
+            return Self::default();
+        };
+        Self {
+            signature: signature(&leaf.signature_algorithm.algorithm.to_id_string()),
+            key: key(&leaf).map(Box::from),
+        }
+    }
+}
+
+fn key(leaf: &X509Certificate<'_>) -> Option<String> {
+    match leaf.public_key().parsed() {
+        Ok(PublicKey::RSA(key)) => Some(format!("RSA{}", key.key_size())),
+        // Its coordinates take whole bytes.
+        Ok(PublicKey::EC(key)) if key.key_size() == 528 => Some("EC521".to_owned()),
+        Ok(PublicKey::EC(key)) => Some(format!("EC{}", key.key_size())),
+        _ if leaf.public_key().algorithm.algorithm.to_id_string() == ED25519 => {
+            Some("ED25519".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The hash of a signature algorithm, or its name where the hash is part of it.
+fn signature(id: &str) -> Option<&'static str> {
+    Some(match id {
+        "1.2.840.113549.1.1.5" | "1.2.840.10045.4.1" => "SHA1",
+        "1.2.840.113549.1.1.11" | "1.2.840.10045.4.3.2" => "SHA256",
+        "1.2.840.113549.1.1.12" | "1.2.840.10045.4.3.3" => "SHA384",
+        "1.2.840.113549.1.1.13" | "1.2.840.10045.4.3.4" => "SHA512",
+        "1.2.840.113549.1.1.10" => "RSASSA-PSS",
+        ED25519 => "ED25519",
+        _ => return None,
+    })
+}
+
+/// RFC 8410, section 3.
+const ED25519: &str = "1.3.101.112";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn presented(algorithm: &'static rcgen::SignatureAlgorithm) -> (Option<&'static str>, String) {
+        let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
+        let params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
+        let presented = Presented::of(params.self_signed(&key).unwrap().der());
+        (presented.signature, presented.key.unwrap().into())
+    }
+
+    #[test]
+    fn certificates_are_named_by_their_algorithms() {
+        for (algorithm, signature, key) in [
+            (&rcgen::PKCS_ECDSA_P256_SHA256, "SHA256", "EC256"),
+            (&rcgen::PKCS_ECDSA_P384_SHA384, "SHA384", "EC384"),
+            (&rcgen::PKCS_ED25519, "ED25519", "ED25519"),
+            (&rcgen::PKCS_RSA_SHA256, "SHA256", "RSA2048"),
+        ] {
+            assert_eq!(presented(algorithm), (Some(signature), key.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_does_not_parse_has_no_names() {
+        let presented = Presented::of(&CertificateDer::from(vec![0x30, 3, 1]));
+        assert_eq!((presented.signature, presented.key), (None, None));
+    }
+}

@@ -1,0 +1,232 @@
+//! A PROXY header from who stands in front is believed, in every form that real proxies send, and
+//! from nobody else.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use becket_e2e::{
+    Backend, Becket, Client, Kept, PATIENCE, Place, Shape, Tool, Trust, eventually, fresh_address,
+    fresh_host,
+};
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+fn shape(backend: &Backend, version: &str) -> Shape {
+    Shape::new(backend.address)
+        .listener(&format!(
+            "accept-proxy = \"{version}\"\ntrusted-networks = [\"127.0.0.0/8\"]"
+        ))
+        .backend("proxy-header = \"v1\"")
+}
+
+/// A server that says which header of version 1 it got.
+fn telling() -> Backend {
+    Backend::new(|mut stream| {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte)?;
+            line.extend(byte);
+        }
+        becket_e2e::read_head(&mut stream)?;
+        stream.write_all(&[&b"HTTP/1.0 200 OK\r\n\r\n"[..], &line].concat())
+    })
+}
+
+/// Runs a proxy in the foreground until it listens at `at`.
+fn run(place: &Place, tool: &Tool, arguments: &[&str], at: SocketAddr) -> Kept {
+    let log = std::fs::File::create(place.path("proxy.log")).unwrap();
+    let mut command = tool.command(arguments);
+    let kept = Kept(
+        command
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap(),
+    );
+    eventually("the proxy listens", || TcpStream::connect(at).is_ok());
+    kept
+}
+
+/// Asks through a proxy at `at` that passes everything on to becket.
+#[track_caller]
+fn ask_through(at: SocketAddr, becket: &Becket, place: &Place) {
+    let mut client = Client::connect(at, &Trust::new(place)).unwrap();
+    let own = client.socket.local_addr().unwrap();
+    let answer = client.ask(REQUEST).unwrap();
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let expected = format!(
+        "PROXY TCP4 {} {} {} {}\r\n",
+        own.ip(),
+        at.ip(),
+        own.port(),
+        at.port()
+    );
+    assert!(answer.ends_with(&expected), "{answer} for {expected}");
+    drop(client);
+    // Looks of the test whether the proxy listens were connections, too.
+    let found = becket_e2e::until("the line of this client", || {
+        let lines = becket.access();
+        lines
+            .into_iter()
+            .find(|line| line["client"] == own.to_string())
+    });
+    assert_eq!(found["reason"], "finished");
+}
+
+#[test]
+fn haproxy_in_front_is_believed() {
+    let Some(haproxy) = Tool::find("haproxy") else {
+        return;
+    };
+    let (place, backend) = (Place::new(), telling());
+    for (version, send) in [
+        ("v1", "send-proxy"),
+        ("v2", "send-proxy-v2"),
+        ("any", "send-proxy"),
+        (
+            "any",
+            "send-proxy-v2 proxy-v2-options crc32c,unique-id,authority",
+        ),
+    ] {
+        let becket = Becket::start(&place, &shape(&backend, version));
+        let at = fresh_address();
+        place.write(
+            "haproxy.cfg",
+            &format!(
+                "defaults\n mode tcp\n timeout client 10s\n timeout server 10s\n \
+                 timeout connect 5s\nfrontend front\n bind {at}\n unique-id-format %{{+X}}o-%ci:%cp\n \
+                 default_backend becket\nbackend becket\n server one {} {send}\n",
+                becket.web
+            ),
+        );
+        let configuration = place.text("haproxy.cfg");
+        let _haproxy = run(&place, &haproxy, &["-f", &configuration, "-db"], at);
+        ask_through(at, &becket, &place);
+    }
+}
+
+#[test]
+fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
+    let Some(haproxy) = Tool::find("haproxy") else {
+        return;
+    };
+    let (place, backend) = (Place::new(), telling());
+    let becket = Becket::start(&place, &shape(&backend, "v2"));
+    let at = fresh_address();
+    place.write(
+        "haproxy.cfg",
+        &format!(
+            "defaults\n mode tcp\n timeout client 10s\n timeout server 10s\n timeout connect 5s\n \
+             timeout check 5s\nfrontend front\n bind {at}\n default_backend becket\n\
+             backend becket\n option httpchk GET /\n \
+             server one {} send-proxy-v2 check check-send-proxy check-ssl verify none inter 100ms\n",
+            becket.web
+        ),
+    );
+    let configuration = place.text("haproxy.cfg");
+    let _haproxy = run(&place, &haproxy, &["-f", &configuration, "-db"], at);
+    // The header says LOCAL: its sender is the client.
+    eventually("a check got its answer", || {
+        becket.access().iter().any(|line| {
+            let client = line["client"].as_str().unwrap_or_default();
+            client.starts_with("127.") && line["reason"] == "finished" && backend.served() > 0
+        })
+    });
+}
+
+#[test]
+fn nginx_in_front_is_believed() {
+    let Some(nginx) = Tool::find("nginx") else {
+        return;
+    };
+    let (place, backend) = (Place::new(), telling());
+    let becket = Becket::start(&place, &shape(&backend, "any"));
+    let at = fresh_address();
+    let folder = place.folder().display().to_string();
+    let modules = [
+        "/usr/lib/nginx/modules/ngx_stream_module.so",
+        "/usr/share/nginx/modules/ngx_stream_module.so",
+    ];
+    let module = modules
+        .iter()
+        .find(|path| std::path::Path::new(path).exists());
+    let module = module.map(|path| format!("load_module {path};\n"));
+    place.write(
+        "nginx.conf",
+        &format!(
+            "{}daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;\n\
+             events {{}}\n\
+             stream {{ server {{ listen {at}; proxy_pass {}; proxy_protocol on; }} }}",
+            module.unwrap_or_default(),
+            becket.web
+        ),
+    );
+    let _nginx = run(&place, &nginx, &["-c", &place.text("nginx.conf")], at);
+    ask_through(at, &becket, &place);
+}
+
+/// Sends `header`, then makes a handshake over the same socket.
+fn with_header(becket: &Becket, place: &Place, pieces: &[&[u8]]) -> io::Result<Vec<u8>> {
+    let mut socket = TcpStream::connect_timeout(&becket.web, PATIENCE)?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    for piece in pieces {
+        socket.write_all(piece)?;
+    }
+    let name = ServerName::try_from("www.example.org").expect("a name");
+    let config = Arc::clone(&Trust::new(place).0);
+    let tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
+    let mut client = Client { tls, socket };
+    client.ask(REQUEST)
+}
+
+#[test]
+fn a_header_may_come_byte_by_byte() {
+    let (place, backend) = (Place::new(), telling());
+    let becket = Becket::start(&place, &shape(&backend, "any"));
+    let header = b"PROXY TCP6 2001:db8::7 2001:db8::1 4711 443\r\n";
+    let pieces: Vec<&[u8]> = header.chunks(1).collect();
+    let answer = with_header(&becket, &place, &pieces).unwrap();
+    assert!(
+        answer.ends_with(header),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    assert_eq!(becket.next_access()["client"], "[2001:db8::7]:4711");
+}
+
+#[test]
+fn garbage_and_strangers_are_reset_and_counted() {
+    let (place, backend) = (Place::new(), telling());
+    let becket = Becket::start(&place, &shape(&backend, "v2"));
+    for garbage in [
+        &b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"[..],
+        b"",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff",
+        &[0xff; 200],
+    ] {
+        // Without a header, the hello is what is looked at.
+        assert!(with_header(&becket, &place, &[garbage]).is_err());
+        assert_eq!(becket.next_reason(), "proxy-header");
+    }
+    assert_eq!(becket.metrics().closed("proxy-header"), 4);
+    let strangers = shape(&backend, "any");
+    let text = strangers
+        .text()
+        .replace("127.0.0.0/8", &fresh_host().to_string());
+    place.write(
+        "becket.toml",
+        &text
+            .replace(&strangers.web.to_string(), &becket.web.to_string())
+            .replace(&strangers.admin.to_string(), &becket.admin.to_string()),
+    );
+    assert!(becket.reload(), "{}", becket.log());
+    let header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
+    assert!(with_header(&becket, &place, &[header]).is_err());
+    assert_eq!(becket.next_reason(), "untrusted-proxy");
+    assert_eq!(backend.served(), 0);
+}
