@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::panic::resume_unwind;
 use std::process::Command;
@@ -37,6 +37,8 @@ pub struct Host {
     namespace: File,
     /// On the network.
     pub address: Ipv4Addr,
+    /// On the network, where the machine has IPv6.
+    pub address_v6: Ipv6Addr,
 }
 
 impl Network {
@@ -76,6 +78,9 @@ impl Network {
             hub.ip(&format!("link set port{number} master bridge up"))?;
             host.ip("link set lo up")?;
             host.ip(&format!("addr add 10.73.0.{number}/24 dev net"))?;
+            // Without IPv6 the address is refused; duplicates need not be looked for.
+            host.ip(&format!("addr add fd73::{number:x}/64 dev net nodad"))
+                .ok();
             host.ip("link set net up")?;
             host.ip("route add 224.0.0.0/4 dev net")?;
         }
@@ -84,6 +89,7 @@ impl Network {
             Ok(Host {
                 namespace: File::open(format!("/run/netns/{}", name.name))?,
                 address: Ipv4Addr::new(10, 73, 0, last),
+                address_v6: Ipv6Addr::new(0xfd73, 0, 0, 0, 0, 0, 0, last.into()),
             })
         };
         let mut all: Vec<Host> = names

@@ -2,12 +2,14 @@
 //! of its own, with real datagrams between them and openssl as client.
 
 use std::fs;
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use becket_e2e::{
-    Backend, Becket, Finished, Host, LossyPath, Metrics, Network, OpenSsl, Place, Shape, Signal,
-    becket_program, eventually, finish, until,
+    Backend, Becket, Client, Finished, Host, LossyPath, Metrics, Network, OpenSsl, Place, Shape,
+    Signal, Tool, Trust, becket_program, eventually, finish, until,
 };
+use rustls::version::TLS12;
 use serde_json::Value;
 
 /// A becket on a host of the network.
@@ -346,6 +348,63 @@ fn nodes_find_each_other_by_multicast() {
     let session = nodes[1].make_session(&openssl, "session.pem");
     nodes[0].resumes(&openssl, &session, 1);
     nodes[2].resumes(&openssl, &session, 1);
+}
+
+#[test]
+fn nodes_speak_ipv6_by_address_and_by_multicast() {
+    let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
+        return;
+    };
+    if !std::path::Path::new("/proc/net/if_inet6").exists() {
+        return Tool::skip("needs IPv6");
+    }
+    let mut nodes: Vec<Node<'_>> = [1, 2, 3].map(|n| Node::new(&network, n)).into();
+    nodes[0].make_secret();
+    nodes[0].share(&nodes[1]);
+    nodes[0].share(&nodes[2]);
+    let at = |node: usize| SocketAddr::from((network.hosts[node].address_v6, PORT)).to_string();
+    let group = format!("multicast = \"[ff15::7373]:{PORT}\"\nmulticast-interface = \"net\"");
+    let starts = [
+        (at(0), group.clone()),
+        (at(1), group),
+        // On every address of both families, and reaches the others by what it is told.
+        (format!(":{PORT}"), format!("peers = [{:?}]", at(0))),
+    ];
+    for (node, (listen, keys)) in nodes.iter_mut().zip(starts) {
+        let number = node.number;
+        node.start_with(&format!(
+            "[cluster]\nsecret = \"secret\"\nnode = {number}\nlisten = \"{listen}\"\n{keys}"
+        ));
+    }
+    nodes[0].has_peers(2);
+    let session = nodes[0].make_session(&openssl, "session.pem");
+    nodes[1].resumes(&openssl, &session, 1);
+    nodes[2].resumes(&openssl, &session, 1);
+}
+
+#[test]
+fn a_session_that_failed_on_one_host_is_forgotten_by_all() {
+    let Some(network) = Network::of(2) else {
+        return;
+    };
+    let nodes = cluster(&network, 2);
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let trust = Trust::only(&a.place, &TLS12).without_tickets();
+    a.host.within(|| {
+        let mut client = Client::connect(a.becket().web, &trust).expect("a handshake");
+        eventually("the other has the session", || b.holds() == 1);
+        // A record of application data that nobody sealed.
+        let forged = [&[23, 3, 3, 0, 64], &[0; 64][..]].concat();
+        client.socket.write_all(&forged).expect("a socket");
+        assert_eq!(a.becket().next_reason(), "client-tls-error");
+    });
+    eventually("both have forgotten it", || {
+        a.holds() == 0 && b.holds() == 0
+    });
+    let removed = b
+        .metrics()
+        .sum("becket_cluster_sessions_ended_total", &["what=\"removed\""]);
+    assert_eq!(removed as u64, 1);
 }
 
 #[test]
