@@ -86,12 +86,9 @@ fn the_same_for_a_client_that_sticks(bencher: Bencher<'_, '_>) {
     let pool = pool(&backend, &state);
     let now = Duration::from_secs(1);
     bencher.bench_local(|| {
-        let client = pool.stick_key(&guest());
-        let had = client.and_then(|client| pool.recall(client, now));
-        if let Pick::Slot(slot) = pool.pick(&guest(), had, &[])
-            && let Some(client) = client
-        {
-            pool.learn(client, slot.server(), now);
+        let had = pool.recall(&guest(), now);
+        if let Pick::Slot(slot) = pool.pick(&guest(), had, &[]) {
+            pool.learn(&guest(), slot.server(), now);
         }
     });
 }

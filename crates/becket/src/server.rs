@@ -54,7 +54,7 @@ pub struct Shared {
     /// TLS 1.3 sessions that admit early data, likewise; they never leave this process.
     pub early: Arc<SessionTable>,
     /// Backends and servers by name: connections they have, who waits for one.
-    pub backends: Backends,
+    pub backends: Arc<Backends>,
     /// One per worker, written by it alone.
     pub counters: Vec<Arc<Counters>>,
     /// Full handshakes and connections by source; each call takes an atomic number or one shard's
@@ -77,7 +77,7 @@ impl Shared {
             clock,
             table,
             early,
-            backends: Backends::default(),
+            backends: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::default(),
             connections: AtomicUsize::new(0),

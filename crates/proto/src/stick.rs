@@ -51,22 +51,24 @@ impl<S: BuildHasher> Stick<S> {
         shard.place(at).map(|place| place.server)
     }
 
-    /// From now on `client` has `server`, for `life` from its last use.
-    pub fn learn(&self, client: u64, server: u64, now: Duration, life: Duration) {
+    /// From now on `client` has `server`, for `life` from its last use. Returns whether that is news, and not kept
+    /// already.
+    pub fn learn(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         let hash = self.seed.hash_one(client);
         let Some(mut shard) = self.shard(hash) else {
-            return;
+            return false;
         };
         let expires = now.saturating_add(life);
         if let Some(at) = shard.find(client, hash) {
+            let before = shard.place(at).copied();
             shard.touch(at, expires);
             if let Some(place) = shard.places.get_mut(at as usize) {
                 place.server = server;
             }
-            return;
+            return before.is_none_or(|place| place.server != server || place.expires <= now);
         }
         if shard.limit == 0 {
-            return;
+            return false;
         }
         let seed = &self.seed;
         // Two at most, so that the table shrinks by itself and no call takes long.
@@ -79,6 +81,7 @@ impl<S: BuildHasher> Stick<S> {
         shard.insert(client, server, expires, hash, |client| {
             seed.hash_one(client)
         });
+        true
     }
 
     /// Changes how many entries there may be; those not used for longest go. Takes every lock.
@@ -308,8 +311,9 @@ mod tests {
         assert_eq!(stick.recall(1, at(18), at(10)), Some(7));
         assert_eq!(stick.recall(1, at(28), at(10)), None);
         assert!(stick.is_empty());
-        stick.learn(1, 8, at(30), at(10));
-        stick.learn(1, 9, at(30), at(10));
+        assert!(stick.learn(1, 8, at(30), at(10)));
+        assert!(!stick.learn(1, 8, at(30), at(10)), "no news");
+        assert!(stick.learn(1, 9, at(30), at(10)));
         assert_eq!((stick.recall(1, at(31), at(10)), stick.len()), (Some(9), 1));
     }
 
@@ -328,12 +332,12 @@ mod tests {
     #[test]
     fn a_lower_limit_drops_at_once_and_zero_remembers_nothing() {
         let stick = Stick::new(1000 * SHARDS, One::default());
-        (0..100).for_each(|client| stick.learn(client, 1, at(client), at(1000)));
+        (0..100).for_each(|client| assert!(stick.learn(client, 1, at(client), at(1000))));
         stick.set_limit(10 * SHARDS);
         assert_eq!(stick.len(), 10);
         assert_eq!(stick.recall(99, at(100), at(1000)), Some(1));
         stick.set_limit(0);
-        stick.learn(1, 1, at(100), at(10));
+        assert!(!stick.learn(1, 1, at(100), at(10)));
         assert!(stick.is_empty());
     }
 
@@ -364,7 +368,11 @@ mod tests {
                 match step {
                     Step::Wait(seconds) => now += seconds,
                     Step::Learn(client, server) => {
-                        stick.learn(client, server, at(now), at(LIFE));
+                        let same = |entry: &(u64, u64, u64)| {
+                            (entry.0, entry.1) == (client, server) && entry.2 > now
+                        };
+                        let news = !model.iter().any(same);
+                        prop_assert_eq!(stick.learn(client, server, at(now), at(LIFE)), news);
                         model.retain(|entry| entry.0 != client && entry.2 > now);
                         if model.len() == 6 {
                             model.remove(0);

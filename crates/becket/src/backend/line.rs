@@ -15,6 +15,7 @@ use std::hash::RandomState;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use becket_proto::queue::{Queue, Ticket, Verdict};
 use becket_proto::stick::Stick;
@@ -36,7 +37,9 @@ pub struct BackendState {
     closes_on_down: AtomicBool,
     line: Mutex<Line>,
     /// Which server a client had; empty where clients do not stick.
-    pub stick: Stick,
+    stick: Stick,
+    /// How long a client is remembered that does not come back, in milliseconds.
+    stick_life: AtomicU64,
     crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
@@ -82,6 +85,7 @@ impl BackendState {
                 servers: Arc::new([]),
             }),
             stick: Stick::new(0, RandomState::new()),
+            stick_life: AtomicU64::new(0),
             crew,
         }
     }
@@ -92,6 +96,9 @@ impl BackendState {
         let closes = config.on_down == OnDown::Close;
         self.closes_on_down.store(closes, Relaxed);
         self.stick.set_limit(config.stick_entries);
+        // At most some days, so it fits.
+        let life = config.stick_lifetime.as_millis() as u64;
+        self.stick_life.store(life, Relaxed);
         let mut line = self.lock();
         line.queue.set_limit(config.queue_length);
         // The old list is dropped when the lock is free again.
@@ -124,6 +131,28 @@ impl BackendState {
     /// Slots that were handed to somebody who waited, ever.
     pub fn hand_overs(&self) -> u64 {
         self.hand_overs.load(Relaxed)
+    }
+
+    /// How long a client is remembered that does not come back.
+    pub fn stick_life(&self) -> Duration {
+        Duration::from_millis(self.stick_life.load(Relaxed))
+    }
+
+    /// How many clients are remembered. Takes the locks of that memory.
+    pub fn sticks(&self) -> usize {
+        self.stick.len()
+    }
+
+    /// The server that a client had, by the numbers that stand for both.
+    pub fn recall(&self, client: u64, now: Duration) -> Option<u64> {
+        self.stick.recall(client, now, self.stick_life())
+    }
+
+    /// From now on a client has this server, for `life` or as long as is configured, whichever ends
+    /// first. Returns whether that is news.
+    pub fn learn(&self, client: u64, server: &ServerState, now: Duration, life: Duration) -> bool {
+        let life = life.min(self.stick_life());
+        self.stick.learn(client, server.key(), now, life)
     }
 
     /// How many wait, and how many may.

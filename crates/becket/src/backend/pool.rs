@@ -20,9 +20,10 @@ use becket_proto::ticket::Lineage;
 
 use super::inbox::Inbox;
 use super::line::{BackendState, QueueFull, Wait, Waiter};
-use super::registry::Backends;
+use super::registry::{Backends, PeerStick, stick_key};
 use super::slot::Slot;
 use super::state::ServerState;
+use crate::cluster::outbox::{Note, Outbox};
 use crate::config::{Backend, Balance, ProxyTlvs, ProxyVersion, ServerAddress, StickBy};
 use crate::tls::onward::ServerTls;
 
@@ -31,6 +32,8 @@ use crate::tls::onward::ServerTls;
 pub struct Pool {
     backend: Arc<Backend>,
     tls: Option<ServerTls>,
+    /// Where peers of a cluster are told of clients that stick.
+    outbox: Option<Outbox>,
     state: Arc<BackendState>,
     inbox: Arc<dyn Inbox>,
     servers: Vec<Known>,
@@ -91,6 +94,7 @@ impl Pool {
             wheel: RefCell::new(Wheel::new(servers.len())),
             candidates: RefCell::new(Vec::with_capacity(servers.len())),
             tls: ServerTls::new(&backend),
+            outbox: None,
             backend,
             state,
             inbox,
@@ -103,6 +107,13 @@ impl Pool {
             pool.wheel.borrow_mut().turn(&pool.candidates.borrow());
         }
         pool
+    }
+
+    /// Tells the peers of a cluster of clients that stick.
+    #[must_use]
+    pub fn telling(mut self, outbox: Option<Outbox>) -> Self {
+        self.outbox = outbox;
+        self
     }
 
     /// A view of a backend that no other worker has, for checks, tests and benches.
@@ -181,24 +192,37 @@ impl Pool {
     }
 
     /// By what this client is remembered; nothing where clients do not stick, or it has no session.
-    pub fn stick_key(&self, guest: &Guest<'_>) -> Option<u64> {
+    fn stick_key(&self, guest: &Guest<'_>) -> Option<u64> {
         match self.backend.stick {
             StickBy::None => None,
             StickBy::Source => Some(balance::address_key(guest.source)),
-            StickBy::TlsSession => guest.lineage.map(|lineage| balance::mix(lineage.0)),
+            StickBy::TlsSession => guest.lineage.map(stick_key),
         }
     }
 
-    /// The server that a client had, by its [`Self::stick_key`].
-    pub fn recall(&self, client: u64, now: Duration) -> Option<u64> {
-        let life = self.backend.stick_lifetime;
-        self.state.stick.recall(client, now, life)
+    /// The server that a client had, if it is remembered.
+    pub fn recall(&self, guest: &Guest<'_>, now: Duration) -> Option<u64> {
+        self.state.recall(self.stick_key(guest)?, now)
     }
 
-    /// From now on a client has this server.
-    pub fn learn(&self, client: u64, server: &ServerState, now: Duration) {
+    /// From now on a client has this server. The peers of a cluster are told, if it is news and the
+    /// client is known by its session.
+    pub fn learn(&self, guest: &Guest<'_>, server: &ServerState, now: Duration) {
+        let Some(client) = self.stick_key(guest) else {
+            return;
+        };
         let life = self.backend.stick_lifetime;
-        self.state.stick.learn(client, server.key(), now, life);
+        let news = self.state.learn(client, server, now, life);
+        if news
+            && self.backend.stick == StickBy::TlsSession
+            && let (Some(outbox), Some(lineage)) = (&self.outbox, guest.lineage)
+        {
+            outbox.leave(Note::Stuck(PeerStick {
+                lineage,
+                server: server.tag(),
+                life,
+            }));
+        }
     }
 
     /// The addresses of a server, in the order in which they are tried.
@@ -557,10 +581,9 @@ mod tests {
         backend.servers[5].maxconn = Some(1);
         let fixture = fixture(backend);
         let now = Duration::from_secs(1);
-        let client = fixture.pool.stick_key(&guest()).unwrap();
-        assert_eq!(fixture.pool.recall(client, now), None);
-        fixture.pool.learn(client, &fixture.servers[5], now);
-        let had = fixture.pool.recall(client, now);
+        assert_eq!(fixture.pool.recall(&guest(), now), None);
+        fixture.pool.learn(&guest(), &fixture.servers[5], now);
+        let had = fixture.pool.recall(&guest(), now);
         let Pick::Slot(slot) = fixture.pool.pick(&guest(), had, &[]) else {
             panic!("a slot");
         };

@@ -6,11 +6,32 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use becket_proto::balance;
+use becket_proto::replica::ServerTag;
+use becket_proto::ticket::Lineage;
 
 use super::inbox::Inbox;
 use super::line::BackendState;
 use super::state::ServerState;
 use crate::config::{Backend, Config};
+
+/// Where another host has sent a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerStick {
+    /// The line of sessions by which the client is known.
+    pub lineage: Lineage,
+    /// The server.
+    pub server: ServerTag,
+    /// How long that is to be remembered.
+    pub life: Duration,
+}
+
+/// By what a client of `stick = "tls-session"` is remembered.
+pub(super) fn stick_key(lineage: Lineage) -> u64 {
+    balance::mix(lineage.0)
+}
 
 /// All backends.
 #[derive(Debug, Default)]
@@ -57,6 +78,18 @@ impl Backends {
     /// The state of a backend by its name.
     pub fn by_name(&self, name: &str) -> Option<Arc<BackendState>> {
         self.lock().get(name).cloned()
+    }
+
+    /// A peer of a cluster says where it has sent the client of this lineage. Returns whether that
+    /// is news and of use here. Looks at every server.
+    pub fn learn_from_peer(&self, stick: &PeerStick, now: Duration) -> bool {
+        let states: Vec<Arc<BackendState>> = self.lock().values().cloned().collect();
+        states.iter().any(|backend| {
+            let servers = backend.servers();
+            let server = servers.iter().find(|server| server.tag() == stick.server);
+            let client = stick_key(stick.lineage);
+            server.is_some_and(|server| backend.learn(client, server, now, stick.life))
+        })
     }
 
     fn make(&self, backend: &Backend) -> Arc<BackendState> {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use becket_proto::balance;
+use becket_proto::replica::ServerTag;
 
 use super::line::BackendState;
 use crate::config::{Server, ServerAddress};
@@ -105,6 +106,12 @@ impl ServerState {
     /// The name as a number, the same in every process.
     pub fn key(&self) -> u64 {
         self.key
+    }
+
+    /// Its short name for the nodes of a cluster.
+    pub fn tag(&self) -> ServerTag {
+        let backend = balance::name_key(self.backend.name());
+        ServerTag(balance::mix(backend ^ balance::mix(self.key)))
     }
 
     /// Its backend.

@@ -37,6 +37,7 @@ impl Membership {
         };
         let clock = shared.clock;
         let node = Node::start(cluster, config, Arc::clone(&shared.table), clock.now())?;
+        node.remember_in(Arc::clone(&shared.backends));
         let node = Arc::new(node);
         let (inbox, outboxes) = Inbox::of_workers(&shared.counters, cluster.limits.queue);
         let (reloads, received) = unbounded_channel();

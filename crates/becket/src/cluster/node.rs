@@ -17,6 +17,7 @@ use super::outbox::Inbox;
 use super::shelf::Shelf;
 use super::status::ClusterStatus;
 use super::vault::ClusterVault;
+use crate::backend::registry::Backends;
 use crate::clock::Now;
 use crate::config::{Cluster, Config};
 
@@ -60,6 +61,11 @@ impl Node {
         inner.directory.set(&cluster.peers);
         inner.readdress();
         Ok(Self(Mutex::new(inner)))
+    }
+
+    /// From now on it is remembered where peers have sent clients.
+    pub fn remember_in(&self, backends: Arc<Backends>) {
+        self.lock().shelf.backends = Some(backends);
     }
 
     /// Everything at one moment, for pages.

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::backend::registry::PeerStick;
 use crate::metrics::Counters;
 use crate::tls::session_name::SessionName;
 
@@ -28,6 +29,8 @@ pub enum Note {
     Made(SessionName),
     /// A session ended with its connection and was taken from the table.
     Ended(SessionName),
+    /// A client was sent to a server, and is to find it again.
+    Stuck(PeerStick),
 }
 
 /// A worker's end: gives notes away.

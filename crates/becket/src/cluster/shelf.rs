@@ -9,11 +9,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_proto::replica::{PeerName, Record, SessionRecord, Sink, Source, Taken};
+use becket_proto::replica::{
+    PeerName, Record, SessionRecord, Sink, Source, StickKey, StickRecord, Taken,
+};
 use becket_proto::session_table::{Cursor, Lives, Lookup, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{NodeId, UnixSeconds};
 
 use super::outbox::Note;
+use crate::backend::registry::{Backends, PeerStick};
 use crate::clock::Now;
 use crate::config::{Config, Sessions};
 use crate::tls::session_name::SessionName;
@@ -24,6 +27,8 @@ pub struct Shelf {
     table: Arc<SessionTable>,
     policies: HashSet<PolicyTag>,
     sessions: Sessions,
+    /// Where it is remembered which server a client had.
+    pub backends: Option<Arc<Backends>>,
     /// The time of this turn.
     pub now: Now,
     /// What was done so far.
@@ -43,6 +48,10 @@ pub struct Numbers {
     pub stored: u64,
     /// Sessions that a peer said had ended, and that were in the table.
     pub ended: u64,
+    /// Clients of this host that stick to a server, offered to the peers.
+    pub sticks_told: u64,
+    /// Clients of peers whose server is remembered here.
+    pub sticks: u64,
 }
 
 impl Shelf {
@@ -52,6 +61,7 @@ impl Shelf {
             table,
             policies: policies(config),
             sessions: config.sessions.clone(),
+            backends: None,
             now,
             numbers: Numbers::default(),
             unknown: BTreeMap::new(),
@@ -79,6 +89,14 @@ impl Shelf {
                     self.numbers.told += 1;
                     offer(&Record::New(record));
                 }
+            }
+            Note::Stuck(stick) => {
+                self.numbers.sticks_told += 1;
+                offer(&Record::Stick(StickRecord {
+                    by: StickKey::Lineage(stick.lineage),
+                    server: stick.server,
+                    ttl: stick.life,
+                }));
             }
             Note::Ended(name) => {
                 self.numbers.ends_told += 1;
@@ -160,6 +178,25 @@ impl Shelf {
     }
 }
 
+impl Shelf {
+    /// Keeps where a peer has sent a client that is known by its session.
+    fn remember(&mut self, stick: &StickRecord<'_>) -> Taken {
+        let (StickKey::Lineage(lineage), Some(backends)) = (stick.by, &self.backends) else {
+            return Taken::Unwanted;
+        };
+        let stick = PeerStick {
+            lineage,
+            server: stick.server,
+            life: stick.ttl,
+        };
+        if !backends.learn_from_peer(&stick, self.now.mono) {
+            return Taken::Unwanted;
+        }
+        self.numbers.sticks += 1;
+        Taken::Taken
+    }
+}
+
 impl Sink for Shelf {
     fn take(&mut self, from: PeerName, record: Record<'_>) -> Taken {
         match record {
@@ -172,8 +209,7 @@ impl Sink for Shelf {
                 self.numbers.ended += 1;
                 Taken::Taken
             }
-            // Nobody here remembers where clients went.
-            Record::Stick(_) => Taken::Unwanted,
+            Record::Stick(stick) => self.remember(&stick),
         }
     }
 }

@@ -172,6 +172,10 @@ pub struct Sessions {
     pub stored: u64,
     /// Ones that a peer said had ended, and that were in the table.
     pub ended: u64,
+    /// Clients of this host that stick to a server, offered to peers.
+    pub sticks_told: u64,
+    /// Clients of peers whose server is remembered here.
+    pub sticks: u64,
 }
 
 impl ClusterStatus {
@@ -373,6 +377,8 @@ impl From<Numbers> for Sessions {
             ends_told: numbers.ends_told,
             stored: numbers.stored,
             ended: numbers.ended,
+            sticks_told: numbers.sticks_told,
+            sticks: numbers.sticks,
         }
     }
 }

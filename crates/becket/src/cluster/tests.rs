@@ -15,9 +15,11 @@ use super::membership::Membership;
 use super::outbox::{Note, Outbox};
 use super::socket::{self, Bound};
 use super::status::ClusterStatus;
+use crate::backend::inbox::Tray;
+use crate::backend::pool::{Guest, Pool};
 use crate::clock::Clock;
 use crate::config::cluster::{Cluster, ClusterLimits, Peer};
-use crate::config::{Config, values::Address};
+use crate::config::{Backend, Config, Server, ServerAddress, StickBy, values::Address};
 use crate::control::sample;
 use crate::secret::{SecretBytes, SharedSecret};
 use crate::server::Shared;
@@ -47,6 +49,15 @@ fn secret(byte: u8) -> SharedSecret {
     SharedSecret::of_root(bytes, Path::new("secret")).unwrap()
 }
 
+/// Two servers, and clients that stick to them by their sessions.
+fn sticky() -> Backend {
+    let server = |name: &str| Server::plain(name, vec![ServerAddress::Unix(name.into())]);
+    let mut backend = Backend::plain("app", vec![server("/run/a"), server("/run/b")]);
+    backend.stick = StickBy::TlsSession;
+    backend.stick_entries = 100;
+    backend
+}
+
 impl Site {
     fn new(node: u16, byte: u8) -> Self {
         let mut cluster = Cluster {
@@ -68,6 +79,7 @@ impl Site {
         let bound = socket::bind(Some(&cluster)).unwrap().unwrap();
         cluster.listen = Some(bound.address().unwrap());
         let mut config = sample::config();
+        config.backends = vec![Arc::new(sticky())];
         config.cluster = Some(cluster);
         Self { bound, config }
     }
@@ -82,6 +94,7 @@ impl Site {
         let table = || Arc::new(SessionTable::new(Limits::default(), Default::default()));
         let (table, early) = (table(), table());
         let shared = Arc::new(Shared::new(1, Clock::start(), table, early));
+        shared.backends.adopt(&self.config);
         let membership = Membership::new(Some(self.bound), &self.config, &shared);
         let mut membership = membership.unwrap().unwrap();
         membership.start();
@@ -124,6 +137,14 @@ impl Host {
         self.shared.table.remove(policy, id);
         let name = SessionName::new(policy, id).unwrap();
         self.outbox.leave(Note::Ended(name));
+    }
+
+    /// The pool of a worker.
+    fn pool(&self) -> Pool {
+        let backend = Arc::clone(&self.config.backends[0]);
+        let state = self.shared.backends.state(&backend);
+        let pool = Pool::new(backend, state, Arc::<Tray>::default(), 0);
+        pool.telling(Some(self.outbox.clone()))
     }
 
     fn holds(&self, id: &[u8]) -> Option<Session> {
@@ -186,6 +207,29 @@ async fn a_session_appears_on_the_other_node_as_it_was_and_goes_with_its_end() {
     until("it is gone", || b.holds(b"one").is_none()).await;
     assert_eq!(b.status().sessions.ended, 1);
     assert_eq!(a.status().faults, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_client_finds_the_server_that_it_had_through_another_node() {
+    let (a, b) = two().await;
+    let (here, there) = (a.pool(), b.pool());
+    let guest = Guest {
+        source: [192, 0, 2, 1].into(),
+        name: None,
+        lineage: Some(Lineage(77)),
+    };
+    let now = a.shared.clock.now().mono;
+    let server = &here.state().servers()[1];
+    here.learn(&guest, server, now);
+    here.learn(&guest, server, now);
+    let known = || there.recall(&guest, b.shared.clock.now().mono);
+    until("it is known there", || known() == Some(server.key())).await;
+    assert_eq!(
+        a.status().sessions.sticks_told,
+        1,
+        "told once, not at each visit"
+    );
+    assert_eq!(b.status().sessions.sticks, 1);
 }
 
 #[tokio::test]

@@ -72,7 +72,7 @@ struct Setback {
 
 /// A client and the server that it tries. Drop the socket first: then the slot is given back.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct Attempt {
     pub(super) caller: Caller,
     slot: Slot,
     /// Which of the server's addresses.
@@ -86,7 +86,7 @@ pub(super) struct Call {
 pub struct Connecting<N: Net> {
     /// `None` while a unix socket's backlog is full: it is tried again soon.
     server: Option<Leg<N::Server>>,
-    call: Call,
+    attempt: Attempt,
 }
 
 impl<N: Net> Connecting<N> {
@@ -129,7 +129,7 @@ impl<N: Net> Connecting<N> {
             setback: None,
         };
         match established.slot {
-            Some(slot) => caller.call(slot, core, turn),
+            Some(slot) => caller.connect(slot, core, turn),
             None => caller.seek(core, turn),
         }
     }
@@ -143,7 +143,7 @@ impl<N: Net> Connecting<N> {
 
     /// Whether this is the server that is being connected.
     pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
-        self.call.is_to(server)
+        self.attempt.is_to(server)
     }
 
     /// Does what can be done now.
@@ -153,10 +153,10 @@ impl<N: Net> Connecting<N> {
         }
         match self.settle(turn) {
             Ok(true) => match self.server {
-                Some(server) if self.call.caller.prelude.is_some() => {
-                    Next::Go(Phase::Securing(Securing::new(self.call, server)))
+                Some(server) if self.attempt.caller.prelude.is_some() => {
+                    Next::Go(Phase::Securing(Securing::new(self.attempt, server)))
                 }
-                Some(server) => self.call.join(server, None, core, turn),
+                Some(server) => self.attempt.join(server, None, core, turn),
                 None => Next::End(CloseReason::Internal),
             },
             Ok(false) => Next::Wait(Phase::Connecting(self)),
@@ -166,8 +166,8 @@ impl<N: Net> Connecting<N> {
 
     /// The server did not answer in time.
     pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        if self.server.is_none() && turn.now.mono < self.call.give_up {
-            return self.call.dial(core, turn);
+        if self.server.is_none() && turn.now.mono < self.attempt.give_up {
+            return self.attempt.dial(core, turn);
         }
         self.fail(io::ErrorKind::TimedOut.into(), core, turn)
     }
@@ -175,12 +175,12 @@ impl<N: Net> Connecting<N> {
     /// The server went out of service meanwhile.
     pub fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         drop(self.server);
-        self.call.leave_server(core, turn)
+        self.attempt.leave_server(core, turn)
     }
 
     fn fail(self, error: io::Error, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         drop(self.server);
-        self.call.fail(error, core, turn)
+        self.attempt.fail(error, core, turn)
     }
 
     /// Whether the server is connected.
@@ -188,7 +188,7 @@ impl<N: Net> Connecting<N> {
         let Some(server) = &mut self.server else {
             return Ok(false);
         };
-        let to_server = &mut self.call.caller.to_server;
+        let to_server = &mut self.attempt.caller.to_server;
         let first = to_server.waiting();
         if first.is_empty() {
             let decided = server.ready.writable || server.ready.ended;
@@ -212,7 +212,7 @@ impl<N: Net> Connecting<N> {
     }
 }
 
-impl Call {
+impl Attempt {
     /// Whether it is this server that is tried.
     pub(super) fn is_to(&self, server: &Arc<ServerState>) -> bool {
         Arc::ptr_eq(self.slot.server(), server)
@@ -229,10 +229,8 @@ impl Call {
         turn.counters.connects.add(1);
         let Self { caller, slot, .. } = self;
         slot.server().note_connect();
-        let client = caller.pool.stick_key(&guest(caller.lineage, core));
-        if let Some(client) = client {
-            caller.pool.learn(client, slot.server(), turn.now.mono);
-        }
+        let guest = guest(caller.lineage, core);
+        caller.pool.learn(&guest, slot.server(), turn.now.mono);
         let relaying = Relaying::new(Joined {
             client_tls: caller.client_tls,
             server_tls,
@@ -266,7 +264,7 @@ impl Call {
                 core.deadline = turn.now.mono + turn.timeouts.connect;
                 Next::Go(Phase::Connecting(Connecting {
                     server: Some(Leg::new(socket, Ready::default())),
-                    call: self,
+                    attempt: self,
                 }))
             }
             // connect(2): the backlog of a unix socket is full, and nobody will tell us when
@@ -275,7 +273,7 @@ impl Call {
                 core.deadline = self.give_up.min(turn.now.mono + RETRY);
                 Next::Wait(Phase::Connecting(Connecting {
                     server: None,
-                    call: self,
+                    attempt: self,
                 }))
             }
             Err(error) => self.fail(error, core, turn),
@@ -338,25 +336,29 @@ impl Caller {
     /// Looks for a server, or waits for a slot.
     fn seek<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let guest = guest(self.lineage, core);
-        let had = self.pool.stick_key(&guest);
-        let had = had.and_then(|client| self.pool.recall(client, turn.now.mono));
+        let had = self.pool.recall(&guest, turn.now.mono);
         match self.pool.pick(&guest, had, self.tried()) {
-            Pick::Slot(slot) => self.call(slot, core, turn),
+            Pick::Slot(slot) => self.connect(slot, core, turn),
             Pick::Full => Queued::begin(Then::Connect(self), core, turn),
             Pick::Nobody => self.give_up(core, turn),
         }
     }
 
     /// Connects to the server of a slot.
-    pub fn call<N: Net>(self, slot: Slot, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub fn connect<N: Net>(
+        self,
+        slot: Slot,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Next<N> {
         core.facts.server = Some(Arc::clone(slot.server().name()));
-        let call = Call {
+        let attempt = Attempt {
             caller: self,
             slot,
             address: 0,
             give_up: turn.now.mono + turn.timeouts.connect,
         };
-        call.dial(core, turn)
+        attempt.dial(core, turn)
     }
 
     /// Sends what is left of the handshake's last flight, while waiting for a slot.

@@ -267,8 +267,7 @@ impl Handshaking {
             name: core.facts.server_name.as_deref(),
             lineage: None,
         };
-        let had = pool.stick_key(&guest);
-        let had = had.and_then(|client| pool.recall(client, turn.now.mono));
+        let had = pool.recall(&guest, turn.now.mono);
         match pool.pick(&guest, had, &[]) {
             Pick::Slot(slot) => {
                 self.slot = Some(slot);
@@ -345,12 +344,11 @@ impl Handshaking {
         resumed::count(&agreed, turn.counters);
         resumed::count_offer(&chosen, turn.counters);
         resumed::count_early(&chosen, received.early, turn.counters);
+        let lineage = chosen.resuming.as_ref().and_then(Resuming::lineage);
         if chosen.engine.is_unfinished() {
             chosen.engine.keep(chosen.resuming.take());
         }
         core.facts.tls = Some(agreed);
-        let resuming = chosen.resuming.as_ref();
-        let lineage = resuming.and_then(Resuming::lineage);
         let session = chosen.resuming.and_then(|resuming| resuming.session);
         core.session = session.map(Box::new);
         let established = Established {

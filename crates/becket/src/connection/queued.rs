@@ -129,7 +129,7 @@ impl Queued {
         };
         turn.counters.queue_waited.record(waited);
         match self.then {
-            Then::Connect(caller) => caller.call(slot, core, turn),
+            Then::Connect(caller) => caller.connect(slot, core, turn),
             Then::Handshake(handshaking) => {
                 core.deadline = turn.now.mono + turn.timeouts.handshake;
                 Next::Go(Phase::Handshaking(handshaking.go_on(slot)))

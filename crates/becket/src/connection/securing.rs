@@ -15,7 +15,7 @@ use std::sync::Arc;
 use becket_proto::half_pipe::HalfPipe;
 use rustls::client::UnbufferedClientConnection;
 
-use super::connect::Call;
+use super::connect::Attempt;
 use super::handshake::LARGEST_CHAIN;
 use super::{Core, Net, Next, Phase, Turn};
 use crate::backend::state::ServerState;
@@ -30,7 +30,7 @@ use crate::tls::onward::ServerTls;
 pub struct Securing<N: Net> {
     server: Leg<N::Server>,
     /// After the socket, so that its slot is given back when that is closed.
-    call: Call,
+    attempt: Attempt,
 }
 
 /// What TLS towards a server needs until there are keys, whichever server it will be.
@@ -87,15 +87,15 @@ impl Prelude {
 
 impl<N: Net> Securing<N> {
     /// Begins when the server has taken the first bytes.
-    pub(super) fn new(call: Call, server: Leg<N::Server>) -> Self {
-        Self { server, call }
+    pub(super) fn new(attempt: Attempt, server: Leg<N::Server>) -> Self {
+        Self { server, attempt }
     }
 
     /// Takes note of the server socket's readiness.
     pub fn handle_ready(&mut self, ready: Ready) {
         self.server.ready.add(ready);
         if ready.writable {
-            self.call.caller.to_server.handle_writable();
+            self.attempt.caller.to_server.handle_writable();
         }
     }
 
@@ -130,23 +130,23 @@ impl<N: Net> Securing<N> {
 
     /// Whether this is the server that has answered.
     pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
-        self.call.is_to(server)
+        self.attempt.is_to(server)
     }
 
     /// The server went out of service meanwhile.
     pub fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         drop(self.server);
-        self.call.leave_server(core, turn)
+        self.attempt.leave_server(core, turn)
     }
 
     fn fail(self, error: io::Error, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         drop(self.server);
-        self.call.fail(error, core, turn)
+        self.attempt.fail(error, core, turn)
     }
 
     /// Sends what waits, as far as the socket takes it.
     fn send(&mut self, turn: &Turn<'_, N>) -> io::Result<()> {
-        let to_server = &mut self.call.caller.to_server;
+        let to_server = &mut self.attempt.caller.to_server;
         if to_server.waiting().is_empty() {
             return Ok(());
         }
@@ -164,7 +164,7 @@ impl<N: Net> Securing<N> {
 
     /// Receives once and gives it to TLS. What the server said early is then in `scratch.plain`.
     fn take_in(&mut self, turn: &mut Turn<'_, N>) -> io::Result<Received> {
-        let engine = self.call.caller.prelude.as_mut();
+        let engine = self.attempt.caller.prelude.as_mut();
         let Some(engine) = engine.and_then(|prelude| prelude.engine.as_mut()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -183,7 +183,7 @@ impl<N: Net> Securing<N> {
         let scratch = &mut *turn.scratch;
         let input = scratch.sealed_in.filled_mut();
         let received = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
-        self.call
+        self.attempt
             .caller
             .to_server
             .offer(scratch.sealed_out.filled());
@@ -192,7 +192,7 @@ impl<N: Net> Securing<N> {
 
     /// Keys are ready: seals what each side has said already, and relays.
     fn leave(mut self, received: Received, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let prelude = self.call.caller.prelude.take();
+        let prelude = self.attempt.caller.prelude.take();
         let Some((early, Some(mut engine))) =
             prelude.map(|prelude| (prelude.early, prelude.engine))
         else {
@@ -201,7 +201,7 @@ impl<N: Net> Securing<N> {
         turn.counters
             .count_server_handshake(engine.handshake_kind());
         let scratch = &mut *turn.scratch;
-        let caller = &mut self.call.caller;
+        let caller = &mut self.attempt.caller;
         scratch.sealed_out.clear();
         let ended = caller.to_server.source_ended();
         let to_server = engine.seal(&early, ended, &mut scratch.sealed_out);
@@ -226,7 +226,7 @@ impl<N: Net> Securing<N> {
         if to_server.and(to_client).is_err() {
             return Next::End(CloseReason::Internal);
         }
-        self.call.join(self.server, Some(engine), core, turn)
+        self.attempt.join(self.server, Some(engine), core, turn)
     }
 }
 

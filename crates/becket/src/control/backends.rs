@@ -74,7 +74,7 @@ impl BackendStatus {
             waiting: state.map_or(0, |state| state.waiting()),
             queue_length: config.queue_length,
             hand_overs: state.map_or(0, |state| state.hand_overs()),
-            stick_entries: state.map_or(0, |state| state.stick.len()),
+            stick_entries: state.map_or(0, |state| state.sticks()),
             servers: config.servers.iter().filter_map(server).collect(),
         }
     }
@@ -129,7 +129,7 @@ impl Scrape {
         page.gauges(
             "becket_stick_entries",
             "Clients whose server is remembered",
-            of(|state| state.stick.len() as u64),
+            of(|state| state.sticks() as u64),
         )?;
         self.servers(page)
     }

@@ -45,6 +45,14 @@ fn sessions(page: &mut Page<'_>, cluster: &ClusterStatus, untold: u64) -> fmt::R
             ([("what", "told")], sessions.ends_told),
             ([("what", "removed")], sessions.ended),
         ],
+    )?;
+    page.counters(
+        "becket_cluster_sticks",
+        "Clients that stick to a server: told to peers, and kept of theirs",
+        [
+            ([("what", "told")], sessions.sticks_told),
+            ([("what", "kept")], sessions.sticks),
+        ],
     )
 }
 

@@ -82,7 +82,8 @@ impl Worker {
             let pool = |backend: &Arc<_>| {
                 let state = self.shared.backends.state(backend);
                 let inbox = Arc::clone(&self.mailbox) as Arc<dyn Inbox>;
-                Rc::new(Pool::new(Arc::clone(backend), state, inbox, self.number))
+                let pool = Pool::new(Arc::clone(backend), state, inbox, self.number);
+                Rc::new(pool.telling(self.outbox.clone()))
             };
             config.backends.iter().map(pool).collect()
         };

@@ -12,3 +12,4 @@ mod docs;
 mod errors;
 mod onward;
 mod revocation;
+mod servers;

@@ -85,7 +85,7 @@ pub enum StickKey<'a> {
     },
 }
 
-/// The short name of a server, the same on all nodes: the first 8 bytes of a digest of the names of backend and server.
+/// The short name of a server, the same on all nodes: a hash of the names of backend and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerTag(pub u64);
 

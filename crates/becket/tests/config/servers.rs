@@ -1,0 +1,161 @@
+//! Backends of many servers: what is read, what is refused.
+
+use std::time::Duration;
+
+use becket::config::flags::Flags;
+use becket::config::source::Source;
+use becket::config::{Balance, OnDown, QueuePlace, StickBy};
+use rustls_pki_types::UnixTime;
+
+use crate::common::{Folder, NOW, lines};
+
+/// A listener and a backend with these keys, in front of servers with those.
+fn site(folder: &Folder, backend: &str, servers: &[&str]) -> String {
+    folder.bundle("a.pem", &["a.test"]);
+    let mut text = format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:8443']\nbackend = 'app'\n\
+         certificates = ['a.pem']\n[[backend]]\nname = 'app'\n{backend}\n"
+    );
+    for (index, keys) in servers.iter().enumerate() {
+        text += &format!("[[backend.server]]\naddress = '/run/{index}'\n{keys}\n");
+    }
+    text
+}
+
+#[test]
+fn every_key_of_backends_and_servers_is_read() {
+    let folder = Folder::new();
+    let backend = "balance = 'two-random-choices'\nqueue-length = 7\nqueue-timeout = '9s'\n\
+                   queue = 'before-handshake'\nabort-on-half-close = true\nretries = 1\n\
+                   on-down = 'close'\nstick = 'source'\nstick-entries = 5\n\
+                   stick-lifetime = '1m'";
+    let server = "weight = 256\nmaxconn = 10\nminconn = 2\nbackup = true\ndisabled = true\n\
+                  node = 65535";
+    let text = site(&folder, backend, &["", server]);
+    let config = folder.prepare(&text).unwrap().config;
+    let backend = &config.backends[0];
+    assert_eq!(backend.balance, Balance::TwoRandomChoices);
+    assert_eq!((backend.queue_length, backend.retries), (7, 1));
+    assert_eq!(backend.queue_timeout, Duration::from_secs(9));
+    assert_eq!(backend.queue, QueuePlace::BeforeHandshake);
+    assert!(backend.abort_on_half_close);
+    assert_eq!(
+        (backend.on_down, backend.stick),
+        (OnDown::Close, StickBy::Source)
+    );
+    assert_eq!(backend.stick_entries, 5);
+    assert_eq!(backend.stick_lifetime, Duration::from_secs(60));
+    let [plain, full] = &backend.servers[..] else {
+        panic!("two servers");
+    };
+    assert_eq!(
+        (plain.weight, plain.maxconn, plain.minconn),
+        (1, None, None)
+    );
+    assert!(!plain.backup && !plain.disabled && plain.node.is_none());
+    assert_eq!(
+        (full.weight, full.maxconn, full.minconn),
+        (256, Some(10), Some(2))
+    );
+    assert!(full.backup && full.disabled && full.node == Some(65535));
+}
+
+#[test]
+fn a_client_waits_for_a_slot_as_long_as_for_a_connect_unless_told_otherwise() {
+    let folder = Folder::new();
+    let text = site(&folder, "", &[""]) + "[timeouts]\nconnect = '3s'\n";
+    let config = folder.prepare(&text).unwrap().config;
+    assert_eq!(config.backends[0].queue_timeout, Duration::from_secs(3));
+    assert_eq!(config.backends[0].stick_entries, 0, "nobody sticks");
+}
+
+#[test]
+fn what_is_out_of_range_or_contradicts_is_refused_with_its_path() {
+    let folder = Folder::new();
+    let backend = "queue-length = 1000001\nretries = 101\nqueue-timeout = '0s'\n\
+                   stick = 'tls-session'\nqueue = 'before-handshake'\nstick-entries = 0\n\
+                   stick-lifetime = '8d'";
+    let servers = [
+        "weight = 257\nmaxconn = 0\nnode = 65536",
+        "minconn = 3",
+        "maxconn = 2\nminconn = 3",
+    ];
+    let text = site(&folder, backend, &servers);
+    let mut errors = lines(&folder.prepare(&text).unwrap_err().errors);
+    errors.sort();
+    let starts = [
+        "backend[app].queue-length = 1000001: not in range",
+        "backend[app].queue-timeout = \"0s\": not in range",
+        "backend[app].retries = 101: not in range; accepted: 0 to 100",
+        "backend[app].server[0].maxconn = 0: not in range",
+        "backend[app].server[0].node = 65536: not in range; accepted: 0 to 65535",
+        "backend[app].server[0].weight = 257: not in range; accepted: 0 to 256",
+        "backend[app].server[1].minconn = 3: more than the server may have at most",
+        "backend[app].server[2].minconn = 3: more than the server may have at most",
+        "backend[app].stick = \"tls-session\": the session is not known before the handshake",
+        "backend[app].stick-entries = 0: not in range",
+        "backend[app].stick-lifetime = \"8d\": not in range",
+    ];
+    assert_eq!(errors.len(), starts.len(), "{errors:#?}");
+    for (error, start) in errors.iter().zip(starts) {
+        assert!(error.starts_with(start), "{error} is not {start}");
+    }
+}
+
+fn flags(folder: &Folder) -> Source {
+    folder.bundle("a.pem", &["a.test"]);
+    let flags = Flags {
+        frontend: vec!["127.0.0.1:8443".into()],
+        backend: vec!["/run/a".into(), "/run/b".into()],
+        balance: Some(Balance::First),
+        maxconn: Some(3),
+        queue_timeout: Some("2s".into()),
+        certificates: vec!["a.pem".into()],
+        ..Flags::default()
+    };
+    Source::at(flags, folder.path().to_owned())
+}
+
+#[test]
+fn flags_set_the_balance_and_a_limit_for_each_server() {
+    let folder = Folder::new();
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
+    let config = flags(&folder).load(now).unwrap().config;
+    let backend = &config.backends[0];
+    assert_eq!(backend.balance, Balance::First);
+    assert_eq!(backend.queue_timeout, Duration::from_secs(2));
+    assert!(
+        backend
+            .servers
+            .iter()
+            .all(|server| server.maxconn == Some(3))
+    );
+}
+
+#[test]
+fn faults_of_these_flags_name_them() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let wrong = Flags {
+        frontend: vec!["127.0.0.1:8443".into()],
+        backend: vec!["/run/a".into()],
+        maxconn: Some(0),
+        queue_timeout: Some("soon".into()),
+        certificates: vec!["a.pem".into()],
+        ..Flags::default()
+    };
+    let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
+    let source = Source::at(wrong, folder.path().to_owned());
+    let errors = lines(&source.load(now).unwrap_err().errors);
+    let [maxconn, timeout] = &errors[..] else {
+        panic!("{errors:#?}");
+    };
+    assert!(
+        maxconn.starts_with("--maxconn = 0: not in range"),
+        "{maxconn}"
+    );
+    assert!(
+        timeout.starts_with("--queue-timeout = \"soon\": "),
+        "{timeout}"
+    );
+}
