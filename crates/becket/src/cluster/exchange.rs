@@ -101,7 +101,7 @@ impl Turns {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Does what is to be done now. Returns whether datagrams are left for the next turn.
+    /// Does what is to be done now. Returns whether something is left for the next turn.
     fn turn(&mut self, woken: Woken, now: Now) -> bool {
         let mut node = self.node.lock();
         let mut left = false;
@@ -118,7 +118,7 @@ impl Turns {
             self.tell_at = any.then_some(now.mono + BATCH);
         }
         node.send(now, |to, datagram| self.sockets.send(to, datagram));
-        left
+        left || node.next_deadline().is_some_and(|at| at <= now.mono)
     }
 }
 

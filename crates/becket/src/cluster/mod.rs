@@ -11,11 +11,12 @@
 //!   fill and read it; [`directory`], where the peers are;
 //! * [`socket`]: UDP, also to a group;
 //! * [`vault`]: keys, seals, agreements;
-//! * [`status`]: what pages show of it.
+//! * [`status`]: what pages show of it; [`news`]: what the log is told.
 
 pub mod directory;
 pub mod exchange;
 pub mod membership;
+pub mod news;
 pub mod node;
 pub mod outbox;
 pub mod shelf;

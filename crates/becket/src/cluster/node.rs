@@ -13,6 +13,7 @@ use becket_proto::replica::{Boot, Limits, Replica};
 use becket_proto::session_table::SessionTable;
 
 use super::directory::{Directory, Found, Lookups};
+use super::news::News;
 use super::outbox::Inbox;
 use super::shelf::Shelf;
 use super::status::ClusterStatus;
@@ -29,6 +30,7 @@ pub(super) struct Inner {
     pub(super) replica: Replica<ClusterVault>,
     pub(super) shelf: Shelf,
     pub(super) directory: Directory,
+    news: News,
     pub(super) cluster: Cluster,
 }
 
@@ -56,6 +58,7 @@ impl Node {
             replica: Replica::new(cluster.node, boot, limits(cluster, config), vault),
             shelf: Shelf::new(table, config, now),
             directory: Directory::default(),
+            news: News::default(),
             cluster: cluster.clone(),
         };
         inner.directory.set(&cluster.peers);
@@ -122,10 +125,13 @@ impl Inner {
         self.cluster.limits.datagrams_per_turn
     }
 
-    /// Sends what is due.
+    /// Sends what is due, and tells the log what is new.
     pub(super) fn send(&mut self, now: Now, mut send: impl FnMut(SocketAddr, &[u8]) -> bool) {
         self.shelf.now = now;
         self.replica.poll(now.mono, &mut self.shelf, &mut send);
+        if self.news.is_due(now.mono) {
+            self.news.tell(&self.replica.status(now.mono), now);
+        }
     }
 
     /// When there is something to do, if nothing comes before.
