@@ -7,6 +7,7 @@ use std::fmt::{self, Display, Write};
 
 use super::backends::BackendStatus;
 use super::status::{ListenerStatus, Status};
+use crate::cluster::status::ClusterStatus;
 
 /// Writes the page.
 ///
@@ -44,6 +45,9 @@ pub fn index(status: &Status) -> Result<String, fmt::Error> {
     reload(&mut page, status)?;
     listeners(&mut page, &status.listeners)?;
     backends(&mut page, &status.backends)?;
+    if let Some(of) = &status.cluster {
+        cluster(&mut page, of)?;
+    }
     certificates(&mut page, status)?;
     Ok(page)
 }
@@ -102,6 +106,32 @@ fn backends(page: &mut String, backends: &[BackendStatus]) -> fmt::Result {
                 Safe(&addresses)
             )?;
         }
+    }
+    page.write_str("</table>\n")
+}
+
+fn cluster(page: &mut String, cluster: &ClusterStatus) -> fmt::Result {
+    writeln!(page, "<h2>cluster</h2>\n<p>node {}</p>", cluster.node)?;
+    for fault in &cluster.faults {
+        writeln!(page, "<p class=bad>{}</p>", Safe(fault))?;
+    }
+    page.write_str(
+        "<table>\n<tr><th>peer<th>address<th>state<th>heard<th>sent<th>received<th>lost<th>dropped\n",
+    )?;
+    for peer in &cluster.peers {
+        let exchanged = &peer.exchanged;
+        writeln!(
+            page,
+            "<tr><td>{}<td>{}<td>{}<td>{:.1} s<td>{}<td>{}<td>{}<td>{}",
+            peer.node,
+            peer.address,
+            peer.state,
+            peer.heard_seconds_ago,
+            exchanged.sent,
+            exchanged.received,
+            exchanged.lost,
+            exchanged.dropped
+        )?;
     }
     page.write_str("</table>\n")
 }
@@ -177,6 +207,7 @@ mod tests {
             "127.0.0.1:8443",
             "localhost:8080",
             "2040-01-01",
+            "192.0.2.1:7443",
         ] {
             assert!(page.contains(text), "{text} is not in {page}");
         }

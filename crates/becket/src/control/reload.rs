@@ -145,3 +145,61 @@ pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     }
     keys
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use becket_proto::epoch::EpochLength;
+    use becket_proto::ticket::NodeId;
+
+    use super::*;
+    use crate::config::cluster::{Cluster, ClusterLimits};
+    use crate::control::sample;
+    use crate::secret::{SecretBytes, SharedSecret};
+
+    fn clustered(change: impl FnOnce(&mut Cluster)) -> Config {
+        let secret = SecretBytes::new(zeroize::Zeroizing::new([1; 32]));
+        let mut cluster = Cluster {
+            node: NodeId(1),
+            secrets: vec![SharedSecret::of_root(secret, Path::new("secret")).unwrap()],
+            rotation: EpochLength::of(Duration::from_secs(60)).unwrap(),
+            tls12_tickets: false,
+            listen: Some(([127, 0, 0, 1], 1).into()),
+            peers: Vec::new(),
+            multicast: None,
+            limits: ClusterLimits {
+                datagrams_per_turn: 1,
+                entries_per_peer: 1,
+                bytes_per_second: 1,
+                queue: 1,
+                hellos_per_second: 1,
+            },
+        };
+        change(&mut cluster);
+        let mut config = sample::config();
+        config.cluster = Some(cluster);
+        config
+    }
+
+    #[test]
+    fn what_replication_cannot_change_waits_for_a_restart() {
+        let old = clustered(|_| {});
+        let waits = |new: &Config| waiting_for_restart(&old, new);
+        assert_eq!(waits(&clustered(|_| {})), [""; 0]);
+        assert_eq!(waits(&clustered(|c| c.node = NodeId(2))), ["cluster.node"]);
+        let queue = clustered(|c| c.limits.queue = 2);
+        assert_eq!(waits(&queue), ["cluster.limits.queue"]);
+        assert_eq!(waits(&sample::config()), ["cluster.listen"]);
+        let silent = |config: &mut Cluster| config.listen = None;
+        assert_eq!(waits(&clustered(silent)), ["cluster.listen"]);
+        // Who shares only tickets changes its number at once.
+        let renumbered = clustered(|c| (c.listen, c.node) = (None, NodeId(2)));
+        assert_eq!(
+            waiting_for_restart(&clustered(silent), &renumbered),
+            [""; 0]
+        );
+        let limits = clustered(|c| c.limits.bytes_per_second = 2);
+        assert_eq!(waits(&limits), [""; 0], "limits change at once");
+    }
+}
