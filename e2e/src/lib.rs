@@ -38,7 +38,7 @@ pub use network::{Capture, Host, Network};
 pub use openssl::OpenSsl;
 pub use pki::{Authority, Bundle, Key};
 pub use place::Place;
-pub use program::becket_program;
+pub use program::{becket_program, load_program};
 pub use raw::RawRecords;
 pub use scrape::{Metrics, http_get};
 pub use shape::Shape;

@@ -14,20 +14,29 @@ use serde_json::Value;
 /// When it does not build.
 pub fn becket_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(build)
+    PROGRAM.get_or_init(|| build("becket"))
 }
 
-fn build() -> PathBuf {
+/// The `becket-load` program, likewise.
+///
+/// # Panics
+/// When it does not build.
+pub fn load_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build("becket-load"))
+}
+
+fn build(program: &str) -> PathBuf {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let profile = env::var("BECKET_E2E_PROFILE").unwrap_or_else(|_| "dev".to_owned());
     let built = Command::new(cargo)
-        .args(["build", "--package", "becket", "--bin", "becket"])
+        .args(["build", "--package", program, "--bin", program])
         .args(["--profile", &profile, "--message-format", "json"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .stderr(Stdio::inherit())
         .output()
         .expect("cargo runs");
-    assert!(built.status.success(), "becket does not build");
+    assert!(built.status.success(), "{program} does not build");
     let messages = String::from_utf8_lossy(&built.stdout);
     let program = messages
         .lines()

@@ -51,6 +51,8 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
         ],
         // A program without TLS: see `client_mode.rs`.
         "client.toml" => &[],
+        // Clients come with a header: see `proxies_in_front_are_believed.rs`.
+        "behind-a-proxy.toml" => &[],
         "mail.toml" => &[
             (8993, "mail.example.org", 8143),
             (8465, "mail.example.org", 8025),

@@ -88,8 +88,15 @@ impl Play {
             0 => [Plan::Accept; 2],
             _ => [Plan::Refuse(ErrorKind::ConnectionRefused), Plan::Later],
         };
-        let door = Rc::clone(&place.doors[usize::from(kind >> 7)]);
-        let end = place.stage.admit(door, plans);
+        let door = match kind >> 5 {
+            7 => 2,
+            _ => usize::from(kind >> 7),
+        };
+        let mut end = place.stage.admit(Rc::clone(&place.doors[door]), plans);
+        if door == 2 && kind & 3 != 0 {
+            // Who speaks TLS there is introduced first, as far as the stream takes it.
+            drop(end.write(b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 443\r\n"));
+        }
         let config = &place.clients[usize::from(kind & 1)];
         let name = ServerName::try_from("a.test").expect("a name");
         let tls = ClientConnection::new(Arc::clone(config), name).expect("a client");
@@ -272,7 +279,7 @@ impl Sealer {
 /// Where all scripts are played: doors and clients are made once.
 struct Place {
     stage: Stage,
-    doors: [Rc<Door>; 2],
+    doors: [Rc<Door>; 3],
     clients: [Arc<ClientConfig>; 2],
 }
 
@@ -296,7 +303,7 @@ impl Place {
         let now = Clock::start().now();
         let stage = Stage::new(config.limits.clone(), config.timeouts.clone(), now, 1);
         Self {
-            doors: [0, 1].map(|listener| door(&config, listener, now)),
+            doors: [0, 1, 2].map(|listener| door(&config, listener, now)),
             clients: [&version::TLS12, &version::TLS13].map(|version| {
                 let provider = Arc::new(default_provider());
                 let mut client = ClientConfig::builder_with_provider(provider)
@@ -330,7 +337,7 @@ fn door(config: &Config, listener: usize, now: Now) -> Rc<Door> {
     })
 }
 
-/// Without and with client certificates, and with either version of the PROXY header.
+/// Without and with client certificates, and behind a proxy.
 const CONFIG: &str = "
 [[listener]]
 name = 'open'
@@ -343,6 +350,13 @@ bind = ['127.0.0.1:444']
 backend = 'introduced'
 certificates = ['a.pem']
 policy = 'asking'
+[[listener]]
+name = 'behind'
+bind = ['127.0.0.1:445']
+backend = 'introduced'
+certificates = ['a.pem']
+accept-proxy = 'any'
+trusted-networks = ['192.0.2.0/24']
 [[policy]]
 name = 'asking'
 client-certificates = 'optional'

@@ -51,6 +51,11 @@ impl Greeting {
         Self { door }
     }
 
+    /// Gives the door back.
+    pub fn into_door(self) -> Rc<Door> {
+        self.door
+    }
+
     /// Whether this readiness can bring the header.
     pub fn cares_for(&self, ready: Ready) -> bool {
         ready.readable || ready.ended

@@ -41,6 +41,8 @@ pub struct Stage {
     pub gate: Option<Rc<Gate>>,
     /// Where slots arrive for which the connection waits; pools must have been given the same.
     pub inbox: Arc<Tray>,
+    /// Clients need no PROXY header, whatever the listener says.
+    pub skips_greeting: bool,
     scratch: Scratch,
     failures: FailureLog,
     connection: Option<Connection<ScriptedNet>>,
@@ -62,6 +64,7 @@ impl Stage {
             counters: Counters::default(),
             gate: None,
             inbox: Arc::default(),
+            skips_greeting: false,
             scratch: Scratch::new(),
             failures: FailureLog::new(),
             connection: None,
@@ -84,7 +87,10 @@ impl Stage {
         let listener = door.front.listener().name.clone();
         let facts = Facts::new(CLIENT, listener, self.now);
         let deadline = self.now.mono + self.timeouts.handshake;
-        let connection = Connection::new(near, door, facts, deadline, &self.counters);
+        let mut connection = Connection::new(near, door, facts, deadline, &self.counters);
+        if self.skips_greeting {
+            connection.skip_greeting(&self.counters);
+        }
         self.connection = Some(connection);
         self.queued = true;
         self.closed = None;

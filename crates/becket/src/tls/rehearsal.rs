@@ -131,16 +131,18 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
             front,
             pools: Rc::clone(&pools),
         };
+        let mut stage = Stage::new(
+            config.limits.clone(),
+            config.timeouts.clone(),
+            now,
+            CAPACITY,
+        );
+        stage.skips_greeting = true;
         let mut rehearsal = Rehearsal {
             listener,
             sessions: &config.sessions,
             door: Rc::new(door),
-            stage: Stage::new(
-                config.limits.clone(),
-                config.timeouts.clone(),
-                now,
-                CAPACITY,
-            ),
+            stage,
             path,
             report: &mut *report,
             rehearsed: Vec::new(),

@@ -91,3 +91,21 @@ fn sessions_that_end_with_the_process_are_named() {
     let line = "  early     up to 8192 bytes; its sessions open once, end with this process, and are not shared\n";
     assert!(table.contains(line), "{table}");
 }
+
+#[test]
+fn a_listener_behind_a_proxy_is_rehearsed_without_one() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let free = TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .unwrap();
+    let text = site("['a.pem']")
+        .replace("127.0.0.1:8443", &free.to_string())
+        .replace(
+            "backend = 'app'\n",
+            "backend = 'app'\naccept-proxy = 'v2'\ntrusted-networks = ['198.51.100.1']\n",
+        );
+    let findings = run(&folder, &text);
+    assert_eq!(findings.exit_code(), 0, "{findings}");
+    assert!(!findings.handshakes.is_empty());
+}

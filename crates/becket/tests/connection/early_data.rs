@@ -4,6 +4,8 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket::backend::pool::{Guest, Pick};
+use becket::backend::slot::Slot;
 use becket::close_reason::CloseReason;
 use becket::log::access::ResumedBy;
 use becket::script::stage::Stage;
@@ -13,13 +15,17 @@ use rustls::version::TLS13;
 use crate::common::{Client, House, server_got, server_says};
 
 fn early_house(more: &str) -> House {
-    House::new(&format!(
+    House::new(&early_text(more))
+}
+
+fn early_text(more: &str) -> String {
+    format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          certificates = ['a.pem', 'b.pem']\n\
          [[policy]]\nname = 'web'\nversions = ['1.3']\nearly-data = '16KiB'\n{more}\n\
          [[backend]]\nname = 'app'\nproxy-header = 'v2'\n\
          [[backend.server]]\naddress = '127.0.0.1:81'\n"
-    ))
+    )
 }
 
 fn early_client(house: &House) -> Arc<ClientConfig> {
@@ -278,4 +284,47 @@ fn a_policy_without_early_data_takes_none() {
     );
     client.talk(&mut stage);
     assert_eq!(with.early.len() + without.early.len(), 0);
+}
+
+/// Takes the only slot, as another connection would.
+fn take(house: &House) -> Slot {
+    let guest = Guest {
+        source: [192, 0, 2, 9].into(),
+        name: None,
+        lineage: None,
+    };
+    match house.pool(0).pick(&guest, None, &[]) {
+        Pick::Slot(slot) => slot,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn early_data_waits_for_a_slot_with_its_mark() {
+    let large = vec![7; 16 * 1024];
+    for place in ["after-handshake", "before-handshake"] {
+        for early in [&b"GET /"[..], &large] {
+            let house = House::new(&format!(
+                "{}maxconn = 1\n",
+                early_text("").replace("proxy-header", &format!("queue = '{place}'\nproxy-header"))
+            ));
+            let (mut stage, config) = (house.stage(), early_client(&house));
+            first_visit(&house, &mut stage, &config);
+            let (mut client, flight) = first_flight(&house, &mut stage, &config, early);
+            assert!(stage.settle());
+            let held = take(&house);
+            client.end.write_all(&flight).unwrap();
+            assert!(stage.settle());
+            assert!(stage.net.dialled.is_empty(), "{:?}", stage.closed());
+            drop(held);
+            client.talk(&mut stage);
+            let (mark, said) = split(&server_got(&mut stage));
+            assert!(mark.is_some());
+            assert_eq!(said, early, "{place}");
+            server_says(&mut stage, b"answer");
+            client.talk(&mut stage);
+            assert_eq!(client.received, b"answer");
+            assert_eq!(client.fault, None);
+        }
+    }
 }

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket::close_reason::CloseReason;
+use becket::script::net::Plan;
 use becket::script::stage::Stage;
 use becket_proto::networks::Network;
-use becket_proto::proxy_header::{Endpoints, Format, ProxyHeader, Tlvs, Transport};
+use becket_proto::proxy_header::{
+    Accept, Decoded, Endpoints, Format, ProxyHeader, Tlvs, Transport, decode,
+};
 use rustls::version::TLS13;
 
 use crate::common::{Client, House, server_got};
@@ -245,4 +248,36 @@ fn lists_of_networks_judge_the_address_that_is_claimed() {
         assert_eq!(reason.is_none(), is_served, "{denied}: {reason:?}");
         assert!(is_served || reason == Some(CloseReason::DeniedNetwork));
     }
+}
+
+#[test]
+fn a_listener_without_tls_expects_the_header_too() {
+    let house = House::new(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\ntls = false\n\
+         accept-proxy = 'v2'\ntrusted-networks = ['192.0.2.1']\n\
+         [[backend]]\nname = 'app'\nproxy-header = 'v2'\nproxy-tlvs = ['unique-id']\n\
+         [[backend.server]]\naddress = '127.0.0.1:81'\n",
+    );
+    let mut stage = house.stage();
+    let mut client = stage.admit(house.door(0), [Plan::Accept]);
+    assert!(stage.settle());
+    assert!(stage.net.dialled.is_empty(), "nobody is connected before");
+    client.write_all(&v2(claimed())).unwrap();
+    client.write_all(b"and this").unwrap();
+    assert!(stage.settle());
+    let got = server_got(&mut stage);
+    let Decoded::Header { header, len } = decode(&got, Accept::V2) else {
+        panic!("not a header");
+    };
+    assert_eq!(header.endpoints, claimed());
+    assert_eq!(
+        header.tlvs.unique_id,
+        Some(&b"one"[..]),
+        "the name that it came with"
+    );
+    assert_eq!(header.tlvs.ssl, None, "no TLS ended here");
+    assert_eq!(&got[len..], b"and this");
+    assert_eq!(stage.record().unwrap().id.as_deref(), Some(&b"one"[..]));
+    assert!(!stage.is_handshaking());
+    assert_eq!(stage.counters.handshakes_begun.value(), 0);
 }
