@@ -53,6 +53,10 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
         "client.toml" => &[],
         // Clients come with a header: see `proxies_in_front_are_believed.rs`.
         "behind-a-proxy.toml" => &[],
+        // Clients that ask for TLS in clear: see `starttls.rs`.
+        "postgresql.toml" => &[],
+        // TLS that does not end here: see `passthrough.rs`.
+        "farm.toml" => &[],
         "mail.toml" => &[
             (8993, "mail.example.org", 8143),
             (8465, "mail.example.org", 8025),

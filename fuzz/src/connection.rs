@@ -332,6 +332,7 @@ fn door(config: &Config, listener: usize, now: Now) -> Rc<Door> {
     let pools = config.backends.iter();
     let pools = pools.map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<Tray>::default())));
     Rc::new(Door {
+        face: config.listeners[listener].face,
         front: Front::new(Arc::clone(&config.listeners[listener]), &parts).expect("a front"),
         pools: pools.collect(),
     })

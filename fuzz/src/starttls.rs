@@ -36,10 +36,7 @@ pub fn run(data: &[u8]) -> usize {
 
 /// A greeting that is too long or not alone is found earlier when it comes in one piece.
 fn told_at_once(end: Progress) -> bool {
-    matches!(
-        end,
-        Progress::Over(Over::BadGreeting | Over::Refused) | Progress::Direct
-    )
+    matches!(end, Progress::Over(Over::BadGreeting | Over::Refused))
 }
 
 fn talk(protocol: Protocol, server: &[u8], client: &[u8], each: usize) -> (Vec<u8>, Progress) {

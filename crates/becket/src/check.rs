@@ -24,7 +24,7 @@ use crate::config::error::{Problem, Report};
 use crate::config::keys::Facts;
 use crate::config::pem::reason;
 use crate::config::source::Source;
-use crate::config::{ClientAuth, Config, Face, Listener, Policy, ServerAddress, UnknownNames};
+use crate::config::{ClientAuth, Config, Listener, Policy, ServerAddress, UnknownNames};
 use crate::launch::descriptors;
 use crate::log::Timestamp;
 use crate::tls::names;
@@ -208,7 +208,7 @@ impl Summary {
         let mut policies = BTreeMap::new();
         let with_tls = config.listeners.iter();
         for route in with_tls
-            .filter(|listener| listener.face == Face::Tls)
+            .filter(|listener| listener.ends_tls())
             .flat_map(|listener| &listener.routes)
         {
             let summary = PolicySummary::of(&route.policy);
@@ -246,8 +246,8 @@ impl ListenerSummary {
                 .iter()
                 .map(|protocol| String::from_utf8_lossy(protocol).into_owned())
                 .collect(),
-            policy: (listener.face == Face::Tls).then(|| route.policy.name.to_string()),
-            digest: (listener.face == Face::Tls).then(|| short(&route.policy.digest)),
+            policy: listener.ends_tls().then(|| route.policy.name.to_string()),
+            digest: listener.ends_tls().then(|| short(&route.policy.digest)),
             backend: config
                 .backends
                 .get(route.backend)
@@ -442,7 +442,10 @@ impl Display for ListenerSummary {
                         "  route     {names}{alpn} -> {backend}, policy {policy} ({digest})"
                     )?
                 }
-                None => writeln!(f, "  route     no TLS -> {backend}")?,
+                None => writeln!(
+                    f,
+                    "  route     {names}{alpn} -> {backend}, no TLS ends here"
+                )?,
             }
         }
         Ok(())

@@ -45,6 +45,13 @@ reasons! {
     HandshakeFailed = "handshake-failed",
     /// The ClientHello is larger than `limits.client-hello`.
     HelloTooLarge = "hello-too-large",
+    /// The client said more in clear behind its request for TLS, where somebody else could have put
+    /// it (CVE-2011-0411, CVE-2021-23214).
+    StarttlsInjected = "starttls-injected",
+    /// The client did not ask for TLS where it should: it left politely, or went on in clear.
+    Cleartext = "cleartext",
+    /// The server's greeting refused service, or was none; the client was told.
+    ServerGreeting = "server-greeting",
     /// The first bytes are not TLS.
     NotTls = "not-tls",
     /// The first bytes are an HTTP request in clear text; it was answered with status 400.

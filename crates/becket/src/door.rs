@@ -6,11 +6,14 @@
 use std::rc::Rc;
 
 use crate::backend::pool::Pool;
+use crate::config::Face;
 use crate::tls::front::Front;
 
 /// A listener as one worker serves it.
 #[derive(Debug)]
 pub struct Door {
+    /// What clients begin with: the listener's face, unless a rehearsal skips the talk in clear.
+    pub face: Face,
     /// Certificates, routes and twins.
     pub front: Front,
     /// Pools by backend index; routes refer to them.

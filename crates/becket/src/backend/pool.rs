@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::balance::{self, Candidate, Wheel};
-use becket_proto::ticket::Lineage;
+use becket_proto::ticket::{Lineage, NodeId};
 
 use super::inbox::Inbox;
 use super::line::{BackendState, QueueFull, Wait, Waiter};
@@ -223,6 +223,13 @@ impl Pool {
                 life,
             }));
         }
+    }
+
+    /// The server that is a becket with this node, by its [`ServerState::key`].
+    pub fn at_node(&self, node: NodeId) -> Option<u64> {
+        let mut servers = self.backend.servers.iter();
+        let server = servers.find(|server| server.node == Some(node.0))?;
+        Some(balance::name_key(&server.name))
     }
 
     /// The addresses of a server, in the order in which they are tried.

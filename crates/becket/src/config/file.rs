@@ -8,16 +8,18 @@
 
 mod backend;
 mod cluster;
+mod onward;
 mod policy;
 
 use std::fmt;
 
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::backend::{FileBackend, FileProxyTlv, FileServer};
 pub use self::cluster::{FileCluster, FileClusterLimits};
+pub use self::onward::{FileOnward, FileServerAlpn, FileVerify};
 pub use self::policy::{FileClientCertificates, FilePolicy, FileVersion};
 use super::error::Problem;
 use super::{AlpnMismatch, LogFormat, UnknownNames};
@@ -72,8 +74,12 @@ pub struct FileListener {
     pub name: Option<String>,
     /// `HOST:PORT`, `[V6]:PORT` or `:PORT`.
     pub bind: Option<Vec<String>>,
-    /// Whether clients speak TLS that ends here.
+    /// Whether clients speak TLS.
     pub tls: bool,
+    /// What is done with it.
+    pub mode: FileMode,
+    /// The protocol in which clients ask for it.
+    pub starttls: Option<FileStartTls>,
     /// Bundles, directories and pairs.
     pub certificates: Option<Vec<FileCertificate>>,
     /// Name of a `[[policy]]`.
@@ -116,6 +122,8 @@ impl Default for FileListener {
             name: None,
             bind: None,
             tls: true,
+            mode: FileMode::default(),
+            starttls: None,
             certificates: None,
             policy: None,
             backend: None,
@@ -147,6 +155,31 @@ pub enum FileAcceptProxy {
     V2,
     /// Either.
     Any,
+}
+
+/// What is done with the TLS of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileMode {
+    /// It ends here.
+    #[default]
+    Terminate,
+    /// It is looked at and passed on as it is.
+    Passthrough,
+}
+
+/// A protocol that begins in clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FileStartTls {
+    /// RFC 3207.
+    Smtp,
+    /// RFC 9051, section 6.2.1.
+    Imap,
+    /// RFC 2595, section 4.
+    Pop3,
+    /// SSLRequest.
+    Postgresql,
 }
 
 /// `[[listener.route]]`: where some of a listener's clients go.
@@ -199,83 +232,6 @@ impl<'de> Deserialize<'de> for FileCertificate {
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
                 FilePair::deserialize(MapAccessDeserializer::new(map)).map(FileCertificate::Pair)
-            }
-        }
-        deserializer.deserialize_any(Shapes)
-    }
-}
-
-/// `[backend.tls]`: TLS towards the servers.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct FileOnward {
-    /// Whether certificates are verified.
-    pub verify: FileVerify,
-    /// A bundle of CAs; absent is the system's.
-    pub ca: Option<String>,
-    /// The name to verify; absent is the host of the server's address.
-    pub name: Option<String>,
-    /// A name, `off` or `client`; absent is the name to verify.
-    pub sni: Option<String>,
-    /// Chain and key to show to servers that ask.
-    pub client_certificate: Option<FileCertificate>,
-    /// Protocols, or `client`.
-    pub alpn: FileServerAlpn,
-    /// `1.2`, `1.3`.
-    pub versions: Vec<FileVersion>,
-}
-
-impl Default for FileOnward {
-    fn default() -> Self {
-        Self {
-            verify: FileVerify::default(),
-            ca: None,
-            name: None,
-            sni: None,
-            client_certificate: None,
-            alpn: FileServerAlpn::List(Vec::new()),
-            versions: vec![FileVersion::Tls12, FileVersion::Tls13],
-        }
-    }
-}
-
-/// Whether servers' certificates are verified.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FileVerify {
-    /// Chain, time and name.
-    #[default]
-    Full,
-    /// Not at all.
-    None,
-}
-
-/// `alpn` of `[backend.tls]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub enum FileServerAlpn {
-    /// `client`: what was negotiated with the client.
-    Word(String),
-    /// Protocols, most preferred first.
-    List(Vec<String>),
-}
-
-impl<'de> Deserialize<'de> for FileServerAlpn {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Shapes;
-        impl<'de> Visitor<'de> for Shapes {
-            type Value = FileServerAlpn;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of protocols or \"client\"")
-            }
-
-            fn visit_str<E>(self, word: &str) -> Result<Self::Value, E> {
-                Ok(FileServerAlpn::Word(word.to_owned()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(list)).map(FileServerAlpn::List)
             }
         }
         deserializer.deserialize_any(Shapes)

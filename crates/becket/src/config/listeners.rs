@@ -11,9 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::networks::{Network, Networks};
+use becket_proto::starttls::Protocol;
 
 use super::error::Problem;
-use super::file::{FileCertificate, FileListener, FilePair, FilePolicy, FileRoute, Scalar};
+use super::file::{
+    FileCertificate, FileListener, FileMode, FilePair, FilePolicy, FileRoute, FileStartTls, Scalar,
+};
 use super::keys::{Loaded, shown};
 use super::prepare::Draft;
 use super::read::labels;
@@ -55,16 +58,19 @@ impl Draft<'_> {
         listener: &FileListener,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
-        let face = face(listener);
+        let face = self.face(path, listener);
         let certificates = match face {
-            Face::Tls => self.certificates(path, listener.certificates.as_deref()),
-            Face::Plain => self.without_tls(path, listener),
+            Face::Tls | Face::StartTls(_) => {
+                self.certificates(path, listener.certificates.as_deref())
+            }
+            Face::Plain | Face::Passthrough => CertificateMap::new(KeySet::default()),
         };
         let section = Section {
             path,
             listener,
             policies,
             certificates: &certificates,
+            face,
         };
         let routes = self.routes(&section);
         Listener {
@@ -122,21 +128,48 @@ impl Draft<'_> {
         bind
     }
 
-    /// Where no TLS ends, nothing that TLS needs may be given.
-    fn without_tls(&mut self, path: &str, listener: &FileListener) -> CertificateMap {
+    /// What clients speak here; what does not go with it may not be given.
+    fn face(&mut self, path: &str, listener: &FileListener) -> Face {
+        let passes = listener.mode == FileMode::Passthrough;
+        let face = match (listener.tls, listener.starttls) {
+            (false, _) => Face::Plain,
+            (true, _) if passes => Face::Passthrough,
+            (true, Some(protocol)) => Face::StartTls(protocol.into()),
+            (true, None) => Face::Tls,
+        };
+        let ends_tls = matches!(face, Face::Tls | Face::StartTls(_));
+        // Without TLS there is no name to choose a route by, and STARTTLS connects before there is.
+        let has_routes = matches!(face, Face::Tls | Face::Passthrough);
+        let starttls = listener.starttls.is_some();
+        let routes = || listener.route.iter();
         let given = [
-            ("certificates", listener.certificates.is_some()),
-            ("policy", listener.policy.is_some()),
-            ("alpn", !listener.alpn.is_empty()),
-            ("route", !listener.route.is_empty()),
+            ("mode", passes && !listener.tls, NO_TLS),
+            (
+                "starttls",
+                starttls && !matches!(face, Face::StartTls(_)),
+                NOT_ENDED,
+            ),
+            (
+                "certificates",
+                listener.certificates.is_some() && !ends_tls,
+                NOT_ENDED,
+            ),
+            ("policy", listener.policy.is_some() && !ends_tls, NOT_ENDED),
+            ("alpn", !listener.alpn.is_empty() && !ends_tls, NOT_ENDED),
+            ("route", !listener.route.is_empty() && !has_routes, NO_NAME),
+            (
+                "route.policy",
+                passes && routes().any(|route| route.policy.is_some()),
+                NOT_ENDED,
+            ),
         ];
-        for (key, _) in given.into_iter().filter(|(_, given)| *given) {
-            let fault = "given, but no TLS ends at this listener";
-            let problem = Problem::new(format!("{path}.{key}"), fault);
-            self.report
-                .error(problem.accepted("only with tls = true, the default"));
+        for (key, _, fault) in given.into_iter().filter(|(_, given, _)| *given) {
+            let problem = Problem::new(format!("{path}.{key}"), format!("given, but {fault}"));
+            self.report.error(
+                problem.accepted("only where TLS ends, with tls, mode and starttls as by default"),
+            );
         }
-        CertificateMap::new(KeySet::default())
+        face
     }
 
     fn socket(&mut self, path: &str, listener: &FileListener, face: Face) -> SocketOptions {
@@ -147,9 +180,10 @@ impl Draft<'_> {
         };
         let defer_accept = match (&listener.defer_accept, face) {
             (Some(value), _) => duration("defer-accept", value),
-            (None, Face::Tls) => Some(DEFER_ACCEPT),
             // The server may speak first: the client would wait for it, and the kernel for the client.
             (None, Face::Plain) => None,
+            (None, Face::StartTls(protocol)) if !protocol.client_speaks_first() => None,
+            (None, Face::Tls | Face::Passthrough | Face::StartTls(_)) => Some(DEFER_ACCEPT),
         };
         let keepalive = duration("keepalive", &listener.keepalive);
         let mut buffer = |key: &str, value: &Scalar| {
@@ -345,7 +379,11 @@ impl Draft<'_> {
         let listener = section.listener;
         Route {
             names: Vec::new(),
-            alpn: self.alpn(section.path, &listener.alpn),
+            alpn: match (section.face, &listener.alpn[..]) {
+                // libpq offers it, and insists on it where it begins with TLS at once.
+                (Face::StartTls(Protocol::Postgresql), []) => vec![POSTGRESQL.to_vec()],
+                (_, alpn) => self.alpn(section.path, alpn),
+            },
             alpn_only: false,
             alpn_mismatch: listener.alpn_mismatch,
             policy: self.policy_of(section, section.path, None),
@@ -370,7 +408,7 @@ impl Draft<'_> {
                 let problem = Problem::new(&path, "listed before").text(text);
                 self.report.error(problem.accepted("each name once"));
             }
-            if !covers(section.certificates, &name) {
+            if section.face != Face::Passthrough && !covers(section.certificates, &name) {
                 let fault = "no certificate of this listener covers this name";
                 self.report.warn(Problem::new(&path, fault).text(text));
             }
@@ -457,15 +495,20 @@ impl Draft<'_> {
 /// A listener of the file with what its routes refer to.
 struct Section<'a> {
     path: &'a str,
+    face: Face,
     listener: &'a FileListener,
     policies: &'a HashMap<String, Arc<Policy>>,
     certificates: &'a CertificateMap,
 }
 
-fn face(listener: &FileListener) -> Face {
-    match listener.tls {
-        true => Face::Tls,
-        false => Face::Plain,
+impl From<FileStartTls> for Protocol {
+    fn from(protocol: FileStartTls) -> Self {
+        match protocol {
+            FileStartTls::Smtp => Self::Smtp,
+            FileStartTls::Imap => Self::Imap,
+            FileStartTls::Pop3 => Self::Pop3,
+            FileStartTls::Postgresql => Self::Postgresql,
+        }
     }
 }
 
@@ -497,6 +540,13 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
 }
 
 const NETWORK: &str = "an address, or a network such as 192.0.2.0/24 or 2001:db8::/32";
+/// RFC 7301's registry.
+const POSTGRESQL: &[u8] = b"postgresql";
+
+const NO_TLS: &str = "clients speak no TLS here";
+const NOT_ENDED: &str = "no TLS ends at this listener";
+const NO_NAME: &str = "the server is connected before a name is known";
+
 /// As long as the handshake time-out.
 const DEFER_ACCEPT: Duration = Duration::from_secs(10);
 

@@ -40,6 +40,7 @@ pub use self::balancing::{Balance, OnDown, QueuePlace, StickBy};
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;
 use becket_proto::proxy_header::Accept;
+use becket_proto::starttls::Protocol;
 use rustls::RootCertStore;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateRevocationListDer;
@@ -100,6 +101,11 @@ pub struct Listener {
 }
 
 impl Listener {
+    /// Whether clients' TLS ends here, at once or after some talk.
+    pub fn ends_tls(&self) -> bool {
+        matches!(self.face, Face::Tls | Face::StartTls(_))
+    }
+
     /// Whether a client may come in from this address. Costs a binary search where there is a list.
     pub fn lets_in(&self, client: IpAddr) -> bool {
         let allowed = self.allow.as_ref();
@@ -115,6 +121,10 @@ pub enum Face {
     Tls,
     /// Plain TCP: the client mode of stunnel where the backend has TLS.
     Plain,
+    /// TLS, which ends behind us: the hello is read, and everything passed on as it is.
+    Passthrough,
+    /// A protocol in which the client asks for TLS, which then ends here.
+    StartTls(Protocol),
 }
 
 /// The PROXY header that a listener expects of everybody.

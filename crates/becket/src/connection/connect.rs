@@ -16,10 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
+use becket_proto::starttls::Protocol;
 use becket_proto::ticket::Lineage;
 use rustls::client::UnbufferedClientConnection;
 
 use super::closing::Closing;
+use super::conversing::Conversing;
+use super::peeking::Learner;
 use super::queued::{Queued, Then};
 use super::relay::{Joined, Relaying};
 use super::securing::{self, Prelude, Securing};
@@ -28,6 +31,7 @@ use crate::backend::pool::{Guest, Pick, Pool};
 use crate::backend::slot::Slot;
 use crate::backend::state::ServerState;
 use crate::close_reason::CloseReason;
+use crate::door::Door;
 use crate::leg::{Leg, Ready};
 use crate::tls::engine::Engine;
 
@@ -44,6 +48,22 @@ pub struct Established {
     pub lineage: Option<Lineage>,
     /// What was claimed before the handshake, where the backend asks for that.
     pub slot: Option<Slot>,
+    /// The server that has the client's session, as far as can be told; see
+    /// [`ServerState::key`].
+    pub home: Option<u64>,
+    /// What is done with the server.
+    pub errand: Errand,
+}
+
+/// What a connected server is for.
+#[derive(Debug)]
+pub enum Errand {
+    /// To relay to.
+    Relay,
+    /// To pass TLS to that ends there, watching for its session where clients stick by it.
+    Pass(Option<Box<Learner>>),
+    /// To greet the client, who is to ask for TLS in this protocol.
+    Converse(Rc<Door>, Protocol),
 }
 
 /// A client on its way to a server, whichever that will be.
@@ -52,6 +72,8 @@ pub struct Caller {
     pub(super) client_tls: Option<Engine>,
     pool: Rc<Pool>,
     lineage: Option<Lineage>,
+    home: Option<u64>,
+    errand: Errand,
     pub(super) to_server: HalfPipe,
     pub(super) to_client: HalfPipe,
     /// What TLS towards the server needs, where there is any.
@@ -123,6 +145,8 @@ impl<N: Net> Connecting<N> {
             client_tls: established.client_tls,
             pool: established.pool,
             lineage: established.lineage,
+            home: established.home,
+            errand: established.errand,
             to_server,
             to_client,
             prelude,
@@ -231,15 +255,23 @@ impl Attempt {
         slot.server().note_connect();
         let guest = guest(caller.lineage, core);
         caller.pool.learn(&guest, slot.server(), turn.now.mono);
-        let relaying = Relaying::new(Joined {
+        let mut joined = Joined {
             client_tls: caller.client_tls,
             server_tls,
             server,
             to_server: caller.to_server,
             to_client: caller.to_client,
             slot,
-        });
-        relaying.begin(core, turn)
+            learner: None,
+        };
+        match caller.errand {
+            Errand::Relay => {}
+            Errand::Pass(learner) => joined.learner = learner,
+            Errand::Converse(door, protocol) => {
+                return Conversing::begin(door, protocol, joined, core, turn);
+            }
+        }
+        Relaying::new(joined).begin(core, turn)
     }
 
     /// Starts to connect to the address, or to the next one that does not fail at once.
@@ -337,7 +369,7 @@ impl Caller {
     fn seek<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let guest = guest(self.lineage, core);
         let had = self.pool.recall(&guest, turn.now.mono);
-        match self.pool.pick(&guest, had, self.tried()) {
+        match self.pool.pick(&guest, self.home.or(had), self.tried()) {
             Pick::Slot(slot) => self.connect(slot, core, turn),
             Pick::Full => Queued::begin(Then::Connect(self), core, turn),
             Pick::Nobody => self.give_up(core, turn),

@@ -1,16 +1,18 @@
-//! The first turn of a client that speaks no TLS: on to a server, without a word.
+//! The first turn of a client that has nothing to say before there is a server: on to one, without
+//! a word. It speaks no TLS, or not yet.
 //!
 //! There is nothing to wait for: in some protocols the server speaks first, and what the client
 //! has said already is read when the relay begins.
 
 use std::rc::Rc;
 
-use super::connect::{Connecting, Established};
+use super::connect::{Connecting, Errand, Established};
 use super::{Core, Net, Next, Turn};
 use crate::close_reason::CloseReason;
+use crate::config::Face;
 use crate::door::Door;
 
-/// A client that was accepted by a listener without TLS.
+/// A client that was accepted by a listener without TLS, or with STARTTLS.
 #[derive(Debug)]
 pub struct Entering {
     door: Rc<Door>,
@@ -35,6 +37,11 @@ impl Entering {
             client_ended: false,
             lineage: None,
             slot: None,
+            home: None,
+            errand: match self.door.face {
+                Face::StartTls(protocol) => Errand::Converse(self.door, protocol),
+                _ => Errand::Relay,
+            },
         };
         Connecting::begin(established, core, turn)
     }

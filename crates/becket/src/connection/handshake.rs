@@ -16,14 +16,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use becket_proto::client_hello::{Malformed, NotHello, Peek, peek};
-use becket_proto::http_head::PLAIN_HTTP_ANSWER;
 use becket_proto::ticket::UnixSeconds;
 use rustls::HandshakeKind;
 
 use super::closing::Closing;
-use super::connect::{Connecting, Established};
+use super::connect::{Connecting, Errand, Established};
+use super::conversing::rejoin;
 use super::facts::Agreed;
+use super::hello::{self, NoHello, fatal_alert};
 use super::queued::{Queued, Then};
 use super::resumed;
 use super::{Core, Net, Next, Phase, Turn};
@@ -36,7 +36,7 @@ use crate::config::QueuePlace;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
 use crate::metrics::Offer;
-use crate::scratch::{Buffer, READ};
+use crate::scratch::READ;
 use crate::socket::Socket;
 use crate::tls::context::{self, Resuming};
 use crate::tls::engine::{Engine, Received};
@@ -58,6 +58,8 @@ pub struct Handshaking {
     slot: Option<Slot>,
     /// Where the client is to wait for a slot.
     wanted: Option<Rc<Pool>>,
+    /// The protocol that the client must offer.
+    insists_on: Option<&'static [u8]>,
 }
 
 /// What the hello decided.
@@ -94,7 +96,14 @@ impl Handshaking {
             flight: Vec::new(),
             slot: None,
             wanted: None,
+            insists_on: None,
         }
+    }
+
+    /// Refuses clients that do not offer this protocol.
+    pub fn insisting_on(mut self, protocol: &'static [u8]) -> Self {
+        self.insists_on = Some(protocol);
+        self
     }
 
     /// Where the client is to wait for a slot.
@@ -199,20 +208,9 @@ impl Handshaking {
     ) -> Result<bool, Failed> {
         let input = turn.scratch.sealed_in.filled();
         let out = &mut turn.scratch.sealed_out;
-        let hello = match peek(input) {
-            Peek::Hello(hello) if hello.wire_len() <= turn.limits.client_hello => hello,
-            Peek::Incomplete if input.len() < turn.limits.client_hello => {
-                self.held = input.to_vec();
-                return Ok(false);
-            }
-            Peek::Hello(_) | Peek::Incomplete => {
-                let detail = format!("above the limit of {} bytes", turn.limits.client_hello);
-                return Err(Failed::new(CloseReason::HelloTooLarge, detail));
-            }
-            Peek::Refused(other) => {
-                answer(other, out);
-                return Err(Failed::new(reason_of(other), format!("{other:?}")));
-            }
+        let Some(hello) = hello::look(input, turn.limits.client_hello, out)? else {
+            self.held = input.to_vec();
+            return Ok(false);
         };
         let name = server_name(&hello);
         core.facts.server_name.clone_from(&name);
@@ -223,6 +221,11 @@ impl Handshaking {
                 return Err(Failed::new(reason, format!("answered with alert {alert}")));
             }
         };
+        let lacks = |protocol| !hello.alpn().any(|offer| offer == protocol);
+        if self.insists_on.is_some_and(lacks) {
+            out.push(&fatal_alert(NO_APPLICATION_PROTOCOL));
+            return Err(Failed::quietly(CloseReason::AlpnMismatch));
+        }
         let charge = Charge::of(turn.gate, core.facts.client.ip());
         if let Some(charge) = charge.as_ref().filter(|_| !served.may_resume) {
             charge.look(turn.now.mono).map_err(Failed::shed)?;
@@ -259,7 +262,8 @@ impl Handshaking {
         let Some(pool) = self.door.pool(route) else {
             return Err(Failed::quietly(CloseReason::Internal));
         };
-        if pool.backend().queue == QueuePlace::AfterHandshake || self.slot.is_some() {
+        let has_one = self.slot.is_some() || core.joined.is_some();
+        if pool.backend().queue == QueuePlace::AfterHandshake || has_one {
             return Ok(true);
         }
         let guest = Guest {
@@ -351,12 +355,17 @@ impl Handshaking {
         core.facts.tls = Some(agreed);
         let session = chosen.resuming.and_then(|resuming| resuming.session);
         core.session = session.map(Box::new);
+        if let Some(joined) = core.joined.take() {
+            return rejoin(*joined, chosen.engine, received.ended, core, turn);
+        }
         let established = Established {
             client_tls: Some(chosen.engine),
             lineage,
             pool,
             client_ended: received.ended,
             slot: self.slot,
+            home: None,
+            errand: Errand::Relay,
         };
         Connecting::begin(established, core, turn)
     }
@@ -416,6 +425,12 @@ impl Handshaking {
     }
 }
 
+impl From<NoHello> for Failed {
+    fn from(found: NoHello) -> Self {
+        Self::new(found.reason, found.detail)
+    }
+}
+
 impl Failed {
     fn new(reason: CloseReason, detail: String) -> Self {
         Self {
@@ -444,15 +459,6 @@ fn end<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
     Next::End(reason)
 }
 
-fn reason_of(other: NotHello) -> CloseReason {
-    match other {
-        NotHello::PlainHttp => CloseReason::PlainHttp,
-        NotHello::NotTls | NotHello::ProxyHeader => CloseReason::NotTls,
-        NotHello::Malformed(Malformed::OversizedHello) => CloseReason::HelloTooLarge,
-        _ => CloseReason::HandshakeFailed,
-    }
-}
-
 fn reason_of_error(error: &rustls::Error) -> CloseReason {
     match error {
         rustls::Error::InvalidCertificate(_)
@@ -463,19 +469,7 @@ fn reason_of_error(error: &rustls::Error) -> CloseReason {
     }
 }
 
-/// What to say to something that is not a ClientHello.
-fn answer(other: NotHello, out: &mut Buffer) {
-    match other.alert() {
-        Some(alert) => out.push(&fatal_alert(alert)),
-        None if other == NotHello::PlainHttp => out.push(PLAIN_HTTP_ANSWER),
-        None => {}
-    }
-}
-
-/// A record with one fatal alert, in clear: no keys exist yet (RFC 8446, sections 5.1 and 6).
-fn fatal_alert(description: u8) -> [u8; 7] {
-    [21, 0x03, 0x03, 0, 2, 2, description]
-}
-
+/// RFC 7301, section 3.2.
+const NO_APPLICATION_PROTOCOL: u8 = 120;
 /// rustls takes handshake messages up to 64 KiB; a chain may be that long, in records.
 pub(super) const LARGEST_CHAIN: usize = 80 * 1024;

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! [Greeting] ──► Handshaking ──► Connecting ──► [Securing] ──► Relaying ──► (gone)
+//!     ├────────► Peeking ─────────┤  │              │             │
 //!     └────────► Entering ────────┘  │              │             │
 //!                     └──────────────┴──────────────┴─────────────┴──► Closing ──► (gone)
 //!
@@ -13,15 +14,19 @@
 //! from Connecting or Securing when another server has to be found.
 //! ```
 //!
-//! Greeting is left out unless a PROXY header is expected.
+//! Greeting is left out unless a PROXY header is expected. Where clients ask for TLS in clear, the
+//! server comes first: Entering, Connecting, Conversing, Handshaking, Relaying.
 
 pub mod closing;
 pub mod connect;
+pub mod conversing;
 pub mod entering;
 pub mod facts;
 pub mod greeting;
 pub mod handshake;
+mod hello;
 pub mod introduction;
+pub mod peeking;
 pub mod queued;
 pub mod relay;
 pub mod resumed;
@@ -35,12 +40,14 @@ use std::time::Duration;
 
 use self::closing::Closing;
 use self::connect::Connecting;
+use self::conversing::Conversing;
 use self::entering::Entering;
 use self::facts::Facts;
 use self::greeting::Greeting;
 use self::handshake::Handshaking;
+use self::peeking::Peeking;
 use self::queued::Queued;
-use self::relay::Relaying;
+use self::relay::{Joined, Relaying};
 use self::securing::Securing;
 use crate::admission::{Gate, Visit};
 use crate::backend::inbox::Grant;
@@ -124,6 +131,8 @@ pub struct Core<N: Net> {
     /// The client takes FIN for the end of a whole stream: it speaks no TLS that would tell a cut
     /// from an end.
     pub fin_is_an_end: bool,
+    /// A server that waits for the handshake to be done, where it was connected before.
+    pub joined: Option<Box<Joined<N>>>,
     /// Counts it for its source until it is gone, where that is limited.
     pub visit: Option<Box<Visit>>,
 }
@@ -135,6 +144,10 @@ pub enum Phase<N: Net> {
     Entering(Entering),
     /// Until a PROXY header, where one is expected.
     Greeting(Greeting),
+    /// Until the hello is whole, where TLS ends behind us.
+    Peeking(Peeking),
+    /// Until the client asks for TLS, where it begins in clear.
+    Conversing(Conversing<N>),
     /// Until traffic keys.
     Handshaking(Handshaking),
     /// Until a server has a slot.
@@ -185,12 +198,16 @@ pub enum Side {
 impl<N: Net> Phase<N> {
     /// Where a client begins who needs no introduction, or has had one.
     fn first(door: Rc<Door>, counters: &Counters) -> Self {
-        match door.front.listener().face {
+        match door.face {
             Face::Tls => {
                 counters.handshakes_begun.add(1);
                 Self::Handshaking(Handshaking::new(door))
             }
-            Face::Plain => Self::Entering(Entering::new(door)),
+            Face::Passthrough => {
+                counters.handshakes_begun.add(1);
+                Self::Peeking(Peeking::new(door))
+            }
+            Face::Plain | Face::StartTls(_) => Self::Entering(Entering::new(door)),
         }
     }
 }
@@ -205,7 +222,7 @@ impl<N: Net> Connection<N> {
         counters: &Counters,
     ) -> Self {
         let listener = door.front.listener();
-        let face = listener.face;
+        let face = door.face;
         let phase = match listener.accept_proxy {
             Some(_) => Phase::Greeting(Greeting::new(door)),
             None => Phase::first(door, counters),
@@ -222,6 +239,7 @@ impl<N: Net> Connection<N> {
                 deadline,
                 session: None,
                 fin_is_an_end: face == Face::Plain,
+                joined: None,
                 visit: None,
             },
             phase: Some(phase),
@@ -249,10 +267,14 @@ impl<N: Net> Connection<N> {
                 match phase {
                     Phase::Greeting(phase) => phase.cares_for(ready),
                     Phase::Handshaking(phase) => phase.cares_for(ready),
+                    Phase::Peeking(phase) => phase.cares_for(ready),
                     Phase::Queued(phase) => phase.cares_for(ready),
                     // Bytes wait until there is a server; a client that is gone does not.
                     Phase::Connecting(_) | Phase::Securing(_) => ready.failed,
-                    Phase::Entering(_) | Phase::Relaying(_) | Phase::Closing(_) => true,
+                    Phase::Entering(_)
+                    | Phase::Conversing(_)
+                    | Phase::Relaying(_)
+                    | Phase::Closing(_) => true,
                 }
             }
             (Side::Server, Some(Phase::Connecting(phase))) => {
@@ -267,7 +289,17 @@ impl<N: Net> Connection<N> {
                 phase.handle_ready(ready);
                 true
             }
-            (Side::Server, _) | (_, None) => false,
+            (Side::Server, Some(Phase::Conversing(phase))) => {
+                phase.handle_ready(ready);
+                true
+            }
+            (Side::Server, Some(_)) => {
+                if let Some(joined) = &mut self.core.joined {
+                    joined.server.ready.add(ready);
+                }
+                false
+            }
+            (_, None) => false,
         }
     }
 
@@ -286,7 +318,12 @@ impl<N: Net> Connection<N> {
             Some(Phase::Connecting(phase)) => phase.is_at(server),
             Some(Phase::Securing(phase)) => phase.is_at(server),
             Some(Phase::Relaying(phase)) => phase.is_at(server),
-            _ => false,
+            Some(Phase::Conversing(phase)) => phase.joined().is_at(server),
+            Some(_) => {
+                let joined = self.core.joined.as_ref();
+                joined.is_some_and(|joined| joined.is_at(server))
+            }
+            None => false,
         }
     }
 
@@ -296,6 +333,10 @@ impl<N: Net> Connection<N> {
             Some(Phase::Connecting(phase)) => phase.leave_server(&mut self.core, turn),
             Some(Phase::Securing(phase)) => phase.leave_server(&mut self.core, turn),
             Some(Phase::Relaying(phase)) => phase.leave_server(&mut self.core, turn),
+            Some(Phase::Conversing(_) | Phase::Handshaking(_)) => {
+                turn.counters.handshakes_ended.add(1);
+                Closing::begin(CloseReason::ServerDown, Vec::new(), &mut self.core, turn)
+            }
             Some(phase) => Next::Go(phase),
             None => Next::End(CloseReason::Internal),
         };
@@ -308,6 +349,8 @@ impl<N: Net> Connection<N> {
             let next = match phase {
                 Phase::Entering(phase) => phase.advance(&mut self.core, turn),
                 Phase::Greeting(phase) => phase.advance(&mut self.core, turn),
+                Phase::Peeking(phase) => phase.advance(&mut self.core, turn),
+                Phase::Conversing(phase) => phase.advance(&mut self.core, turn),
                 Phase::Handshaking(phase) => phase.advance(&mut self.core, turn),
                 Phase::Queued(phase) => phase.advance(&mut self.core, turn),
                 Phase::Connecting(phase) => phase.advance(&mut self.core, turn),
@@ -336,6 +379,8 @@ impl<N: Net> Connection<N> {
         let next = match self.phase.take() {
             Some(Phase::Entering(phase)) => phase.advance(&mut self.core, turn),
             Some(Phase::Greeting(phase)) => phase.expire(&mut self.core, turn),
+            Some(Phase::Peeking(phase)) => phase.expire(&self.core, turn),
+            Some(Phase::Conversing(phase)) => phase.expire(&self.core, turn),
             Some(Phase::Handshaking(phase)) => phase.expire(&self.core, turn),
             Some(Phase::Queued(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Connecting(phase)) => phase.expire(&mut self.core, turn),
@@ -366,7 +411,12 @@ impl<N: Net> Connection<N> {
     /// does not go on.
     pub fn is_handshaking(&self) -> bool {
         match &self.phase {
-            Some(Phase::Greeting(_) | Phase::Handshaking(_)) => true,
+            Some(
+                Phase::Greeting(_)
+                | Phase::Peeking(_)
+                | Phase::Conversing(_)
+                | Phase::Handshaking(_),
+            ) => true,
             Some(Phase::Queued(phase)) => phase.is_handshaking(),
             _ => false,
         }
@@ -393,7 +443,7 @@ impl<N: Net> Connection<N> {
     /// The process stops: counts what is being cut off.
     pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
         let without_keys = match &self.phase {
-            Some(Phase::Handshaking(_)) => true,
+            Some(Phase::Peeking(_) | Phase::Conversing(_) | Phase::Handshaking(_)) => true,
             Some(Phase::Queued(phase)) => phase.has_no_keys(),
             _ => false,
         };

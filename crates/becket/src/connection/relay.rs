@@ -23,6 +23,7 @@ use becket_proto::half_pipe::{HalfPipe, Next as Step};
 use rustls::client::UnbufferedClientConnection;
 
 use super::closing::Closing;
+use super::peeking::Learner;
 use super::{Core, Net, Next, Phase, Turn};
 use crate::backend::slot::Slot;
 use crate::backend::state::ServerState;
@@ -42,6 +43,7 @@ pub struct Relaying<N: Net> {
     server: Leg<N::Server>,
     /// Given back after the socket is closed.
     slot: Slot,
+    learner: Option<Box<Learner>>,
     to_server: HalfPipe,
     to_client: HalfPipe,
     /// A send found that the server had reset: what it sent before may still be read, but the
@@ -66,6 +68,15 @@ pub struct Joined<N: Net> {
     pub to_client: HalfPipe,
     /// Of the server.
     pub slot: Slot,
+    /// Watches for the session that the server makes, where TLS passes.
+    pub learner: Option<Box<Learner>>,
+}
+
+impl<N: Net> Joined<N> {
+    /// Whether this is the server that was joined.
+    pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
+        Arc::ptr_eq(self.slot.server(), server)
+    }
 }
 
 /// What may still be moved in this turn, and whether anything was.
@@ -85,6 +96,7 @@ impl<N: Net> Relaying<N> {
             to_server: joined.to_server,
             to_client: joined.to_client,
             slot: joined.slot,
+            learner: joined.learner,
             server_reset: false,
             truncated: false,
         }
@@ -225,6 +237,11 @@ impl<N: Net> Relaying<N> {
         let scratch = &mut *turn.scratch;
         let plain = scratch.plain.filled();
         load.to_client = load.to_client.saturating_sub(plain.len());
+        if let Some(learner) = &mut self.learner
+            && !learner.look(plain, self.slot.server(), turn.now.mono)
+        {
+            self.learner = None;
+        }
         let bytes = match &mut self.client_tls {
             Some(engine) => {
                 let end = self.to_client.source_ended();

@@ -10,7 +10,7 @@ use rustls::ServerConfig;
 
 use super::twins::{Parts, Twins};
 use crate::close_reason::CloseReason;
-use crate::config::{AlpnMismatch, Face, Listener, NamePattern, Route, UnknownNames};
+use crate::config::{AlpnMismatch, Listener, NamePattern, Route, UnknownNames};
 use crate::metrics::Offer;
 
 /// Routes of one listener with their twins.
@@ -54,8 +54,7 @@ impl Front {
     ///
     /// As [`Twins::new`].
     pub fn new(listener: Arc<Listener>, parts: &Parts) -> Result<Self, rustls::Error> {
-        let ends_tls = listener.face == Face::Tls;
-        let routes = listener.routes.iter().filter(|_| ends_tls);
+        let routes = listener.routes.iter().filter(|_| listener.ends_tls());
         let twins = routes
             .map(|route| Twins::new(route, &listener.certificates, parts))
             .collect::<Result<_, _>>()?;
@@ -108,6 +107,27 @@ impl Front {
                 reason: CloseReason::Internal,
             },
         }
+    }
+
+    /// The index of the route of a hello that is passed on as it is.
+    ///
+    /// # Errors
+    ///
+    /// The alert and the reason when no route takes it. A name is unknown here when no route has it.
+    pub fn pass(
+        &self,
+        hello: &ClientHello<'_>,
+        name: Option<&str>,
+    ) -> Result<usize, (u8, CloseReason)> {
+        let refuses = self.listener.unknown_names == UnknownNames::Refuse;
+        let (index, _) = self
+            .find(hello, name)
+            .ok_or((NO_APPLICATION_PROTOCOL, CloseReason::AlpnMismatch))?;
+        let named = self.listener.routes.get(index);
+        if refuses && name.is_some() && named.is_none_or(|route| route.names.is_empty()) {
+            return Err((UNRECOGNIZED_NAME, CloseReason::UnknownName));
+        }
+        Ok(index)
     }
 
     /// The first route that is for this name and, if it insists, for a protocol on offer. The

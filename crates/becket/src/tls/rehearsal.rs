@@ -118,7 +118,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
         .collect();
     let mut rehearsed = Vec::new();
     let with_tls = config.listeners.iter();
-    for listener in with_tls.filter(|listener| listener.face == Face::Tls) {
+    for listener in with_tls.filter(|listener| listener.ends_tls()) {
         let path = format!("listener[{}]", listener.name);
         let front = match Front::new(Arc::clone(listener), &parts) {
             Ok(front) => front,
@@ -128,6 +128,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
             }
         };
         let door = Door {
+            face: Face::Tls,
             front,
             pools: Rc::clone(&pools),
         };

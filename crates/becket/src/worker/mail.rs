@@ -127,6 +127,7 @@ impl Worker {
         let door = |listener: &Arc<_>| {
             let front = Front::new(Arc::clone(listener), &self.parts(config))?;
             Ok(Rc::new(Door {
+                face: listener.face,
                 front,
                 pools: Rc::clone(pools),
             }))

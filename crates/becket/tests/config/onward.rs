@@ -1,6 +1,7 @@
 //! `[backend.tls]` and listeners without TLS.
 
 use becket::config::{Face, ServerAlpn, Sni};
+use becket_proto::starttls::Protocol;
 
 use crate::common::{Folder, Made, lines};
 
@@ -114,4 +115,66 @@ fn every_fault_is_reported_with_its_key_path() {
             .iter()
             .all(|error| error.contains("given, but nothing is verified"))
     );
+}
+
+#[test]
+fn faces_and_what_goes_with_them() {
+    let folder = folder();
+    let text = |listener: &str| {
+        format!(
+            "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:8443']\nbackend = 'app'\n{listener}\n\
+             [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:80'\n"
+        )
+    };
+    for (listener, face) in [
+        (
+            "mode = 'passthrough'\n[[listener.route]]\nnames = ['x.test']\nalpn = ['h2']",
+            Face::Passthrough,
+        ),
+        (
+            "starttls = 'smtp'\ncertificates = ['own.pem']",
+            Face::StartTls(Protocol::Smtp),
+        ),
+        (
+            "starttls = 'postgresql'\ncertificates = ['own.pem']",
+            Face::StartTls(Protocol::Postgresql),
+        ),
+    ] {
+        let prepared = folder.prepare(&text(listener)).unwrap();
+        assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
+        let listener = &prepared.config.listeners[0];
+        assert_eq!(listener.face, face);
+        let waits = face == Face::StartTls(Protocol::Smtp);
+        assert_eq!(listener.socket.defer_accept.is_none(), waits, "{face:?}");
+        let last = listener.routes.last().unwrap();
+        let libpq = face == Face::StartTls(Protocol::Postgresql);
+        assert_eq!(last.alpn == [b"postgresql".to_vec()], libpq);
+    }
+    for (listener, starts) in [
+        (
+            "tls = false\nmode = 'passthrough'\nstarttls = 'imap'",
+            &["mode", "starttls"][..],
+        ),
+        (
+            "mode = 'passthrough'\nalpn = ['h2']\ncertificates = ['own.pem']\n\
+             [[listener.route]]\nnames = ['x.test']\npolicy = 'p'\n[[policy]]\nname = 'p'",
+            &["alpn", "certificates", "route.policy"],
+        ),
+        (
+            "starttls = 'pop3'\ncertificates = ['own.pem']\n\
+             [[listener.route]]\nnames = ['front.test']",
+            &["route"],
+        ),
+        ("starttls = 'smtp'", &["certificates"]),
+    ] {
+        let errors = lines(&folder.prepare(&text(listener)).unwrap_err().errors);
+        assert_eq!(errors.len(), starts.len(), "{errors:#?}");
+        for start in starts {
+            let start = format!("listener[web].{start}: ");
+            assert!(
+                errors.iter().any(|error| error.starts_with(&start)),
+                "{start} {errors:#?}"
+            );
+        }
+    }
 }

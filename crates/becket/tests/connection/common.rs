@@ -112,6 +112,7 @@ impl House {
         };
         let listener = Arc::clone(&self.config.listeners[listener]);
         Rc::new(Door {
+            face: listener.face,
             front: Front::new(listener, &parts).unwrap(),
             pools: Rc::clone(&self.pools),
         })

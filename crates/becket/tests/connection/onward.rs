@@ -17,15 +17,15 @@ use rustls::{HandshakeKind, ServerConfig, ServerConnection, SupportedProtocolVer
 use crate::common::{Client, House};
 
 /// A server that speaks TLS at its end of the last stream that was dialled.
-struct Host {
-    tls: ServerConnection,
-    received: Vec<u8>,
-    fault: Option<rustls::Error>,
-    closed: bool,
+pub(crate) struct Host {
+    pub(crate) tls: ServerConnection,
+    pub(crate) received: Vec<u8>,
+    pub(crate) fault: Option<rustls::Error>,
+    pub(crate) closed: bool,
 }
 
 impl Host {
-    fn new(config: &Arc<ServerConfig>) -> Self {
+    pub(crate) fn new(config: &Arc<ServerConfig>) -> Self {
         Self {
             tls: ServerConnection::new(Arc::clone(config)).unwrap(),
             received: Vec::new(),
@@ -35,7 +35,7 @@ impl Host {
     }
 
     /// Takes and gives what there is; false when nothing moved.
-    fn step(&mut self, stage: &mut Stage) -> bool {
+    pub(crate) fn step(&mut self, stage: &mut Stage) -> bool {
         let mut moved = false;
         let end = &mut stage.net.dialled.last_mut().unwrap().far;
         while let Ok(1..) = self.tls.read_tls(end) {
@@ -59,13 +59,13 @@ impl Host {
         moved
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.tls.set_buffer_limit(None);
         self.tls.writer().write_all(bytes).unwrap();
     }
 
     /// Talks until nobody has anything to say.
-    fn talk(&mut self, client: &mut Client, stage: &mut Stage) -> Option<CloseReason> {
+    pub(crate) fn talk(&mut self, client: &mut Client, stage: &mut Stage) -> Option<CloseReason> {
         loop {
             client.talk(stage);
             if !self.step(stage) {
@@ -75,7 +75,7 @@ impl Host {
     }
 
     /// The same with a client that speaks for itself.
-    fn settle(&mut self, stage: &mut Stage) -> Option<CloseReason> {
+    pub(crate) fn settle(&mut self, stage: &mut Stage) -> Option<CloseReason> {
         loop {
             assert!(stage.settle(), "the connection does not come to rest");
             if !self.step(stage) {
@@ -85,7 +85,7 @@ impl Host {
     }
 }
 
-fn server(
+pub(crate) fn server(
     house: &House,
     file: &str,
     versions: &[&'static SupportedProtocolVersion],

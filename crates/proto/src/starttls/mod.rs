@@ -55,8 +55,6 @@ pub enum Progress {
     Talking,
     /// The client's next byte begins TLS.
     Begin,
-    /// The bytes that were given are the beginning of TLS themselves: nothing was said in clear.
-    Direct,
     /// It is over; what is to be sent is the last.
     Over(Over),
 }
@@ -110,6 +108,12 @@ impl Dialog {
             Self::Pop3(dialog) => dialog.awaits_greeting(),
             Self::Postgresql(_) => false,
         }
+    }
+
+    /// Says whether the client begins with TLS at once, by the first byte that it sends: then nothing was said in clear,
+    /// and the byte is for TLS and not for [`Dialog::handle_client`].
+    pub fn begins_with_tls(&self, first: u8) -> bool {
+        matches!(self, Self::Postgresql(dialog) if dialog.begins_with_tls(first))
     }
 
     /// Takes what the server said.

@@ -17,10 +17,11 @@ pub struct Postgresql {
 }
 
 impl Postgresql {
+    pub(super) fn begins_with_tls(&self, first: u8) -> bool {
+        self.begun.is_empty() && !self.declined && first == TLS_HANDSHAKE
+    }
+
     pub(super) fn handle_client(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Progress {
-        if self.begun.is_empty() && !self.declined && bytes.first() == Some(&TLS_HANDSHAKE) {
-            return Progress::Direct;
-        }
         while !bytes.is_empty() {
             let missing = REQUEST_BYTES - self.begun.len();
             let (part, rest) = bytes.split_at_checked(missing).unwrap_or((bytes, &[]));

@@ -175,10 +175,14 @@ fn postgresql_is_asked_for_tls() {
 
 #[test]
 fn postgresql_may_begin_with_tls() {
+    let mut dialog = Dialog::new(Protocol::Postgresql);
+    assert!(dialog.begins_with_tls(22) && !dialog.begins_with_tls(0));
     assert_eq!(
-        talk(Protocol::Postgresql, &[Client(&[22, 3, 1, 2])], 9).1,
-        Progress::Direct
+        dialog.handle_client(GSS, &mut Vec::new()),
+        Progress::Talking
     );
+    assert!(!dialog.begins_with_tls(22));
+    assert!(!Dialog::new(Protocol::Smtp).begins_with_tls(22));
     let (_, late) = talk(
         Protocol::Postgresql,
         &[Client(GSS), Client(&[22, 3, 1, 2, 0, 0, 0, 0])],

@@ -1,0 +1,216 @@
+//! The hello of a client whose TLS ends behind us: read whole, then passed on as it is.
+//!
+//! Bytes gather until `proto::client_hello` sees a whole ClientHello, however many segments and
+//! records it is spread over. It chooses the route, by name and protocols, and it may say which
+//! server has the client's session ([`home`]); then everything that has come goes to the server,
+//! and nothing of it is changed. What is no hello is refused as where TLS ends here.
+//!
+//! A becket behind us is known by the node in the tickets that it made, which travels in clear and
+//! is a hint that nobody has verified; a TLS 1.2 session ID by which server was seen to make it
+//! ([`Learner`]). Neither gives a client more than a server that it could have had by chance.
+//!
+//! What a client can make us hold: `limits.client-hello` bytes, `timeouts.handshake` long.
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use becket_proto::client_hello::ClientHello;
+use becket_proto::server_hello::{self, Peek};
+use becket_proto::ticket::{Lineage, NodeId, TicketHeader};
+
+use super::closing::Closing;
+use super::connect::{Connecting, Errand, Established};
+use super::hello::{self, NoHello, fatal_alert};
+use super::{Core, Net, Next, Phase, Turn};
+use crate::backend::pool::{Guest, Pool};
+use crate::backend::state::ServerState;
+use crate::close_reason::CloseReason;
+use crate::config::StickBy;
+use crate::door::Door;
+use crate::leg::{Got, Ready};
+use crate::scratch::READ;
+use crate::tls::front::server_name;
+
+/// A client whose hello is not whole.
+#[derive(Debug)]
+pub struct Peeking {
+    door: Rc<Door>,
+    held: Vec<u8>,
+}
+
+impl Peeking {
+    /// Starts for a client that came through `door`.
+    pub fn new(door: Rc<Door>) -> Self {
+        Self {
+            door,
+            held: Vec::new(),
+        }
+    }
+
+    /// Whether this readiness can bring more of the hello.
+    pub fn cares_for(&self, ready: Ready) -> bool {
+        ready.readable || ready.ended
+    }
+
+    /// Does what can be done now.
+    pub fn advance<N: Net>(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        while core.client.ready.readable {
+            turn.scratch.clear();
+            let input = &mut turn.scratch.plain;
+            input.push(&self.held);
+            match core
+                .client
+                .receive(input, READ, &turn.counters.client_bytes_in)
+            {
+                Ok(Got::Bytes) => {}
+                Ok(Got::Nothing) => break,
+                Ok(Got::End) | Err(_) => return end(CloseReason::HandshakeAborted, turn),
+            }
+            match self.choose(core, turn) {
+                Ok(Some(established)) => {
+                    turn.counters.handshakes_ended.add(1);
+                    turn.scratch.sealed_out.clear();
+                    return Connecting::begin(established, core, turn);
+                }
+                Ok(None) => self.held = turn.scratch.plain.filled().to_vec(),
+                Err(found) => return refuse(&found, core, turn),
+            }
+        }
+        Next::Wait(Phase::Peeking(self))
+    }
+
+    /// The hello took too long.
+    pub fn expire<N: Net>(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let reason = CloseReason::HandshakeTimeout;
+        let detail = format!("{} bytes received", core.client.traffic.received);
+        turn.failures.note(&core.facts, reason, &detail, turn.now);
+        end(reason, turn)
+    }
+
+    /// Where the hello leads, once it is whole.
+    fn choose<N: Net>(
+        &self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Result<Option<Established>, NoHello> {
+        let scratch = &mut *turn.scratch;
+        let (input, out) = (scratch.plain.filled(), &mut scratch.sealed_out);
+        let Some(hello) = hello::look(input, turn.limits.client_hello, out)? else {
+            return Ok(None);
+        };
+        let name = server_name(&hello);
+        let route = self.door.front.pass(&hello, name.as_deref());
+        core.facts.server_name = name;
+        let pool = route.map(|route| self.door.pool(route).cloned());
+        let pool = pool.map_err(|(alert, reason)| {
+            out.push(&fatal_alert(alert));
+            let detail = format!("answered with alert {alert}");
+            NoHello { reason, detail }
+        })?;
+        let pool = pool.ok_or_else(|| NoHello {
+            reason: CloseReason::Internal,
+            detail: String::new(),
+        })?;
+        Ok(Some(Established {
+            client_tls: None,
+            home: home(&hello, &pool, turn.now.mono),
+            errand: Errand::Pass(Learner::new(&hello, &pool).map(Box::new)),
+            pool,
+            client_ended: false,
+            lineage: None,
+            slot: None,
+        }))
+    }
+}
+
+/// The server that has the session which a client wants to resume, as far as can be told.
+fn home(hello: &ClientHello<'_>, pool: &Pool, now: Duration) -> Option<u64> {
+    let psks = hello.psk_identities().map(|psk| psk.identity);
+    let mut tickets = psks.chain(hello.session_ticket());
+    let by_node = tickets.find_map(|ticket| pool.at_node(node_of(ticket)?));
+    by_node.or_else(|| {
+        let id = hello.session_id();
+        let learns = pool.backend().stick == StickBy::TlsSession && !id.is_empty();
+        learns.then(|| pool.recall(&known_by(id), now)).flatten()
+    })
+}
+
+/// The node that says to have made a ticket, if it is one of becket's.
+fn node_of(ticket: &[u8]) -> Option<NodeId> {
+    let (header, sealed) = TicketHeader::decode(ticket)?;
+    let ours = header.version == TicketHeader::VERSION && !sealed.is_empty();
+    ours.then_some(header.node)
+}
+
+/// A client as the table of those who stick has it: by a session ID, in place of a lineage that only
+/// whoever ends TLS could know. The ID is the server's 32 random bytes: to fold them is to hash them.
+fn known_by(id: &[u8]) -> Guest<'static> {
+    let key = id.chunks(8).fold(id.len() as u64, |key, part| {
+        let mut word = [0; 8];
+        word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
+        key.rotate_left(5) ^ u64::from_le_bytes(word)
+    });
+    Guest {
+        source: Ipv4Addr::UNSPECIFIED.into(),
+        name: None,
+        lineage: Some(Lineage(key)),
+    }
+}
+
+/// Watches for the session ID that a server makes, so that its client finds back to it.
+#[derive(Debug)]
+pub struct Learner {
+    pool: Rc<Pool>,
+    /// What the client offered: to send that back is no news.
+    offered: Box<[u8]>,
+    /// From the server, until its hello is whole.
+    begun: Vec<u8>,
+}
+
+impl Learner {
+    /// Watches for a client that may have TLS 1.2, where clients stick to servers by session.
+    fn new(hello: &ClientHello<'_>, pool: &Rc<Pool>) -> Option<Self> {
+        let learns = pool.backend().stick == StickBy::TlsSession && hello.offers_tls12();
+        learns.then(|| Self {
+            pool: Rc::clone(pool),
+            offered: hello.session_id().into(),
+            begun: Vec::new(),
+        })
+    }
+
+    /// Looks at what the server said. False when there is nothing more to see. Holds no more than
+    /// a ServerHello.
+    pub(super) fn look(&mut self, bytes: &[u8], server: &ServerState, now: Duration) -> bool {
+        let room = LONGEST_LOOK.saturating_sub(self.begun.len());
+        self.begun
+            .extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        match server_hello::peek(&self.begun) {
+            Peek::Incomplete => self.begun.len() < LONGEST_LOOK,
+            Peek::Other => false,
+            Peek::Hello(hello) => {
+                if let Some(id) = hello.session_to_learn(&self.offered) {
+                    self.pool.learn(&known_by(id), server, now);
+                }
+                false
+            }
+        }
+    }
+}
+
+fn refuse<N: Net>(found: &NoHello, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    turn.failures
+        .note(&core.facts, found.reason, &found.detail, turn.now);
+    turn.counters.handshakes_ended.add(1);
+    let last = turn.scratch.sealed_out.filled().to_vec();
+    Closing::begin(found.reason, last, core, turn)
+}
+
+/// Counts the end of a handshake that leads to nothing.
+fn end<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
+    turn.counters.handshakes_ended.add(1);
+    Next::End(reason)
+}
+
+/// A ServerHello in records of few bytes each.
+const LONGEST_LOOK: usize = 2 * server_hello::MAX_HELLO_BYTES;

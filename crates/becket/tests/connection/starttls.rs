@@ -1,0 +1,296 @@
+//! Clients that ask for TLS in clear: what they are told, and what never reaches the server.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use becket::close_reason::CloseReason;
+use becket::script::link::End;
+use becket::script::net::Plan;
+use becket::script::stage::Stage;
+use becket::socket::Socket;
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::version::{TLS12, TLS13};
+
+use crate::common::{Client, House, server_got, server_says};
+use crate::onward::{Host, server};
+
+fn house(protocol: &str, backend: &str) -> House {
+    House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:25']\nbackend = 'app'\n\
+         certificates = ['b.pem', 'a.pem']\nstarttls = '{protocol}'\n\
+         [[backend]]\nname = 'app'\n{backend}\n[[backend.server]]\naddress = '127.0.0.1:81'\n"
+    ))
+}
+
+/// The client has said what it has to say in clear: TLS on the same stream.
+fn begin_tls(house: &House, end: End, alpn: &[&[u8]]) -> Client {
+    let mut config = house.client(&TLS13);
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    let name = ServerName::try_from("a.test").unwrap();
+    Client {
+        tls: ClientConnection::new(Arc::new(config), name).unwrap(),
+        end,
+        received: Vec::new(),
+        fault: None,
+        closed: false,
+        bite: usize::MAX,
+    }
+}
+
+/// A client that is connected, and what it was told.
+fn enter(house: &House, greeting: &[u8]) -> (Stage, End, Vec<u8>) {
+    let mut stage = house.stage();
+    let mut end = stage.admit(house.door(0), [Plan::Accept]);
+    stage.settle();
+    if !greeting.is_empty() {
+        server_says(&mut stage, greeting);
+    }
+    stage.settle();
+    let told = end.receive_all();
+    (stage, end, told)
+}
+
+fn say(stage: &mut Stage, end: &mut End, words: &[u8]) -> String {
+    end.write_all(words).unwrap();
+    stage.settle();
+    String::from_utf8(end.receive_all()).unwrap()
+}
+
+#[test]
+fn mail_goes_through_tls_once_it_is_asked_for() {
+    for (protocol, greeting, clear, asks, says_go) in [
+        (
+            "smtp",
+            "220 mx.test ESMTP\r\n",
+            "EHLO me\r\n",
+            "STARTTLS\r\n",
+            "220 ",
+        ),
+        (
+            "imap",
+            "* OK hello\r\n",
+            "a NOOP\r\n",
+            "b STARTTLS\r\n",
+            "b OK",
+        ),
+        ("pop3", "+OK <1@mx.test>\r\n", "CAPA\r\n", "STLS\r\n", "+OK"),
+    ] {
+        let house = house(protocol, "");
+        let (mut stage, mut end, told) = enter(&house, greeting.as_bytes());
+        assert_eq!(told, greeting.as_bytes(), "{protocol}");
+        assert!(!say(&mut stage, &mut end, clear.as_bytes()).is_empty());
+        assert!(stage.is_handshaking());
+        let go = say(&mut stage, &mut end, asks.as_bytes());
+        assert!(go.starts_with(says_go), "{protocol}: {go}");
+        assert_eq!(
+            server_got(&mut stage),
+            b"",
+            "nothing in clear reaches the server"
+        );
+        let mut client = begin_tls(&house, end, &[]);
+        client.say(b"EHLO again\r\n");
+        client.talk(&mut stage);
+        assert_eq!(
+            server_got(&mut stage),
+            b"EHLO again\r\n",
+            "{:?}",
+            client.fault
+        );
+        server_says(&mut stage, b"250 mx.test\r\n");
+        client.talk(&mut stage);
+        assert_eq!(client.received, b"250 mx.test\r\n");
+        client.tls.send_close_notify();
+        client.talk(&mut stage);
+        stage.net.dialled[0].far.finish();
+        assert_eq!(client.talk(&mut stage), Some(CloseReason::Finished));
+        assert!(client.closed);
+        assert_eq!(stage.counters.handshakes_begun.value(), 1);
+        assert_eq!(stage.counters.handshakes_ended.value(), 1);
+    }
+}
+
+#[test]
+fn words_may_come_one_byte_at_a_time() {
+    let house = house("smtp", "");
+    let mut stage = house.stage();
+    let mut end = stage.admit(house.door(0), [Plan::Later]);
+    stage.settle();
+    stage.net.dialled[0].near.establish();
+    for byte in b"220 mx\r\n" {
+        server_says(&mut stage, &[*byte]);
+        stage.settle();
+    }
+    for byte in b"STARTTLS\r\n" {
+        end.write_all(&[*byte]).unwrap();
+        stage.settle();
+    }
+    assert!(
+        end.receive_all()
+            .ends_with(b"220 2.0.0 ready to start TLS\r\n")
+    );
+    let mut client = begin_tls(&house, end, &[]);
+    client.talk(&mut stage);
+    assert!(!client.tls.is_handshaking(), "{:?}", client.fault);
+}
+
+#[test]
+fn what_is_said_behind_the_request_for_tls_ends_the_connection() {
+    let postgresql = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f, 1];
+    for (protocol, greeting, words) in [
+        (
+            "smtp",
+            &b"220 mx\r\n"[..],
+            &b"STARTTLS\r\nMAIL FROM:<evil@a>\r\n"[..],
+        ),
+        (
+            "imap",
+            b"* OK hi\r\n",
+            b"a STARTTLS\r\nb LOGIN evil evil\r\n",
+        ),
+        ("pop3", b"+OK\r\n", b"STLS\r\nUSER evil\r\n"),
+        ("postgresql", b"", &postgresql),
+    ] {
+        let house = house(protocol, "");
+        let (mut stage, mut end, _) = enter(&house, greeting);
+        say(&mut stage, &mut end, words);
+        assert!(end.watch().is_ended(), "{protocol}");
+        let got = server_got(&mut stage);
+        assert_eq!(got, b"", "{protocol}");
+        drop(end);
+        stage.settle();
+        assert_eq!(
+            stage.closed(),
+            Some(CloseReason::StarttlsInjected),
+            "{protocol}"
+        );
+        assert_eq!(stage.counters.handshakes_ended.value(), 1);
+    }
+}
+
+#[test]
+fn clear_words_where_tls_is_due_are_not_tls() {
+    let house = house("smtp", "");
+    let (mut stage, mut end, _) = enter(&house, b"220 mx\r\n");
+    say(&mut stage, &mut end, b"STARTTLS\r\n");
+    say(&mut stage, &mut end, b"MAIL FROM:<evil@a>\r\n");
+    assert_eq!(server_got(&mut stage), b"");
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::NotTls));
+}
+
+#[test]
+fn a_server_that_refuses_is_heard_and_one_that_babbles_is_not() {
+    let house = house("smtp", "");
+    for greeting in [&b"554 no service\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n"] {
+        let (mut stage, end, told) = enter(&house, greeting);
+        assert_eq!(told == greeting, greeting.starts_with(b"554"));
+        drop(end);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::ServerGreeting));
+    }
+    let (mut stage, mut end, _) = enter(&house, b"220 m");
+    stage.net.dialled[0].far.finish();
+    stage.settle();
+    assert_eq!(end.receive_all(), b"");
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::ServerGreeting));
+}
+
+#[test]
+fn whoever_leaves_or_lingers_is_counted() {
+    let house = house("imap", "");
+    let (mut stage, mut end, _) = enter(&house, b"* OK hi\r\n");
+    assert_eq!(
+        say(&mut stage, &mut end, b"a LOGOUT\r\n"),
+        "* BYE\r\na OK bye\r\n"
+    );
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::Cleartext));
+
+    let (mut stage, end, _) = enter(&house, b"* OK hi\r\n");
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
+
+    let (mut stage, mut end, _) = enter(&house, b"* OK hi\r\n");
+    say(&mut stage, &mut end, b"a STARTTLS\r\n");
+    stage.wait(house.config.timeouts.handshake);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
+    assert_eq!(stage.counters.handshakes_ended.value(), 1);
+}
+
+#[test]
+fn postgresql_is_answered_and_may_begin_with_tls() {
+    let house = house("postgresql", "");
+    let request = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f];
+    let (mut stage, mut end, _) = enter(&house, b"");
+    assert_eq!(say(&mut stage, &mut end, &request), "S");
+    let mut client = begin_tls(&house, end, &[]);
+    client.say(b"startup");
+    client.talk(&mut stage);
+    assert_eq!(server_got(&mut stage), b"startup", "{:?}", client.fault);
+
+    for (alpn, goes_on) in [(&[&b"postgresql"[..]][..], true), (&[], false)] {
+        let (mut stage, end, _) = enter(&house, b"");
+        let mut client = begin_tls(&house, end, alpn);
+        client.say(b"startup");
+        client.talk(&mut stage);
+        assert_eq!(
+            server_got(&mut stage) == b"startup",
+            goes_on,
+            "{:?}",
+            client.fault
+        );
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed() == Some(CloseReason::AlpnMismatch), !goes_on);
+    }
+
+    let (mut stage, mut end, _) = enter(&house, b"");
+    end.write_all(&[0, 0, 0, 9, 0, 3, 0, 0, 0]).unwrap();
+    stage.settle();
+    assert!(end.receive_all().starts_with(b"E"));
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::Cleartext));
+}
+
+#[test]
+fn the_server_may_have_tls_too_and_say_everything_at_once() {
+    let house = house("smtp", "tls = { ca = 'a.pem', name = 'a.test' }");
+    for version in [&TLS12, &TLS13] {
+        let mut stage = house.stage();
+        let mut end = stage.admit(house.door(0), [Plan::Accept]);
+        stage.settle();
+        let mut host = Host::new(&Arc::new(server(&house, "a.pem", &[version])));
+        host.say(b"220 mx\r\n");
+        host.settle(&mut stage);
+        assert_eq!(end.receive_all(), b"220 mx\r\n");
+        assert!(say(&mut stage, &mut end, b"STARTTLS\r\n").starts_with("220 "));
+        let mut client = begin_tls(&house, end, &[]);
+        client.say(b"EHLO me\r\n");
+        host.talk(&mut client, &mut stage);
+        assert_eq!(host.received, b"EHLO me\r\n", "{:?}", host.fault);
+        host.say(b"250 mx\r\n");
+        host.talk(&mut client, &mut stage);
+        assert_eq!(client.received, b"250 mx\r\n");
+    }
+}
+
+#[test]
+fn no_server_means_no_talk() {
+    let house = house("smtp", "");
+    let mut stage = house.stage();
+    let mut end = stage.admit(house.door(0), []);
+    stage.settle();
+    assert_eq!(end.read(&mut [0]).unwrap(), 0);
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::ConnectFailed));
+    assert_eq!(stage.counters.handshakes_begun.value(), 0);
+}

@@ -1,0 +1,209 @@
+//! A becket in front of beckets: TLS passes by name, and a client finds back to its session.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, finish, fresh_address};
+use rustls::version::{TLS12, TLS13};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// Two beckets that end TLS, each with its own server, and their places.
+struct Farm {
+    ends: Vec<(Becket, Place, Backend)>,
+}
+
+impl Farm {
+    /// `cluster` goes into `[cluster]` of both, where it is not empty.
+    fn new(first: &Place, listener: &str, cluster: &str) -> Self {
+        let end = |node: usize| {
+            let place = Place::new();
+            for file in ["site.pem", "ca.pem", "secret"] {
+                if first.path(file).exists() {
+                    std::fs::copy(first.path(file), place.path(file)).unwrap();
+                }
+            }
+            let backend = Backend::http(&format!("node {node}"));
+            let mut shape = Shape::new(backend.address).listener(listener);
+            if !cluster.is_empty() {
+                let at = fresh_address();
+                let keys = format!("[cluster]\nnode = {node}\nlisten = \"{at}\"\n{cluster}");
+                shape = shape.section(&keys);
+            }
+            (Becket::start(&place, &shape), place, backend)
+        };
+        Self {
+            ends: [1, 2].map(end).into(),
+        }
+    }
+
+    /// The becket in front of them; `backend` goes into its backend.
+    fn front(&self, place: &Place, listener: &str, backend: &str) -> Becket {
+        let front = fresh_address();
+        let mut shape = Shape::new("SERVER");
+        shape.web = front;
+        let shape = shape
+            .certificates("")
+            .listener(&format!("mode = \"passthrough\"\n{listener}"))
+            .backend(backend)
+            .process("workers = 2");
+        let servers: Vec<String> = self
+            .ends
+            .iter()
+            .enumerate()
+            .map(|(index, (end, ..))| {
+                format!(
+                    "[[backend.server]]\naddress = \"{}\"\nnode = {}\n",
+                    end.web,
+                    index + 1
+                )
+            })
+            .collect();
+        let text = shape.text();
+        let text = text.replace(
+            "[[backend.server]]\naddress = \"SERVER\"\n",
+            &servers.concat(),
+        );
+        place.write("becket.toml", &text);
+        let command = Becket::command(place, &["run", "--config", "becket.toml"]);
+        let becket = Becket::spawn(command, place.folder(), front, shape.admin);
+        becket.ready();
+        becket
+    }
+}
+
+/// Who answered, and whether the client's session was resumed.
+fn visit(front: &Becket, trust: &Trust, name: &str) -> (String, bool) {
+    let mut client = Client::connect_as(front.web, trust, name).unwrap();
+    let answer = client.ask(REQUEST).unwrap();
+    let resumed = client.tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    (
+        answer.rsplit("\r\n").next().unwrap_or_default().to_owned(),
+        resumed,
+    )
+}
+
+#[test]
+fn names_lead_to_their_terminator() {
+    let place = Place::new();
+    let farm = Farm::new(&place, "", "");
+    let [(one, ..), (two, ..)] = &farm.ends[..] else {
+        panic!("two")
+    };
+    let front = Becket::start(
+        &place,
+        &Shape::new(one.web)
+            .certificates("")
+            .listener(
+                "mode = \"passthrough\"\n[[listener.route]]\nnames = [\"*.example.org\"]\n\
+                 backend = \"two\"",
+            )
+            .pool("two", two.web),
+    );
+    let trust = Trust::new(&place);
+    for (name, node) in [("internal.example.org", "node 2"), ("localhost", "node 1")] {
+        assert_eq!(visit(&front, &trust, name).0, node, "{name}");
+        let line = front.next_access();
+        assert_eq!(
+            (&line["sni"], &line["reason"]),
+            (&name.into(), &"finished".into())
+        );
+        assert_eq!(
+            line["version"],
+            serde_json::Value::Null,
+            "TLS ends elsewhere"
+        );
+    }
+}
+
+#[test]
+fn a_ticket_leads_to_the_node_that_made_it() {
+    let place = Place::new();
+    let made = finish(Becket::command(&place, &["secret", "secret"]), "");
+    assert_eq!(made.code, 0, "{}", made.all());
+    let farm = Farm::new(&place, "", "secret = \"secret\"");
+    let front = farm.front(&place, "", "");
+    let mut homes = Vec::new();
+    for _ in 0..4 {
+        let trust = Trust::only(&place, &TLS13);
+        let (home, resumed) = visit(&front, &trust, "www.example.org");
+        assert!(!resumed);
+        for _ in 0..3 {
+            let again = visit(&front, &trust, "www.example.org");
+            assert_eq!(again, (home.clone(), true));
+        }
+        homes.push(home);
+    }
+    homes.sort();
+    homes.dedup();
+    assert_eq!(homes, ["node 1", "node 2"], "new clients are spread");
+}
+
+#[test]
+fn a_session_id_leads_to_the_becket_that_has_it() {
+    let place = Place::new();
+    let farm = Farm::new(&place, "", "");
+    let front = farm.front(&place, "", "stick = \"tls-session\"");
+    let mut homes = Vec::new();
+    for _ in 0..4 {
+        let trust = Trust::only(&place, &TLS12).without_tickets();
+        let (home, resumed) = visit(&front, &trust, "www.example.org");
+        assert!(!resumed);
+        for _ in 0..3 {
+            let again = visit(&front, &trust, "www.example.org");
+            assert_eq!(again, (home.clone(), true));
+        }
+        homes.push(home);
+    }
+    homes.sort();
+    homes.dedup();
+    assert_eq!(homes, ["node 1", "node 2"], "new clients are spread");
+}
+
+#[test]
+fn a_large_hello_in_many_segments_passes_and_the_address_of_the_client_too() {
+    let place = Place::new();
+    let accepts = "accept-proxy = \"v2\"\ntrusted-networks = [\"127.0.0.0/8\"]";
+    let farm = Farm::new(&place, accepts, "");
+    let front = farm.front(&place, "", "proxy-header = \"v2\"");
+    let trust = Trust::post_quantum(&place);
+    let mut client = Client::begin(front.web, &trust, "www.example.org").unwrap();
+    let own = client.socket.local_addr().unwrap();
+    client.socket.set_nodelay(true).unwrap();
+    let mut hello = Vec::new();
+    client.tls.write_tls(&mut hello).unwrap();
+    assert!(hello.len() > 1200, "{} bytes", hello.len());
+    for part in hello.chunks(100) {
+        client.socket.write_all(part).unwrap();
+    }
+    assert!(
+        client
+            .ask(REQUEST)
+            .unwrap()
+            .windows(5)
+            .any(|part| part == b"node ")
+    );
+    drop(client);
+    let heard = |end: &Becket| {
+        end.access()
+            .iter()
+            .any(|line| line["client"] == own.to_string())
+    };
+    becket_e2e::eventually("a terminator logs the client's own address", || {
+        farm.ends.iter().any(|(end, ..)| heard(end))
+    });
+}
+
+#[test]
+fn what_is_not_tls_goes_nowhere() {
+    let place = Place::new();
+    let farm = Farm::new(&place, "", "");
+    let front = farm.front(&place, "", "");
+    let mut client = TcpStream::connect(front.web).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let (answer, _) = becket_e2e::read_to_end(&mut client);
+    assert!(answer.starts_with(b"HTTP/1.1 400 "));
+    drop(client);
+    assert_eq!(front.next_reason(), "plain-http");
+}

@@ -1,0 +1,337 @@
+//! Clients that ask for TLS in clear reach servers that know nothing of it, and nobody can put words
+//! into their mouths.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, Tool, eventually, finish, fresh_address};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A server that greets, and answers each line with it in capitals, until QUIT.
+fn mail_server(greeting: &'static str) -> Backend {
+    Backend::new(move |mut stream| {
+        stream.write_all(greeting.as_bytes())?;
+        let mut lines = BufReader::new(stream.try_clone()?);
+        loop {
+            let mut line = String::new();
+            if lines.read_line(&mut line)? == 0 || line.starts_with("QUIT") {
+                return Ok(());
+            }
+            stream.write_all(format!("server heard {}", line.to_uppercase()).as_bytes())?;
+        }
+    })
+}
+
+const MAIL: [(&str, &str); 3] = [
+    ("smtp", "220 mx.example.org ESMTP\r\n"),
+    ("imap", "* OK [CAPABILITY IMAP4rev1 AUTH=PLAIN] ready\r\n"),
+    ("pop3", "+OK <1@mx.example.org>\r\n"),
+];
+
+fn start(place: &Place, protocol: &str, server: SocketAddr) -> Becket {
+    let keys = format!("starttls = \"{protocol}\"");
+    Becket::start(place, &Shape::new(server).listener(&keys))
+}
+
+#[test]
+fn openssl_asks_for_tls_and_reaches_the_mail_server() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    for (protocol, greeting) in MAIL {
+        let backend = mail_server(greeting);
+        let becket = start(&place, protocol, backend.address);
+        let (to, ca) = (becket.web.to_string(), place.text("ca.pem"));
+        let arguments = [
+            "s_client",
+            "-starttls",
+            protocol,
+            "-connect",
+            &to,
+            "-CAfile",
+            &ca,
+            "-verify_return_error",
+            "-servername",
+            "www.example.org",
+            "-ign_eof",
+        ];
+        let found = openssl.0.run(arguments, "well met\r\nQUIT\r\n");
+        assert!(
+            found.stdout.contains("server heard WELL MET"),
+            "{protocol}: {}",
+            found.all()
+        );
+        assert!(
+            found.stdout.contains("Verification: OK"),
+            "{protocol}: {}",
+            found.all()
+        );
+        assert_eq!(becket.next_reason(), "finished", "{protocol}");
+        assert_eq!(backend.served(), 1);
+    }
+}
+
+#[test]
+fn words_that_are_smuggled_in_before_tls_are_cut_off() {
+    let place = Place::new();
+    for ((protocol, greeting), words) in MAIL.into_iter().zip([
+        "STARTTLS\r\nMAIL FROM:<evil@example.org>\r\n",
+        "a STARTTLS\r\nb LOGIN evil evil\r\n",
+        "STLS\r\nUSER evil\r\n",
+    ]) {
+        let backend = mail_server(greeting);
+        let becket = start(&place, protocol, backend.address);
+        let mut client = TcpStream::connect(becket.web).unwrap();
+        client.write_all(words.as_bytes()).unwrap();
+        let mut told = String::new();
+        client.read_to_string(&mut told).unwrap();
+        assert!(!told.contains("server heard"), "{told}");
+        drop(client);
+        let line = becket.next_access();
+        assert_eq!(line["reason"], "starttls-injected", "{protocol}");
+        assert_eq!(
+            line["server_bytes_out"], 0,
+            "{protocol}: the server heard nothing"
+        );
+    }
+}
+
+#[test]
+fn curl_sends_mail_through_starttls() {
+    let Some(curl) = Tool::find("curl") else {
+        return;
+    };
+    let place = Place::new();
+    let backend = Backend::new(|mut stream: TcpStream| {
+        stream.write_all(b"220 mx.example.org ESMTP\r\n")?;
+        let mut lines = BufReader::new(stream.try_clone()?);
+        let mut in_data = false;
+        loop {
+            let mut line = String::new();
+            if lines.read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let answer: &[u8] = match line.trim_end() {
+                "." => {
+                    in_data = false;
+                    b"250 taken\r\n"
+                }
+                _ if in_data => continue,
+                "DATA" => {
+                    in_data = true;
+                    b"354 go on\r\n"
+                }
+                "QUIT" => return stream.write_all(b"221 bye\r\n"),
+                "STARTTLS" => return Err(io::Error::other("heard of TLS")),
+                _ => b"250 fine\r\n",
+            };
+            stream.write_all(answer)?;
+        }
+    });
+    let becket = start(&place, "smtp", backend.address);
+    let mail = place.write("mail.txt", "Subject: hello\r\n\r\nwell met\r\n");
+    let port = becket.web.port();
+    let url = format!("smtp://www.example.org:{port}/client.example.org");
+    let resolve = format!("www.example.org:{port}:{}", becket.web.ip());
+    let (ca, mail) = (place.text("ca.pem"), mail.to_string_lossy().into_owned());
+    let arguments = [
+        "-sS",
+        "--max-time",
+        "20",
+        "--ssl-reqd",
+        "--cacert",
+        &ca,
+        "--resolve",
+        &resolve,
+        "--mail-from",
+        "a@example.org",
+        "--mail-rcpt",
+        "b@example.org",
+        "--upload-file",
+        &mail,
+        &url,
+    ];
+    let found = finish(curl.command(arguments), "");
+    assert_eq!(found.code, 0, "{}", found.all());
+    assert_eq!(becket.next_reason(), "finished");
+}
+
+/// A PostgreSQL of its own, without TLS.
+struct Postgres {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Postgres {
+    /// `None`, with the skip printed, where it is not installed.
+    fn start(place: &Place) -> Option<Self> {
+        let Some(programs) = programs() else {
+            Tool::skip("needs postgresql");
+            return None;
+        };
+        let address = fresh_address();
+        let data = place.text("data");
+        let log = std::fs::File::create(place.path("postgres.log")).unwrap();
+        let run = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(programs.join(program));
+            command
+                .args(arguments)
+                .current_dir(place.folder())
+                .env("LC_ALL", "C");
+            command
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().unwrap());
+            command.stderr(log.try_clone().unwrap());
+            // PostgreSQL refuses to run as root.
+            if rustix::process::geteuid().is_root() {
+                command.uid(NOBODY).gid(NOBODY);
+            }
+            command
+        };
+        if rustix::process::geteuid().is_root() {
+            std::fs::set_permissions(place.folder(), std::fs::Permissions::from_mode(0o755))
+                .unwrap();
+            chown(place.folder(), Some(NOBODY), None).unwrap();
+        }
+        let made = run(
+            "initdb",
+            &["-D", &data, "-U", "postgres", "-A", "trust", "-N"],
+        )
+        .status();
+        assert!(made.unwrap().success(), "{}", place.read("postgres.log"));
+        let (host, port) = (address.ip().to_string(), address.port().to_string());
+        let options = [
+            "-D", &data, "-h", &host, "-p", &port, "-k", "", "-F", "-c", "ssl=off",
+        ];
+        let child = run("postgres", &options).spawn().unwrap();
+        let own = Self { child, address };
+        eventually("postgres listens", || TcpStream::connect(address).is_ok());
+        Some(own)
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        // "Fast shutdown": its children end with it.
+        let _gone = kill_process(Pid::from_child(&self.child), Signal::INT);
+        let _gone = self.child.wait();
+    }
+}
+
+/// Where Debian keeps PostgreSQL's programs, by version.
+fn programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let folders = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));
+    let mut found: Vec<PathBuf> = folders.filter(|folder| has_all(folder)).collect();
+    found.sort();
+    found.pop()
+}
+
+fn has_all(folder: &Path) -> bool {
+    ["initdb", "postgres"]
+        .iter()
+        .all(|program| folder.join(program).is_file())
+}
+
+#[test]
+fn psql_reaches_a_postgresql_that_has_no_tls() {
+    let Some(psql) = Tool::find("psql") else {
+        return;
+    };
+    let place = Place::new();
+    let Some(postgres) = Postgres::start(&place) else {
+        return;
+    };
+    let becket = start(&place, "postgresql", postgres.address);
+    let ask = |mode: &str| {
+        let connection = format!(
+            "host=www.example.org hostaddr={} port={} user=postgres dbname=postgres \
+             sslrootcert={} connect_timeout=20 {mode}",
+            becket.web.ip(),
+            becket.web.port(),
+            place.text("ca.pem"),
+        );
+        let query = "select 'well' || ' met'";
+        finish(
+            psql.command(["-X", "-A", "-t", "-c", query, &connection]),
+            "",
+        )
+    };
+    // The server may still be starting up.
+    eventually("psql is served", || ask("sslmode=verify-full").code == 0);
+    for mode in [
+        "sslmode=require",
+        "sslmode=verify-full",
+        "sslmode=prefer gssencmode=prefer",
+    ] {
+        let found = ask(mode);
+        assert_eq!(found.stdout.trim(), "well met", "{mode}: {}", found.all());
+    }
+    let found = ask("sslmode=disable");
+    assert_ne!(found.code, 0);
+    assert!(
+        found
+            .stderr
+            .contains("this server is reached through TLS only"),
+        "{}",
+        found.all()
+    );
+    eventually("the refusal is logged", || {
+        let lines = becket.access();
+        lines.iter().any(|line| line["reason"] == "cleartext")
+    });
+}
+
+#[test]
+fn openssl_asks_for_tls_as_postgresql_clients_do() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let backend = mail_server("");
+    let becket = start(&place, "postgresql", backend.address);
+    let (to, ca) = (becket.web.to_string(), place.text("ca.pem"));
+    let asked = ["-starttls", "postgres"];
+    let direct = ["-alpn", "postgresql"];
+    for way in [&asked, &direct] {
+        let fixed = [
+            "s_client",
+            "-connect",
+            &to,
+            "-CAfile",
+            &ca,
+            "-verify_return_error",
+            "-ign_eof",
+        ];
+        let found = openssl
+            .0
+            .run([&fixed[..], way].concat(), "well met\r\nQUIT\r\n");
+        assert!(
+            found.stdout.contains("server heard WELL MET"),
+            "{way:?}: {}",
+            found.all()
+        );
+    }
+    let fixed = [
+        "s_client",
+        "-connect",
+        &to,
+        "-CAfile",
+        &ca,
+        "-verify_return_error",
+    ];
+    let found = openssl.0.run(fixed, "");
+    assert!(
+        found.all().contains("no application protocol"),
+        "{}",
+        found.all()
+    );
+}
+
+/// The user and group `nobody` and `nogroup` of Debian.
+const NOBODY: u32 = 65_534;
