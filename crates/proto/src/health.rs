@@ -70,7 +70,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Every value, in the order of [`Self::index`].
+    /// Every value, in the order of declaration.
     pub const ALL: &[Self] = &[
         Self::Unchecked,
         Self::OnTrial,

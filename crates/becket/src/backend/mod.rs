@@ -2,7 +2,7 @@
 //!
 //! * [`state`]: what all workers know of one server: how many connections it has, how it is;
 //! * [`slot`]: one of the connections that a server may have, claimed by one connection of ours;
-//! * [`line`]: what all workers know of one backend: those who wait for a slot, and who had which
+//! * [`mod@line`]: what all workers know of one backend: those who wait for a slot, and who had which
 //!   server;
 //! * [`registry`]: all of them, by name, so that they outlive a reload;
 //! * [`pool`]: one worker's view of a backend: it chooses;

@@ -68,7 +68,7 @@ pub struct Flags {
     )]
     pub cluster_listen: Option<String>,
 
-    /// Another becket: HOST:PORT or [V6]:PORT, the address it listens on; repeatable
+    /// Another becket: HOST:PORT, IPv6 in brackets, the address it listens on; repeatable
     #[arg(
         long,
         value_name = "ADDR",
