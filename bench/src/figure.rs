@@ -117,13 +117,13 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
             "memory (PSS) per idle connection",
             true,
         )],
-        "Storm" => [80, 150]
+        "Storm" => [("", "probe's"), ("returning_", "returning client's")]
             .iter()
-            .flat_map(|percent| {
-                ["p99", "p50"].map(|quantile| {
+            .flat_map(|(who, whose)| {
+                [(80, "p99"), (80, "p50"), (150, "p99"), (150, "p50")].map(|(percent, quantile)| {
                     Figure::new(
-                        &format!("{quantile}_us_at_{percent}"),
-                        &format!("probe's {quantile} under {percent} % of capacity"),
+                        &format!("{who}{quantile}_us_at_{percent}"),
+                        &format!("{whose} {quantile} under {percent} % of capacity"),
                         true,
                     )
                 })

@@ -134,6 +134,8 @@ pub struct Settings {
     pub nagle: bool,
     /// Requests at a time that the queue lets through; 0 is no limit.
     pub maxconn: u64,
+    /// Full handshakes per second that the server admits; 0 is no limit.
+    pub full_handshakes: u64,
     /// Nodes that serve together.
     pub nodes: usize,
     /// All settings as text, for the report.
@@ -252,6 +254,7 @@ impl Settings {
             mask: one_of("mask", &["none", "avx512"])?,
             nagle: one_of("nagle", &["true", "false"])? == "true",
             maxconn: number("maxconn")?,
+            full_handshakes: number("full-handshakes")?,
             nodes: usize::try_from(number("nodes")?.max(1)).unwrap_or(1),
             text: text.clone(),
         };
@@ -344,10 +347,9 @@ fn label(name: &str, value: &str) -> String {
             "client without Nagle"
         }
         .to_owned(),
-        "maxconn" => match value {
-            "0" => "no limit".to_owned(),
-            other => format!("limit {other}"),
-        },
+        "maxconn" | "full-handshakes" if value == "0" => "no limit".to_owned(),
+        "maxconn" => format!("limit {value}"),
+        "full-handshakes" => format!("{value} full handshakes/s"),
         "connections" => match value {
             "1" => "one connection at a time".to_owned(),
             count => format!("{count} connections"),
@@ -373,6 +375,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("mask", "none"),
     ("nagle", "false"),
     ("maxconn", "0"),
+    ("full-handshakes", "0"),
     ("crypto-threads", "0"),
     ("nodes", "1"),
     ("ktls", "off"),

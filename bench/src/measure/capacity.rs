@@ -41,19 +41,32 @@ impl Capacities {
         let Some(server) = stage.servers.get(index) else {
             return Ok(Capacity::default());
         };
-        let key = format!("{} {:?}", server.name, stage.settings.text);
-        if let Some(known) = stage.capacities.0.get(&key) {
-            return Ok(known.clone());
+        if let Some(known) = Self::known(stage, index) {
+            return Ok(known);
         }
+        let key = key(server, stage);
         let found = find(stage, server)?;
         stage.capacities.0.insert(key, found.clone());
         Ok(found)
+    }
+
+    /// Returns the capacity of a server if this run has measured it, with whatever limit on admission.
+    pub fn known(stage: &Stage<'_>, index: usize) -> Option<Capacity> {
+        let server = stage.servers.get(index)?;
+        stage.capacities.0.get(&key(server, stage)).cloned()
     }
 
     /// Keeps what another round has found, so that later scenarios use the latest.
     pub fn forget(&mut self) {
         self.0.clear();
     }
+}
+
+/// What a capacity is kept by. A limit on admission is none of the server's own.
+fn key(server: &Server, stage: &Stage<'_>) -> String {
+    let mut settings = stage.settings.text.clone();
+    settings.remove("full-handshakes");
+    format!("{} {settings:?}", server.name)
 }
 
 /// Finds it anew.

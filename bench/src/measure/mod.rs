@@ -52,6 +52,14 @@ impl Stage<'_> {
         self.ask_url(format!("https://{address}{}", self.path()), pid)
     }
 
+    /// Returns the ask for a server with other settings of the client.
+    fn ask_as(&self, settings: &Settings, address: SocketAddr) -> Ask {
+        let url = format!("https://{address}{}", self.path());
+        Ask::of(settings, url)
+            .on(self.client)
+            .with("--expect-body", self.settings.body)
+    }
+
     /// Returns the ask for a plain server.
     pub fn ask_plain(&self, address: SocketAddr, pid: Option<u32>) -> Ask {
         self.ask_url(format!("http://{address}{}", self.path()), pid)

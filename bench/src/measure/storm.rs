@@ -1,19 +1,38 @@
-//! A flood of handshakes, and what the few who are already inside notice of it.
+//! A flood of handshakes, and what those notice of it who are already inside, or were here before.
 //!
-//! The probe keeps its connections and asks at 1 % of the capacity; the flood makes new connections
-//! with full handshakes at 80 % and 150 %. Only the probe's latency is reported.
+//! The probe keeps its connections and asks at 1 % of the capacity. Who returns makes a new connection
+//! ten times a second and resumes: it was here before the flood. The flood makes new connections with
+//! full handshakes at 80 % and 150 %. Only the latencies of the first two are reported.
+
+use std::thread;
+use std::time::Duration;
+
+use becket_load::plan::Load;
+use becket_load::schedule::{Arrivals, Stretch};
+use becket_stats::report::Step;
 
 use super::{Capacities, Stage, capacity, order};
 use crate::Error;
 use crate::result::{Column, Sample};
+use crate::scenario::Settings;
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     columns.truncate(stage.servers.len());
     for round in 0..stage.effort.rounds.min(MOST_ROUNDS) {
         for index in order(columns.len(), round) {
-            let found = Capacities::of(stage, index)?;
             let Some(column) = columns.get_mut(index) else {
+                continue;
+            };
+            let limited = stage.settings.full_handshakes > 0;
+            let found = match limited {
+                // What it can do is not what it admits.
+                true => Capacities::known(stage, index),
+                false => Some(Capacities::of(stage, index)?),
+            };
+            let Some(found) = found else {
+                let reason = "its capacity was not measured: run the case without a limit, too";
+                *column = Column::without(&column.peer, reason.to_owned());
                 continue;
             };
             column.negotiated.clone_from(&found.negotiated);
@@ -23,7 +42,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
             };
             for percent in FLOODS {
                 stage.check_signal()?;
-                probe(stage, index, (found.rate, *percent), &mut sample, column)?;
+                flood(stage, index, (found.rate, *percent), &mut sample, column)?;
             }
             column.samples.push(sample);
         }
@@ -31,7 +50,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-fn probe(
+fn flood(
     stage: &Stage<'_>,
     index: usize,
     (capacity, percent): (f64, u32),
@@ -41,36 +60,41 @@ fn probe(
     let Some(server) = stage.servers.get(index) else {
         return Ok(());
     };
-    let flood = stage.ask(server.address, None);
+    let new = stage.ask(server.address, None);
     let probe = stage
         .ask(server.address, None)
         .with("--keepalive", 1_000_000);
     let time = stage.effort.time * 2;
-    let (flooded, probed) = std::thread::scope(|scope| {
+    let (flooded, probed, returned) = thread::scope(|scope| {
         let rate = capacity * f64::from(percent) / 100.0;
-        let flood = scope.spawn(move || capacity::climb(flood, stage, &[rate], time));
+        let returned = scope.spawn(move || returning(stage, server.address, time));
+        // Until then, who returns was here once.
+        thread::sleep(BEFORE);
+        let flood = scope.spawn(move || capacity::climb(new, stage, &[rate], time));
         let probed = capacity::climb(probe, stage, &[capacity / 100.0], time);
         let lost = || Error::Asked("the flood's thread ended".to_owned());
-        (flood.join().unwrap_or_else(|_| Err(lost())), probed)
+        let flooded = flood.join().unwrap_or_else(|_| Err(lost()));
+        let returned = returned.join().unwrap_or_else(|_| Err(lost()));
+        (flooded, probed, returned)
     });
-    let (flooded, probed) = (flooded?, probed?);
-    let (Some(flooded), Some(probed)) = (flooded.steps.first(), probed.steps.first()) else {
+    let (flooded, probed, returned) = (flooded?, probed?, returned?);
+    let steps = (
+        flooded.steps.first(),
+        probed.steps.first(),
+        returned.steps.first(),
+    );
+    let (Some(flooded), Some(probed), Some(returned)) = steps else {
         return Ok(());
     };
-    let whole = probed
-        .latency
-        .whole_corrected
-        .as_ref()
-        .unwrap_or(&probed.latency.whole);
-    let mut put = |name: String, value: f64| sample.put(&name, value);
-    put(format!("p50_us_at_{percent}"), whole.p50_us);
-    put(format!("p99_us_at_{percent}"), whole.p99_us);
-    put(
-        format!("probe_failed_share_at_{percent}"),
-        probed.failed as f64 / probed.attempted.max(1) as f64,
+    note(sample, "", percent, probed);
+    note(sample, "returning_", percent, returned);
+    let share = |part: u64, of: u64| part as f64 / of.max(1) as f64;
+    sample.put(
+        &format!("flood_failed_share_at_{percent}"),
+        share(flooded.failed, flooded.attempted),
     );
-    put(
-        format!("flood_rate_per_s_at_{percent}"),
+    sample.put(
+        &format!("flood_rate_per_s_at_{percent}"),
         flooded.rate_attempted_per_s,
     );
     if flooded.generator.bound {
@@ -83,6 +107,50 @@ fn probe(
     Ok(())
 }
 
+/// One client that comes again and again, and resumes.
+fn returning(
+    stage: &Stage<'_>,
+    address: std::net::SocketAddr,
+    time: Duration,
+) -> Result<becket_stats::report::Report, Error> {
+    let settings = Settings {
+        resume: "always".to_owned(),
+        ..stage.settings.clone()
+    };
+    let load = Load::Open {
+        stretches: vec![Stretch {
+            rate: RETURNS_PER_S,
+            length: time,
+        }],
+        arrivals: Arrivals::Constant,
+        seed: 1,
+    };
+    stage
+        .ask_as(&settings, address)
+        .with("-c", 1)
+        .with("--time-out", "2s")
+        .with("--warm-up", format!("{}ms", (BEFORE * 2).as_millis()))
+        .run(load, stage.stop)
+}
+
+fn note(sample: &mut Sample, who: &str, percent: u32, step: &Step) {
+    let whole = step
+        .latency
+        .whole_corrected
+        .as_ref()
+        .unwrap_or(&step.latency.whole);
+    let of = if who.is_empty() { "probe_" } else { who };
+    sample.put(&format!("{who}p50_us_at_{percent}"), whole.p50_us);
+    sample.put(&format!("{who}p99_us_at_{percent}"), whole.p99_us);
+    sample.put(
+        &format!("{of}failed_share_at_{percent}"),
+        step.failed as f64 / step.attempted.max(1) as f64,
+    );
+}
+
 /// Percent of the capacity.
 pub(crate) const FLOODS: &[u32] = &[80, 150];
 const MOST_ROUNDS: u32 = 2;
+/// How long who returns is alone.
+const BEFORE: Duration = Duration::from_millis(500);
+const RETURNS_PER_S: f64 = 10.0;

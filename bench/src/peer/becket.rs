@@ -20,6 +20,13 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         0 => String::new(),
         limit => format!("maxconn = {limit}\n"),
     };
+    let admission = match site.settings.full_handshakes {
+        0 => String::new(),
+        rate => format!(
+            "[admission]\nfull-handshakes-per-second = {rate}\nburst = {}\n\n",
+            rate.div_ceil(10)
+        ),
+    };
     format!(
         r#"[[listener]]
 name = "bench"
@@ -47,7 +54,7 @@ table-entries = {SESSIONS}
 [limits]
 connections = {connections}
 
-[process]
+{admission}[process]
 workers = {workers}
 
 [log]

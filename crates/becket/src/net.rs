@@ -1,6 +1,7 @@
 //! Real sockets, registered with the worker's poll.
 
 use std::io;
+use std::net::IpAddr;
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -36,10 +37,20 @@ impl Net for RealNet {
     type Client = TcpStream;
     type Server = ServerSocket;
 
-    fn connect(&mut self, address: &ServerAddress) -> io::Result<ServerSocket> {
+    fn connect(
+        &mut self,
+        address: &ServerAddress,
+        source: Option<IpAddr>,
+    ) -> io::Result<ServerSocket> {
         match address {
             ServerAddress::Tcp(address) => {
-                let mut socket = TcpStream::connect(*address)?;
+                let mut socket = match source {
+                    None => TcpStream::connect(*address)?,
+                    Some(source) => {
+                        let socket = becket_sys::socket::connect_from(source, *address)?;
+                        TcpStream::from_std(socket)
+                    }
+                };
                 socket.set_nodelay(true)?;
                 self.registry.register(&mut socket, self.token, BOTH)?;
                 Ok(ServerSocket::Tcp(socket))

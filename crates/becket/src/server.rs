@@ -21,6 +21,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::admission::Admission;
+use crate::backend::probe::{self, Prober};
 use crate::backend::registry::Backends;
 use crate::clock::{Clock, Now};
 use crate::cluster::membership::Membership;
@@ -169,12 +170,14 @@ impl Control {
         self.notify(&[Notice::Ready, Notice::Status("serving")]);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut prober = Prober::new(Arc::new(probe::System));
         let mut left = self.crew.len();
         let mut outcome = Outcome::Done;
         let mut drain_until: Option<Instant> = None;
         while left > 0 {
             tokio::select! {
-                _ = tick.tick() => self.tick(),
+                _ = tick.tick() => self.tick(&mut prober),
+                ended = prober.ended() => prober.take(ended, self.state.shared().clock.now()),
                 wanted = signals.next() => match wanted {
                     Wanted::Reopen => self.reopen(),
                     Wanted::Reload => self.begin_reload(drain_until.is_some()),
@@ -215,12 +218,13 @@ impl Control {
     }
 
     /// The regular work: lines of the access log, ticket keys, expired sessions, signs of life.
-    fn tick(&mut self) {
+    fn tick(&mut self, prober: &mut Prober) {
         let now = self.state.shared().clock.now();
         self.access.drain(now.instant);
         self.state.shared().table.sweep(now.mono, SWEEP);
         self.state.shared().early.sweep(now.mono, SWEEP);
         self.rotate(now);
+        prober.tick(&self.state.config(), &self.state.shared().backends, now);
         self.notify(&[Notice::Watchdog]);
     }
 

@@ -6,13 +6,17 @@
 //!   server;
 //! * [`registry`]: all of them, by name, so that they outlive a reload;
 //! * [`pool`]: one worker's view of a backend: it chooses;
+//! * [`probe`]: control's part: checks, names that are resolved anew; [`check`] is one check, [`watched`] what was found;
 //! * [`inbox`]: how a worker learns of a slot that it was given.
 //!
 //! Who is chosen is decided by `becket_proto::balance`; connecting is `connection/connect.rs`.
 
+pub mod check;
 pub mod inbox;
 pub mod line;
 pub mod pool;
+pub mod probe;
 pub mod registry;
 pub mod slot;
 pub mod state;
+pub mod watched;

@@ -42,6 +42,8 @@ pub struct Pool {
     candidates: RefCell<Vec<Candidate>>,
     /// Counts choices.
     choices: Cell<u64>,
+    /// Counts connects that came from a source address.
+    departures: Cell<usize>,
     /// What dice are thrown with.
     seed: RandomState,
 }
@@ -100,6 +102,7 @@ impl Pool {
             inbox,
             servers,
             choices: Cell::new(start as u64),
+            departures: Cell::new(start),
             seed: RandomState::new(),
         };
         pool.survey(&[]);
@@ -244,6 +247,19 @@ impl Pool {
             known.addresses.replace(Rc::from(&*server.addresses()));
         }
         Rc::clone(&known.addresses.borrow())
+    }
+
+    /// The address to connect from, each in turn; nothing where the kernel chooses.
+    pub fn source(&self, to: &ServerAddress) -> Option<IpAddr> {
+        let (ServerAddress::Tcp(to), [_, ..]) = (to, &*self.backend.source) else {
+            return None;
+        };
+        let departure = self.departures.get();
+        self.departures.set(departure.wrapping_add(1));
+        let sources = self.backend.source.iter();
+        let fitting = sources.filter(|source| source.is_ipv4() == to.is_ipv4());
+        let turn = departure.checked_rem(fitting.clone().count())?;
+        fitting.clone().nth(turn).copied()
     }
 
     /// Reads what the choice depends on.
@@ -609,6 +625,27 @@ mod tests {
             5,
             "out of service: balanced as usual"
         );
+    }
+
+    #[test]
+    fn sources_take_turns_within_their_family() {
+        let sources = ["192.0.2.1", "::1", "192.0.2.2"].map(|one| one.parse().unwrap());
+        let backend = Backend {
+            source: sources.to_vec(),
+            ..Backend::plain("app", servers(1))
+        };
+        let pool = fixture(backend).pool;
+        let from = |to: &str| {
+            let to = ServerAddress::Tcp(to.parse().unwrap());
+            pool.source(&to).unwrap().to_string()
+        };
+        let turns = [(); 3].map(|()| from("127.0.0.1:80"));
+        assert_eq!(turns, ["192.0.2.1", "192.0.2.2", "192.0.2.1"]);
+        assert_eq!(from("[::2]:80"), "::1");
+        assert_eq!(pool.source(&ServerAddress::Unix("/app".into())), None);
+        let plain = fixture(Backend::plain("app", servers(1))).pool;
+        let to = ServerAddress::Tcp("127.0.0.1:80".parse().unwrap());
+        assert_eq!(plain.source(&to), None);
     }
 
     #[test]

@@ -49,10 +49,14 @@ impl Backends {
 
     /// Takes over a configuration: makes what is new, changes what stays, forgets what is gone.
     pub fn adopt(&self, config: &Config) {
+        self.adopt_all(&config.backends);
+    }
+
+    pub(super) fn adopt_all(&self, backends: &[Arc<Backend>]) {
         let mut gone = {
             let mut by_name = self.lock();
             let mut before = std::mem::take(&mut *by_name);
-            for backend in &config.backends {
+            for backend in backends {
                 let state = before
                     .remove(&backend.name)
                     .unwrap_or_else(|| self.make(backend));

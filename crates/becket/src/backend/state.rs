@@ -16,6 +16,7 @@ use becket_proto::balance;
 use becket_proto::replica::ServerTag;
 
 use super::line::BackendState;
+use super::watched::Watched;
 use crate::config::{Server, ServerAddress};
 
 /// One server, seen by all threads.
@@ -38,6 +39,8 @@ pub struct ServerState {
     backup: AtomicBool,
     generation: AtomicU32,
     addresses: Mutex<Arc<[ServerAddress]>>,
+    /// What health checks have found out.
+    pub watched: Watched,
 }
 
 /// Whether a server answers, as far as is known.
@@ -81,6 +84,7 @@ impl ServerState {
             backup: AtomicBool::new(false),
             generation: AtomicU32::new(0),
             addresses: Mutex::new(Arc::new([])),
+            watched: Watched::default(),
         };
         state.configure(config);
         state

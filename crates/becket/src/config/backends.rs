@@ -98,6 +98,9 @@ impl Draft<'_> {
                 &backend.stick_lifetime,
                 STICK_LIFETIME,
             ),
+            health: self.health(path, &backend.health),
+            resolve_interval: self.resolve_interval(path, &backend.resolve_interval),
+            source: self.sources(path, &backend.source),
         }
     }
 

@@ -81,6 +81,9 @@ impl Backend {
             stick: StickBy::default(),
             stick_entries: 0,
             stick_lifetime: Duration::from_secs(1800),
+            health: super::Health::default(),
+            resolve_interval: None,
+            source: Vec::new(),
         }
     }
 }

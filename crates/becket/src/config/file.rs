@@ -8,6 +8,7 @@
 
 mod backend;
 mod cluster;
+mod health;
 mod onward;
 mod policy;
 
@@ -19,6 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use self::backend::{FileBackend, FileProxyTlv, FileServer};
 pub use self::cluster::{FileCluster, FileClusterLimits};
+pub use self::health::FileHealth;
 pub use self::onward::{FileOnward, FileServerAlpn, FileVerify};
 pub use self::policy::{FileClientCertificates, FilePolicy, FileVersion};
 use super::error::Problem;

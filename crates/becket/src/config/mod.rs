@@ -24,6 +24,7 @@ mod backends;
 mod balancing;
 mod crl;
 mod early;
+mod health;
 mod listeners;
 mod onward;
 mod policies;
@@ -47,6 +48,7 @@ use rustls_pki_types::CertificateRevocationListDer;
 use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterLimits};
+pub use self::health::{CheckKind, Health};
 pub use self::onward::{Onward, ServerAlpn, Sni};
 use crate::tls::certs::CertificateMap;
 
@@ -315,6 +317,12 @@ pub struct Backend {
     pub stick_entries: usize,
     /// How long one is remembered that does not come back.
     pub stick_lifetime: Duration,
+    /// How the servers are looked after.
+    pub health: Health,
+    /// How often server names are resolved anew; `None` is only with the configuration.
+    pub resolve_interval: Option<Duration>,
+    /// Addresses of this host to connect from, in turn; the kernel chooses when there is none.
+    pub source: Vec<IpAddr>,
 }
 
 /// One server of a backend.

@@ -31,6 +31,7 @@ use crate::backend::pool::{Guest, Pick, Pool};
 use crate::backend::slot::Slot;
 use crate::backend::state::ServerState;
 use crate::close_reason::CloseReason;
+use crate::config::ServerAddress;
 use crate::door::Door;
 use crate::leg::{Leg, Ready};
 use crate::tls::engine::Engine;
@@ -291,7 +292,7 @@ impl Attempt {
             (Some(tls), Some(prelude)) => prelude.greet(tls, server.name(), core, to_server),
             _ => Ok(()),
         };
-        match hello.and_then(|()| turn.net.connect(address)) {
+        match hello.and_then(|()| open(turn.net, pool, address)) {
             Ok(socket) => {
                 core.deadline = turn.now.mono + turn.timeouts.connect;
                 Next::Go(Phase::Connecting(Connecting {
@@ -455,6 +456,21 @@ fn reason_of(error: &io::Error) -> CloseReason {
         (None, io::ErrorKind::TimedOut) => CloseReason::ConnectTimeout,
         (None, _) => CloseReason::ConnectFailed,
     }
+}
+
+/// Starts to connect: from the backend's next source, and from the others as long as one has no port
+/// left towards this address.
+fn open<N: Net>(net: &mut N, pool: &Pool, address: &ServerAddress) -> io::Result<N::Server> {
+    let mut opened = net.connect(address, pool.source(address));
+    for _ in 1..pool.backend().source.len() {
+        match &opened {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                opened = net.connect(address, pool.source(address));
+            }
+            _ => break,
+        }
+    }
+    opened
 }
 
 /// Between two looks at a unix socket whose backlog is full.

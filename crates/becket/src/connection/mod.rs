@@ -34,6 +34,7 @@ pub mod securing;
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,12 +72,16 @@ pub trait Net {
     /// Towards servers.
     type Server: Socket + fmt::Debug;
 
-    /// Starts to connect; readiness will be reported for the connection that is being advanced.
+    /// Starts to connect, from a source address if one is given; readiness will be reported for the connection that is being advanced.
     ///
     /// # Errors
     ///
     /// When it failed at once: no such socket, no descriptor, refused.
-    fn connect(&mut self, address: &ServerAddress) -> io::Result<Self::Server>;
+    fn connect(
+        &mut self,
+        address: &ServerAddress,
+        source: Option<IpAddr>,
+    ) -> io::Result<Self::Server>;
 
     /// The outcome of a connect that has become writable.
     ///

@@ -12,6 +12,7 @@ use super::exposition::{Page, Scrape};
 use crate::backend::line::BackendState;
 use crate::backend::state::ServerState;
 use crate::config::{Backend, Balance, Server, ServerAddress};
+use crate::log::Timestamp;
 use crate::metrics::Counters;
 
 /// One backend.
@@ -56,6 +57,20 @@ pub struct ServerStatus {
     pub failures: u64,
     /// Its number in becket's tickets.
     pub node: Option<u16>,
+    /// `unchecked`, `on-trial`, `in-service` or `out-of-service`.
+    pub condition: &'static str,
+    /// When that changed; `null` while it has not.
+    pub condition_since: Option<Timestamp>,
+    /// Why.
+    pub condition_reason: Option<String>,
+    /// Health checks that have ended.
+    pub checks: u64,
+    /// Those that the server has not passed.
+    pub check_failures: u64,
+    /// Times that it went out of service.
+    pub outages: u64,
+    /// Its name does not resolve any more; the addresses are the last that it had.
+    pub lost_its_name: bool,
 }
 
 impl BackendStatus {
@@ -86,6 +101,11 @@ impl ServerStatus {
             ServerAddress::Tcp(address) => address.to_string(),
             ServerAddress::Unix(path) => path.display().to_string(),
         };
+        let watched = &state.watched;
+        let (since, reason) = match watched.change() {
+            Some((since, reason)) => (Some(Timestamp::from_unix(since)), Some(reason.to_string())),
+            None => (None, None),
+        };
         Self {
             name: config.name.to_string(),
             addresses: state.addresses().iter().map(address).collect(),
@@ -100,6 +120,13 @@ impl ServerStatus {
             connections: state.connections(),
             failures: state.failures(),
             node: config.node,
+            condition: watched.condition().label(),
+            condition_since: since,
+            condition_reason: reason,
+            checks: watched.checks(),
+            check_failures: watched.check_failures(),
+            outages: watched.outages(),
+            lost_its_name: watched.lost_its_name(),
         }
     }
 }
@@ -165,6 +192,26 @@ impl Scrape {
             "becket_server_connect_failures",
             "Times that the server could not be connected",
             of(ServerState::failures),
+        )?;
+        page.counters(
+            "becket_server_checks",
+            "Health checks of the server that have ended",
+            of(|server| server.watched.checks()),
+        )?;
+        page.counters(
+            "becket_server_check_failures",
+            "Health checks that the server has not passed",
+            of(|server| server.watched.check_failures()),
+        )?;
+        page.counters(
+            "becket_server_outages",
+            "Times that the server went out of service",
+            of(|server| server.watched.outages()),
+        )?;
+        page.gauges(
+            "becket_server_lost_its_name",
+            "1 if the server's name did not resolve when it was last looked up",
+            of(|server| u64::from(server.watched.lost_its_name())),
         )
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::link::{End, Watch, pair};
 use crate::config::ServerAddress;
@@ -24,6 +24,8 @@ pub enum Plan {
 pub struct Dialled {
     /// To where.
     pub address: ServerAddress,
+    /// From where, if that was asked for.
+    pub source: Option<IpAddr>,
     /// The server's end.
     pub far: End,
     /// The connection's end, from outside.
@@ -61,7 +63,7 @@ impl Net for ScriptedNet {
     type Client = End;
     type Server = End;
 
-    fn connect(&mut self, address: &ServerAddress) -> io::Result<End> {
+    fn connect(&mut self, address: &ServerAddress, source: Option<IpAddr>) -> io::Result<End> {
         let refused = Plan::Refuse(ErrorKind::ConnectionRefused);
         let plan = self.plans.pop_front().unwrap_or(refused);
         let (mut near, far) = pair(self.capacity);
@@ -75,6 +77,7 @@ impl Net for ScriptedNet {
         }
         self.dialled.push(Dialled {
             address: address.clone(),
+            source,
             near: near.watch(),
             far,
         });

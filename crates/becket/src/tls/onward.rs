@@ -89,6 +89,27 @@ impl ServerTls {
     }
 }
 
+/// What a health check opens TLS to a server with, and the name to send. There is no client whose
+/// name or protocol could be passed on. `alpn` keeps those of the configured protocols that the check
+/// speaks.
+pub fn for_check(
+    onward: &Onward,
+    server: &Arc<str>,
+    alpn: impl Fn(&[u8]) -> bool,
+) -> (Arc<ClientConfig>, ServerName<'static>) {
+    let face = Face::new(onward, server);
+    let mut config = (*face.config).clone();
+    if let ServerAlpn::Fixed(protocols) = &onward.alpn {
+        config.alpn_protocols = protocols.iter().filter(|one| alpn(one)).cloned().collect();
+    }
+    let name = match &onward.sni {
+        Sni::Own | Sni::Client => face.own,
+        Sni::Fixed(name) => name.clone(),
+        Sni::Off => no_name(),
+    };
+    (Arc::new(config), name)
+}
+
 impl Face {
     fn new(onward: &Onward, server: &Arc<str>) -> Self {
         let name = onward.name_of(server);

@@ -10,6 +10,7 @@ mod cluster;
 mod common;
 mod docs;
 mod errors;
+mod health;
 mod onward;
 mod revocation;
 mod servers;

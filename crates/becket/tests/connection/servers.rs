@@ -115,3 +115,25 @@ fn a_proxy_header_comes_before_everything_else() {
         }
     }
 }
+
+#[test]
+fn sources_take_turns_and_one_without_a_port_gives_way() {
+    let backend = BACKEND.replacen(
+        "name = 'app'",
+        "name = 'app'\nsource = ['127.0.0.1', '127.0.0.2']",
+        1,
+    );
+    let house = House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem']\n{backend}"
+    ));
+    let source = |stage: &Stage| stage.net.dialled[0].source.unwrap().to_string();
+    let (stage, _client) = enter(&house, [Plan::Accept]);
+    assert_eq!(source(&stage), "127.0.0.1");
+    let used_up = Plan::Refuse(ErrorKind::AddrNotAvailable);
+    let (stage, _client) = enter(&house, [used_up, Plan::Accept]);
+    assert_eq!(source(&stage), "127.0.0.1");
+    assert_eq!(stage.counters.connect_failures.value(), 0);
+    let (stage, _client) = enter(&house, [used_up, used_up, Plan::Accept]);
+    assert_eq!(stage.counters.connect_failures.value(), 1);
+}

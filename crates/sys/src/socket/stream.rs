@@ -4,12 +4,12 @@
 //! them. Sources: tcp(7), ip(7), socket(7), poll(2).
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use socket2::SockRef;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::set_int;
 
@@ -103,6 +103,23 @@ pub fn bind_no_port(socket: impl AsFd, source: IpAddr) -> io::Result<()> {
     SockRef::from(&socket).bind(&SocketAddr::new(source, 0).into())
 }
 
+/// Starts to connect from a source address: non-blocking, close-on-exec, with the port left to the kernel as in
+/// [`bind_no_port`]. Whether it succeeds shows when the socket is writable.
+///
+/// # Errors
+/// `AddrNotAvailable` for an address that no interface has, or when all its ports towards this destination are in use; what
+/// connect(2) says at once.
+pub fn connect_from(source: IpAddr, address: SocketAddr) -> io::Result<TcpStream> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    bind_no_port(&socket, source)?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        result => result?,
+    }
+    Ok(socket.into())
+}
+
 /// Reads the destination that the client dialled before a netfilter REDIRECT or DNAT rule changed it (`SO_ORIGINAL_DST`).
 ///
 /// # Errors
@@ -121,9 +138,7 @@ pub fn original_address(socket: impl AsFd) -> io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
-
-    use socket2::{Domain, Socket, Type};
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 
     use super::*;
 
@@ -239,6 +254,19 @@ mod tests {
         let (_accepted, from) = listener.accept().unwrap();
         assert_eq!(from.ip(), source);
         assert_ne!(from.port(), 0);
+    }
+
+    #[test]
+    fn a_connect_from_a_source_is_under_way_at_once() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 8));
+        let stream = connect_from(source, listener.local_addr().unwrap()).unwrap();
+        wait(&stream, PollFlags::OUT);
+        assert!(pending_error(&stream).unwrap().is_none());
+        assert_eq!(listener.accept().unwrap().1.ip(), source);
+        let nowhere = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+        let error = connect_from(nowhere, listener.local_addr().unwrap()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
     }
 
     #[test]

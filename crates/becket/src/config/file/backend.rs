@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FileOnward, Scalar};
+use super::{FileHealth, FileOnward, Scalar};
 use crate::config::{Balance, OnDown, ProxyVersion, QueuePlace, StickBy};
 
 /// `[[backend]]`: a pool of servers.
@@ -37,6 +37,12 @@ pub struct FileBackend {
     pub stick_entries: u64,
     /// A duration.
     pub stick_lifetime: Scalar,
+    /// A duration or `off`.
+    pub resolve_interval: Scalar,
+    /// IP addresses of this host.
+    pub source: Vec<String>,
+    /// `[backend.health]`
+    pub health: FileHealth,
     /// `[[backend.server]]`
     pub server: Vec<FileServer>,
 }
@@ -58,6 +64,9 @@ impl Default for FileBackend {
             stick: StickBy::default(),
             stick_entries: 100_000,
             stick_lifetime: "30m".into(),
+            resolve_interval: "1m".into(),
+            source: Vec::new(),
+            health: FileHealth::default(),
             server: Vec::new(),
         }
     }

@@ -1,0 +1,705 @@
+//! Keeps an eye on servers, from the control thread: checks them, counts their connects, resolves their names anew.
+//!
+//! A [`Prober`] has a [`Watch`] for each server of the configuration. [`Prober::tick`] does what is due and never waits:
+//! checks and lookups run beside it, bounded in number, and come back through [`Prober::ended`] and [`Prober::take`].
+//! What is thought of a server is [`becket_proto::health`]'s; what follows from it is written into the server's state,
+//! which the data path reads. Each change of condition is logged once, with its reason.
+//!
+//! A name that does not resolve, or to nothing, keeps the addresses that it had: DNS that fails must not take away
+//! servers that work. It is said once, and once more when it is over.
+
+use std::collections::HashSet;
+use std::fmt::{self, Display};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_proto::health::{self, Change, Condition, Rules};
+use tokio::task::JoinSet;
+
+use super::check::{Failure, Plan};
+use super::registry::Backends;
+use super::state::{Health, ServerState};
+use crate::clock::Now;
+use crate::config::{Backend, Config, Server, ServerAddress};
+
+/// All servers that are looked after.
+#[derive(Debug)]
+pub struct Prober {
+    resolver: Arc<dyn Resolve>,
+    /// What the watches were made for.
+    config: Option<Arc<Config>>,
+    watches: Vec<Watch>,
+    running: JoinSet<Ended>,
+    checks_running: usize,
+    lookups_running: usize,
+    dice: Dice,
+}
+
+/// Resolves names.
+pub trait Resolve: fmt::Debug + Send + Sync {
+    /// The addresses of a host at a port. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// When nobody knows the name, or nobody answers.
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+}
+
+/// The system's resolver.
+#[derive(Clone, Copy, Debug)]
+pub struct System;
+
+impl Resolve for System {
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        Ok((host, port).to_socket_addrs()?.collect())
+    }
+}
+
+/// One server.
+#[derive(Debug)]
+struct Watch {
+    backend: Arc<Backend>,
+    server: Arc<ServerState>,
+    rules: Rules,
+    /// Its addresses are those of the last check.
+    plan: Option<Plan>,
+    health: health::Health,
+    check: Work,
+    name: Option<Name>,
+    /// What the data path was told.
+    weight_percent: u8,
+}
+
+/// A server's name, where it is one that is resolved again and again.
+#[derive(Debug)]
+struct Name {
+    host: String,
+    port: u16,
+    interval: Duration,
+    lookup: Work,
+}
+
+/// Something that is done again and again.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    due: Duration,
+    running: bool,
+}
+
+/// What ran beside the loop.
+#[derive(Debug)]
+pub enum Ended {
+    /// A check of a server, by index.
+    Check(usize, Result<(), Failure>),
+    /// A lookup of a server's name, by index.
+    Lookup(usize, io::Result<Vec<SocketAddr>>),
+    /// Something that will not come back, by a fault of ours.
+    Lost,
+}
+
+impl Prober {
+    /// Looks after nothing yet.
+    pub fn new(resolver: Arc<dyn Resolve>) -> Self {
+        Self {
+            resolver,
+            config: None,
+            watches: Vec::new(),
+            running: JoinSet::new(),
+            checks_running: 0,
+            lookups_running: 0,
+            dice: Dice::default(),
+        }
+    }
+
+    /// Does what is due, after taking over the configuration if it is another one.
+    pub fn tick(&mut self, config: &Arc<Config>, backends: &Backends, now: Now) {
+        let same = |known: &Arc<Config>| Arc::ptr_eq(known, config);
+        if !self.config.as_ref().is_some_and(same) {
+            self.adopt(&config.backends, backends, now.mono);
+            self.config = Some(Arc::clone(config));
+        }
+        self.advance(now);
+    }
+
+    fn advance(&mut self, now: Now) {
+        for index in 0..self.watches.len() {
+            if let Some(watch) = self.watches.get_mut(index) {
+                watch.look_at_connects(now);
+                watch.set_weight(now.mono);
+            }
+            self.start_check(index, now.mono);
+            self.start_lookup(index, now.mono);
+        }
+    }
+
+    /// Waits for something that runs, for ever if nothing does. Nothing is lost when the future is dropped.
+    pub async fn ended(&mut self) -> Ended {
+        match self.running.join_next().await {
+            Some(Ok(ended)) => ended,
+            Some(Err(error)) => {
+                tracing::error!(%error, "a health check was lost");
+                Ended::Lost
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Draws the conclusions.
+    pub fn take(&mut self, ended: Ended, now: Now) {
+        match ended {
+            Ended::Check(index, outcome) => {
+                self.checks_running = self.checks_running.saturating_sub(1);
+                let random = self.dice.throw();
+                if let Some(watch) = self.watches.get_mut(index) {
+                    watch.handle_check(outcome, random, now);
+                }
+            }
+            Ended::Lookup(index, found) => {
+                self.lookups_running = self.lookups_running.saturating_sub(1);
+                let watch = self.watches.get_mut(index);
+                if let Some((name, server)) = watch.and_then(Watch::named) {
+                    name.handle_lookup(found, server, now.mono);
+                }
+            }
+            // Nobody knows which it was: everything begins anew.
+            Ended::Lost => self.config = None,
+        }
+    }
+
+    /// Makes the watches of a configuration. What was known of servers that stay is kept.
+    fn adopt(&mut self, configured: &[Arc<Backend>], backends: &Backends, now: Duration) {
+        // What still runs was for other indices.
+        self.running = JoinSet::new();
+        (self.checks_running, self.lookups_running) = (0, 0);
+        let mut before = std::mem::take(&mut self.watches);
+        for backend in configured {
+            let state = backends.state(backend);
+            let states = state.servers();
+            for server in &backend.servers {
+                let same = |state: &&Arc<ServerState>| *state.name() == server.name;
+                let Some(state) = states
+                    .iter()
+                    .find(same)
+                    .filter(|state| !state.is_disabled())
+                else {
+                    continue;
+                };
+                let known = before
+                    .iter()
+                    .position(|watch| Arc::ptr_eq(&watch.server, state));
+                let known = known.map(|index| before.swap_remove(index));
+                let watch = Watch::new(backend, server, Arc::clone(state), now);
+                self.watches.push(watch.remembering(known));
+            }
+        }
+        // Those that nobody watches any more are used as they are.
+        for watch in before {
+            watch.server.set_health(Health::Passing);
+            watch.server.set_weight_percent(100);
+            watch.server.watched.begin(Condition::Unchecked);
+        }
+    }
+
+    fn start_check(&mut self, index: usize, now: Duration) {
+        let Some(watch) = self.watches.get_mut(index) else {
+            return;
+        };
+        let Some(plan) = watch.plan.as_mut().filter(|_| watch.check.is_due(now)) else {
+            return;
+        };
+        if self.checks_running >= MOST_CHECKS {
+            return;
+        }
+        self.checks_running += 1;
+        watch.check.running = true;
+        plan.addresses = watch.server.addresses();
+        let plan = plan.clone();
+        self.running
+            .spawn(async move { Ended::Check(index, plan.run().await) });
+    }
+
+    fn start_lookup(&mut self, index: usize, now: Duration) {
+        let name = self
+            .watches
+            .get_mut(index)
+            .and_then(|watch| watch.name.as_mut());
+        let Some(name) = name.filter(|name| name.lookup.is_due(now)) else {
+            return;
+        };
+        if self.lookups_running >= MOST_LOOKUPS {
+            return;
+        }
+        self.lookups_running += 1;
+        name.lookup.running = true;
+        let (host, port) = (name.host.clone(), name.port);
+        let resolver = Arc::clone(&self.resolver);
+        self.running
+            .spawn_blocking(move || Ended::Lookup(index, resolver.resolve(&host, port)));
+    }
+}
+
+impl Watch {
+    fn new(
+        backend: &Arc<Backend>,
+        config: &Server,
+        server: Arc<ServerState>,
+        now: Duration,
+    ) -> Self {
+        let rules = backend.health.rules;
+        Self {
+            plan: backend.check_plan(config),
+            health: health::Health::new(&rules),
+            check: Work::at(now),
+            name: Name::of(backend, config, now),
+            weight_percent: 100,
+            backend: Arc::clone(backend),
+            server,
+            rules,
+        }
+    }
+
+    /// The same with what an earlier watch knew, where it watched in the same way.
+    fn remembering(mut self, before: Option<Self>) -> Self {
+        let alike = |before: &Self| {
+            before.rules.checks.is_some() == self.rules.checks.is_some()
+                && before.rules.passive.is_some() == self.rules.passive.is_some()
+        };
+        match before {
+            Some(before) if alike(&before) => {
+                self.health = before.health;
+                self.weight_percent = before.weight_percent;
+            }
+            _ => {
+                self.server.set_health(Health::Passing);
+                self.server.set_weight_percent(100);
+                self.server.watched.begin(self.health.condition());
+            }
+        }
+        self
+    }
+
+    fn named(&mut self) -> Option<(&mut Name, &Arc<ServerState>)> {
+        Some((self.name.as_mut()?, &self.server))
+    }
+
+    fn look_at_connects(&mut self, now: Now) {
+        let failures = self.server.failures_in_a_row();
+        if let Some(change) = self.health.handle_connects(failures, &self.rules, now.mono) {
+            // A check that is due is better than one that comes some time.
+            self.check.due = now.mono;
+            match change.to {
+                Condition::OutOfService => self.note(change, &"connects fail", now),
+                _ => self.note(change, &"a connect succeeded", now),
+            }
+        }
+        if let Some(change) = self.health.handle_time(failures, now.mono) {
+            self.note(change, &"the pause is over", now);
+        }
+    }
+
+    fn handle_check(&mut self, outcome: Result<(), Failure>, random: u32, now: Now) {
+        self.check.running = false;
+        let good = outcome.is_ok();
+        self.server.watched.note_check(good);
+        let change = self.health.handle_check(good, &self.rules, now.mono);
+        if let Some(checks) = &self.rules.checks {
+            self.check.due = now.mono + self.health.until_next_check(checks, random);
+        }
+        match (change, outcome) {
+            (Some(change), Ok(())) => self.note(change, &"checks pass", now),
+            (Some(change), Err(failure)) => self.note(change, &failure, now),
+            (None, Ok(())) => {}
+            (None, Err(failure)) => tracing::debug!(
+                backend = self.backend.name,
+                server = %self.server.name(),
+                %failure,
+                "check failed"
+            ),
+        }
+    }
+
+    /// Tells everybody.
+    fn note(&mut self, change: Change, reason: &dyn Display, now: Now) {
+        let health = match change.to.is_usable() {
+            true => Health::Passing,
+            false => Health::Failing,
+        };
+        let (backend, server) = (&self.backend.name, self.server.name());
+        let (from, to) = (change.from.label(), change.to.label());
+        match health {
+            Health::Passing => {
+                tracing::info!(backend, %server, from, to, %reason, "server is used");
+            }
+            Health::Failing => {
+                tracing::warn!(backend, %server, from, to, %reason, "server is not used");
+            }
+        }
+        let watched = &self.server.watched;
+        watched.note_change(change.to, &reason.to_string(), now.unix);
+        // Before anybody is sent there.
+        self.set_weight(now.mono);
+        self.server.set_health(health);
+    }
+
+    fn set_weight(&mut self, now: Duration) {
+        let percent = self.health.weight_percent(&self.rules, now);
+        if percent != self.weight_percent {
+            self.weight_percent = percent;
+            self.server.set_weight_percent(percent.into());
+        }
+    }
+}
+
+impl Name {
+    /// What is to be resolved of a server, if anything is.
+    fn of(backend: &Backend, server: &Server, now: Duration) -> Option<Self> {
+        let interval = backend.resolve_interval?;
+        let (host, port) = server.host()?;
+        Some(Self {
+            host,
+            port,
+            interval,
+            // The configuration has just been resolved.
+            lookup: Work::at(now + interval),
+        })
+    }
+
+    fn handle_lookup(
+        &mut self,
+        found: io::Result<Vec<SocketAddr>>,
+        server: &Arc<ServerState>,
+        now: Duration,
+    ) {
+        self.lookup = Work::at(now + self.interval);
+        let name = server.name();
+        let reason = match found {
+            Ok(found) if !found.is_empty() => {
+                if server.watched.note_lookup(true) {
+                    tracing::info!(server = %name, "name resolves again");
+                }
+                return replace_addresses(server, &found);
+            }
+            Ok(_) => "it has no address".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if server.watched.note_lookup(false) {
+            tracing::warn!(server = %name, reason, "name does not resolve, its last addresses stay");
+        }
+    }
+}
+
+/// Gives a server its new addresses, unless they are the old ones in another order.
+fn replace_addresses(server: &Arc<ServerState>, found: &[SocketAddr]) {
+    let mut seen = HashSet::new();
+    let new = found.iter().filter(|address| seen.insert(**address));
+    let new: Vec<ServerAddress> = new.map(|address| ServerAddress::Tcp(*address)).collect();
+    let old = server.addresses();
+    if old.len() == new.len() && new.iter().all(|address| old.contains(address)) {
+        return;
+    }
+    tracing::info!(server = %server.name(), addresses = ?found, "name has other addresses");
+    server.set_addresses(&new);
+}
+
+impl Work {
+    fn at(due: Duration) -> Self {
+        Self {
+            due,
+            running: false,
+        }
+    }
+
+    fn is_due(self, now: Duration) -> bool {
+        !self.running && now >= self.due
+    }
+}
+
+/// Numbers that nobody needs to guess, only to differ.
+#[derive(Debug, Default)]
+struct Dice {
+    seed: RandomState,
+    throws: u64,
+}
+
+impl Dice {
+    fn throw(&mut self) -> u32 {
+        self.throws = self.throws.wrapping_add(1);
+        // Any 32 bits of a hash are as good as any other.
+        self.seed.hash_one(self.throws) as u32
+    }
+}
+
+/// Checks at a time: a descriptor each, and a burst that no machine notices.
+const MOST_CHECKS: usize = 64;
+/// Lookups at a time: a thread each while the resolver thinks.
+const MOST_LOOKUPS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::Mutex;
+
+    use becket_proto::health::{Checks, Passive};
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+    use crate::backend::watched::Watched;
+    use crate::clock::Clock;
+    use crate::config;
+    use crate::config::CheckKind;
+
+    const CHECKED: config::Health = config::Health {
+        check: CheckKind::Connect,
+        rules: Rules {
+            checks: Some(Checks {
+                interval: Duration::from_secs(10),
+                fast_interval: Duration::from_secs(1),
+                rise: 1,
+                fall: 2,
+            }),
+            passive: None,
+            slow_start: Duration::from_secs(10),
+        },
+        timeout: Duration::from_secs(5),
+        path: String::new(),
+        host: None,
+        expect: Vec::new(),
+    };
+
+    /// What a resolver says next, and how often it was asked.
+    #[derive(Clone, Debug, Default)]
+    struct Oracle(Arc<Mutex<(Vec<&'static str>, usize)>>);
+
+    impl Oracle {
+        fn says(&self, addresses: &[&'static str]) {
+            self.0.lock().unwrap().0 = addresses.to_vec();
+        }
+    }
+
+    impl Resolve for Oracle {
+        fn resolve(&self, _: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
+            let mut told = self.0.lock().unwrap();
+            told.1 += 1;
+            let found = told.0.iter();
+            found
+                .map(|one| one.parse().map_err(io::Error::other))
+                .collect()
+        }
+    }
+
+    struct Fixture {
+        runtime: Runtime,
+        prober: Prober,
+        backends: Backends,
+        oracle: Oracle,
+        now: Now,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let oracle = Oracle::default();
+            Self {
+                runtime: Builder::new_current_thread().enable_all().build().unwrap(),
+                prober: Prober::new(Arc::new(oracle.clone())),
+                backends: Backends::default(),
+                oracle,
+                now: Clock::start().now(),
+            }
+        }
+
+        fn adopt(&mut self, backend: Backend) -> Arc<ServerState> {
+            let backend = [Arc::new(backend)];
+            self.backends.adopt_all(&backend);
+            self.prober.adopt(&backend, &self.backends, self.now.mono);
+            let state = self.backends.state(&backend[0]);
+            Arc::clone(&state.servers()[0])
+        }
+
+        /// Does what is due now, and all that follows from it.
+        fn settle(&mut self) {
+            let Self {
+                runtime,
+                prober,
+                now,
+                ..
+            } = self;
+            runtime.block_on(async {
+                prober.advance(*now);
+                while !prober.running.is_empty() {
+                    let ended = prober.ended().await;
+                    prober.take(ended, *now);
+                }
+            });
+        }
+
+        fn after(&mut self, seconds: u64) {
+            self.now.mono += Duration::from_secs(seconds);
+            self.settle();
+        }
+    }
+
+    fn backend(server: &str, address: &str, health: config::Health) -> Backend {
+        let addresses = vec![ServerAddress::Tcp(address.parse().unwrap())];
+        Backend {
+            health,
+            resolve_interval: Some(Duration::from_secs(60)),
+            ..Backend::plain("app", vec![Server::plain(server, addresses)])
+        }
+    }
+
+    #[test]
+    fn a_server_is_left_and_found_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let text = address.to_string();
+        let mut fixture = Fixture::new();
+        let server = fixture.adopt(backend(&text, &text, CHECKED));
+        assert_eq!(server.watched.condition(), Condition::OnTrial);
+        fixture.settle();
+        assert_eq!(server.watched.condition(), Condition::InService);
+        drop(listener);
+        fixture.after(11);
+        assert!(server.is_in_service(), "one bad check is not enough");
+        fixture.after(2);
+        assert!(!server.is_in_service());
+        let (_, reason) = server.watched.change().unwrap();
+        assert!(reason.contains("refused"), "{reason}");
+        let _listener = TcpListener::bind(address).unwrap();
+        fixture.after(11);
+        assert!(server.is_in_service());
+        assert_eq!(server.weight(), 1, "it starts slowly");
+        fixture.after(5);
+        assert_eq!(server.weight(), 50);
+        fixture.after(5);
+        assert_eq!(server.weight(), 100);
+        assert_eq!(server.watched.outages(), 1);
+        assert_eq!(server.watched.check_failures(), 2);
+    }
+
+    #[test]
+    fn what_is_known_outlives_a_reload_and_ends_with_the_checks() {
+        let nobody = "127.0.0.1:9";
+        let mut fixture = Fixture::new();
+        let server = fixture.adopt(backend(nobody, nobody, CHECKED));
+        fixture.settle();
+        assert!(!server.is_in_service());
+        let same = fixture.adopt(backend(nobody, nobody, CHECKED));
+        assert!(Arc::ptr_eq(&server, &same) && !server.is_in_service());
+        fixture.adopt(backend(nobody, nobody, config::Health::default()));
+        assert!(server.is_in_service());
+        assert_eq!(server.watched.condition(), Condition::Unchecked);
+        fixture
+            .prober
+            .adopt(&[], &fixture.backends, fixture.now.mono);
+        assert!(fixture.prober.watches.is_empty());
+    }
+
+    #[test]
+    fn connects_that_fail_pause_a_server() {
+        let health = config::Health {
+            rules: Rules {
+                passive: Some(Passive {
+                    failures: 3,
+                    pause: Duration::from_secs(5),
+                }),
+                ..config::Health::default().rules
+            },
+            ..config::Health::default()
+        };
+        let mut fixture = Fixture::new();
+        let server = fixture.adopt(backend("127.0.0.1:9", "127.0.0.1:9", health));
+        for _ in 0..3 {
+            server.note_failure();
+        }
+        fixture.settle();
+        assert_eq!(server.watched.condition(), Condition::OutOfService);
+        assert!(!server.is_in_service());
+        fixture.after(5);
+        assert_eq!(server.watched.condition(), Condition::OnTrial);
+        assert!(server.is_in_service());
+        server.note_connect();
+        fixture.settle();
+        assert_eq!(server.watched.condition(), Condition::InService);
+    }
+
+    fn addresses(server: &ServerState) -> Vec<String> {
+        let shown = |address: &ServerAddress| match address {
+            ServerAddress::Tcp(address) => address.to_string(),
+            ServerAddress::Unix(path) => path.display().to_string(),
+        };
+        server.addresses().iter().map(shown).collect()
+    }
+
+    #[test]
+    fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
+        let mut fixture = Fixture::new();
+        let none = config::Health::default();
+        let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
+        fixture.oracle.says(&["192.0.2.1:80", "192.0.2.2:80"]);
+        fixture.settle();
+        assert_eq!(fixture.oracle.0.lock().unwrap().1, 0, "it is not time yet");
+        fixture.after(60);
+        assert_eq!(addresses(&server), ["192.0.2.1:80", "192.0.2.2:80"]);
+        let generation = server.generation();
+        fixture
+            .oracle
+            .says(&["192.0.2.2:80", "192.0.2.1:80", "192.0.2.1:80"]);
+        fixture.after(60);
+        assert_eq!(server.generation(), generation, "the order is no news");
+        for fails in [&[][..], &["garbage"]] {
+            fixture.oracle.says(fails);
+            fixture.after(60);
+            assert!(server.watched.lost_its_name());
+            assert_eq!(addresses(&server), ["192.0.2.1:80", "192.0.2.2:80"]);
+        }
+        fixture.oracle.says(&["192.0.2.9:80"]);
+        fixture.after(60);
+        assert!(!server.watched.lost_its_name());
+        assert_eq!(addresses(&server), ["192.0.2.9:80"]);
+        assert_eq!(fixture.oracle.0.lock().unwrap().1, 5);
+    }
+
+    #[test]
+    fn an_address_or_a_socket_is_not_resolved() {
+        let mut fixture = Fixture::new();
+        fixture.adopt(backend(
+            "192.0.2.1:80",
+            "192.0.2.1:80",
+            config::Health::default(),
+        ));
+        fixture.after(600);
+        assert_eq!(fixture.oracle.0.lock().unwrap().1, 0);
+    }
+
+    #[test]
+    fn not_all_servers_are_checked_at_a_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = ServerAddress::Tcp(listener.local_addr().unwrap());
+        let server = |index: usize| Server::plain(&format!("/{index}"), vec![address.clone()]);
+        let mut fixture = Fixture::new();
+        let backend = Backend {
+            health: CHECKED,
+            ..Backend::plain("app", (0..100).map(server).collect())
+        };
+        fixture.adopt(backend);
+        let Fixture {
+            runtime,
+            prober,
+            now,
+            ..
+        } = &mut fixture;
+        runtime.block_on(async { prober.advance(*now) });
+        assert_eq!(prober.running.len(), MOST_CHECKS);
+        fixture.settle();
+        fixture.settle();
+        let states = fixture
+            .prober
+            .watches
+            .iter()
+            .map(|watch| &watch.server.watched);
+        assert_eq!(states.map(Watched::checks).sum::<u64>(), 100);
+    }
+}
