@@ -2,7 +2,7 @@
 //! a session that it made before, by ID, ticket or pre-shared key.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
 
 use becket_e2e::{
     Backend, Becket, Bundle, Client, OpenSsl, Place, Shape, Trust, eventually, finish,
@@ -204,4 +204,43 @@ fn who_is_revoked_does_not_come_back_by_a_session_of_another_host() {
         opened as u64, 6,
         "all were opened: it is the list that keeps her out"
     );
+}
+
+#[test]
+fn early_data_of_who_is_revoked_reaches_no_server() {
+    let place = Place::new();
+    let backend = Backend::new(|mut stream| {
+        let mut fixed = [0; 16];
+        stream.read_exact(&mut fixed)?;
+        let mut rest = vec![0; usize::from(u16::from_be_bytes([fixed[14], fixed[15]]))];
+        stream.read_exact(&mut rest)?;
+        becket_e2e::answer_all(stream, "inside")
+    });
+    revoke(&place, &[7]);
+    let keys = "crl = [\"crl.pem\"]\nversions = [\"1.3\"]\nearly-data = \"8KiB\"";
+    let shape = Shape::new(backend.address)
+        .backend("proxy-header = \"v2\"")
+        .section(&policy(keys));
+    let becket = Becket::start(&place, &shape);
+    let alice = place.authority.issue_numbered(&["alice"], 1);
+    let trust = Trust::with(&place, &[&TLS13], Some(&alice))
+        .changed(|config| config.enable_early_data = true);
+    let early = || -> io::Result<Vec<u8>> {
+        let mut client = Client::begin(becket.web, &trust, "www.example.org")?;
+        let mut writer = client.tls.early_data().expect("a session that admits it");
+        writer.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        client.ask(b"")
+    };
+    visit(&becket, &trust).unwrap();
+    assert_eq!(becket.next_access()["handshake"], "full");
+    assert!(early().is_ok(), "shown first");
+    let line = becket.next_access();
+    assert_eq!(line["handshake"], "early");
+    assert_eq!(line["subject"], "CN=alice");
+    revoke(&place, &[1]);
+    assert!(becket.reload(), "{}", becket.log());
+    let served = backend.served();
+    assert!(early().is_err());
+    assert_eq!(becket.next_reason(), "client-certificate");
+    assert_eq!(backend.served(), served);
 }

@@ -290,6 +290,11 @@ impl Scrape {
             condition.sessions.capacity as u64,
         )?;
         page.gauge(
+            "becket_early_sessions",
+            "TLS 1.3 sessions that admit early data",
+            condition.early_sessions as u64,
+        )?;
+        page.gauge(
             "becket_ticket_epoch",
             "Number of the ticket key in use",
             condition.tickets.standing.epoch,

@@ -75,6 +75,7 @@ impl View for Sample {
                 entries: 12,
                 capacity: 200_000,
             },
+            early_sessions: 3,
             tickets: TicketKeys {
                 standing: Standing {
                     epoch: 3,

@@ -124,6 +124,7 @@ impl View for State {
                 entries: self.shared.table.len(),
                 capacity: current.config.sessions.table_entries,
             },
+            early_sessions: self.shared.early.len(),
             tickets: TicketKeys {
                 next_rotation: current.rotation.due.after(now),
                 standing: current.rotation,

@@ -44,6 +44,8 @@ pub struct Condition {
     pub reload: Option<Reload>,
     /// The table of TLS 1.2 sessions.
     pub sessions: Occupancy,
+    /// Sessions that admit early data.
+    pub early_sessions: usize,
     /// The ticket keys.
     pub tickets: TicketKeys,
     /// Who is let in when more want to than can be served.
