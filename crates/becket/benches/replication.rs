@@ -5,7 +5,7 @@
 //! and leaves notes. The figure is CPU time of each control thread, system calls included. The promise: less than half
 //! a core for the receiver. Without `--bench`, as in CI, it sends for a moment and looks whether sessions arrive.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -40,7 +40,7 @@ fn main() {
     };
     let folder = tempfile::tempdir().expect("a folder");
     write_files(folder.path());
-    let addresses = [7_401, 7_402].map(|port| SocketAddr::from(([127, 0, 73, 1], port)));
+    let addresses = free_addresses();
     let [sender, receiver] =
         [0, 1].map(|node| Control::start(&config(folder.path(), node, addresses)));
     while sender.ask().0.peers.is_empty() || receiver.ask().0.peers.is_empty() {
@@ -170,6 +170,12 @@ fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> Config {
         Ok(prepared) => prepared.config,
         Err(rejected) => panic!("{rejected}"),
     }
+}
+
+/// A configuration names its port, so two free ones are looked for.
+fn free_addresses() -> [SocketAddr; 2] {
+    let sockets = [0, 1].map(|_| UdpSocket::bind("127.0.73.1:0").expect("a free port"));
+    sockets.map(|socket| socket.local_addr().expect("its address"))
 }
 
 fn write_files(folder: &Path) {
