@@ -14,7 +14,7 @@
 use std::hash::RandomState;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use becket_proto::queue::{Queue, Ticket, Verdict};
@@ -48,6 +48,24 @@ pub struct BackendState {
 struct Line {
     queue: Queue<Waiter>,
     servers: Arc<[Arc<ServerState>]>,
+    /// Those that are no longer configured and that connections may still hold.
+    gone: Vec<Weak<ServerState>>,
+}
+
+impl Line {
+    /// Replaces the servers; the list that it was is to be dropped when the lock is free again.
+    fn replace(&mut self, servers: Arc<[Arc<ServerState>]>) -> Arc<[Arc<ServerState>]> {
+        let before = std::mem::replace(&mut self.servers, servers);
+        self.gone.extend(before.iter().map(Arc::downgrade));
+        let stays = |server: &Weak<_>| {
+            self.servers
+                .iter()
+                .any(|one| server.as_ptr() == Arc::as_ptr(one))
+        };
+        self.gone
+            .retain(|server| server.strong_count() > 0 && !stays(server));
+        before
+    }
 }
 
 /// Somebody who waits for a slot.
@@ -83,6 +101,7 @@ impl BackendState {
             line: Mutex::new(Line {
                 queue: Queue::new(0),
                 servers: Arc::new([]),
+                gone: Vec::new(),
             }),
             stick: Stick::new(0, RandomState::new()),
             stick_life: AtomicU64::new(0),
@@ -101,15 +120,16 @@ impl BackendState {
         self.stick_life.store(life, Relaxed);
         let mut line = self.lock();
         line.queue.set_limit(config.queue_length);
-        // The old list is dropped when the lock is free again.
-        let _before = std::mem::replace(&mut line.servers, servers);
+        let before = line.replace(servers);
         drop(line);
+        drop(before);
         self.settle();
     }
 
     /// Forgets the servers: the backend is no longer configured. Who waits is refused.
     pub(super) fn close(self: &Arc<Self>) {
-        let _before = std::mem::replace(&mut self.lock().servers, Arc::new([]));
+        let before = self.lock().replace(Arc::new([]));
+        drop(before);
         self.settle();
     }
 
@@ -121,6 +141,13 @@ impl BackendState {
     /// Its servers, as configured now. Takes the lock.
     pub fn servers(&self) -> Arc<[Arc<ServerState>]> {
         Arc::clone(&self.lock().servers)
+    }
+
+    /// Its servers, and those that were and are still held by connections. Takes the lock.
+    pub(super) fn known_servers(&self) -> Vec<Arc<ServerState>> {
+        let line = self.lock();
+        let gone = line.gone.iter().filter_map(Weak::upgrade);
+        line.servers.iter().cloned().chain(gone).collect()
     }
 
     /// How many wait.
@@ -197,7 +224,7 @@ impl BackendState {
     /// The longest waiter for whom there is a slot, or no server at all.
     fn next_grant(&self) -> Option<(Waiter, Ticket, Option<Slot>)> {
         let mut line = self.lock();
-        let Line { queue, servers } = &mut *line;
+        let Line { queue, servers, .. } = &mut *line;
         let mut slot = None;
         let (ticket, waiter) = queue.take_first(|waiter| match offer(servers, &waiter.tried) {
             Offer::Slot(free) => {

@@ -2,10 +2,11 @@
 //!
 //! Used at the start and at reloads only: a worker's pools hold what they need. A server is the same
 //! one when its backend and itself have the names that they had. States of what is no longer configured
-//! live on while connections hold them.
+//! live on while connections hold them, and are found again if they come back before those have ended: so
+//! `maxconn` holds over reloads too.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use becket_proto::balance;
@@ -15,7 +16,7 @@ use becket_proto::ticket::Lineage;
 use super::inbox::Inbox;
 use super::line::BackendState;
 use super::state::ServerState;
-use crate::config::{Backend, Config};
+use crate::config::{Backend, Config, Server};
 
 /// Where another host has sent a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub(super) fn stick_key(lineage: Lineage) -> u64 {
 #[derive(Debug, Default)]
 pub struct Backends {
     by_name: Mutex<HashMap<String, Arc<BackendState>>>,
+    /// Those that are no longer configured and that connections may still hold.
+    gone: Mutex<Vec<Weak<BackendState>>>,
     crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
@@ -53,19 +56,28 @@ impl Backends {
     }
 
     pub(super) fn adopt_all(&self, backends: &[Arc<Backend>]) {
-        let mut gone = {
-            let mut by_name = self.lock();
-            let mut before = std::mem::take(&mut *by_name);
-            for backend in backends {
-                let state = before
-                    .remove(&backend.name)
-                    .unwrap_or_else(|| self.make(backend));
-                by_name.insert(backend.name.clone(), Arc::clone(&state));
-                adopt_servers(&state, backend);
-            }
-            before
+        let mut by_name = self.lock();
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *by_name);
+        let held: Vec<Arc<BackendState>> = gone.iter().filter_map(Weak::upgrade).collect();
+        let found = |name: &str| held.iter().find(|state| state.name() == name).cloned();
+        for backend in backends {
+            let state = before
+                .remove(&backend.name)
+                .or_else(|| found(&backend.name))
+                .unwrap_or_else(|| self.make(backend));
+            by_name.insert(backend.name.clone(), Arc::clone(&state));
+            adopt_servers(&state, backend);
+        }
+        let is_back = |state: &Weak<_>| {
+            by_name
+                .values()
+                .any(|one| state.as_ptr() == Arc::as_ptr(one))
         };
-        gone.drain().for_each(|(_, state)| state.close());
+        gone.retain(|state| state.strong_count() > 0 && !is_back(state));
+        gone.extend(before.values().map(Arc::downgrade));
+        drop((by_name, gone));
+        before.values().for_each(|state| state.close());
     }
 
     /// The state of a backend; one of its own when the configuration that was adopted last has none of
@@ -108,8 +120,8 @@ impl Backends {
 }
 
 fn adopt_servers(state: &Arc<BackendState>, backend: &Backend) {
-    let before = state.servers();
-    let server = |config: &crate::config::Server| {
+    let before = state.known_servers();
+    let server = |config: &Server| {
         let same = before.iter().find(|state| *state.name() == config.name);
         match same {
             Some(same) => {
@@ -121,4 +133,65 @@ fn adopt_servers(state: &Arc<BackendState>, backend: &Backend) {
     };
     let servers = backend.servers.iter().map(server).collect();
     state.configure(backend, servers);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::slot::Slot;
+    use crate::config::ServerAddress;
+    use crate::control::sample;
+
+    fn config(backends: &[(&str, &[&str])]) -> Config {
+        let server = |name: &&str| {
+            let mut server = Server::plain(name, vec![ServerAddress::Unix(name.into())]);
+            server.maxconn = Some(1);
+            server
+        };
+        let backend = |(name, servers): &(&str, &[&str])| {
+            Arc::new(Backend::plain(name, servers.iter().map(server).collect()))
+        };
+        Config {
+            backends: backends.iter().map(backend).collect(),
+            ..sample::config()
+        }
+    }
+
+    fn server(backends: &Backends, name: &str) -> Arc<ServerState> {
+        let servers = backends.by_name("app").unwrap().servers();
+        let mut servers = servers.iter();
+        Arc::clone(servers.find(|server| &**server.name() == name).unwrap())
+    }
+
+    #[test]
+    fn servers_that_stay_keep_their_connections_and_take_new_limits() {
+        let backends = Backends::default();
+        backends.adopt(&config(&[("app", &["/a", "/b"])]));
+        let before = server(&backends, "/b");
+        let _slot = Slot::claim(&before).unwrap();
+        let mut other = config(&[("app", &["/c", "/b"])]);
+        Arc::get_mut(&mut other.backends[0]).unwrap().servers[1].maxconn = Some(2);
+        backends.adopt(&other);
+        let after = server(&backends, "/b");
+        assert!(Arc::ptr_eq(&before, &after));
+        assert_eq!((after.in_use(), after.maxconn()), (1, Some(2)));
+    }
+
+    #[test]
+    fn what_comes_back_while_connections_hold_it_is_the_same() {
+        let backends = Backends::default();
+        backends.adopt(&config(&[("app", &["/a", "/b"])]));
+        let slot = Slot::claim(&server(&backends, "/a")).unwrap();
+        // The server goes, then the whole backend, and both come back.
+        for without in [config(&[("app", &["/b"])]), config(&[("other", &["/a"])])] {
+            backends.adopt(&without);
+            backends.adopt(&config(&[("app", &["/a"])]));
+            assert!(
+                Slot::claim(&server(&backends, "/a")).is_none(),
+                "still in use"
+            );
+        }
+        drop(slot);
+        assert_eq!(server(&backends, "/a").in_use(), 0);
+    }
 }
