@@ -78,6 +78,19 @@ struct Play {
     tls: Option<ClientConnection>,
     forged: bool,
     sealer: Option<Sealer>,
+    clear: Clear,
+}
+
+/// What an honest client does in clear before TLS.
+enum Clear {
+    /// Waits for a greeting, then asks.
+    Greeting(&'static [u8]),
+    /// Asks.
+    Request(&'static [u8]),
+    /// Waits for the answer.
+    Answer,
+    /// Nothing more.
+    Done,
 }
 
 impl Play {
@@ -88,12 +101,10 @@ impl Play {
             0 => [Plan::Accept; 2],
             _ => [Plan::Refuse(ErrorKind::ConnectionRefused), Plan::Later],
         };
-        let door = match kind >> 5 {
-            7 => 2,
-            _ => usize::from(kind >> 7),
-        };
+        let door =
+            [OPEN, OPEN, PASSING, PLAIN, ASKING, MAIL, DATABASE, BEHIND][usize::from(kind >> 5)];
         let mut end = place.stage.admit(Rc::clone(&place.doors[door]), plans);
-        if door == 2 && kind & 3 != 0 {
+        if door == BEHIND && kind & 3 != 0 {
             // Who speaks TLS there is introduced first, as far as the stream takes it.
             drop(end.write(b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 443\r\n"));
         }
@@ -105,6 +116,11 @@ impl Play {
             tls: (kind & 3 != 0).then_some(tls),
             forged: kind & 3 == 3,
             sealer: None,
+            clear: match door {
+                MAIL => Clear::Greeting(b"STARTTLS\r\n"),
+                DATABASE => Clear::Request(&[0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f]),
+                _ => Clear::Done,
+            },
         }
     }
 
@@ -139,8 +155,12 @@ impl Play {
             14 if amount < 64 => self.with_end(End::reset),
             15 => drop(self.end.take_if(|_| amount < 32)),
             16 | 17 => {
+                let said = match amount % 2 {
+                    0 => b"220 mx\r\n".to_vec(),
+                    _ => vec![5; many],
+                };
                 for server in &mut place.stage.net.dialled {
-                    drop(server.far.write(&vec![5; many]));
+                    drop(server.far.write(&said));
                 }
             }
             18 | 19 => {
@@ -191,6 +211,23 @@ impl Play {
             end.receive_all();
             return;
         };
+        match self.clear {
+            Clear::Done => {}
+            Clear::Request(words) => {
+                drop(end.write(words));
+                self.clear = Clear::Answer;
+                return;
+            }
+            Clear::Greeting(_) | Clear::Answer if end.receive_all().is_empty() => return,
+            Clear::Greeting(words) => {
+                self.clear = Clear::Request(words);
+                return;
+            }
+            Clear::Answer => {
+                self.clear = Clear::Done;
+                return;
+            }
+        }
         if tls.wants_write() {
             drop(tls.write_tls(end));
         }
@@ -279,7 +316,7 @@ impl Sealer {
 /// Where all scripts are played: doors and clients are made once.
 struct Place {
     stage: Stage,
-    doors: [Rc<Door>; 3],
+    doors: [Rc<Door>; 7],
     clients: [Arc<ClientConfig>; 2],
 }
 
@@ -303,7 +340,8 @@ impl Place {
         let now = Clock::start().now();
         let stage = Stage::new(config.limits.clone(), config.timeouts.clone(), now, 1);
         Self {
-            doors: [0, 1, 2].map(|listener| door(&config, listener, now)),
+            doors: [OPEN, ASKING, BEHIND, PASSING, PLAIN, MAIL, DATABASE]
+                .map(|listener| door(&config, listener, now)),
             clients: [&version::TLS12, &version::TLS13].map(|version| {
                 let provider = Arc::new(default_provider());
                 let mut client = ClientConfig::builder_with_provider(provider)
@@ -338,7 +376,17 @@ fn door(config: &Config, listener: usize, now: Now) -> Rc<Door> {
     })
 }
 
-/// Without and with client certificates, and behind a proxy.
+// Listeners by their place in the configuration.
+const OPEN: usize = 0;
+const ASKING: usize = 1;
+const BEHIND: usize = 2;
+const PASSING: usize = 3;
+const PLAIN: usize = 4;
+const MAIL: usize = 5;
+const DATABASE: usize = 6;
+
+/// Without and with client certificates, behind a proxy, TLS that passes, none, and TLS that is asked
+/// for.
 const CONFIG: &str = "
 [[listener]]
 name = 'open'
@@ -358,6 +406,28 @@ backend = 'introduced'
 certificates = ['a.pem']
 accept-proxy = 'any'
 trusted-networks = ['192.0.2.0/24']
+[[listener]]
+name = 'passing'
+bind = ['127.0.0.1:446']
+mode = 'passthrough'
+backend = 'farm'
+[[listener]]
+name = 'local'
+bind = ['127.0.0.1:447']
+tls = false
+backend = 'remote'
+[[listener]]
+name = 'mail'
+bind = ['127.0.0.1:448']
+backend = 'plain'
+starttls = 'smtp'
+certificates = ['a.pem']
+[[listener]]
+name = 'database'
+bind = ['127.0.0.1:449']
+backend = 'plain'
+starttls = 'postgresql'
+certificates = ['a.pem']
 [[policy]]
 name = 'asking'
 client-certificates = 'optional'
@@ -368,6 +438,20 @@ name = 'plain'
 address = '127.0.0.1:81'
 [[backend.server]]
 address = '127.0.0.1:82'
+[[backend]]
+name = 'farm'
+stick = 'tls-session'
+[[backend.server]]
+address = '127.0.0.1:84'
+node = 1
+[[backend.server]]
+address = '127.0.0.1:85'
+[[backend]]
+name = 'remote'
+[backend.tls]
+ca = 'a.pem'
+[[backend.server]]
+address = '127.0.0.1:86'
 [[backend]]
 name = 'introduced'
 proxy-header = 'v2'
