@@ -193,6 +193,8 @@ struct PolicySummary {
 #[serde(rename_all = "kebab-case")]
 struct BackendSummary {
     name: String,
+    /// How the servers prove who they are; absent where they speak plain TCP.
+    tls: Option<&'static str>,
     servers: Vec<ServerSummary>,
 }
 
@@ -217,6 +219,10 @@ impl Summary {
         let listeners = config.listeners.iter();
         let backends = config.backends.iter().map(|backend| BackendSummary {
             name: backend.name.to_string(),
+            tls: backend.tls.as_ref().map(|tls| match tls.verify {
+                true => "verified",
+                false => "not verified",
+            }),
             servers: backend
                 .servers
                 .iter()
@@ -392,6 +398,9 @@ impl Display for Summary {
         }
         for backend in &self.backends {
             writeln!(f, "backend {}", backend.name)?;
+            if let Some(tls) = backend.tls {
+                writeln!(f, "  tls       {tls}")?;
+            }
             for server in &backend.servers {
                 let addresses = server.addresses.join(", ");
                 match addresses == server.name {
