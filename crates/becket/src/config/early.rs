@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::error::Problem;
 use super::file::Scalar;
 use super::prepare::Draft;
-use super::{Backend, Listener, ProxyVersion, Sessions, Versions};
+use super::{Backend, Face, Listener, ProxyVersion, Route, Sessions, Versions};
 
 impl Draft<'_> {
     /// How much early data a policy takes; 0 is none.
@@ -36,10 +36,13 @@ impl Draft<'_> {
         backends: &[Arc<Backend>],
         sessions: &Sessions,
     ) {
-        let routes = listeners.iter().flat_map(|listener| &listener.routes);
-        let routes = routes.filter(|route| route.policy.early_data > 0);
+        let routes = listeners
+            .iter()
+            .flat_map(|listener| listener.routes.iter().map(move |route| (listener, route)));
+        let routes = routes.filter(|(_, route)| route.policy.early_data > 0);
         let mut seen = HashSet::new();
-        for route in routes {
+        for (listener, route) in routes {
+            self.check_early_listener(listener, route);
             let path = format!("policy[{}].early-data", route.policy.name);
             let bytes = route.policy.early_data.to_string();
             if sessions.table_entries == 0 && seen.insert((&route.policy.name, None)) {
@@ -62,6 +65,21 @@ impl Draft<'_> {
                 self.report
                     .error(Problem::new(&path, fault).value(&bytes).accepted(accepted));
             }
+        }
+    }
+
+    /// With STARTTLS the server is connected, and introduced to its client, before TLS begins.
+    fn check_early_listener(&mut self, listener: &Listener, route: &Route) {
+        if matches!(listener.face, Face::StartTls(_)) {
+            let path = format!("policy[{}].early-data", route.policy.name);
+            let key = format!("listener[{}].starttls", listener.name);
+            let fault = format!("with {key} the servers are connected before they could be told");
+            let problem = Problem::new(path, fault).value(route.policy.early_data.to_string());
+            let accepted = format!(
+                "a policy without early data for listener[{}]",
+                listener.name
+            );
+            self.report.error(problem.accepted(accepted));
         }
     }
 }

@@ -365,6 +365,10 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
             "policy[web].early-data = 16384: sessions.table-entries is 0",
         ),
         (
+            sound.replace("[[policy]]", "starttls = 'smtp'\n[[policy]]"),
+            "policy[web].early-data = 16384: with listener[web].starttls the servers are connected before",
+        ),
+        (
             sound.replace("16KiB", "1MiB"),
             "policy[web].early-data = \"1MiB\": not in range; accepted: 1024 to 65536 bytes",
         ),
