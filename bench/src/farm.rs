@@ -28,7 +28,7 @@ impl Farm {
     pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Self, Error> {
         let count = site.settings.nodes;
         let sections: Vec<String> = if clustered {
-            sections(&secret(peer, site.directory)?, &udp_addresses(count)?)
+            sections(peer, site.directory, count)?
         } else {
             vec![String::new(); count]
         };
@@ -91,7 +91,18 @@ fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
     )))
 }
 
-fn sections(secret: &Path, addresses: &[SocketAddr]) -> Vec<String> {
+/// Returns a section for each node of a new cluster.
+///
+/// # Errors
+/// [`Error::Peer`] when the peer makes no secret, [`Error::Os`] when there are no ports.
+pub fn sections(peer: &Peer, directory: &Path, count: usize) -> Result<Vec<String>, Error> {
+    Ok(sections_of(
+        &secret(peer, directory)?,
+        &udp_addresses(count)?,
+    ))
+}
+
+fn sections_of(secret: &Path, addresses: &[SocketAddr]) -> Vec<String> {
     let section = |(index, own): (usize, &SocketAddr)| {
         let others = addresses.iter().filter(|address| *address != own);
         let peers: Vec<String> = others.map(|address| format!("\"{address}\"")).collect();
@@ -123,7 +134,7 @@ mod tests {
         let addresses: Vec<SocketAddr> = ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
             .map(|text| text.parse().unwrap())
             .to_vec();
-        let sections = sections(Path::new("/s"), &addresses);
+        let sections = sections_of(Path::new("/s"), &addresses);
         assert_eq!(sections.len(), 3);
         assert!(sections[1].contains("node = 2\nlisten = \"127.0.0.1:2\""));
         assert!(sections[1].contains(r#"peers = ["127.0.0.1:1", "127.0.0.1:3"]"#));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use becket_load::clock;
 
-use crate::farm::Farm;
+use crate::farm::{self, Farm};
 use crate::keys::Keyring;
 use crate::measure::{self, Capacities, Stage, failover};
 use crate::peer::{Kind, Peer, Server, Site};
@@ -215,9 +215,15 @@ impl<'a> Runner<'a> {
                 columns,
             });
         }
-        let (mut servers, reasons) = self.servers(scenario, settings, &certificate, backend.1)?;
+        let terminator = settings.passthrough;
+        let terminator = terminator.then(|| self.terminator(settings, &certificate, backend.1));
+        let terminator = terminator.transpose()?;
+        let behind = terminator
+            .as_ref()
+            .map_or(backend.1, |server| server.address);
+        let (mut servers, reasons) = self.servers(scenario, settings, &certificate, behind)?;
         let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
-        let mut relay = has_floor.then(|| self.relay(backend.1)).transpose()?;
+        let mut relay = has_floor.then(|| self.relay(behind)).transpose()?;
         let mut columns = if servers.is_empty() {
             Vec::new()
         } else {
@@ -244,7 +250,7 @@ impl<'a> Runner<'a> {
                 .iter_mut()
                 .for_each(|column| column.histogram.clear());
         }
-        let library_us = has_floor.then(|| {
+        let library_us = (has_floor && !settings.passthrough).then(|| {
             let cpu = self.place.server(1).first().copied().unwrap_or(0);
             let time = self.order.effort.time / 4;
             library::transaction_us(settings, &certificate, cpu, time)
@@ -325,7 +331,7 @@ impl<'a> Runner<'a> {
                 reasons.push((index, Column::without(&peer.name, reason)));
                 continue;
             }
-            let server = peer.start(&Site {
+            let site = Site {
                 address: free_address()?,
                 backend,
                 certificate,
@@ -334,7 +340,11 @@ impl<'a> Runner<'a> {
                 connections: connections as u64,
                 cpus: self.place.server(settings.workers),
                 extra: "",
-            })?;
+            };
+            let server = match settings.cluster {
+                true => self.clustered(peer, &site)?,
+                false => peer.start(&site)?,
+            };
             let known = self
                 .run
                 .peers
@@ -346,6 +356,65 @@ impl<'a> Runner<'a> {
             servers.push(server);
         }
         Ok((servers, reasons))
+    }
+
+    /// Starts a server and, where the clients are, another node of its cluster.
+    fn clustered(&self, peer: &Peer, site: &Site<'_>) -> Result<Server, Error> {
+        let sections = farm::sections(peer, site.directory, 2)?;
+        let [first, second] = sections.as_slice() else {
+            return peer.start(site);
+        };
+        let other = Peer {
+            name: format!("{}-other", peer.name),
+            ..peer.clone()
+        };
+        let companion = other.start(&Site {
+            address: free_address()?,
+            extra: second,
+            cpus: self.place.client(site.settings.workers),
+            ..site.clone()
+        })?;
+        let server = peer.start(&Site {
+            extra: first,
+            ..site.clone()
+        })?;
+        Ok(Server {
+            companion: Some(Box::new(companion)),
+            ..server
+        })
+    }
+
+    /// Starts what ends TLS behind servers that only pass it on: a becket where the clients are.
+    fn terminator(
+        &self,
+        settings: &Settings,
+        certificate: &Path,
+        backend: SocketAddr,
+    ) -> Result<Server, Error> {
+        let terminating = Settings {
+            passthrough: false,
+            servers: 1,
+            ..settings.clone()
+        };
+        let peer = Peer {
+            name: "terminator".to_owned(),
+            ..Peer::find(Kind::Becket.name(), self.program_of(Kind::Becket))?
+        };
+        peer.start(&Site {
+            address: free_address()?,
+            backend,
+            certificate,
+            settings: &terminating,
+            directory: self.directory.path(),
+            connections: OPEN_LOOP as u64,
+            cpus: self.place.client(settings.workers),
+            extra: "",
+        })
+    }
+
+    fn program_of(&self, kind: Kind) -> Option<PathBuf> {
+        let peer = self.order.peers.iter().find(|peer| peer.kind == kind);
+        peer.map(|peer| peer.program.clone())
     }
 
     fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<String> {
@@ -381,7 +450,11 @@ impl<'a> Runner<'a> {
         let threads = (cpus.len() / 2).max(1);
         let mut args = vec![
             "--serve".to_owned(),
-            address.to_string(),
+            match settings.servers {
+                1 => address.to_string(),
+                // It answers at every address of the loopback network.
+                _ => format!("0.0.0.0:{}", address.port()),
+            },
             "-t".to_owned(),
             threads.to_string(),
         ];
@@ -405,6 +478,7 @@ impl<'a> Runner<'a> {
             address,
             process,
             configuration: String::new(),
+            companion: None,
         })
     }
 

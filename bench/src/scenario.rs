@@ -138,6 +138,12 @@ pub struct Settings {
     pub full_handshakes: u64,
     /// Nodes that serve together.
     pub nodes: usize,
+    /// Servers behind, all of them the same program.
+    pub servers: usize,
+    /// Whether the server replicates its sessions to another node.
+    pub cluster: bool,
+    /// Whether the server relays TLS without ending it; a becket behind it does.
+    pub passthrough: bool,
     /// All settings as text, for the report.
     pub text: BTreeMap<String, String>,
 }
@@ -256,6 +262,9 @@ impl Settings {
             maxconn: number("maxconn")?,
             full_handshakes: number("full-handshakes")?,
             nodes: usize::try_from(number("nodes")?.max(1)).unwrap_or(1),
+            servers: usize::try_from(number("servers")?.clamp(1, 250)).unwrap_or(1),
+            cluster: one_of("cluster", &["on", "off"])? == "on",
+            passthrough: one_of("passthrough", &["on", "off"])? == "on",
             text: text.clone(),
         };
         settings.asked_resumed()?;
@@ -355,6 +364,15 @@ fn label(name: &str, value: &str) -> String {
             count => format!("{count} connections"),
         },
         "nodes" => format!("{value} nodes"),
+        "servers" => match value {
+            "1" => "one server".to_owned(),
+            count => format!("{count} servers"),
+        },
+        "cluster" => match value {
+            "on" => "in a cluster of two",
+            _ => "alone",
+        }
+        .to_owned(),
         "ktls" => format!("kTLS {value}"),
         _ => format!("{name} {value}"),
     }
@@ -378,6 +396,9 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("full-handshakes", "0"),
     ("crypto-threads", "0"),
     ("nodes", "1"),
+    ("servers", "1"),
+    ("cluster", "off"),
+    ("passthrough", "off"),
     ("ktls", "off"),
 ];
 

@@ -34,7 +34,7 @@ fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Resu
         return Ok(());
     };
     let pid = Some(server.process.pid());
-    let ask = if is_floor {
+    let ask = if is_floor && !stage.settings.passthrough {
         stage.ask_plain(server.address, pid)
     } else {
         stage.ask(server.address, pid)

@@ -1,5 +1,7 @@
 //! becket's configuration.
 
+use std::net::SocketAddr;
+
 use super::{BACKLOG, SESSIONS, Site};
 
 pub(super) fn args(file: &str) -> Vec<String> {
@@ -27,27 +29,28 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
             rate.div_ceil(10)
         ),
     };
+    let front = match site.settings.passthrough {
+        true => "mode = \"passthrough\"\n".to_owned(),
+        false => format!(
+            "certificates = [\"{}\"]\n\n[[policy]]\nname = \"bench\"\nversions = [\"{}\"]\nsuites = [\"{suite}\"]\ngroups = [{groups}]\n",
+            site.certificate.display(),
+            site.settings.tls,
+        ),
+    };
+    let server = |address: &SocketAddr| format!("[[backend.server]]\naddress = \"{address}\"\n{limit}");
+    let servers: String = site.backends().iter().map(server).collect();
     format!(
         r#"[[listener]]
 name = "bench"
 bind = ["{address}"]
-certificates = ["{certificate}"]
 backend = "bench"
 backlog = {BACKLOG}
-
-[[policy]]
-name = "bench"
-versions = ["{tls}"]
-suites = ["{suite}"]
-groups = [{groups}]
-
+{front}
 [[backend]]
 name = "bench"
 queue-timeout = "60s"
 
-[[backend.server]]
-address = "{backend}"
-{limit}
+{servers}
 [sessions]
 table-entries = {SESSIONS}
 
@@ -61,9 +64,6 @@ workers = {workers}
 level = "warn"
 {extra}"#,
         address = site.address,
-        certificate = site.certificate.display(),
-        tls = site.settings.tls,
-        backend = site.backend,
         connections = site.connections,
         workers = site.settings.workers,
         extra = site.extra,

@@ -1,5 +1,7 @@
 //! HAProxy's configuration, in TCP mode.
 
+use std::net::SocketAddr;
+
 use super::{BACKLOG, SESSIONS, Site, groups, suite_names};
 
 pub(super) fn args(file: &str) -> Vec<String> {
@@ -12,6 +14,20 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         0 => String::new(),
         limit => format!(" maxconn {limit}"),
     };
+    let bind = match site.settings.passthrough {
+        true => format!("bind {} backlog {BACKLOG}\n  {PEEK}", site.address),
+        false => format!(
+            "bind {} ssl crt {} ssl-min-ver TLSv{tls} ssl-max-ver TLSv{tls} ciphers {old} ciphersuites {new} curves {} backlog {BACKLOG}",
+            site.address,
+            site.certificate.display(),
+            groups(site.settings),
+            tls = site.settings.tls,
+        ),
+    };
+    let server = |(index, address): (usize, &SocketAddr)| {
+        format!("  server bench{index} {address}{limit}\n")
+    };
+    let servers: String = site.backends().iter().enumerate().map(server).collect();
     format!(
         "global
   maxconn {connections}
@@ -24,18 +40,12 @@ defaults
   timeout server 600s
   timeout queue 60s
 frontend bench
-  bind {address} ssl crt {certificate} ssl-min-ver TLSv{tls} ssl-max-ver TLSv{tls} ciphers {old} ciphersuites {new} curves {groups} backlog {BACKLOG}
+  {bind}
   default_backend bench
 backend bench
-  server bench {backend}{limit}
-",
+{servers}",
         connections = site.connections,
         workers = site.settings.workers,
-        address = site.address,
-        certificate = site.certificate.display(),
-        tls = site.settings.tls,
-        groups = groups(site.settings),
-        backend = site.backend,
     )
 }
 
@@ -59,3 +69,8 @@ pub(super) fn version(said: &str) -> (String, String) {
         library.unwrap_or_else(|| "unknown".to_owned()),
     )
 }
+
+/// Waits for the hello and routes by its name, as whoever does not terminate has it look.
+const PEEK: &str = "tcp-request inspect-delay 5s
+  tcp-request content accept if { req.ssl_hello_type 1 }
+  use_backend bench if { req.ssl_sni -i bench.example.org }";

@@ -66,6 +66,18 @@ pub struct Site<'a> {
     pub extra: &'a str,
 }
 
+impl Site<'_> {
+    /// The servers behind: one program that answers at as many addresses of the loopback network.
+    fn backends(&self) -> Vec<SocketAddr> {
+        let last = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        let at = |number| SocketAddr::from(([127, 0, 0, last(number)], self.backend.port()));
+        match self.settings.servers {
+            1 => vec![self.backend],
+            count => (1..=count).map(at).collect(),
+        }
+    }
+}
+
 /// A started server.
 #[derive(Debug)]
 pub struct Server {
@@ -77,6 +89,8 @@ pub struct Server {
     pub process: Process,
     /// What it was told.
     pub configuration: String,
+    /// Another node, for what is measured only with one.
+    pub companion: Option<Box<Server>>,
 }
 
 impl Kind {
@@ -214,6 +228,7 @@ impl Peer {
             address: site.address,
             process,
             configuration: process::without_places(&configuration, site.directory),
+            companion: None,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! nginx's configuration: its stream module, which carries bytes as the other peers do.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use super::{BACKLOG, SESSIONS, Site, groups, suite_names};
@@ -14,6 +15,16 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
     let module = Path::new(MODULE)
         .is_file()
         .then(|| format!("load_module {MODULE};\n"));
+    let server = |address: &SocketAddr| format!("server {address}; ");
+    let servers: String = site.backends().iter().map(server).collect();
+    let mut behind = format!("  upstream bench {{ {servers}}}\n");
+    let (listen, target) = match site.settings.passthrough {
+        true => {
+            behind += "  map $ssl_preread_server_name $chosen { bench.example.org bench; default bench; }\n";
+            ("", "$chosen; ssl_preread on")
+        }
+        false => (" ssl", "bench"),
+    };
     format!(
         "{module}worker_processes {workers};
 pid {directory}/nginx.pid;
@@ -30,7 +41,7 @@ stream {{
   ssl_ecdh_curve {groups};
   ssl_session_cache shared:bench:{cache}m;
   ssl_session_timeout 300s;
-  server {{ listen {address} ssl backlog={BACKLOG}; proxy_pass {backend}; }}
+{behind}  server {{ listen {address}{listen} backlog={BACKLOG}; proxy_pass {target}; }}
 }}
 ",
         module = module.unwrap_or_default(),
@@ -45,7 +56,6 @@ stream {{
         // nginx's manual: 4000 sessions per megabyte.
         cache = SESSIONS / 4000,
         address = site.address,
-        backend = site.backend,
     )
 }
 
