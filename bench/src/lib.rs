@@ -27,6 +27,7 @@ pub mod peer;
 pub mod place;
 pub mod plot;
 pub mod process;
+pub mod progress;
 pub mod readme;
 pub mod relay;
 pub mod result;

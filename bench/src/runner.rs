@@ -1,11 +1,10 @@
 //! A run from beginning to end: cases in order, servers up and down, progress, the stored file.
 
-use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use becket_load::clock;
 
@@ -15,6 +14,7 @@ use crate::measure::{self, Capacities, Stage, failover};
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::Place;
 use crate::process::{Launch, Process, free_address};
+use crate::progress::Progress;
 use crate::result::{Case, Column, Outcome, Run, SCHEMA_VERSION};
 use crate::scenario::{Measure, Scenario, Settings};
 use crate::{Error, conditions, guard, library, store};
@@ -504,87 +504,6 @@ impl<'a> Runner<'a> {
         })?;
         process.wait_for(address)?;
         Ok(process)
-    }
-}
-
-/// Tells how far the run is. Remaining time is what is planned, corrected by how long it took so far.
-struct Progress {
-    begin: Instant,
-    planned: f64,
-    done: f64,
-    cases: usize,
-    case: usize,
-}
-
-impl Progress {
-    fn new(order: &Order) -> Result<Self, Error> {
-        let mut progress = Self {
-            begin: clock::now(),
-            planned: 0.0,
-            done: 0.0,
-            cases: 0,
-            case: 0,
-        };
-        for scenario in order.scenarios.iter().filter(|s| s.not_available.is_none()) {
-            let cases = order.effort.cases(scenario)?.len();
-            progress.cases += cases;
-            progress.planned += cases as f64 * planned(scenario, order);
-        }
-        Ok(progress)
-    }
-
-    fn begin(&mut self, scenario: &Scenario, label: &str) {
-        self.case += 1;
-        let gone = (clock::now() - self.begin).as_secs_f64();
-        // At first there is nothing to correct by.
-        let pace = if self.done > 0.0 {
-            gone / self.done
-        } else {
-            1.2
-        };
-        let left = (self.planned - self.done) * pace;
-        let label = if label.is_empty() {
-            String::new()
-        } else {
-            format!(" · {label}")
-        };
-        let (case, cases, id) = (self.case, self.cases, &scenario.id);
-        // Whoever reads this may have gone; the run goes on.
-        drop(writeln!(
-            io::stderr(),
-            "[{case:>3}/{cases}] {id}{label} · about {} left",
-            show(left)
-        ));
-    }
-
-    fn end(&mut self, scenario: &Scenario, order: &Order) {
-        self.done += planned(scenario, order);
-    }
-}
-
-/// Seconds that a case should take.
-fn planned(scenario: &Scenario, order: &Order) -> f64 {
-    let effort = &order.effort;
-    let (time, rounds) = (effort.time.as_secs_f64(), f64::from(effort.rounds));
-    let peers = order.peers.len() as f64;
-    let each = match scenario.measure {
-        Measure::Transactions => rounds * (time * 1.2 + 0.1),
-        Measure::Capacity => rounds.min(2.0) * (time * 15.0 + 3.0),
-        Measure::AddedLatency => rounds.min(2.0) * (time * 8.0 + 2.0),
-        Measure::Storm => rounds.min(2.0) * (time * 4.0 + 3.0) + time * 12.0,
-        Measure::Idle => 0.5 + effort.idle as f64 / 1500.0,
-        Measure::Burst => rounds * 1.5,
-        Measure::Generators => rounds * (time + 1.2) / peers,
-        Measure::Failover => rounds * (2.0 + effort.idle as f64 / 500.0) / peers,
-    };
-    1.0 + peers * (each + 0.1)
-}
-
-fn show(seconds: f64) -> String {
-    let seconds = seconds.max(0.0).round() as u64;
-    match seconds / 60 {
-        0 => format!("{seconds} s"),
-        minutes => format!("{minutes} min {:02} s", seconds % 60),
     }
 }
 

@@ -90,7 +90,7 @@ pub struct Server {
     /// What it was told.
     pub configuration: String,
     /// Another node, for what is measured only with one.
-    pub companion: Option<Box<Server>>,
+    pub companion: Option<Box<Self>>,
 }
 
 impl Kind {
