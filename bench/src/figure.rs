@@ -50,11 +50,12 @@ impl Figure {
         let all = case.columns.iter().filter(|column| !is_floor(&column.peer));
         let medians = all.filter_map(|column| Some((column, column.median(&self.name)?)));
         medians.reduce(|a, b| {
-            if (a.1 <= b.1) == self.less_is_better {
-                a
+            let first = if self.less_is_better {
+                a.1 <= b.1
             } else {
-                b
-            }
+                a.1 >= b.1
+            };
+            if first { a } else { b }
         })
     }
 }
@@ -130,6 +131,7 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
             })
             .collect(),
         "Burst" => vec![
+            Figure::new(figures::MEAN, "average", true),
             Figure::new(figures::P50, "median", true),
             Figure::new(figures::MAX, "longest", true),
         ],

@@ -129,6 +129,7 @@ pub fn sample(round: u32, step: &Step, body: u64) -> Sample {
     put(figures::CPUS_USED, server.map(|s| s.cpus_used));
     put(figures::RATE, Some(step.rate_succeeded_per_s));
     put(figures::P50, Some(whole.p50_us));
+    put(figures::MEAN, Some(whole.mean_us));
     put(figures::P99, Some(whole.p99_us));
     put(figures::P999, Some(whole.p999_us));
     put(figures::MAX, Some(whole.max_us));

@@ -26,6 +26,8 @@ pub mod figures {
     pub const RATE: &str = "rate_per_s";
     /// Median of the whole transaction.
     pub const P50: &str = "p50_us";
+    /// Mean of the whole transaction, beside the quantiles.
+    pub const MEAN: &str = "mean_us";
     /// 99 in 100.
     pub const P99: &str = "p99_us";
     /// 999 in 1000.

@@ -37,7 +37,8 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
             site.settings.tls,
         ),
     };
-    let server = |address: &SocketAddr| format!("[[backend.server]]\naddress = \"{address}\"\n{limit}");
+    let server =
+        |address: &SocketAddr| format!("[[backend.server]]\naddress = \"{address}\"\n{limit}");
     let servers: String = site.backends().iter().map(server).collect();
     format!(
         r#"[[listener]]

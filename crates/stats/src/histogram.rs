@@ -5,7 +5,7 @@
 //! clamped to its end. Each thread owns its own; they are merged when the run is over.
 //!
 //! A [`Summary`] is what a report stores: percentiles in microseconds and the shape as buckets of
-//! growing width, never a mean.
+//! growing width, never a mean alone.
 
 use std::time::Duration;
 
@@ -81,6 +81,7 @@ impl Histogram {
         Summary {
             count: self.count(),
             min_us: us(self.inner.min()),
+            mean_us: self.inner.mean() / 1_000.0,
             p50_us: at(0.50),
             p90_us: at(0.90),
             p99_us: at(0.99),

@@ -214,6 +214,9 @@ pub struct Summary {
     pub count: u64,
     /// Least value.
     pub min_us: f64,
+    /// Mean: what others call the average. It hides the tail; for comparing with older figures.
+    #[serde(default)]
+    pub mean_us: f64,
     /// Median.
     pub p50_us: f64,
     /// 90 in 100 are at most this.
