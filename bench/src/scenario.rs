@@ -331,19 +331,7 @@ fn label(name: &str, value: &str) -> String {
             _ => "any kind",
         }
         .to_owned(),
-        "body" => match value {
-            "0" => "empty body".to_owned(),
-            other => format!(
-                "{}B",
-                other.to_uppercase().replace(['K', 'M', 'G'], "")
-                    + match other.chars().last() {
-                        Some('k') => " Ki",
-                        Some('m') => " Mi",
-                        Some('g') => " Gi",
-                        _ => " ",
-                    }
-            ),
-        },
+        "body" => size(value),
         "workers" => format!("{value} worker{}", if value == "1" { "" } else { "s" }),
         "crypto-threads" => format!("{value} crypto threads"),
         "mask" => match value {
@@ -375,6 +363,23 @@ fn label(name: &str, value: &str) -> String {
         .to_owned(),
         "ktls" => format!("kTLS {value}"),
         _ => format!("{name} {value}"),
+    }
+}
+
+/// Returns a size as a reader wants it.
+fn size(value: &str) -> String {
+    match value {
+        "0" => "empty body".to_owned(),
+        other => format!(
+            "{}B",
+            other.to_uppercase().replace(['K', 'M', 'G'], "")
+                + match other.chars().last() {
+                    Some('k') => " Ki",
+                    Some('m') => " Mi",
+                    Some('g') => " Gi",
+                    _ => " ",
+                }
+        ),
     }
 }
 
