@@ -33,6 +33,8 @@ impl Closing {
             core.client.socket.reset_on_close();
             return Next::End(reason);
         }
+        // A server that was connected before the handshake has nobody to serve: its slot is free.
+        core.joined = None;
         core.deadline = turn.now.mono + turn.timeouts.linger;
         core.client.ready.readable = true;
         Next::Go(Phase::Closing(Self {
