@@ -13,8 +13,8 @@ use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate};
 /// A verified identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The subject in the form of RFC 4514, most specific part first; cut behind
-    /// [`LONGEST_SUBJECT`] bytes, with a mark.
+    /// The subject in the form of RFC 4514, most specific part first; cut behind 512 bytes, with a
+    /// mark.
     pub subject: Box<str>,
     /// The last common name of the subject, which is the most specific one.
     pub common_name: Option<Box<str>>,
