@@ -181,6 +181,16 @@ fn clear_words_where_tls_is_due_are_not_tls() {
 }
 
 #[test]
+fn a_handshake_that_fails_sets_the_server_free_at_once() {
+    let house = house("smtp", "");
+    let (mut stage, mut end, _) = enter(&house, b"220 mx\r\n");
+    say(&mut stage, &mut end, b"STARTTLS\r\n");
+    say(&mut stage, &mut end, b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(stage.closed(), None, "the client is still there");
+    assert!(stage.net.dialled[0].far.watch().is_ended());
+}
+
+#[test]
 fn a_server_that_refuses_is_heard_and_one_that_babbles_is_not() {
     let house = house("smtp", "");
     for greeting in [&b"554 no service\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n"] {
