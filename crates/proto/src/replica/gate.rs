@@ -42,7 +42,8 @@ impl Gate {
         limits: &Limits,
         now: Duration,
     ) -> bool {
-        let prefix = prefix(from);
+        // Who shares a network with a listed peer must not be able to use up its rate.
+        let prefix = if listed { from } else { prefix(from) };
         let known = self
             .sources
             .iter()
@@ -93,8 +94,9 @@ fn prefix(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Enough for every node of a large cluster that restarts; few enough to walk for each HELLO.
-const SOURCES: usize = 128;
+/// More than a list of peers has addresses, so that those who invent listed ones do not make each other forgotten; few
+/// enough to walk for each HELLO.
+const SOURCES: usize = 512;
 
 /// A node that starts may be asked by each of its peers, and may ask on several addresses.
 const BURST: Duration = Duration::from_secs(1);
@@ -157,10 +159,33 @@ mod tests {
         let admitted = (0..100_u128)
             .filter(|host| {
                 let address = Ipv6Addr::from_bits(0x2001_0db8 << 96 | host);
-                gate.admits(IpAddr::V6(address), true, &limits(), NOW)
+                gate.admits(IpAddr::V6(address), false, &limits(), NOW)
             })
             .count();
         assert_eq!(admitted, 5);
+    }
+
+    #[test]
+    fn a_listed_peer_has_a_rate_of_its_own_beside_its_network_s() {
+        let mut gate = Gate::new(&limits());
+        let host = |host: u128| IpAddr::V6(Ipv6Addr::from_bits(0x2001_0db8 << 96 | host));
+        let admitted = (100..200).filter(|at| gate.admits(host(*at), false, &limits(), NOW));
+        assert_eq!(admitted.count(), 5);
+        assert!(gate.admits(host(1), true, &limits(), NOW));
+        assert!(gate.admits(host(2), true, &limits(), NOW));
+    }
+
+    #[test]
+    fn a_rate_holds_also_when_every_listed_address_is_invented() {
+        let mut gate = Gate::new(&limits());
+        let listed = Limits::default().addresses as u32;
+        let admitted = |gate: &mut Gate| {
+            (0..listed)
+                .filter(|number| gate.admits(address(*number), true, &limits(), NOW))
+                .count()
+        };
+        let all: usize = (0..20).map(|_| admitted(&mut gate)).sum();
+        assert_eq!(all, 5 * listed as usize);
     }
 
     #[test]

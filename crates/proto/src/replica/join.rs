@@ -48,7 +48,7 @@ impl<V: Vault> Replica<V> {
         }
         for peer in self.peers.values().filter(|peer| peer.is_live()) {
             let newest = peer.pairs.last().and_then(|id| self.pairs.get(id));
-            if newest.is_some_and(|pair| pair.stale) {
+            if newest.is_some_and(|pair| pair.is_to_be_replaced(&self.limits, now)) {
                 targets.push((peer.address, Reason::Stale));
             }
         }
@@ -155,12 +155,9 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// What we sent to an address of the list came back from there: it is our own.
+    /// What we sent to an address of the list came back: it is our own, or somebody sends our datagrams back to us.
     fn meet_ourselves(&mut self, opened: &Opened, now: Duration) {
-        let begun = self.joins.begun.get(&opened.join.id);
-        if let Some(target) = begun.map(|begun| begun.target) {
-            self.joins.rest(target, true, now + REST);
-        }
+        self.joins.came_back(opened.join.id, now + REST);
     }
 
     /// Someone asks for our HELLO. A pair that is live is not joined again.
@@ -246,7 +243,7 @@ impl<V: Vault> Replica<V> {
         // Whatever came of it, the nonce and the share have served: no key is derived from them twice.
         self.joins.begun.remove(&to);
         let Some(keys) = keys else {
-            self.joins.rest(target, false, now + REST);
+            self.joins.rest(target, now + REST);
             return Err(Cause::VaultFailed);
         };
         let ends = Ends {
@@ -259,7 +256,7 @@ impl<V: Vault> Replica<V> {
             .insert(to, Pair::new(keys, &transcript, ends, now));
         let completed = self.complete(to, Some(target), now);
         if completed.is_err() {
-            self.joins.rest(target, false, now + REST);
+            self.joins.rest(target, now + REST);
         }
         completed
     }

@@ -53,7 +53,7 @@ pub(super) enum Reason {
     Listed,
     /// The address called us; it is given up soon.
     Called,
-    /// The pair was made under a secret that is not the first any more.
+    /// The pair was made under a secret that is not the first any more, or its keys are old.
     Stale,
 }
 
@@ -157,6 +157,8 @@ impl<S> Joins<S> {
             .find(|known| known.address == address)
         {
             known.hellos = 0;
+            known.rest = Duration::ZERO;
+            known.own = false;
         }
         self.look_at(Duration::ZERO);
     }
@@ -180,14 +182,26 @@ impl<S> Joins<S> {
         self.listed.iter().any(|known| known.address == address)
     }
 
-    /// Leaves an address of the list alone for a while.
-    pub(super) fn rest(&mut self, address: SocketAddr, own: bool, until: Duration) {
+    /// Leaves an address of the list alone for a while, since a join there cannot succeed.
+    pub(super) fn rest(&mut self, address: SocketAddr, until: Duration) {
         self.begun.retain(|_, begun| begun.target != address);
-        if let Some(known) = self
-            .listed
-            .iter_mut()
-            .find(|known| known.address == address)
-        {
+        self.set_rest(address, until, false);
+    }
+
+    /// A HELLO of ours came back to us: its address is our own as long as nobody else answers there. The join goes on, and
+    /// is only said seldom: whoever sends our HELLOs back to us, but cannot keep the WELCOME away, achieves nothing.
+    pub(super) fn came_back(&mut self, id: PairId, until: Duration) {
+        let Some(begun) = self.begun.get_mut(&id) else {
+            return;
+        };
+        begun.next = begun.next.max(until);
+        let target = begun.target;
+        self.set_rest(target, until, true);
+    }
+
+    fn set_rest(&mut self, address: SocketAddr, until: Duration, own: bool) {
+        let mut listed = self.listed.iter_mut();
+        if let Some(known) = listed.find(|known| known.address == address) {
             known.rest = until;
             known.own = own;
         }

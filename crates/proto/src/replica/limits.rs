@@ -33,6 +33,9 @@ pub struct Limits {
     pub keep_alive: Duration,
     /// A peer that was not heard for so long is dead.
     pub dead_after: Duration,
+    /// A pair that is older is joined anew and its keys are erased, so that whoever gets at this node's memory opens no
+    /// more than so much of what was recorded. Many times [`dead_after`](Self::dead_after).
+    pub rejoin_after: Duration,
 }
 
 impl Default for Limits {
@@ -52,6 +55,7 @@ impl Default for Limits {
             hellos_per_source: 10,
             keep_alive: Duration::from_secs(5),
             dead_after: Duration::from_secs(16),
+            rejoin_after: Duration::from_secs(3600),
         }
     }
 }

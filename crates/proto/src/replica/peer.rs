@@ -123,6 +123,11 @@ impl<K> Pair<K> {
         matches!(self.stage, Stage::Candidate { .. })
     }
 
+    /// Its secret is no longer the first, or its keys are old: whoever steals them opens all that they sealed.
+    pub(super) fn is_to_be_replaced(&self, limits: &Limits, now: Duration) -> bool {
+        self.stale || now >= self.made.saturating_add(limits.rejoin_after)
+    }
+
     /// When something is to be said under this very pair: our echo, WELCOME, or that their echo came.
     pub(super) fn due(&self) -> Option<Duration> {
         match self.stage {

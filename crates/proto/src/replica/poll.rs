@@ -101,6 +101,10 @@ impl<V: Vault> Replica<V> {
             let peer = peers.get(&pair.peer);
             pair.is_candidate() || peer.is_some_and(|peer| peer.pairs.contains(id))
         });
+        let mut pairs = self.pairs.values();
+        if pairs.any(|pair| pair.is_to_be_replaced(&self.limits, now)) {
+            self.joins.look_at(now);
+        }
     }
 
     /// Forgets a peer, and remembers that it was there.

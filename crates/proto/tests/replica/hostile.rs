@@ -197,6 +197,28 @@ fn joins_that_lead_nowhere_are_forgotten() {
 }
 
 #[test]
+fn hellos_that_are_sent_back_do_not_keep_nodes_apart() {
+    let mut cluster = Cluster::new(9);
+    cluster.network.tap = true;
+    cluster.add(&[SECRET]);
+    cluster.add(&[SECRET]);
+    cluster.list(0, &[1]);
+    let recorded = std::mem::take(&mut cluster.network.recorded);
+    let [(from, to, hello)] = &recorded[..] else {
+        panic!("{} datagrams", recorded.len())
+    };
+    assert_eq!(
+        (*from, *to),
+        (cluster.nodes[0].address, cluster.nodes[1].address)
+    );
+    cluster.deliver(0, *to, hello);
+    assert_eq!(cluster.status(0).total.drops.of(Cause::Own), 1);
+    assert!(cluster.status(0).unanswered[0].own);
+    still_works(&mut cluster);
+    assert!(cluster.status(0).unanswered.is_empty());
+}
+
+#[test]
 fn what_we_sent_is_not_taken_when_it_comes_back() {
     let (mut cluster, recorded) = tapped(8);
     let taken = (cluster.nodes[0].shelf.taken, cluster.nodes[1].shelf.taken);

@@ -111,6 +111,31 @@ fn records_travel_packed_and_arrive_as_they_were_offered() {
 }
 
 #[test]
+fn keys_of_a_pair_are_replaced_in_time_and_nothing_is_lost_by_it() {
+    let mut cluster = Cluster::full(14, 3);
+    for node in 0..3 {
+        cluster.set_limits(node, |limits| limits.rejoin_after = SECOND * 100);
+    }
+    cluster.run(SECOND * 20);
+    let joined = cluster.audit.borrow().agreements;
+    let mut ids = Vec::new();
+    for _ in 0..500 {
+        ids.push(cluster.offer(0));
+        cluster.run(SECOND);
+    }
+    let agreements = cluster.audit.borrow().agreements - joined;
+    // Three pairs of nodes, four or five times, each by one side or by both; two agreements a join.
+    assert!(
+        (3 * 4 * 2..=3 * 6 * 4).contains(&agreements),
+        "{agreements}"
+    );
+    for node in 1..3 {
+        assert!(ids.iter().all(|id| cluster.came(node, id) == 1));
+        assert_eq!(cluster.live(node).len(), 2);
+    }
+}
+
+#[test]
 fn a_restarted_node_is_given_what_the_others_hold() {
     let mut cluster = Cluster::full(6, 3);
     cluster.run(SECOND * 10);

@@ -88,6 +88,12 @@ fn run(seed: u64, census: &mut Census) {
     for _ in 0..count {
         cluster.add(&[SECRET]);
     }
+    if cluster.random.percent(30) {
+        let rejoin_after = Duration::from_secs(20 + cluster.random.below(40));
+        for node in 0..count {
+            cluster.set_limits(node, |limits| limits.rejoin_after = rejoin_after);
+        }
+    }
     discover(&mut cluster, count);
     let stranger = cluster.random.percent(30).then(|| {
         let secret = (SECRET.0 + cluster.random.below(2) as u32, 99);
