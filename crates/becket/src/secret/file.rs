@@ -73,11 +73,18 @@ pub fn create(path: &Path, text: &str) -> io::Result<()> {
     sync_folder(path)
 }
 
-/// Puts a text in the place of a file, as a whole.
+/// Puts a text in the place of a file, as a whole. A link stays what it is: the file that it leads to is replaced, or the
+/// old text would live on there.
 ///
 /// # Errors
 /// What the system says; the old file is then still there.
 pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let target = match fs::canonicalize(path) {
+        // A file that was lost is made anew.
+        Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
+        found => found?,
+    };
+    let path = target.as_path();
     let fresh = beside(path);
     // What a crash has left: a state that never came into use.
     match fs::remove_file(&fresh) {
@@ -189,5 +196,23 @@ mod tests {
         replace(&path, "two\n").unwrap();
         assert_eq!(*read(&path).unwrap(), "two\n");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_link_leads_to_is_replaced_and_the_link_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("state"), folder.path().join("link"));
+        create(&path, "one\n").unwrap();
+        std::os::unix::fs::symlink("state", &link).unwrap();
+        replace(&link, "two\n").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(
+            *read(&path).unwrap(),
+            "two\n",
+            "nothing of the old text is left"
+        );
+        fs::remove_file(&path).unwrap();
+        replace(&path, "three\n").unwrap();
+        assert_eq!(*read(&path).unwrap(), "three\n");
     }
 }
