@@ -288,7 +288,12 @@ impl ClusterStatus {
         let collisions = self.collisions.iter().map(|node| {
             format!("node {node}: two processes use this number; give each node one of its own")
         });
-        let refused = self.refused.iter().map(|refused| {
+        // Who still tries comes again within seconds; what was mended is no fault any more.
+        let trying = self.refused.iter().filter(|refused| {
+            let ours = refused.cause == "unknown-secret" && self.secrets.contains(&refused.secret);
+            !ours && refused.seconds_ago < STILL_TRIES.as_secs_f64()
+        });
+        let refused = trying.map(|refused| {
             let who = who(refused.name.as_deref(), refused.address);
             let secret = &refused.secret;
             match refused.cause {
@@ -307,6 +312,9 @@ impl ClusterStatus {
         all.collect()
     }
 }
+
+/// A node that wants to join greets every few seconds, and rests for half a minute at most.
+const STILL_TRIES: Duration = Duration::from_secs(60);
 
 fn one(peer: &replica::PeerStatus, directory: &Directory, now: Now) -> PeerStatus {
     let ago = |then: Duration| now.mono.saturating_sub(then).as_secs_f64();
@@ -380,5 +388,45 @@ impl From<Numbers> for Sessions {
             sticks_told: numbers.sticks_told,
             sticks: numbers.sticks,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(secret: &str, cause: &'static str, seconds_ago: f64) -> Refused {
+        Refused {
+            address: SocketAddr::from(([192, 0, 2, 9], 7443)),
+            name: None,
+            cause,
+            secret: secret.to_owned(),
+            seconds_ago,
+            count: 3,
+        }
+    }
+
+    #[test]
+    fn who_is_refused_is_a_fault_until_it_is_mended() {
+        let mut status = ClusterStatus::sample();
+        status.names.clear();
+        let faults = |status: &mut ClusterStatus, refused: Refused| {
+            status.refused = vec![refused];
+            status.find_faults().len()
+        };
+        assert_eq!(
+            faults(&mut status, refused("99999999", "unknown-secret", 3.0)),
+            1
+        );
+        assert_eq!(
+            faults(&mut status, refused("99999999", "unknown-secret", 61.0)),
+            0
+        );
+        let ours = status.secrets[0].clone();
+        assert_eq!(
+            faults(&mut status, refused(&ours, "unknown-secret", 3.0)),
+            0
+        );
+        assert_eq!(faults(&mut status, refused(&ours, "bad-join", 3.0)), 1);
     }
 }

@@ -86,7 +86,8 @@ impl Draft<'_> {
         let cluster = file.cluster.as_ref()?;
         let rotation = self.rotation(cluster);
         let secrets = self.secrets(cluster, rotation);
-        let (listen, peers) = (self.cluster_listen(cluster), self.peers(cluster));
+        let listen = self.cluster_listen(cluster);
+        let peers = self.peers(cluster, listen);
         let multicast = self.multicast(cluster, listen);
         if listen.is_none() {
             self.refuse_without_listen(cluster);
@@ -281,6 +282,11 @@ impl Draft<'_> {
             Address::Any(port) if self.world.ipv6 => SocketAddr::from(([0u16; 8], port)),
             _ => self.resolve(path, text, &address).into_iter().next()?,
         };
+        if found.ip().is_multicast() {
+            let problem = Problem::new(path, "a group is heard on cluster.multicast");
+            let accepted = "an address of this host";
+            self.report.error(problem.text(text).accepted(accepted));
+        }
         if found.port() == 0 {
             let problem = Problem::new(path, "port 0 is no port that peers could know");
             self.report
@@ -289,7 +295,7 @@ impl Draft<'_> {
         Some(found)
     }
 
-    fn peers(&mut self, cluster: &FileCluster) -> Vec<Peer> {
+    fn peers(&mut self, cluster: &FileCluster, listen: Option<SocketAddr>) -> Vec<Peer> {
         let mut peers: Vec<Peer> = Vec::with_capacity(cluster.peers.len());
         for (index, text) in cluster.peers.iter().enumerate() {
             let path = format!("cluster.peers[{index}]");
@@ -301,6 +307,11 @@ impl Draft<'_> {
                 let problem = Problem::new(path, "an earlier peer has this address");
                 self.report
                     .error(problem.text(text).accepted("each peer once"));
+                continue;
+            }
+            if let Some((fault, accepted)) = unreachable(&address, listen) {
+                let problem = Problem::new(path, fault).text(text);
+                self.report.error(problem.accepted(accepted));
                 continue;
             }
             peers.push(Peer {
@@ -413,6 +424,23 @@ impl Draft<'_> {
                 .error(problem.accepted("cluster.listen with it"));
         }
     }
+}
+
+/// Why the socket at `listen` cannot reach a peer by this address, and what it could.
+fn unreachable(peer: &Address, listen: Option<SocketAddr>) -> Option<(&'static str, &'static str)> {
+    let Address::Ip(ip, _) = peer else {
+        return None;
+    };
+    if ip.is_multicast() {
+        return Some(("a group", "the address of one host, or cluster.multicast"));
+    }
+    // The unspecified address of IPv6 stands for both families.
+    let both = |listen: &SocketAddr| listen.is_ipv6() && listen.ip().is_unspecified();
+    let listen = listen.filter(|listen| !both(listen))?;
+    (listen.is_ipv4() != ip.to_canonical().is_ipv4()).then_some((
+        "of another family than cluster.listen",
+        "both IPv4 or both IPv6, or listen = \":PORT\"",
+    ))
 }
 
 const GROUP: &str = "a multicast address with a port, such as 239.192.0.1:7443 or [ff05::b]:7443";

@@ -156,6 +156,43 @@ fn a_rotation_is_in_whole_seconds_and_a_group_of_the_listeners_family() {
 }
 
 #[test]
+fn a_peer_that_the_socket_cannot_reach_is_refused() {
+    let keys = |listen: &str, peer: &str| {
+        format!("secret = 'one'\nnode = 1\nlisten = '{listen}'\npeers = ['{peer}']\n")
+    };
+    for (listen, peer, fault) in [
+        (
+            "127.0.0.1:7443",
+            "[::1]:7443",
+            "cluster.peers[0] = \"[::1]:7443\": of another family",
+        ),
+        (
+            "[::1]:7443",
+            "127.0.0.1:7443",
+            "cluster.peers[0] = \"127.0.0.1:7443\": of another",
+        ),
+        ("[::1]:7443", "[::ffff:192.0.2.1]:7443", "cluster.peers[0]"),
+        (
+            "127.0.0.1:7443",
+            "224.0.0.9:7443",
+            "cluster.peers[0] = \"224.0.0.9:7443\": a group",
+        ),
+        (
+            "239.0.0.9:7443",
+            "192.0.2.1:7443",
+            "cluster.listen = \"239.0.0.9:7443\": a group",
+        ),
+    ] {
+        let found = errors(&folder(), &keys(listen, peer));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(fault), "{found:?}");
+    }
+    for peer in ["[::1]:7443", "127.0.0.1:7443"] {
+        good(&folder(), &keys("[::]:7443", peer));
+    }
+}
+
+#[test]
 fn a_file_that_is_no_secret_is_refused_without_a_word_of_what_is_in_it() {
     let folder = folder();
     for (content, fault) in [
