@@ -29,8 +29,6 @@ impl Closing {
         core: &mut Core<N>,
         turn: &Turn<'_, N>,
     ) -> Next<N> {
-        // A server that has waited for the handshake waits no longer, and its slot is another's.
-        core.joined = None;
         if core.fin_is_an_end && reason != CloseReason::Finished {
             core.client.socket.reset_on_close();
             return Next::End(reason);
