@@ -153,6 +153,8 @@ impl Client {
     fn visit(&self, stage: &Stage<'_>, node: SocketAddr) -> io::Result<bool> {
         self.sessions.offer();
         let mut socket = TcpStream::connect(node)?;
+        // The end of the handshake and the request are two writes: the second must not wait for an acknowledgement.
+        socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(time_out(stage.settings)))?;
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
         let config = Arc::clone(&self.config);
