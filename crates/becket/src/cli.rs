@@ -93,7 +93,11 @@ Examples:
   becket run --config /etc/becket/becket.toml
       Many names, policies, routes: see docs/config.md and examples/.
   becket check --config /etc/becket/becket.toml
-      Find every fault of a configuration before it is used.";
+      Find every fault of a configuration before it is used.
+  becket status --config /etc/becket/becket.toml
+      Ask the becket that runs with it: sessions, servers, peers.
+  becket secret /etc/becket/cluster.secret
+      Make what several hosts need to resume each other's sessions.";
 
 const RUN: &str = "\
 Examples:
@@ -103,16 +107,23 @@ Examples:
              --user www-data rsa.pem ecdsa.pem
       Both kinds of certificate for one name: clients get ECDSA where they can.
       The backend learns the client's address from the PROXY header.
+  becket run --frontend :443 --backend 10.0.0.1:80 --backend 10.0.0.2:80 \\
+             --balance least-connections --maxconn 50 --queue-timeout 3s site.pem
+      Two servers with 50 connections each at most; who finds both full waits for 3 s.
+  becket run --frontend :443 --backend 127.0.0.1:80 --cluster-secret cluster.secret --node 1 \\
+             --cluster-listen 10.0.0.1:7443 --cluster-peer 10.0.0.2:7443 site.pem
+      One of two hosts: a client resumes its session on either.
   becket run --config becket.toml --workers 2 --admin 127.0.0.1:9443
       With --config only --workers, --admin and the log flags may be given too.
 
 Signals:
   SIGHUP   read certificates and configuration again; a fault changes nothing
-  SIGTERM  stop accepting, finish what is open, exit 0 (3 if time ran out)
+  SIGTERM  stop accepting, finish what is open for timeouts.drain at most; again: stop now
   SIGINT   stop now
   SIGUSR1  open the log files again
 
-Exit codes: 0 done, 2 wrong configuration or arguments (all faults are listed).";
+Exit codes: 0 done, 1 a worker failed, 2 nothing was started: wrong configuration or arguments
+(all faults are listed), or the system refused; 3 connections were left when time ran out.";
 
 const CHECK: &str = "\
 Exit codes: 0 fine, 1 warnings (a certificate that expires soon, a port in use), 2 errors.";
@@ -123,7 +134,7 @@ Examples:
   becket status --config /etc/becket/becket.toml
       Reads admin.address there.
 
-Exit codes: 0 it answered, 1 it did not.";
+Exit codes: 0 it answered, 1 it did not, 2 wrong arguments.";
 
 const SECRET: &str = "\
 Beckets that have the same secret resume each other's sessions. Whoever else has it can read and

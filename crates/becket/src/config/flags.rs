@@ -26,7 +26,7 @@ pub struct Flags {
     #[arg(long, value_name = "ADDR", help_heading = "What to serve", help = BACKEND)]
     pub backend: Vec<String>,
 
-    /// Who of several servers gets the next connection
+    /// Who of several servers gets the next connection; default is round-robin
     #[arg(long, value_name = "NAME", help_heading = "What to serve")]
     pub balance: Option<Balance>,
 
@@ -34,7 +34,7 @@ pub struct Flags {
     #[arg(long, value_name = "N", help_heading = "What to serve")]
     pub maxconn: Option<u64>,
 
-    /// How long a connection may wait, such as 10s
+    /// How long a connection may wait for a free one, such as 10s; default is 5s
     #[arg(long, value_name = "DURATION", help_heading = "What to serve")]
     pub queue_timeout: Option<String>,
 
@@ -90,7 +90,7 @@ pub struct Flags {
     #[arg(long, value_name = "N|auto", help_heading = "Process")]
     pub workers: Option<String>,
 
-    /// Address of /metrics and /status, such as 127.0.0.1:9443
+    /// Address of /metrics, /status and /healthz, such as 127.0.0.1:9443
     #[arg(long, value_name = "ADDR", help_heading = "Process")]
     pub admin: Option<String>,
 

@@ -128,13 +128,18 @@ fn backends(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
     for backend in list(&status["backends"]) {
         let servers = list(&backend["servers"]);
         let name = text(&backend["name"]);
+        let plural = if servers.len() == 1 { "" } else { "s" };
+        let waiting = match number(&backend["waiting"]) {
+            0 => String::new(),
+            count => format!(", {count} waiting for a slot"),
+        };
         line(
             f,
             "backend",
-            format_args!("{name}, {} servers", servers.len()),
+            format_args!("{name}, {} server{plural}{waiting}", servers.len()),
         )?;
         for server in servers {
-            line(f, "", format_args!("{}", text(&server["name"])))?;
+            line(f, "", format_args!("{}", Member(server)))?;
         }
     }
     Ok(())
@@ -160,6 +165,36 @@ fn cluster(f: &mut fmt::Formatter<'_>, cluster: &Value) -> fmt::Result {
         line(f, "  fault", format_args!("{}", text(fault)))?;
     }
     Ok(())
+}
+
+/// One server on one line: what it has, and what is thought of it if that is known.
+struct Member<'a>(&'a Value);
+
+impl Display for Member<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let server = self.0;
+        write!(f, "{}", text(&server["name"]))?;
+        match (server["in_use"].as_u64(), server["maxconn"].as_u64()) {
+            (Some(count), Some(most)) => write!(f, ", {count} of {most} connections")?,
+            (Some(count), None) => write!(f, ", {count} open")?,
+            (None, _) => {}
+        }
+        if server["state"] == "disabled" {
+            f.write_str(", disabled")?;
+        }
+        match server["condition"].as_str() {
+            None | Some("unchecked") => {}
+            Some("out-of-service") => {
+                let reason = text(&server["condition_reason"]);
+                write!(f, ", out-of-service: {reason}")?;
+            }
+            Some(_) => write!(f, ", {}", text(&server["condition"]))?,
+        }
+        match server["lost_its_name"] == true {
+            true => f.write_str(", its name does not resolve"),
+            false => Ok(()),
+        }
+    }
 }
 
 /// One peer on one line.
@@ -280,6 +315,12 @@ mod tests {
             "listeners": [{"name": "web", "bind": [":1", ":2"], "routes": [
                 {"names": [], "backend": "app", "policy": {"name": "p", "digest": "ab".repeat(32)}}
             ]}],
+            "backends": [{"name": "app", "waiting": 4, "servers": [
+                {"name": "a:1", "in_use": 2, "maxconn": 2, "condition": "in-service"},
+                {"name": "b:1", "in_use": 0, "maxconn": null, "condition": "out-of-service",
+                    "condition_reason": "refused", "lost_its_name": true},
+                {"name": "c:1", "state": "disabled", "condition": "unchecked"}
+            ]}],
             "reload": {"time": "t", "errors": ["a\u{1b}[31mb"]},
             "cluster": {"node": 7, "listen": "10.0.0.1:1", "peers": [
                 {"address": "10.0.0.2:1", "state": "live", "node": 8, "heard_seconds_ago": 0.25,
@@ -297,6 +338,10 @@ mod tests {
             "secrets      0a0b0c0d, 00000001",
             "listener     web on :1, :2",
             "             any name to app, policy p (abababababababab)",
+            "backend      app, 3 servers, 4 waiting for a slot",
+            "             a:1, 2 of 2 connections, in-service",
+            "             b:1, 0 open, out-of-service: refused, its name does not resolve",
+            "             c:1, disabled",
             "cluster      node 7 on 10.0.0.1:1",
             "  peer       10.0.0.2:1 live, node 8, heard 0.2 s ago, 2 lost",
             "  name       b:1: no such host",
