@@ -52,7 +52,7 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
         // A program without TLS: see `client_mode.rs`.
         "client.toml" => &[],
         // Clients come with a header: see `proxies_in_front_are_believed.rs`.
-        "behind-a-proxy.toml" => &[],
+        "behind-a-proxy.toml" | "farm-member.toml" => &[],
         // Clients that ask for TLS in clear: see `starttls.rs`.
         "postgresql.toml" => &[],
         // TLS that does not end here: see `passthrough.rs`.

@@ -42,8 +42,9 @@ use crate::metrics::Counters;
 use crate::secret::ratchet::Ratchet;
 use crate::sockets::{self, Bound};
 
-/// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes
-/// and the bounded channels of the access log, which have one reader and one writer each.
+/// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,
+/// the bounded channels of the access log, and in a cluster the bounded outboxes of new sessions;
+/// channels and outboxes have one reader and one writer each.
 #[derive(Debug)]
 pub struct Shared {
     /// How many workers there are.
