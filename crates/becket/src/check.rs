@@ -374,7 +374,16 @@ impl Display for Findings {
         let (errors, warnings) = (self.errors.len(), self.warnings.len());
         match (errors, warnings) {
             (0, 0) => writeln!(f, "{}: fine", self.origin),
-            _ => writeln!(f, "{}: {errors} errors, {warnings} warnings", self.origin),
+            _ => {
+                let plural = |count| if count == 1 { "" } else { "s" };
+                writeln!(
+                    f,
+                    "{}: {errors} error{}, {warnings} warning{}",
+                    self.origin,
+                    plural(errors),
+                    plural(warnings)
+                )
+            }
         }
     }
 }
