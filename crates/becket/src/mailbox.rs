@@ -43,7 +43,8 @@ impl Inbox for Mailbox {
 /// One worker's queue.
 #[derive(Debug)]
 pub struct Mailbox {
-    letters: Mutex<Vec<Letter>>,
+    /// `None` when nobody will read it any more.
+    letters: Mutex<Option<Vec<Letter>>>,
     waker: Waker,
 }
 
@@ -51,17 +52,23 @@ impl Mailbox {
     /// An empty queue whose owner is woken by `waker`.
     pub fn new(waker: Waker) -> Self {
         Self {
-            letters: Mutex::new(Vec::new()),
+            letters: Mutex::new(Some(Vec::new())),
             waker,
         }
     }
 
-    /// Leaves a letter and wakes the worker.
+    /// Leaves a letter and wakes the worker. One that has ended gets none: a slot in the letter goes
+    /// to the next who waits.
     pub fn post(&self, letter: Letter) {
-        let mut letters = self.lock();
+        let mut held = self.lock();
+        let Some(letters) = &mut *held else {
+            // A slot that is dropped may be given to somebody of this worker, too.
+            drop(held);
+            return;
+        };
         letters.push(letter);
         let first = letters.len() == 1;
-        drop(letters);
+        drop(held);
         if !first {
             return;
         }
@@ -72,11 +79,53 @@ impl Mailbox {
 
     /// Takes all letters, oldest first.
     pub fn take(&self) -> Vec<Letter> {
-        std::mem::take(&mut self.lock())
+        self.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Letter>> {
+    /// Takes all letters, and no more are taken: the worker has ended.
+    pub fn close(&self) -> Vec<Letter> {
+        self.lock().take().unwrap_or_default()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<Letter>>> {
         // A poisoned queue is still a queue: pushing and taking leave it whole.
         self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::pool::{Guest, Pick, Pool};
+    use crate::config::{Backend, Server, ServerAddress};
+
+    #[test]
+    fn a_slot_for_a_worker_that_has_ended_is_free_again() {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
+        let mailbox = Arc::new(Mailbox::new(waker));
+        let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
+        server.maxconn = Some(1);
+        let backend = Arc::new(Backend::plain("app", vec![server]));
+        let inbox = Arc::clone(&mailbox) as Arc<dyn Inbox>;
+        let pool = Pool::lone(backend, inbox);
+        let guest = Guest {
+            source: [192, 0, 2, 1].into(),
+            name: None,
+            lineage: None,
+        };
+        for late in [false, true] {
+            let Pick::Slot(slot) = pool.pick(&guest, None, &[]) else {
+                panic!("the slot is not free");
+            };
+            let wait = pool.wait(0, Vec::new()).unwrap();
+            if late {
+                drop(mailbox.close());
+            }
+            drop(slot);
+            wait.end();
+            drop(mailbox.take());
+            assert_eq!(pool.state().servers()[0].in_use(), 0);
+        }
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use becket_proto::half_pipe::HalfPipe;
 use becket_proto::starttls::Protocol;
 use becket_proto::ticket::Lineage;
+use becket_sys::socket::is_local_shortage;
 use rustls::client::UnbufferedClientConnection;
 
 use super::closing::Closing;
@@ -102,6 +103,8 @@ pub(super) struct Attempt {
     address: usize,
     /// When the attempt is given up.
     give_up: Duration,
+    /// Whether a failure says nothing about the server.
+    excused: bool,
 }
 
 /// A client whose server is being connected.
@@ -313,6 +316,11 @@ impl Attempt {
         }
     }
 
+    /// What comes may be the client's fault: it is not held against the server.
+    pub(super) fn excuse(&mut self) {
+        self.excused = true;
+    }
+
     /// The server went out of service meanwhile; its other addresses are no better.
     pub(super) fn leave_server<N: Net>(
         mut self,
@@ -340,7 +348,9 @@ impl Attempt {
             self.give_up = turn.now.mono + turn.timeouts.connect;
             return self.dial(core, turn);
         }
-        server.note_failure();
+        if !self.excused && !is_local_shortage(&error) {
+            server.note_failure();
+        }
         let key = server.key();
         let Self {
             mut caller, slot, ..
@@ -377,19 +387,25 @@ impl Caller {
         }
     }
 
-    /// Connects to the server of a slot.
+    /// Connects to the server of a slot, or to another one if it went out of service since it was
+    /// claimed: a handshake may have come between.
     pub fn connect<N: Net>(
         self,
         slot: Slot,
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
     ) -> Next<N> {
+        if !slot.server().is_in_service() {
+            drop(slot);
+            return self.seek(core, turn);
+        }
         core.facts.server = Some(Arc::clone(slot.server().name()));
         let attempt = Attempt {
             caller: self,
             slot,
             address: 0,
             give_up: turn.now.mono + turn.timeouts.connect,
+            excused: false,
         };
         attempt.dial(core, turn)
     }

@@ -48,7 +48,8 @@ impl<N: Net> Conversing<N> {
         turn: &Turn<'_, N>,
     ) -> Next<N> {
         turn.counters.handshakes_begun.add(1);
-        core.deadline = turn.now.mono + turn.timeouts.handshake;
+        core.handshake_until = turn.now.mono + turn.timeouts.handshake;
+        core.deadline = core.handshake_until;
         let mut dialog = Dialog::new(protocol);
         let mut answer = Vec::new();
         // Through TLS the greeting may have come with the last flight.

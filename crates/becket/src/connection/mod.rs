@@ -131,6 +131,8 @@ pub struct Core<N: Net> {
     pub facts: Facts,
     /// When to give up, if nothing happens.
     pub deadline: Duration,
+    /// When the handshake is to be done. To wait for a slot is no part of it.
+    pub handshake_until: Duration,
     /// The session in the table that the client made or proved to hold: TLS 1.2 by ID only.
     pub session: Option<Box<SessionName>>,
     /// The client takes FIN for the end of a whole stream: it speaks no TLS that would tell a cut
@@ -242,6 +244,7 @@ impl<N: Net> Connection<N> {
                 client: Leg::new(client, ready),
                 facts,
                 deadline,
+                handshake_until: deadline,
                 session: None,
                 fin_is_an_end: face == Face::Plain,
                 joined: None,

@@ -128,10 +128,11 @@ impl Queued {
             };
         };
         turn.counters.queue_waited.record(waited);
+        core.handshake_until = turn.now.mono + turn.timeouts.handshake;
         match self.then {
             Then::Connect(caller) => caller.connect(slot, core, turn),
             Then::Handshake(handshaking) => {
-                core.deadline = turn.now.mono + turn.timeouts.handshake;
+                core.deadline = core.handshake_until;
                 Next::Go(Phase::Handshaking(handshaking.go_on(slot)))
             }
         }

@@ -236,7 +236,8 @@ impl<N: Net> Relaying<N> {
         };
         let scratch = &mut *turn.scratch;
         let plain = scratch.plain.filled();
-        load.to_client = load.to_client.saturating_sub(plain.len());
+        let came = plain.len().max(scratch.sealed_in.len());
+        load.to_client = load.to_client.saturating_sub(came);
         if let Some(learner) = &mut self.learner
             && !learner.look(plain, self.slot.server(), turn.now.mono)
         {
@@ -327,7 +328,9 @@ impl<N: Net> Relaying<N> {
         }
         let scratch = &mut *turn.scratch;
         let plain = scratch.plain.filled();
-        load.to_server = load.to_server.saturating_sub(plain.len());
+        // Records without a byte in them are work, too.
+        let came = plain.len().max(scratch.sealed_in.len());
+        load.to_server = load.to_server.saturating_sub(came);
         let bytes = match &mut self.server_tls {
             Some(engine) => {
                 let end = self.to_server.source_ended() && !self.truncated;
@@ -486,7 +489,7 @@ impl<N: Net> Relaying<N> {
     fn deadline(&self, core: &Core<N>, turn: &Turn<'_, N>) -> Duration {
         let idle = turn.now.mono + self.patience(turn);
         if self.is_unfinished() {
-            return idle.min(core.facts.accepted + turn.timeouts.handshake);
+            return idle.min(core.handshake_until);
         }
         idle
     }

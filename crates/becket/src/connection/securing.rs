@@ -139,8 +139,14 @@ impl<N: Net> Securing<N> {
         self.attempt.leave_server(core, turn)
     }
 
-    fn fail(self, error: io::Error, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    fn fail(mut self, error: io::Error, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         drop(self.server);
+        let tls = self.attempt.caller.pool().tls();
+        // Else a few clients with names that no server knows would take all servers out of service.
+        if error.kind() != io::ErrorKind::TimedOut && tls.is_some_and(ServerTls::speaks_for_client)
+        {
+            self.attempt.excuse();
+        }
         self.attempt.fail(error, core, turn)
     }
 

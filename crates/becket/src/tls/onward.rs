@@ -24,6 +24,8 @@ use crate::connection::facts::Facts;
 /// Servers of a backend with what it takes to open TLS to each.
 #[derive(Debug)]
 pub struct ServerTls {
+    /// Where its TLS is configured.
+    backend: Arc<Backend>,
     servers: Vec<Face>,
     sni: Sni,
     alpn: ServerAlpn,
@@ -40,10 +42,11 @@ struct Face {
 
 impl ServerTls {
     /// Prepares every server of a backend; `None` when its servers speak plain TCP.
-    pub fn new(backend: &Backend) -> Option<Self> {
+    pub fn new(backend: &Arc<Backend>) -> Option<Self> {
         let onward = backend.tls.as_ref()?;
         let servers = backend.servers.iter();
         Some(Self {
+            backend: Arc::clone(backend),
             servers: servers
                 .map(|server| Face::new(onward, &server.name))
                 .collect(),
@@ -52,20 +55,32 @@ impl ServerTls {
         })
     }
 
+    /// Whether clients have a say in what servers are asked for: then a server that refuses need not
+    /// be broken.
+    pub fn speaks_for_client(&self) -> bool {
+        self.sni == Sni::Client || self.alpn == ServerAlpn::Client
+    }
+
     /// Begins TLS to a server for a client. Of an unfinished record or message the engine holds
     /// at most `most_held` bytes.
     ///
     /// # Errors
     ///
-    /// When the server is none of this backend, or rustls cannot begin.
+    /// When rustls cannot begin.
     pub fn open(
         &self,
         server: &str,
         client: &Facts,
         most_held: usize,
     ) -> Result<Engine<UnbufferedClientConnection>, Error> {
-        let face = self.servers.iter().find(|face| *face.server == *server);
-        let face = face.ok_or_else(|| Error::General("not a server of this backend".into()))?;
+        let known = self.servers.iter().find(|face| *face.server == *server);
+        // A reload brought it, and this client has waited since before. It resumes nothing.
+        let fresh = match (known, &self.backend.tls) {
+            (None, Some(onward)) => Some(Face::new(onward, &Arc::from(server))),
+            _ => None,
+        };
+        let face = known.or(fresh.as_ref());
+        let face = face.ok_or_else(|| Error::General("a backend without TLS".into()))?;
         let sent = match &self.sni {
             Sni::Own => face.own.clone(),
             Sni::Fixed(name) => name.clone(),

@@ -199,8 +199,16 @@ impl Worker {
     fn turn(&mut self, events: &Events) {
         self.now = self.clock.now();
         self.counters.turns.add(1);
+        let mut mail = false;
         for event in events {
-            self.note(event);
+            match event.token() {
+                Token(MAILBOX) => mail = true,
+                Token(token) => self.note(token, event),
+            }
+        }
+        // After what is about sockets: a letter may replace one, and the new one has not said a word.
+        if mail {
+            self.read_mail();
         }
         self.expire();
         self.advance_established();
@@ -209,11 +217,8 @@ impl Worker {
         self.close_retired();
     }
 
-    fn note(&mut self, event: &Event) {
-        let Token(token) = event.token();
-        if token == MAILBOX {
-            self.read_mail();
-        } else if token >= FIRST_ACCEPTOR {
+    fn note(&mut self, token: usize, event: &Event) {
+        if token >= FIRST_ACCEPTOR {
             if let Some(acceptor) = self.acceptors.get_mut(token - FIRST_ACCEPTOR) {
                 acceptor.ready = true;
             }
@@ -425,8 +430,8 @@ impl Worker {
                 Advanced::Ended(connection.stop(turn))
             });
         }
-        // Slots that came too late go to somebody else's connections.
-        drop(self.mailbox.take());
+        // Slots that come too late go to somebody else's connections.
+        drop(self.mailbox.close());
     }
 }
 

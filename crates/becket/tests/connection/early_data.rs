@@ -268,6 +268,46 @@ fn a_client_that_never_finishes_its_handshake_is_cut_off_in_its_time() {
 }
 
 #[test]
+fn time_in_the_queue_is_not_time_of_the_handshake() {
+    for place in ["after-handshake", "before-handshake"] {
+        let house = House::new(&format!(
+            "{}maxconn = 1\n",
+            early_text("").replace(
+                "proxy-header",
+                &format!("queue = '{place}'\nqueue-timeout = '1m'\nproxy-header")
+            )
+        ));
+        let (mut stage, config) = (house.stage(), early_client(&house));
+        first_visit(&house, &mut stage, &config);
+        let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
+        assert!(stage.settle());
+        let held = take(&house);
+        client.end.write_all(&flight).unwrap();
+        assert!(stage.settle());
+        let limit = stage.timeouts.handshake;
+        stage.wait(limit + Duration::from_secs(1));
+        assert!(stage.settle());
+        drop(held);
+        assert!(stage.settle());
+        assert_eq!(stage.closed(), None, "{place}");
+        assert_eq!(split(&server_got(&mut stage)).1, b"GET /");
+        // From the end of the wait on, the handshake has as much time as any.
+        stage.wait(limit.saturating_sub(Duration::from_secs(1)));
+        assert!(stage.settle());
+        server_says(&mut stage, b"answer");
+        assert!(stage.settle());
+        while client.bite() {}
+        assert_eq!(client.received, b"answer", "{place}");
+        stage.wait(Duration::from_secs(1));
+        stage.settle();
+        let linger = stage.timeouts.linger;
+        stage.wait(linger);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
+    }
+}
+
+#[test]
 fn a_policy_without_early_data_takes_none() {
     let with = early_house("");
     let without = crate::common::house("");

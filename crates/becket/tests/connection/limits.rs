@@ -80,6 +80,22 @@ fn a_turn_moves_no_more_than_its_budget() {
 }
 
 #[test]
+fn records_count_by_what_they_weigh_not_by_what_they_hold() {
+    let house = house("");
+    let (mut stage, mut client) = relaying(&house, 1 << 20);
+    stage.limits.bytes_per_turn = 64 * 1024;
+    for _ in 0..20_000 {
+        client.say(&[5]);
+    }
+    client.flush();
+    assert!(stage.turn());
+    assert!(stage.is_unfinished(), "there is more to do");
+    assert!(server_got(&mut stage).len() <= 4096);
+    client.talk(&mut stage);
+    assert!(!stage.is_unfinished());
+}
+
+#[test]
 fn key_updates_do_not_grow_what_waits() {
     let house = house("");
     let (mut stage, mut client) = relaying(&house, CAPACITY);

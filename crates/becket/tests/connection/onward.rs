@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 
 use becket::close_reason::CloseReason;
+use becket::connection::facts::Facts;
 use becket::script::link::End;
 use becket::script::net::Plan;
 use becket::script::stage::Stage;
@@ -424,4 +425,41 @@ fn the_proxy_header_goes_before_the_hello_in_clear() {
     let end = got.windows(2).position(|pair| pair == b"\r\n").unwrap();
     assert!(got.starts_with(b"PROXY TCP4 192.0.2.1 "), "{got:?}");
     assert_eq!(got[end + 2], 22, "a handshake record");
+}
+
+#[test]
+fn a_server_that_a_reload_brought_has_tls_too() {
+    let house = House::new(&text("certificates = ['a.pem']", "", "name = 'a.test'"));
+    let tls = house.pool(0).tls().unwrap();
+    let client = "192.0.2.1:50000".parse().unwrap();
+    let facts = Facts::new(client, "web".into(), crate::common::now());
+    for server in ["127.0.0.1:81", "127.0.0.1:83"] {
+        assert!(tls.open(server, &facts, 1000).is_ok(), "{server}");
+    }
+}
+
+#[test]
+fn a_server_is_not_blamed_for_what_a_client_asked_for() {
+    for (tls, failures) in [
+        ("", 1),
+        ("sni = 'www.test'", 1),
+        ("sni = 'client'", 0),
+        ("alpn = 'client'", 0),
+    ] {
+        let tls = format!("name = 'a.test'\n{tls}");
+        let house = House::new(&text("certificates = ['a.pem']", "retries = 0", &tls));
+        let mut stage = house.stage();
+        let config = Arc::new(house.client(&TLS13));
+        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        client.talk(&mut stage);
+        let far = &mut stage.net.dialled[0].far;
+        // unrecognized_name, RFC 6066 section 3.
+        far.write_all(&[21, 3, 3, 0, 2, 2, 112]).unwrap();
+        client.talk(&mut stage);
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::ServerTlsError), "{tls}");
+        let server = house.pool(0).state().servers()[0].clone();
+        assert_eq!(server.failures_in_a_row(), failures, "{tls}");
+    }
 }

@@ -276,3 +276,40 @@ fn a_server_that_goes_out_of_service_keeps_its_connections_unless_they_are_to_be
         assert_eq!(in_use(&house), 0);
     }
 }
+
+#[test]
+fn a_server_that_goes_out_of_service_during_the_handshake_is_not_connected() {
+    let house = house("queue = 'before-handshake'");
+    let mut stage = house.stage();
+    let config = Arc::new(house.client(&TLS13));
+    let plans = [Plan::Accept];
+    let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+    client.flush();
+    assert!(stage.settle());
+    assert!(stage.is_handshaking());
+    assert_eq!(in_use(&house), 1, "claimed with the hello");
+    house.pool(0).state().servers()[0].set_health(Health::Failing);
+    client.talk(&mut stage);
+    assert!(stage.net.dialled.is_empty());
+    assert_eq!((waiting(&house), in_use(&house)), (0, 0));
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::NoServer));
+}
+
+#[test]
+fn a_slot_of_a_server_that_goes_out_of_service_on_its_way_is_exchanged() {
+    let house = house("");
+    let held = take(&house);
+    let (mut stage, mut client) = enter(&house, [Plan::Accept]);
+    assert_eq!(waiting(&house), 1);
+    drop(held);
+    assert_eq!(waiting(&house), 0, "granted, and not seen yet");
+    house.pool(0).state().servers()[0].set_health(Health::Failing);
+    client.talk(&mut stage);
+    assert!(stage.net.dialled.is_empty());
+    assert_eq!((waiting(&house), in_use(&house)), (0, 0));
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::NoServer));
+}

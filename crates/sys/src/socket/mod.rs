@@ -11,8 +11,8 @@ mod stream;
 pub use datagram::{Group, datagrams, interface, join, member, send_to_group};
 pub use listener::{Keepalive, ListenOptions, admit, listen, probe, refuse_new};
 pub use stream::{
-    bind_no_port, client_gone, connect_from, original_address, pending_error, reset_on_close,
-    set_quick_ack, unsent,
+    bind_no_port, client_gone, connect_from, is_local_shortage, original_address, pending_error,
+    reset_on_close, set_quick_ack, unsent,
 };
 
 use std::io;

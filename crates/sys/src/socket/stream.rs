@@ -120,6 +120,21 @@ pub fn connect_from(source: IpAddr, address: SocketAddr) -> io::Result<TcpStream
     Ok(socket.into())
 }
 
+/// Says whether a connect failed for want of something of our own, of which the other side knows nothing: a descriptor, a
+/// port, memory.
+pub fn is_local_shortage(error: &io::Error) -> bool {
+    let ours = [
+        libc::EADDRNOTAVAIL,
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOBUFS,
+        libc::ENOMEM,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|code| ours.contains(&code))
+}
+
 /// Reads the destination that the client dialled before a netfilter REDIRECT or DNAT rule changed it (`SO_ORIGINAL_DST`).
 ///
 /// # Errors
@@ -191,6 +206,20 @@ mod tests {
         let error = pending_error(&socket).unwrap().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         assert!(pending_error(&socket).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_source_that_is_nobody_is_our_shortage_and_a_closed_port_is_not() {
+        let documentation = Ipv4Addr::new(192, 0, 2, 1);
+        // Bound but not listening: the port is nobody else's and refuses.
+        let closed = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        closed.bind(&any.into()).unwrap();
+        let address = closed.local_addr().unwrap().as_socket().unwrap();
+        let error = connect_from(documentation.into(), address).unwrap_err();
+        assert!(is_local_shortage(&error), "{error}");
+        let error = TcpStream::connect(address).unwrap_err();
+        assert!(!is_local_shortage(&error), "{error}");
     }
 
     #[test]
