@@ -26,13 +26,14 @@ impl Display for Page<'_> {
 
 fn head(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
     let uptime = Duration::from_secs(number(&status["uptime_seconds"]));
+    let workers = number(&status["workers"]);
     writeln!(
         f,
-        "becket {}, {} for {}, {} workers",
+        "becket {}, {} for {}, {workers} worker{}",
         text(&status["version"]),
         text(&status["state"]),
         Span(uptime),
-        number(&status["workers"])
+        plural(workers)
     )?;
     let reload = &status["reload"];
     let errors = list(&reload["errors"]);
@@ -128,7 +129,7 @@ fn backends(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
     for backend in list(&status["backends"]) {
         let servers = list(&backend["servers"]);
         let name = text(&backend["name"]);
-        let plural = if servers.len() == 1 { "" } else { "s" };
+        let count = servers.len() as u64;
         let waiting = match number(&backend["waiting"]) {
             0 => String::new(),
             count => format!(", {count} waiting for a slot"),
@@ -136,7 +137,7 @@ fn backends(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
         line(
             f,
             "backend",
-            format_args!("{name}, {} server{plural}{waiting}", servers.len()),
+            format_args!("{name}, {count} server{}{waiting}", plural(count)),
         )?;
         for server in servers {
             line(f, "", format_args!("{}", Member(server)))?;
@@ -255,6 +256,10 @@ fn number(value: &Value) -> u64 {
 
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 /// Texts with commas between them.
