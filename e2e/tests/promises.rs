@@ -43,6 +43,7 @@ mod slow_loris_costs_a_slot_for_the_handshake_timeout;
 mod soak;
 mod socket_activation_and_notify;
 mod starttls;
+mod stud_sessions;
 mod sticky_clients_return;
 mod tls_to_servers;
 mod tls_versions_and_suites_are_those_configured;

@@ -17,4 +17,5 @@ pub mod proxy_header;
 pub mod replica;
 pub mod server_hello;
 pub mod starttls;
+pub mod stud;
 pub mod ticket;

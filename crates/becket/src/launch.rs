@@ -26,6 +26,7 @@ use crate::clock::{Clock, Now};
 use crate::cluster;
 use crate::cluster::membership::Membership;
 use crate::cluster::node::NoBoot;
+use crate::cluster::stud::reception::{self, Reception};
 use crate::config::error::{Problem, Rejected};
 use crate::config::source::Source;
 use crate::config::{AccessLog, Config, Log};
@@ -33,7 +34,7 @@ use crate::control::access_log::AccessWriter;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
 use crate::control::signals::Signals;
-use crate::control::state::State;
+use crate::control::state::{Replication, State};
 use crate::crew::{Beginning, Crew};
 use crate::log::{self, LogError};
 use crate::secret::ratchet::Ratchet;
@@ -106,6 +107,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     };
     let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
     let bound = cluster::socket::bind(config.cluster.as_ref()).map_err(reject)?;
+    let of_stud = reception::bind(&config).map_err(reject)?;
     let (admin, mut access) = outlets(&config, &runtime, reject)?;
     change_identity(&config, &prepared.files)?;
 
@@ -114,6 +116,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
     let cluster = Membership::new(bound, &config, &shared)?;
+    let stud = Reception::new(of_stud, &config, &shared);
     let (sender, ended) = unbounded_channel();
     let beginning = Beginning {
         shared: Arc::clone(&shared),
@@ -126,13 +129,17 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         .map_err(|error| system("starting workers", error))?;
     tracing::info!(workers, origin = source.origin(), "serving");
     let notifier = Notifier::from_env().map_err(|error| system("NOTIFY_SOCKET", error))?;
-    let node = cluster.as_ref().map(Membership::node);
+    let replication = Replication {
+        node: cluster.as_ref().map(Membership::node),
+        stud: stud.as_ref().map(Reception::watch),
+    };
     let control = Control {
-        state: Arc::new(State::new(shared, config, &rotation, node)),
+        state: Arc::new(State::new(shared, config, &rotation, replication)),
         source,
         crew,
         rotation,
         cluster,
+        stud,
         reloading: Reloading::default(),
         logging,
         access,

@@ -25,6 +25,7 @@ use crate::backend::probe::{self, Prober};
 use crate::backend::registry::Backends;
 use crate::clock::{Clock, Now};
 use crate::cluster::membership::Membership;
+use crate::cluster::stud::reception::Reception;
 use crate::config::Config;
 use crate::config::prepare::Prepared;
 use crate::config::source::Source;
@@ -148,6 +149,8 @@ pub struct Control {
     pub rotation: Rotation,
     /// Replication of sessions; absent without it.
     pub cluster: Option<Membership>,
+    /// Sessions of stud and hitch; absent where they are not received.
+    pub stud: Option<Reception>,
     /// A reload that is being prepared.
     pub reloading: Reloading,
     /// The log, to be reopened.
@@ -167,6 +170,9 @@ impl Control {
         self.start_admin();
         if let Some(cluster) = &mut self.cluster {
             cluster.start();
+        }
+        if let Some(stud) = &mut self.stud {
+            stud.start();
         }
         self.notify(&[Notice::Ready, Notice::Status("serving")]);
         let mut tick = interval(TICK);
@@ -333,6 +339,9 @@ impl Control {
         }
         if let Some(cluster) = &self.cluster {
             cluster.reload(&config);
+        }
+        if let Some(stud) = &self.stud {
+            stud.reload(&config);
         }
         self.state.set_config(config);
     }

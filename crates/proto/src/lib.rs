@@ -25,5 +25,6 @@ pub mod server_hello;
 pub mod session_table;
 pub mod starttls;
 pub mod stick;
+pub mod stud;
 pub mod ticket;
 pub mod timers;

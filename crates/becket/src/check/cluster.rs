@@ -27,6 +27,14 @@ pub(super) struct ClusterSummary {
     listen: Option<String>,
     peers: Vec<PeerSummary>,
     multicast: Option<String>,
+    stud: Option<StudSummary>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct StudSummary {
+    listen: String,
+    policy: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -69,6 +77,10 @@ impl ClusterSummary {
                 })
                 .collect(),
             multicast: cluster.multicast.as_ref().map(|to| to.group.to_string()),
+            stud: cluster.stud.as_ref().map(|stud| StudSummary {
+                listen: stud.listen.to_string(),
+                policy: stud.policy_name.clone(),
+            }),
         })
     }
 }
@@ -132,6 +144,12 @@ impl Display for ClusterSummary {
         }
         if let Some(group) = &self.multicast {
             writeln!(f, "  peers     also by multicast, {group}")?;
+        }
+        if let Some(StudSummary { listen, policy }) = &self.stud {
+            writeln!(
+                f,
+                "  stud      {listen} (UDP), sessions for policy {policy}"
+            )?;
         }
         Ok(())
     }

@@ -11,7 +11,8 @@
 //!   fill and read it; [`directory`], where the peers are;
 //! * [`socket`]: UDP, also to a group;
 //! * [`vault`]: keys, seals, agreements;
-//! * [`status`]: what pages show of it; [`news`]: what the log is told.
+//! * [`status`]: what pages show of it; [`news`]: what the log is told;
+//! * [`stud`]: sessions of other terminators, which have a way of their own.
 
 pub mod directory;
 pub mod exchange;
@@ -22,6 +23,7 @@ pub mod outbox;
 pub mod shelf;
 pub mod socket;
 pub mod status;
+pub mod stud;
 pub mod vault;
 
 #[cfg(test)]

@@ -163,14 +163,19 @@ impl Sockets {
 
 fn refused(listen: SocketAddr, error: &io::Error) -> Problem {
     let problem = Problem::new("cluster.listen", error.to_string()).value(listen.to_string());
-    problem.accepted(match error.kind() {
+    problem.accepted(accepted(error))
+}
+
+/// What could be bound instead of what was refused.
+pub(super) fn accepted(error: &io::Error) -> &'static str {
+    match error.kind() {
         ErrorKind::AddrInUse => "an address and UDP port that no other program has",
         ErrorKind::PermissionDenied => {
             "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
         }
         ErrorKind::AddrNotAvailable => "an address of this host",
         _ => "an address that can be bound",
-    })
+    }
 }
 
 /// What the kernel is asked to hold: half a second of 50 000 sessions a second.

@@ -68,6 +68,7 @@ impl Site {
             listen: Some(([127, 0, 0, 1], 0).into()),
             peers: Vec::new(),
             multicast: None,
+            stud: None,
             limits: ClusterLimits {
                 datagrams_per_turn: 16,
                 entries_per_peer: 1000,

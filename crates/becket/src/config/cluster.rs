@@ -16,6 +16,7 @@ use super::error::Problem;
 use super::file::{FileCluster, Scalar};
 use super::pem::reason;
 use super::prepare::Draft;
+use super::stud::Stud;
 use super::values::{self, Address};
 use crate::secret::command::{LONGEST, SHORTEST};
 use crate::secret::ratchet::Ratchet;
@@ -38,6 +39,8 @@ pub struct Cluster {
     pub peers: Vec<Peer>,
     /// Discovery of further peers.
     pub multicast: Option<Multicast>,
+    /// Sessions of stud and hitch; received only where this is set.
+    pub stud: Option<Stud>,
     /// Bounds on what peers can cost.
     pub limits: ClusterLimits,
 }
@@ -113,6 +116,8 @@ impl Draft<'_> {
             listen,
             peers,
             multicast,
+            // It needs the listeners' policies, which are made later.
+            stud: None,
             limits,
         })
     }
@@ -275,7 +280,11 @@ impl Draft<'_> {
     }
 
     fn cluster_listen(&mut self, cluster: &FileCluster) -> Option<SocketAddr> {
-        let (path, text) = ("cluster.listen", cluster.listen.as_deref()?);
+        self.udp_address("cluster.listen", cluster.listen.as_deref()?)
+    }
+
+    /// Where one socket can receive datagrams.
+    pub(super) fn udp_address(&mut self, path: &str, text: &str) -> Option<SocketAddr> {
         let address = self.report.take(path, text, values::listen_address(text))?;
         // One socket for both families, where there are two.
         let found = match address {

@@ -303,13 +303,13 @@ fn facts_of(
         .ok()
 }
 
-fn read(path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
+pub(super) fn read(path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
     Pem::read(file)
         .map_err(|fault| report.error(shown(path, file, fault).accepted("a readable PEM file")))
         .ok()
 }
 
-fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
+pub(super) fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
     if pem.world_readable && !pem.keys.is_empty() {
         let fault = "everybody on this machine can read this private key";
         report.warn(shown(path, file, fault).accepted("chmod o-r"));

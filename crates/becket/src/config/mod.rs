@@ -17,6 +17,7 @@ pub mod pem;
 pub mod prepare;
 pub mod read;
 pub mod source;
+pub mod stud;
 pub mod values;
 
 mod admission;

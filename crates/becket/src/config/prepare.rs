@@ -94,8 +94,9 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     draft.metered = admission.limits_handshakes();
     let backends = draft.backends();
     let policies = draft.policies();
-    let cluster = draft.cluster();
+    let mut cluster = draft.cluster();
     let listeners = draft.listeners(&policies);
+    draft.stud(&mut cluster, &listeners);
     draft.warn_unused();
     let sessions = draft.sessions(cluster.as_ref());
     draft.check_early_data(&listeners, &backends, &sessions);

@@ -27,6 +27,21 @@ impl Scrape {
     }
 }
 
+impl Scrape {
+    /// Writes what became of datagrams of stud and hitch, where they are received.
+    pub(super) fn stud(&self, page: &mut Page<'_>) -> fmt::Result {
+        let Some(stud) = &self.condition.stud else {
+            return Ok(());
+        };
+        let datagrams = stud.datagrams.iter();
+        page.counters(
+            "becket_stud_datagrams",
+            "Datagrams of stud and hitch by what became of the session in them",
+            datagrams.map(|(outcome, count)| ([("outcome", *outcome)], *count)),
+        )
+    }
+}
+
 fn sessions(page: &mut Page<'_>, cluster: &ClusterStatus, untold: u64) -> fmt::Result {
     let sessions = &cluster.sessions;
     page.counters(

@@ -372,6 +372,7 @@ impl Collector for Scrape {
         self.backends(&mut page)?;
         self.sessions(&mut page)?;
         self.cluster(&mut page)?;
+        self.stud(&mut page)?;
         self.admission(&mut page)?;
         self.state(&mut page)?;
         self.process(&mut page)

@@ -108,6 +108,13 @@ fn replication(old: &Config, new: &Config) -> Vec<String> {
     differing.map(|(key, _)| key.to_owned()).collect()
 }
 
+/// The socket for sessions of stud and hitch is opened at the start only; it is closed at once.
+fn stud(old: &Config, new: &Config) -> Option<String> {
+    let (was, is) = (old.stud(), new.stud()?);
+    let other = was.is_none_or(|was| was.listen != is.listen);
+    other.then(|| "cluster.stud-listen".to_owned())
+}
+
 /// The keys that differ and wait for a restart.
 pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     let (was, is) = (&old.process, &new.process);
@@ -128,6 +135,7 @@ pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         .map(|(key, _)| key.to_owned())
         .collect();
     keys.extend(replication(old, new));
+    keys.extend(stud(old, new));
     for listener in &new.listeners {
         let kept = |other: &&Arc<Listener>| {
             other.socket != listener.socket
@@ -168,6 +176,7 @@ mod tests {
             listen: Some(([127, 0, 0, 1], 1).into()),
             peers: Vec::new(),
             multicast: None,
+            stud: None,
             limits: ClusterLimits {
                 datagrams_per_turn: 1,
                 entries_per_peer: 1,

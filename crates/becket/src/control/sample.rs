@@ -15,6 +15,7 @@ use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::backend::line::BackendState;
 use crate::backend::registry::Backends;
 use crate::cluster::status::ClusterStatus;
+use crate::cluster::stud::reception::StudStatus;
 use crate::config::{
     Backend, ClientAuth, Config, Face, Limits, Listener, Log, LogFormat, NamePattern, Policy,
     Process, Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames,
@@ -88,6 +89,7 @@ impl View for Sample {
             },
             admission: Admitted::default(),
             cluster: Some(ClusterStatus::sample()),
+            stud: Some(StudStatus::sample()),
             certificates: certificates(&self.config),
         }
     }

@@ -8,6 +8,7 @@ use super::rotation::{Rotation, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::backend::line::BackendState;
 use crate::cluster::node::Node;
+use crate::cluster::stud::reception::Watch;
 use crate::config::{Backend, Config};
 use crate::log::Timestamp;
 use crate::metrics::Counters;
@@ -17,10 +18,19 @@ use crate::server::Shared;
 #[derive(Debug)]
 pub struct State {
     shared: Arc<Shared>,
-    node: Option<Arc<Node>>,
+    replication: Replication,
     started: Timestamp,
     draining: AtomicBool,
     current: Mutex<Current>,
+}
+
+/// Where sessions come from beside our own handshakes.
+#[derive(Debug, Default)]
+pub struct Replication {
+    /// Peers; absent without them.
+    pub node: Option<Arc<Node>>,
+    /// Terminators of another make; absent where they are not heard.
+    pub stud: Option<Arc<Watch>>,
 }
 
 /// What a reload or a rotation replaces.
@@ -38,12 +48,12 @@ impl State {
         shared: Arc<Shared>,
         config: Arc<Config>,
         rotation: &Rotation,
-        node: Option<Arc<Node>>,
+        replication: Replication,
     ) -> Self {
         let started = Timestamp::from_unix(shared.clock.now().unix);
         Self {
             shared,
-            node,
+            replication,
             started,
             draining: AtomicBool::new(false),
             current: Mutex::new(Current {
@@ -134,7 +144,8 @@ impl View for State {
                 sources: self.shared.admission.sources(),
                 untracked: self.shared.admission.untracked(),
             },
-            cluster: self.node.as_ref().map(|node| node.status(now)),
+            cluster: self.replication.node.as_ref().map(|node| node.status(now)),
+            stud: self.replication.stud.as_ref().map(|stud| stud.status()),
             certificates: current.certificates,
         }
     }

@@ -13,6 +13,7 @@ use super::backends::BackendStatus;
 use super::certificates::Certificate;
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use crate::cluster::status::ClusterStatus;
+use crate::cluster::stud::reception::StudStatus;
 use crate::config::{ClientAuth, Config, Listener, Policy, Route};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
@@ -48,6 +49,8 @@ pub struct Status {
     pub tickets: TicketStatus,
     /// Peers and what was exchanged with them; `null` when sessions are not replicated.
     pub cluster: Option<ClusterStatus>,
+    /// Sessions of stud and hitch; `null` where they are not received.
+    pub stud: Option<StudStatus>,
     /// Who is let in when more want to than can be served.
     pub admission: Admitted,
 }
@@ -162,6 +165,7 @@ impl Status {
             sessions: condition.sessions,
             tickets: TicketStatus::of(&condition.tickets),
             cluster: condition.cluster,
+            stud: condition.stud,
             admission: condition.admission,
         }
     }

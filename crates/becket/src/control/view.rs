@@ -13,6 +13,7 @@ use super::certificates::Certificate;
 use super::rotation::Standing;
 use crate::backend::line::BackendState;
 use crate::cluster::status::ClusterStatus;
+use crate::cluster::stud::reception::StudStatus;
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::metrics::Counters;
@@ -52,6 +53,8 @@ pub struct Condition {
     pub admission: Admitted,
     /// The cluster; `None` when sessions are not replicated.
     pub cluster: Option<ClusterStatus>,
+    /// Sessions of stud and hitch; `None` where they are not received.
+    pub stud: Option<StudStatus>,
     /// Every certificate in use; see [`certificates`](super::certificates::certificates).
     pub certificates: Arc<[Certificate]>,
 }

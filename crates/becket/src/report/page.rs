@@ -20,7 +20,8 @@ impl Display for Page<'_> {
         sessions(f, status)?;
         listeners(f, status)?;
         backends(f, status)?;
-        cluster(f, &status["cluster"])
+        cluster(f, &status["cluster"])?;
+        stud(f, &status["stud"])
     }
 }
 
@@ -198,6 +199,34 @@ impl Display for Member<'_> {
     }
 }
 
+/// Where sessions of stud and hitch are received, and how many were stored and refused.
+fn stud(f: &mut fmt::Formatter<'_>, stud: &Value) -> fmt::Result {
+    if stud.is_null() {
+        return Ok(());
+    }
+    let listen = text(&stud["listen"]);
+    line(f, "stud", format_args!("{}", Received(&listen, stud)))
+}
+
+struct Received<'a>(&'a Text<'a>, &'a Value);
+
+impl Display for Received<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(listen, stud) = self;
+        match stud["receiving"].as_bool() {
+            Some(true) => write!(f, "on {listen}")?,
+            _ => f.write_str("switched off")?,
+        }
+        let datagrams = stud["datagrams"].as_object();
+        for (outcome, count) in datagrams.into_iter().flatten() {
+            if let Some(count @ 1..) = count.as_u64() {
+                write!(f, ", {count} {outcome}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One peer on one line.
 struct Peer<'a>(&'a Value);
 
@@ -330,7 +359,9 @@ mod tests {
             "cluster": {"node": 7, "listen": "10.0.0.1:1", "peers": [
                 {"address": "10.0.0.2:1", "state": "live", "node": 8, "heard_seconds_ago": 0.25,
                     "lost": 2}
-            ], "names": [{"name": "b:1", "problem": "no such host"}], "faults": ["two of 8"]}
+            ], "names": [{"name": "b:1", "problem": "no such host"}], "faults": ["two of 8"]},
+            "stud": {"listen": "10.0.0.1:8890", "receiving": true,
+                "datagrams": {"bad-seal": 2, "stored": 5, "version": 0}}
         });
         let page = Page(&status).to_string();
         for line in [
@@ -348,6 +379,7 @@ mod tests {
             "             b:1, 0 open, out-of-service: refused, its name does not resolve",
             "             c:1, disabled",
             "cluster      node 7 on 10.0.0.1:1",
+            "stud         on 10.0.0.1:8890, 2 bad-seal, 5 stored",
             "  peer       10.0.0.2:1 live, node 8, heard 0.2 s ago, 2 lost",
             "  name       b:1: no such host",
             "  fault      two of 8",

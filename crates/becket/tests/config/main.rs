@@ -14,3 +14,4 @@ mod health;
 mod onward;
 mod revocation;
 mod servers;
+mod stud;

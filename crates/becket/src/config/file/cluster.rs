@@ -32,6 +32,14 @@ pub struct FileCluster {
     pub session_max_age: Option<Scalar>,
     /// Hand out tickets to TLS 1.2 clients.
     pub tls12_tickets: bool,
+    /// Take sessions of stud and hitch.
+    pub receive_stud: bool,
+    /// `HOST:PORT`, `[V6]:PORT` or `:PORT`, UDP.
+    pub stud_listen: Option<String>,
+    /// A PEM file with an RSA key.
+    pub stud_certificate: Option<String>,
+    /// Name of a policy in use.
+    pub stud_policy: Option<String>,
     /// `[cluster.limits]`
     pub limits: FileClusterLimits,
 }
@@ -51,6 +59,10 @@ impl Default for FileCluster {
             rotation: "8h".into(),
             session_max_age: None,
             tls12_tickets: false,
+            receive_stud: false,
+            stud_listen: None,
+            stud_certificate: None,
+            stud_policy: None,
             limits: FileClusterLimits::default(),
         }
     }

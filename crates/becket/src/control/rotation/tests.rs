@@ -47,6 +47,7 @@ fn config(node: u16, secrets: Vec<SharedSecret>) -> Config {
             listen: None,
             peers: Vec::new(),
             multicast: None,
+            stud: None,
             limits: ClusterLimits {
                 datagrams_per_turn: 1,
                 entries_per_peer: 1,

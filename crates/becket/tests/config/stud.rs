@@ -1,0 +1,154 @@
+//! `[cluster]`: sessions of stud and hitch, on which terms they are taken, and what is wrong with those.
+
+use becket_proto::session_table::PolicyTag;
+
+use crate::common::{Folder, Made, SECRET, lines, site};
+
+const CLUSTER: &str = "[cluster]\nsecret = 'secret'\nnode = 1\n";
+const RECEIVE: &str =
+    "receive-stud = true\nstud-listen = '127.0.0.1:8890'\nstud-certificate = 'rsa.pem'\n";
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    folder.write("rsa.pem", &Made::rsa(&["a.test"]).bundle());
+    folder.write("secret", SECRET);
+    folder.write("ca.pem", &Made::authority("clients").pem());
+    folder
+}
+
+fn errors(folder: &Folder, text: &str) -> Vec<String> {
+    lines(&folder.prepare(text).unwrap_err().errors)
+}
+
+fn text(keys: &str) -> String {
+    format!("{}{CLUSTER}{keys}", site("['a.pem']"))
+}
+
+#[test]
+fn three_keys_are_enough_where_there_is_one_policy() {
+    let prepared = folder().prepare(&text(RECEIVE)).unwrap();
+    let config = prepared.config;
+    let stud = config.stud().expect("terms");
+    let policy = &config.listeners[0].routes[0].policy;
+    assert_eq!(stud.policy, PolicyTag::from_digest(&policy.digest));
+    assert_eq!(stud.policy_name, policy.name);
+    assert_eq!(stud.listen.to_string(), "127.0.0.1:8890");
+    assert!(stud.suites.contains(&0xc030), "{:x?}", stud.suites);
+    assert!(!stud.suites.contains(&0x1301), "of TLS 1.3");
+    assert!(prepared.files.iter().any(|file| file.ends_with("rsa.pem")));
+    assert!(!format!("{:?}", stud.key).contains(','), "a secret is shown");
+}
+
+#[test]
+fn the_key_is_the_same_in_either_encoding() {
+    use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+    use rustls_pki_types::PrivatePkcs1KeyDer;
+    use rustls_pki_types::pem::PemObject;
+
+    let folder = folder();
+    let pkcs1 = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/config/keys/pkcs1.pem"
+    ))
+    .unwrap();
+    let der = PrivatePkcs1KeyDer::from_pem_slice(pkcs1.as_bytes()).unwrap();
+    let wanted = digest(&SHA1_FOR_LEGACY_USE_ONLY, der.secret_pkcs1_der());
+    folder.write("rsa.pem", &pkcs1);
+    let config = folder.prepare(&text(RECEIVE)).unwrap().config;
+    let key = config.stud().unwrap().key.clone();
+    assert_eq!(key.expose(), wanted.as_ref());
+    let pkcs8 = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/config/keys/pkcs8.pem"
+    ))
+    .unwrap();
+    folder.write("rsa.pem", &pkcs8);
+    let config = folder.prepare(&text(RECEIVE)).unwrap().config;
+    assert_eq!(config.stud().unwrap().key, key);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let found = errors(&folder(), &text("receive-stud = true\n"));
+    assert_eq!(
+        found,
+        [
+            "cluster.stud-listen: missing, though cluster.receive-stud is on; accepted: a UDP address such as \"192.0.2.1:8890\"",
+            "cluster.stud-certificate: missing, though cluster.receive-stud is on; accepted: a PEM file with the RSA key that stud or hitch has, and no other key",
+        ]
+    );
+}
+
+#[test]
+fn keys_that_would_do_nothing_are_refused() {
+    let keys = RECEIVE.replace("true", "false") + "stud-policy = 'web'\n";
+    let found = errors(&folder(), &text(&keys));
+    assert_eq!(found.len(), 3, "{found:?}");
+    for problem in found {
+        assert!(
+            problem.ends_with("accepted: cluster.receive-stud = true with it"),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn an_ecdsa_key_is_refused_since_everybody_has_what_seals_for_it() {
+    let keys = RECEIVE.replace("rsa.pem", "a.pem");
+    let found = errors(&folder(), &text(&keys));
+    assert!(
+        found[0].contains("no RSA key: with another kind stud and hitch seal with zeros"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn the_address_is_not_that_of_replication() {
+    let keys = format!("listen = '127.0.0.1:8890'\n{RECEIVE}");
+    let found = errors(&folder(), &text(&keys));
+    assert!(
+        found[0].contains("cluster.listen has this address"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn of_several_policies_one_is_named_and_it_asks_for_no_certificates() {
+    let staff = "[[listener]]\nname = 'staff'\nbind = ['127.0.0.1:8444']\n\
+        certificates = ['a.pem']\nbackend = 'app'\npolicy = 'staff'\n\
+        [[policy]]\nname = 'staff'\nclient-certificates = 'required'\nclient-ca = 'ca.pem'\n\
+        [[policy]]\nname = 'modern'\nversions = ['1.3']\n";
+    let folder = folder();
+    let with = |policy: &str| format!("{}{policy}\n{staff}", text(RECEIVE));
+    let missing = errors(&folder, &with(""));
+    assert!(
+        missing[0]
+            .starts_with("cluster.stud-policy: missing, and there is more than one; accepted: one of "),
+        "{missing:?}"
+    );
+    let unknown = errors(&folder, &with("stud-policy = 'modern'"));
+    assert!(
+        unknown[0].contains("no policy in use has this name"),
+        "{unknown:?}"
+    );
+    let staffed = errors(&folder, &with("stud-policy = 'staff'"));
+    assert!(
+        staffed[0].contains("asks clients for certificates"),
+        "{staffed:?}"
+    );
+    let name = {
+        let plain = folder.prepare(&text(RECEIVE)).unwrap().config;
+        plain.listeners[0].routes[0].policy.name.clone()
+    };
+    let named = folder.prepare(&with(&format!("stud-policy = '{name}'")));
+    let named = named.unwrap().config;
+    assert_eq!(named.stud().unwrap().policy_name, name);
+}
+
+#[test]
+fn a_policy_without_tls12_has_no_use_for_them() {
+    let keys = format!("{RECEIVE}[[policy]]\nname = 'web'\nversions = ['1.3']\n");
+    let found = errors(&folder(), &text(&keys));
+    assert!(found[0].contains("without TLS 1.2"), "{found:?}");
+}

@@ -1,0 +1,41 @@
+//! Datagrams of stud and hitch, and OpenSSL's sessions in them, as whoever has the key could send them.
+
+use becket_proto::stud::{Datagram, Fault, StudSession, rsa_pkcs1};
+
+/// Checks one input: as a datagram, as a session, and as a private key.
+///
+/// # Panics
+///
+/// When what was read is not in the input, or when a session is read from less than all of it.
+pub fn run(data: &[u8]) {
+    if let Some(datagram) = Datagram::parse(data) {
+        let parts = [datagram.id.as_slice(), datagram.der];
+        let time = datagram.time.to_be_bytes();
+        let parts = [parts[0], parts[1], &time, datagram.mac].concat();
+        assert_eq!(parts, data, "the parts are not the whole");
+        session(datagram.der);
+        if let Ok(session) = StudSession::parse(datagram.der) {
+            let zeros = datagram.id.iter().rev().take_while(|byte| **byte == 0);
+            let shortest = datagram.id.len() - zeros.count();
+            assert!(!datagram.is_of(session.id) || session.id.len() >= shortest);
+        }
+    }
+    session(data);
+    if let Some(key) = rsa_pkcs1(data) {
+        assert!(key.len() < data.len());
+    }
+}
+
+fn session(der: &[u8]) {
+    let Ok(session) = StudSession::parse(der) else {
+        return;
+    };
+    assert!((1..=32).contains(&session.id.len()));
+    for part in [session.id, session.master_secret] {
+        assert!(der.windows(part.len()).any(|found| found == part));
+    }
+    let shorter = der.split_last().map_or(der, |(_, rest)| rest);
+    assert_eq!(StudSession::parse(shorter), Err(Fault::Malformed));
+    let longer = [der, &[0]].concat();
+    assert_eq!(StudSession::parse(&longer), Err(Fault::Malformed));
+}
