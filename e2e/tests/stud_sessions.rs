@@ -53,7 +53,9 @@ impl Farm {
     fn make_session(&self, file: &str) -> Vec<u8> {
         let at = fresh_address();
         let (listen, bundle) = (at.to_string(), self.place.text("site.pem"));
-        let flags = ["s_server", "-accept", &listen, "-cert", &bundle, "-key", &bundle];
+        let flags = [
+            "s_server", "-accept", &listen, "-cert", &bundle, "-key", &bundle,
+        ];
         let flags = [&flags[..], &["-tls1_2", "-no_ticket", "-www"]].concat();
         let mut command = self.openssl.0.command(flags);
         let log = File::create(self.place.path("s_server.log")).unwrap();
@@ -101,7 +103,16 @@ impl Farm {
     /// The key that stud has: SHA-1 of the key as `openssl rsa` writes it in PKCS#1.
     fn key(&self) -> hmac::Key {
         let (pem, der) = (self.place.text("site.pem"), self.place.text("key.der"));
-        let flags = ["rsa", "-in", &pem, "-traditional", "-outform", "DER", "-out", &der];
+        let flags = [
+            "rsa",
+            "-in",
+            &pem,
+            "-traditional",
+            "-outform",
+            "DER",
+            "-out",
+            &der,
+        ];
         let run = self.openssl.0.run(flags, "");
         assert_eq!(run.code, 0, "{}", run.all());
         let secret = digest(&SHA1_FOR_LEGACY_USE_ONLY, &fs::read(der).unwrap());
@@ -226,13 +237,12 @@ fn a_reload_ends_it_at_once() {
     let becket = Becket::start(&farm.place, &farm.shape(""));
     assert_eq!(becket.status()["stud"]["receiving"], true);
     let text = farm.shape("").text();
-    let without: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.contains("stud"))
-        .collect();
+    let without: Vec<&str> = text.lines().filter(|line| !line.contains("stud")).collect();
     farm.place.write("becket.toml", &without.join("\n"));
     assert!(becket.reload());
-    eventually("it is over", || becket.status()["stud"]["receiving"] == false);
+    eventually("it is over", || {
+        becket.status()["stud"]["receiving"] == false
+    });
     // Nobody has the port any more.
     UdpSocket::bind(farm.stud).unwrap();
     assert!(becket_e2e::Client::connect(becket.web, &Trust::new(&farm.place)).is_ok());

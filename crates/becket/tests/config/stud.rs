@@ -37,7 +37,10 @@ fn three_keys_are_enough_where_there_is_one_policy() {
     assert!(stud.suites.contains(&0xc030), "{:x?}", stud.suites);
     assert!(!stud.suites.contains(&0x1301), "of TLS 1.3");
     assert!(prepared.files.iter().any(|file| file.ends_with("rsa.pem")));
-    assert!(!format!("{:?}", stud.key).contains(','), "a secret is shown");
+    assert!(
+        !format!("{:?}", stud.key).contains(','),
+        "a secret is shown"
+    );
 }
 
 #[test]
@@ -123,8 +126,9 @@ fn of_several_policies_one_is_named_and_it_asks_for_no_certificates() {
     let with = |policy: &str| format!("{}{policy}\n{staff}", text(RECEIVE));
     let missing = errors(&folder, &with(""));
     assert!(
-        missing[0]
-            .starts_with("cluster.stud-policy: missing, and there is more than one; accepted: one of "),
+        missing[0].starts_with(
+            "cluster.stud-policy: missing, and there is more than one; accepted: one of "
+        ),
         "{missing:?}"
     );
     let unknown = errors(&folder, &with("stud-policy = 'modern'"));
