@@ -28,7 +28,7 @@ impl Farm {
     fn new() -> Option<Self> {
         let openssl = OpenSsl::find()?;
         let place = Place::new();
-        place.issue("site.pem", &[NAME], Key::Rsa);
+        place.issue("site.pem", &[NAME, "localhost"], Key::Rsa);
         let run = finish(Becket::command(&place, &["secret", "secret"]), "");
         assert_eq!(run.code, 0, "{}", run.all());
         Some(Self {

@@ -2,17 +2,19 @@
 
 use becket_proto::stud::{Datagram, Fault, StudSession, rsa_pkcs1};
 
-/// Checks one input: as a datagram, as a session, and as a private key.
+/// Checks one input: as a datagram, as a session, and as a private key. Returns how many of these it was.
 ///
 /// # Panics
 ///
 /// When what was read is not in the input, or when a session is read from less than all of it.
-pub fn run(data: &[u8]) {
+pub fn run(data: &[u8]) -> usize {
+    let mut read = 0;
     if let Some(datagram) = Datagram::parse(data) {
         let parts = [datagram.id.as_slice(), datagram.der];
         let time = datagram.time.to_be_bytes();
         let parts = [parts[0], parts[1], &time, datagram.mac].concat();
         assert_eq!(parts, data, "the parts are not the whole");
+        read += 1;
         session(datagram.der);
         if let Ok(session) = StudSession::parse(datagram.der) {
             let zeros = datagram.id.iter().rev().take_while(|byte| **byte == 0);
@@ -20,15 +22,17 @@ pub fn run(data: &[u8]) {
             assert!(!datagram.is_of(session.id) || session.id.len() >= shortest);
         }
     }
-    session(data);
+    read += usize::from(session(data));
     if let Some(key) = rsa_pkcs1(data) {
         assert!(key.len() < data.len());
+        read += 1;
     }
+    read
 }
 
-fn session(der: &[u8]) {
+fn session(der: &[u8]) -> bool {
     let Ok(session) = StudSession::parse(der) else {
-        return;
+        return false;
     };
     assert!((1..=32).contains(&session.id.len()));
     for part in [session.id, session.master_secret] {
@@ -38,4 +42,5 @@ fn session(der: &[u8]) {
     assert_eq!(StudSession::parse(shorter), Err(Fault::Malformed));
     let longer = [der, &[0]].concat();
     assert_eq!(StudSession::parse(&longer), Err(Fault::Malformed));
+    true
 }

@@ -188,11 +188,14 @@ fn datagrams_of_stud_survive_mutation() {
     fields.extend(b"\x04\x30");
     fields.extend([6; 48]);
     fields.extend(b"\xa1\x06\x02\x04\x6b\x01\x7d\x05\xa2\x04\x02\x02\x1c\x20\xa4\x02\x04\x00");
-    fields.extend(b"\xa5\x03\x02\x01\x00\xa6\x08\x04\x06a.test\xad\x03\x02\x01\x01\xb3\x03\x02\x01\x1d");
+    fields.extend(
+        b"\xa5\x03\x02\x01\x00\xa6\x08\x04\x06a.test\xad\x03\x02\x01\x01\xb3\x03\x02\x01\x1d",
+    );
     let mut der = vec![0x30, 0x81, u8::try_from(fields.len()).unwrap()];
     der.extend(fields);
     let datagram = [&[5; 32][..], &der, &[0x6b, 1, 0x7d, 5], &[9; 20]].concat();
-    let key = b"\x30\x14\x02\x01\x00\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01\x05\x00\x04\x00";
+    let key =
+        b"\x30\x14\x02\x01\x00\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01\x05\x00\x04\x00";
     assert!(becket_proto::stud::StudSession::parse(&der).is_ok());
     assert!(becket_proto::stud::rsa_pkcs1(key).is_some());
     run_on_mutations(&[datagram, der, key.to_vec()], stud::run);
