@@ -11,6 +11,7 @@
 //! Until the last step nothing serves, so a start that fails has changed nothing.
 
 use std::io;
+use std::net::UdpSocket;
 use std::sync::Arc;
 
 use becket_proto::session_table::{Limits, SessionTable};
@@ -26,6 +27,7 @@ use crate::clock::{Clock, Now};
 use crate::cluster;
 use crate::cluster::membership::Membership;
 use crate::cluster::node::NoBoot;
+use crate::cluster::socket::Bound;
 use crate::cluster::stud::reception::{self, Reception};
 use crate::config::error::{Problem, Rejected};
 use crate::config::source::Source;
@@ -98,16 +100,9 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         .get();
     limit_process(&config, workers)?;
 
-    let reject = |errors| {
-        StartError::Rejected(Rejected {
-            origin: source.origin(),
-            errors,
-            warnings: Vec::new(),
-        })
-    };
+    let reject = |errors| rejected(&source, errors);
     let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
-    let bound = cluster::socket::bind(config.cluster.as_ref()).map_err(reject)?;
-    let of_stud = reception::bind(&config).map_err(reject)?;
+    let (bound, of_stud) = datagrams(&config).map_err(reject)?;
     let (admin, mut access) = outlets(&config, &runtime, reject)?;
     change_identity(&config, &prepared.files)?;
 
@@ -128,13 +123,13 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let crew = Crew::start(&beginning, sockets, &mut access)
         .map_err(|error| system("starting workers", error))?;
     tracing::info!(workers, origin = source.origin(), "serving");
-    let notifier = Notifier::from_env().map_err(|error| system("NOTIFY_SOCKET", error))?;
-    let replication = Replication {
-        node: cluster.as_ref().map(Membership::node),
-        stud: stud.as_ref().map(Reception::watch),
-    };
     let control = Control {
-        state: Arc::new(State::new(shared, config, &rotation, replication)),
+        state: Arc::new(State::new(
+            shared,
+            config,
+            &rotation,
+            heard(&cluster, &stud),
+        )),
         source,
         crew,
         rotation,
@@ -145,13 +140,35 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         access,
         admin,
         ended,
-        notifier,
+        notifier: Notifier::from_env().map_err(|error| system("NOTIFY_SOCKET", error))?,
     };
     Ok(Server {
         runtime,
         signals,
         control,
     })
+}
+
+fn rejected(source: &Source, errors: Vec<Problem>) -> StartError {
+    StartError::Rejected(Rejected {
+        origin: source.origin(),
+        errors,
+        warnings: Vec::new(),
+    })
+}
+
+/// The sockets on which other hosts tell of their sessions.
+fn datagrams(config: &Config) -> Result<(Option<Bound>, Option<UdpSocket>), Vec<Problem>> {
+    let bound = cluster::socket::bind(config.cluster.as_ref())?;
+    Ok((bound, reception::bind(config)?))
+}
+
+/// What pages show of these.
+fn heard(cluster: &Option<Membership>, stud: &Option<Reception>) -> Replication {
+    Replication {
+        node: cluster.as_ref().map(Membership::node),
+        stud: stud.as_ref().map(Reception::watch),
+    }
 }
 
 fn session_table(config: &Config) -> Arc<SessionTable> {
