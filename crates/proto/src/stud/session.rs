@@ -142,7 +142,7 @@ impl std::fmt::Debug for StudSession<'_> {
 /// `SSL_SESSION_ASN1_VERSION`.
 const STRUCTURE: u64 = 1;
 const TLS12: u64 = 0x0303;
-/// Context-specific and constructed: all tagged fields are explicit, but for [0], the key argument of SSLv2.
+/// Context-specific and constructed: all tagged fields are explicit, but for `[0]`, the key argument of SSLv2.
 const EXPLICIT: u8 = 0xa0;
 const TIME: u8 = 1;
 const TIMEOUT: u8 = 2;
