@@ -16,7 +16,7 @@ pub fn html(run: &Run) -> String {
     );
     page += &head(run, &date);
     for outcome in &run.scenarios {
-        page += &section(outcome);
+        page += &section(run, outcome);
     }
     page += &conditions_section(run);
     page += "</main>\n</body>\n</html>\n";
@@ -56,7 +56,7 @@ fn scenario(id: &str) -> Option<Scenario> {
     catalog::find(&[id.to_owned()]).ok()?.into_iter().next()
 }
 
-fn section(outcome: &Outcome) -> String {
+fn section(run: &Run, outcome: &Outcome) -> String {
     let scenario = scenario(&outcome.id);
     let title = scenario
         .as_ref()
@@ -76,7 +76,7 @@ fn section(outcome: &Outcome) -> String {
     if outcome.not_available.is_none() {
         text += &plots(outcome);
         for figure in figure::shown(outcome) {
-            text += &figures_table(outcome, &figure);
+            text += &figures_table(run, outcome, &figure);
         }
         text += &notes(outcome);
         text += &agreed(outcome);
@@ -127,7 +127,7 @@ fn plots(outcome: &Outcome) -> String {
     text
 }
 
-fn figures_table(outcome: &Outcome, figure: &Figure) -> String {
+fn figures_table(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
     let peers = table::peers(outcome);
     let is_cpu = figure.name == figures::CPU;
     let mut text = format!(
@@ -136,7 +136,7 @@ fn figures_table(outcome: &Outcome, figure: &Figure) -> String {
     );
     peers
         .iter()
-        .for_each(|peer| text += &format!("<th>{}</th>", escape(table::heading(peer))));
+        .for_each(|peer| text += &format!("<th>{}</th>", escape(&table::column_head(run, peer))));
     if is_cpu {
         text += "<th>library in memory</th><th>becket's eta</th>";
     }

@@ -14,7 +14,7 @@ pub fn run(run: &Run) -> String {
     }
     text += &conditions(run);
     for outcome in &run.scenarios {
-        text += &section(outcome);
+        text += &section(run, outcome);
     }
     text
 }
@@ -27,7 +27,7 @@ pub fn effort_note(effort: &str) -> &'static str {
     }
 }
 
-fn section(outcome: &Outcome) -> String {
+fn section(run: &Run, outcome: &Outcome) -> String {
     let title = catalog::find(std::slice::from_ref(&outcome.id)).ok();
     let scenario = title.as_ref().and_then(|found| found.first());
     let mut text = format!(
@@ -40,7 +40,7 @@ fn section(outcome: &Outcome) -> String {
     text += &format!("**{}**\n", figure::answer(outcome));
     if outcome.not_available.is_none() {
         for figure in figure::shown(outcome) {
-            text += &format!("\n{}", figures_of(outcome, &figure));
+            text += &format!("\n{}", figures_of(run, outcome, &figure));
         }
         let notes = notes(outcome);
         if !notes.is_empty() {
@@ -51,13 +51,13 @@ fn section(outcome: &Outcome) -> String {
 }
 
 /// Returns one figure of all cases and peers as a table.
-pub fn figures_of(outcome: &Outcome, figure: &Figure) -> String {
+pub fn figures_of(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
     let peers = peers(outcome);
     let is_cpu = figure.name == figures::CPU;
     let mut text = format!("| {} |", figure.heading);
     peers
         .iter()
-        .for_each(|peer| text += &format!(" {} |", heading(peer)));
+        .for_each(|peer| text += &format!(" {} |", column_head(run, peer)));
     if is_cpu {
         text += " library in memory |";
     }
@@ -77,6 +77,17 @@ pub fn figures_of(outcome: &Outcome, figure: &Figure) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Returns a column's name with the version and the TLS library of its program.
+pub fn column_head(run: &Run, peer: &str) -> String {
+    // A column such as `becket, cluster` is of the program before the comma.
+    let program = peer.split(',').next().unwrap_or(peer);
+    let known = run.peers.iter().find(|known| known.name == program);
+    match known {
+        Some(known) => format!("{peer} {} ({})", known.version, known.library),
+        None => heading(peer).to_owned(),
+    }
 }
 
 /// Returns a floor's name as a reader wants it.
