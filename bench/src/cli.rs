@@ -65,7 +65,7 @@ pub struct RunArgs {
     /// Rounds of each case [default: 3, quick: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: Option<u32>,
-    /// Shorter measurements and fewer values: all scenarios in some ten minutes
+    /// Shorter measurements and fewer values: all scenarios in under ten minutes
     #[arg(long)]
     pub quick: bool,
     /// Everything once and as short as possible; the figures mean nothing

@@ -104,9 +104,9 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
         "AddedLatency" => [1, 50, 80]
             .iter()
             .flat_map(|percent| {
-                ["p50", "p99"].map(|quantile| {
+                [("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")].map(|(name, quantile)| {
                     Figure::new(
-                        &format!("added_{quantile}_us_at_{percent}"),
+                        &format!("added_{name}_us_at_{percent}"),
                         &format!("added {quantile} at {percent} % of capacity"),
                         true,
                     )
