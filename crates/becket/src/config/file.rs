@@ -254,6 +254,8 @@ pub struct FileLimits {
     pub accepts_per_turn: u64,
     /// Handshakes.
     pub handshakes_per_turn: u64,
+    /// A duration.
+    pub handshake_time_per_turn: Scalar,
     /// A size.
     pub bytes_per_turn: Scalar,
 }
@@ -266,6 +268,7 @@ impl Default for FileLimits {
             client_hello: "16KiB".into(),
             accepts_per_turn: 64,
             handshakes_per_turn: 16,
+            handshake_time_per_turn: "1ms".into(),
             bytes_per_turn: "256KiB".into(),
         }
     }

@@ -407,6 +407,8 @@ pub struct Limits {
     pub accepts_per_turn: usize,
     /// Handshakes moved in one turn of a worker's loop.
     pub handshakes_per_turn: usize,
+    /// Time after which no further handshake is moved in one turn.
+    pub handshake_time_per_turn: Duration,
     /// Bytes relayed for one connection and direction in one turn.
     pub bytes_per_turn: usize,
 }

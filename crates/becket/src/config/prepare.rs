@@ -158,6 +158,11 @@ impl Draft<'_> {
             accepts_per_turn: self.count("limits.accepts-per-turn", limits.accepts_per_turn),
             handshakes_per_turn: self
                 .count("limits.handshakes-per-turn", limits.handshakes_per_turn),
+            handshake_time_per_turn: self.duration(
+                "limits.handshake-time-per-turn",
+                &limits.handshake_time_per_turn,
+                SHORTEST..=SECOND,
+            ),
             bytes_per_turn: self.size("limits.bytes-per-turn", &limits.bytes_per_turn, TURN_BYTES),
         }
     }

@@ -200,6 +200,7 @@ const LIMITS: Limits = Limits {
     client_hello: 16 * 1024,
     accepts_per_turn: 1,
     handshakes_per_turn: 1,
+    handshake_time_per_turn: Duration::from_millis(1),
     bytes_per_turn: 64 * 1024,
 };
 

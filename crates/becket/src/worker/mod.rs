@@ -29,7 +29,7 @@ use crate::backend::pool::Pool;
 use crate::clock::{Clock, Now};
 use crate::close_reason::CloseReason;
 use crate::cluster::outbox::{Note, Outbox};
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::connection::{Advanced, Connection, Side, Turn};
 use crate::control::access_log::AccessSender;
 use crate::failure_log::FailureLog;
@@ -262,12 +262,26 @@ impl Worker {
         }
     }
 
+    /// Advances handshakes, at least one. Bounded by time too: a step may be a copy, or a signature
+    /// that costs as much as a hundred of them.
     fn advance_handshakes(&mut self) {
-        for _ in 0..self.config.limits.handshakes_per_turn {
+        if self.handshaking.is_empty() {
+            return;
+        }
+        let Limits {
+            handshakes_per_turn,
+            handshake_time_per_turn,
+            ..
+        } = self.config.limits;
+        let enough = self.clock.mono() + handshake_time_per_turn;
+        for _ in 0..handshakes_per_turn {
             let Some(index) = self.handshaking.pop_front() else {
                 return;
             };
             self.advance(index, Connection::advance);
+            if self.clock.mono() >= enough {
+                return;
+            }
         }
     }
 
