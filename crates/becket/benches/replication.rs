@@ -21,7 +21,7 @@ use becket::config::Config;
 use becket::config::file::File;
 use becket::config::prepare::{World, prepare};
 use becket::secret::{base64, file};
-use becket::server::Shared;
+use becket::shared::Shared;
 use becket::tls::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::Lineage;

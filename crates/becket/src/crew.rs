@@ -14,7 +14,7 @@ use crate::cluster::outbox::Outbox;
 use crate::config::Config;
 use crate::control::access_log::AccessWriter;
 use crate::mailbox::{Letter, Mailbox};
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::sockets::Bound;
 use crate::tls::tickets::Secrets;
 use crate::worker::{MAILBOX, Start, Worker};

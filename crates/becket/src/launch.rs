@@ -40,7 +40,8 @@ use crate::control::state::{Replication, State};
 use crate::crew::{Beginning, Crew};
 use crate::log::{self, LogError};
 use crate::secret::ratchet::Ratchet;
-use crate::server::{Control, Server, Shared};
+use crate::server::{Control, Server};
+use crate::shared::Shared;
 use crate::sockets;
 
 /// Why a server did not start. Nothing was left behind.

@@ -31,6 +31,7 @@ pub mod scratch;
 pub mod script;
 pub mod secret;
 pub mod server;
+pub mod shared;
 pub mod socket;
 pub mod sockets;
 pub mod tls;

@@ -1,4 +1,4 @@
-//! What workers and control share, listed once, and the control loop that keeps them.
+//! The control loop: signals, reloads, ticks, and the end.
 //!
 //! | signal | what it does |
 //! |---|---|
@@ -7,23 +7,19 @@
 //! | SIGTERM | drain: take no new clients, finish, exit 0, or 3 at `timeouts.drain` |
 //! | SIGINT | stop now, exit 0 |
 //!
-//! The control loop runs on the main thread. Nothing on the data path ever waits for it.
+//! It runs on the main thread. Nothing on the data path ever waits for it.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use becket_proto::session_table::SessionTable;
 use becket_sys::notify::{Notice, Notifier};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::admission::Admission;
 use crate::backend::probe::{self, Prober};
-use crate::backend::registry::Backends;
-use crate::clock::{Clock, Now};
+use crate::clock::Now;
 use crate::cluster::membership::Membership;
 use crate::cluster::stud::reception::Reception;
 use crate::config::Config;
@@ -39,69 +35,8 @@ use crate::control::{admin, reload};
 use crate::crew::{Crew, Ended};
 use crate::launch::raise_descriptors;
 use crate::log::{Logging, Timestamp};
-use crate::metrics::Counters;
 use crate::secret::ratchet::Ratchet;
 use crate::sockets::{self, Bound};
-
-/// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,
-/// the bounded channels of the access log, and in a cluster the bounded outboxes of new sessions;
-/// channels and outboxes have one reader and one writer each.
-#[derive(Debug)]
-pub struct Shared {
-    /// How many workers there are.
-    pub workers: usize,
-    /// The origin of all monotonic times.
-    pub clock: Clock,
-    /// TLS 1.2 sessions by ID: sharded, each shard with a lock of its own.
-    pub table: Arc<SessionTable>,
-    /// TLS 1.3 sessions that admit early data, likewise; they never leave this process.
-    pub early: Arc<SessionTable>,
-    /// Backends and servers by name: connections they have, who waits for one.
-    pub backends: Arc<Backends>,
-    /// One per worker, written by it alone.
-    pub counters: Vec<Arc<Counters>>,
-    /// Full handshakes and connections by source; each call takes an atomic number or one shard's
-    /// lock, and there is none where nothing is limited.
-    pub admission: Arc<Admission>,
-    /// Connections in all, for `limits.connections`.
-    connections: AtomicUsize,
-}
-
-impl Shared {
-    /// Nothing has happened yet.
-    pub fn new(
-        workers: usize,
-        clock: Clock,
-        table: Arc<SessionTable>,
-        early: Arc<SessionTable>,
-    ) -> Self {
-        Self {
-            workers,
-            clock,
-            table,
-            early,
-            backends: Arc::default(),
-            counters: (0..workers).map(|_| Arc::default()).collect(),
-            admission: Arc::default(),
-            connections: AtomicUsize::new(0),
-        }
-    }
-
-    /// Takes one of the connections that `limit` allows; false when there is none.
-    pub fn claim_connection(&self, limit: usize) -> bool {
-        let before = self.connections.fetch_add(1, Relaxed);
-        if before >= limit {
-            self.release_connection();
-            return false;
-        }
-        true
-    }
-
-    /// Gives back what [`Self::claim_connection`] took.
-    pub fn release_connection(&self) {
-        self.connections.fetch_sub(1, Relaxed);
-    }
-}
 
 /// How a server ended; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::node::{NoBoot, Node};
 use super::outbox::{Inbox, Outbox};
 use super::socket::Bound;
 use crate::config::Config;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// This becket's part in its cluster.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use crate::config::cluster::{Cluster, ClusterLimits, Peer};
 use crate::config::{Backend, Config, Server, ServerAddress, StickBy, values::Address};
 use crate::control::sample;
 use crate::secret::{SecretBytes, SharedSecret};
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::tls::session_name::SessionName;
 
 /// The policy of the sample configuration's routes.

@@ -12,7 +12,7 @@ use crate::cluster::stud::reception::Watch;
 use crate::config::{Backend, Config};
 use crate::log::Timestamp;
 use crate::metrics::Counters;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// The server as control knows it.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! What the admin pages may see of the running server.
 //!
-//! [`View`] is implemented beside the shared things (`server.rs`) and read by `admin`; the pages hold
+//! [`View`] is implemented by [`State`](super::state::State) and read by `admin`; the pages hold
 //! nothing themselves. Every method is called on the control thread, once per page, and must not
 //! wait for a worker.
 

@@ -40,7 +40,7 @@ use crate::mailbox::Mailbox;
 use crate::metrics::Counters;
 use crate::net::RealNet;
 use crate::scratch::Scratch;
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::sockets::Bound;
 use crate::tls::session_name::SessionName;
 use crate::tls::tickets::Secrets;

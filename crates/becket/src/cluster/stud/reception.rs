@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::cluster::socket::accepted;
 use crate::config::Config;
 use crate::config::error::Problem;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// Binds the socket; nothing when such sessions are not received.
 ///

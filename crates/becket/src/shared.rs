@@ -1,0 +1,71 @@
+//! What workers and control share, listed once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use becket_proto::session_table::SessionTable;
+
+use crate::admission::Admission;
+use crate::backend::registry::Backends;
+use crate::clock::Clock;
+use crate::metrics::Counters;
+
+/// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,
+/// the bounded channels of the access log, and in a cluster the bounded outboxes of new sessions;
+/// channels and outboxes have one reader and one writer each.
+#[derive(Debug)]
+pub struct Shared {
+    /// How many workers there are.
+    pub workers: usize,
+    /// The origin of all monotonic times.
+    pub clock: Clock,
+    /// TLS 1.2 sessions by ID: sharded, each shard with a lock of its own.
+    pub table: Arc<SessionTable>,
+    /// TLS 1.3 sessions that admit early data, likewise; they never leave this process.
+    pub early: Arc<SessionTable>,
+    /// Backends and servers by name: connections they have, who waits for one.
+    pub backends: Arc<Backends>,
+    /// One per worker, written by it alone.
+    pub counters: Vec<Arc<Counters>>,
+    /// Full handshakes and connections by source; each call takes an atomic number or one shard's
+    /// lock, and there is none where nothing is limited.
+    pub admission: Arc<Admission>,
+    /// Connections in all, for `limits.connections`.
+    connections: AtomicUsize,
+}
+
+impl Shared {
+    /// Nothing has happened yet.
+    pub fn new(
+        workers: usize,
+        clock: Clock,
+        table: Arc<SessionTable>,
+        early: Arc<SessionTable>,
+    ) -> Self {
+        Self {
+            workers,
+            clock,
+            table,
+            early,
+            backends: Arc::default(),
+            counters: (0..workers).map(|_| Arc::default()).collect(),
+            admission: Arc::default(),
+            connections: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes one of the connections that `limit` allows; false when there is none.
+    pub fn claim_connection(&self, limit: usize) -> bool {
+        let before = self.connections.fetch_add(1, Relaxed);
+        if before >= limit {
+            self.release_connection();
+            return false;
+        }
+        true
+    }
+
+    /// Gives back what [`Self::claim_connection`] took.
+    pub fn release_connection(&self) {
+        self.connections.fetch_sub(1, Relaxed);
+    }
+}
