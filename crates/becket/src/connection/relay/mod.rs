@@ -1,6 +1,6 @@
 //! Two half pipes: client to server and back, until both have ended.
 //!
-//! Each direction is a [`HalfPipe`], which decides what to do next; this file does it: receive,
+//! Each direction is a [`HalfPipe`], which decides what to do next; [`to_client`] and [`to_server`] do it: receive,
 //! open, seal, send. Either leg may have TLS or not: what is opened is what came where a leg has
 //! none, and what is sealed is what is sent. Bytes go straight from scratch buffer to socket; only
 //! what a socket does not take is copied and kept. One direction moves at most
@@ -15,11 +15,13 @@
 //! * the client sends FIN where close_notify was due: FIN alone goes to the server. It is counted;
 //! * the client resets or breaks TLS: the server is reset.
 
+mod to_client;
+mod to_server;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
-
 use rustls::client::UnbufferedClientConnection;
 
 use super::closing::Closing;
@@ -28,10 +30,8 @@ use super::{Core, Net, Next, Phase, Turn};
 use crate::backend::slot::Slot;
 use crate::backend::state::ServerState;
 use crate::close_reason::CloseReason;
-use crate::leg::{Got, Leg, Ready};
-use crate::metrics::Counters;
-use crate::scratch::READ;
-use crate::socket::{Fault, Socket};
+use crate::leg::{Leg, Ready};
+use crate::socket::Socket;
 use crate::tls::engine::Engine;
 
 /// Client and server, joined.
@@ -219,265 +219,6 @@ impl<N: Net> Relaying<N> {
             Step::Read | Step::Wait | Step::Done => return Ok(false),
         }
         Ok(true)
-    }
-
-    /// Server to client: receives up to four records' worth, opens, seals, sends once. When the
-    /// server has ended, close_notify leaves with the last data.
-    fn read_server(
-        &mut self,
-        load: &mut Load,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Result<(), CloseReason> {
-        turn.scratch.clear();
-        let taken = match self.server_tls {
-            Some(_) => self.open_server(turn),
-            None => self.drain_server(turn),
-        };
-        let scratch = &mut *turn.scratch;
-        let plain = scratch.plain.filled();
-        let came = plain.len().max(scratch.sealed_in.len());
-        load.to_client = load.to_client.saturating_sub(came);
-        if let Some(learner) = &mut self.learner
-            && !learner.look(plain, self.slot.server(), turn.now.mono)
-        {
-            self.learner = None;
-        }
-        let bytes = match &mut self.client_tls {
-            Some(engine) => {
-                let end = self.to_client.source_ended();
-                let sealed = engine.seal(plain, end, &mut scratch.sealed_out);
-                sealed.map_err(|_| CloseReason::Internal)?;
-                scratch.sealed_out.filled()
-            }
-            None => plain,
-        };
-        self.send_client(bytes, core, turn.counters)?;
-        taken
-    }
-
-    /// Receives plaintext into `scratch.plain`.
-    fn drain_server(&mut self, turn: &mut Turn<'_, N>) -> Result<(), CloseReason> {
-        let buffer = &mut turn.scratch.plain;
-        while buffer.len() < READ {
-            let most = READ - buffer.len();
-            let counter = &turn.counters.server_bytes_in;
-            let got = self
-                .server
-                .receive(buffer, most, counter)
-                .map_err(|_| CloseReason::ServerReset)?;
-            if got == Got::End && self.server_reset {
-                return Err(CloseReason::ServerReset);
-            }
-            if got == Got::End {
-                self.to_client.end_source();
-                return Ok(());
-            }
-            if !self.server.ready.readable {
-                self.to_client.block_source();
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Receives once and opens it into `scratch.plain`. What TLS itself has to say to the server
-    /// goes out at once.
-    fn open_server(&mut self, turn: &mut Turn<'_, N>) -> Result<(), CloseReason> {
-        let Some(engine) = &mut self.server_tls else {
-            return Ok(());
-        };
-        let input = &mut turn.scratch.sealed_in;
-        input.push(engine.held());
-        let counter = &turn.counters.server_bytes_in;
-        match self.server.receive(input, READ, counter) {
-            Ok(Got::Bytes) => {}
-            Ok(Got::Nothing) => {
-                self.to_client.block_source();
-                return Ok(());
-            }
-            Ok(Got::End) if !self.server_reset => return Err(CloseReason::ServerTruncated),
-            Ok(Got::End) | Err(_) => return Err(CloseReason::ServerReset),
-        }
-        if !self.server.ready.readable {
-            self.to_client.block_source();
-        }
-        let scratch = &mut *turn.scratch;
-        let input = scratch.sealed_in.filled_mut();
-        let opened = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
-        self.send_server(scratch.sealed_out.filled(), turn.counters);
-        scratch.sealed_out.clear();
-        let opened = opened.map_err(|_| CloseReason::ServerTlsError)?;
-        if opened.ended {
-            self.to_client.end_source();
-        }
-        Ok(())
-    }
-
-    /// Client to server: receives, opens, seals, sends once.
-    fn read_client(
-        &mut self,
-        load: &mut Load,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Result<(), CloseReason> {
-        turn.scratch.clear();
-        match self.client_tls {
-            Some(_) => self.open_client(core, turn)?,
-            None => self.take_client(core, turn)?,
-        }
-        let scratch = &mut *turn.scratch;
-        let plain = scratch.plain.filled();
-        // Records without a byte in them are work, too.
-        let came = plain.len().max(scratch.sealed_in.len());
-        load.to_server = load.to_server.saturating_sub(came);
-        let bytes = match &mut self.server_tls {
-            Some(engine) => {
-                let end = self.to_server.source_ended() && !self.truncated;
-                let sealed = engine.seal(plain, end, &mut scratch.sealed_out);
-                sealed.map_err(|_| CloseReason::Internal)?;
-                scratch.sealed_out.filled()
-            }
-            None => plain,
-        };
-        self.send_server(bytes, turn.counters);
-        Ok(())
-    }
-
-    /// Receives once and opens it into `scratch.plain`. What TLS itself has to say to the client
-    /// goes out at once.
-    fn open_client(
-        &mut self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Result<(), CloseReason> {
-        let Some(engine) = &mut self.client_tls else {
-            return Ok(());
-        };
-        let input = &mut turn.scratch.sealed_in;
-        input.push(engine.held());
-        let counter = &turn.counters.client_bytes_in;
-        match core.client.receive(input, READ, counter) {
-            Ok(Got::Bytes) => {}
-            Ok(Got::Nothing) => {
-                self.to_server.block_source();
-                return Ok(());
-            }
-            Ok(Got::End) => {
-                self.truncated = !self.to_client.source_ended();
-                turn.counters.truncated.add(u64::from(self.truncated));
-                self.to_server.end_source();
-                return Ok(());
-            }
-            Err(_) => return Err(CloseReason::ClientReset),
-        }
-        if !core.client.ready.readable {
-            self.to_server.block_source();
-        }
-        let scratch = &mut *turn.scratch;
-        let input = scratch.sealed_in.filled_mut();
-        let opened = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
-        self.send_client(scratch.sealed_out.filled(), core, turn.counters)?;
-        scratch.sealed_out.clear();
-        let opened = opened.map_err(|_| CloseReason::ClientTlsError)?;
-        if opened.ended {
-            self.to_server.end_source();
-        }
-        Ok(())
-    }
-
-    /// Receives once into `scratch.plain`: a client without TLS, or one that is none of ours.
-    fn take_client(
-        &mut self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Result<(), CloseReason> {
-        let counter = &turn.counters.client_bytes_in;
-        let got = core.client.receive(&mut turn.scratch.plain, READ, counter);
-        match got.map_err(|_| CloseReason::ClientReset)? {
-            Got::Bytes | Got::Nothing if core.client.ready.readable => {}
-            Got::Bytes | Got::Nothing => self.to_server.block_source(),
-            Got::End => self.to_server.end_source(),
-        }
-        Ok(())
-    }
-
-    /// Sends to the client, behind what waits already.
-    fn send_client(
-        &mut self,
-        bytes: &[u8],
-        core: &mut Core<N>,
-        counters: &Counters,
-    ) -> Result<(), CloseReason> {
-        if self.to_client.is_finished() {
-            return Ok(());
-        }
-        let mut sent = 0;
-        if self.to_client.is_clear() && !bytes.is_empty() {
-            sent = core
-                .client
-                .send(bytes, &counters.client_bytes_out)
-                .map_err(|_| CloseReason::ClientReset)?;
-            if !core.client.ready.writable {
-                self.to_client.block_sink();
-            }
-        }
-        self.to_client.offer(bytes.get(sent..).unwrap_or_default());
-        Ok(())
-    }
-
-    fn write_client(&mut self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Result<(), CloseReason> {
-        let counter = &turn.counters.client_bytes_out;
-        let sent = core
-            .client
-            .send(self.to_client.waiting(), counter)
-            .map_err(|_| CloseReason::ClientReset)?;
-        self.to_client.sent(sent);
-        if !core.client.ready.writable {
-            self.to_client.block_sink();
-        }
-        Ok(())
-    }
-
-    /// Sends to the server, behind what waits already.
-    fn send_server(&mut self, bytes: &[u8], counters: &Counters) {
-        if self.to_server.is_finished() {
-            return;
-        }
-        let mut sent = 0;
-        if self.to_server.is_clear() && !bytes.is_empty() {
-            let result = self.server.send(bytes, &counters.server_bytes_out);
-            let Some(taken) = self.server_took(result) else {
-                return;
-            };
-            sent = taken;
-        }
-        self.to_server.offer(bytes.get(sent..).unwrap_or_default());
-    }
-
-    fn write_server(&mut self, turn: &Turn<'_, N>) {
-        let waiting = self.to_server.waiting();
-        let result = self.server.send(waiting, &turn.counters.server_bytes_out);
-        if let Some(sent) = self.server_took(result) {
-            self.to_server.sent(sent);
-        }
-    }
-
-    /// What a send to the server means. Nothing when the server takes no more: it may have
-    /// answered early and closed, and then its answer is still to be read.
-    fn server_took(&mut self, result: Result<usize, Fault>) -> Option<usize> {
-        let Err(fault) = result else {
-            if !self.server.ready.writable {
-                self.to_server.block_sink();
-            }
-            return result.ok();
-        };
-        // EPIPE says that FIN had come before; after a reset the kernel reports an end as well.
-        self.server_reset = fault != Fault::Closed;
-        self.server.ready.readable = true;
-        self.to_client.handle_readable();
-        self.to_server.finish();
-        None
     }
 
     fn is_half_closed(&self) -> bool {

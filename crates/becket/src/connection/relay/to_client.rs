@@ -1,0 +1,144 @@
+//! Server to client: receive, open, seal, send.
+
+use super::{Load, Relaying};
+use crate::close_reason::CloseReason;
+use crate::connection::{Core, Net, Turn};
+use crate::leg::Got;
+use crate::metrics::Counters;
+use crate::scratch::READ;
+
+impl<N: Net> Relaying<N> {
+    /// Server to client: receives up to four records' worth, opens, seals, sends once. When the
+    /// server has ended, close_notify leaves with the last data.
+    pub(super) fn read_server(
+        &mut self,
+        load: &mut Load,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Result<(), CloseReason> {
+        turn.scratch.clear();
+        let taken = match self.server_tls {
+            Some(_) => self.open_server(turn),
+            None => self.drain_server(turn),
+        };
+        let scratch = &mut *turn.scratch;
+        let plain = scratch.plain.filled();
+        let came = plain.len().max(scratch.sealed_in.len());
+        load.to_client = load.to_client.saturating_sub(came);
+        if let Some(learner) = &mut self.learner
+            && !learner.look(plain, self.slot.server(), turn.now.mono)
+        {
+            self.learner = None;
+        }
+        let bytes = match &mut self.client_tls {
+            Some(engine) => {
+                let end = self.to_client.source_ended();
+                let sealed = engine.seal(plain, end, &mut scratch.sealed_out);
+                sealed.map_err(|_| CloseReason::Internal)?;
+                scratch.sealed_out.filled()
+            }
+            None => plain,
+        };
+        self.send_client(bytes, core, turn.counters)?;
+        taken
+    }
+
+    /// Receives plaintext into `scratch.plain`.
+    fn drain_server(&mut self, turn: &mut Turn<'_, N>) -> Result<(), CloseReason> {
+        let buffer = &mut turn.scratch.plain;
+        while buffer.len() < READ {
+            let most = READ - buffer.len();
+            let counter = &turn.counters.server_bytes_in;
+            let got = self
+                .server
+                .receive(buffer, most, counter)
+                .map_err(|_| CloseReason::ServerReset)?;
+            if got == Got::End && self.server_reset {
+                return Err(CloseReason::ServerReset);
+            }
+            if got == Got::End {
+                self.to_client.end_source();
+                return Ok(());
+            }
+            if !self.server.ready.readable {
+                self.to_client.block_source();
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives once and opens it into `scratch.plain`. What TLS itself has to say to the server
+    /// goes out at once.
+    fn open_server(&mut self, turn: &mut Turn<'_, N>) -> Result<(), CloseReason> {
+        let Some(engine) = &mut self.server_tls else {
+            return Ok(());
+        };
+        let input = &mut turn.scratch.sealed_in;
+        input.push(engine.held());
+        let counter = &turn.counters.server_bytes_in;
+        match self.server.receive(input, READ, counter) {
+            Ok(Got::Bytes) => {}
+            Ok(Got::Nothing) => {
+                self.to_client.block_source();
+                return Ok(());
+            }
+            Ok(Got::End) if !self.server_reset => return Err(CloseReason::ServerTruncated),
+            Ok(Got::End) | Err(_) => return Err(CloseReason::ServerReset),
+        }
+        if !self.server.ready.readable {
+            self.to_client.block_source();
+        }
+        let scratch = &mut *turn.scratch;
+        let input = scratch.sealed_in.filled_mut();
+        let opened = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
+        self.send_server(scratch.sealed_out.filled(), turn.counters);
+        scratch.sealed_out.clear();
+        let opened = opened.map_err(|_| CloseReason::ServerTlsError)?;
+        if opened.ended {
+            self.to_client.end_source();
+        }
+        Ok(())
+    }
+
+    /// Sends to the client, behind what waits already.
+    pub(super) fn send_client(
+        &mut self,
+        bytes: &[u8],
+        core: &mut Core<N>,
+        counters: &Counters,
+    ) -> Result<(), CloseReason> {
+        if self.to_client.is_finished() {
+            return Ok(());
+        }
+        let mut sent = 0;
+        if self.to_client.is_clear() && !bytes.is_empty() {
+            sent = core
+                .client
+                .send(bytes, &counters.client_bytes_out)
+                .map_err(|_| CloseReason::ClientReset)?;
+            if !core.client.ready.writable {
+                self.to_client.block_sink();
+            }
+        }
+        self.to_client.offer(bytes.get(sent..).unwrap_or_default());
+        Ok(())
+    }
+
+    pub(super) fn write_client(
+        &mut self,
+        core: &mut Core<N>,
+        turn: &Turn<'_, N>,
+    ) -> Result<(), CloseReason> {
+        let counter = &turn.counters.client_bytes_out;
+        let sent = core
+            .client
+            .send(self.to_client.waiting(), counter)
+            .map_err(|_| CloseReason::ClientReset)?;
+        self.to_client.sent(sent);
+        if !core.client.ready.writable {
+            self.to_client.block_sink();
+        }
+        Ok(())
+    }
+}
