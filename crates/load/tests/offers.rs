@@ -42,7 +42,8 @@ fn asked_and_observed_resumption_agree_with_the_server() {
             (h.asked_full, h.asked_resumed),
             "{h:?}"
         );
-        assert!((58..=62).contains(&h.resumed()), "{h:?}");
+        // Each of the four slots begins with a full handshake, and may end short of its fourth.
+        assert!((57..=60).contains(&h.resumed()), "{h:?}");
         assert_eq!(
             server.seen.resumed.load(Ordering::Relaxed) as u64,
             h.resumed()
