@@ -5,7 +5,7 @@
 //! process in them. What is to happen on a host is done by [`Host::within`]: sockets that are
 //! made, threads and programs that are started there stay there.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
@@ -103,6 +103,28 @@ impl Network {
         })
     }
 
+    /// Pulls a host's cable: what is sent to it or by it is lost, and nobody is told.
+    ///
+    /// # Panics
+    /// When there is no such host.
+    pub fn unplug(&self, host: usize) {
+        self.hub.ip(&format!("link set {} down", self.port(host)));
+    }
+
+    /// Puts the cable back.
+    ///
+    /// # Panics
+    /// When there is no such host.
+    pub fn plug(&self, host: usize) {
+        self.hub.ip(&format!("link set {} up", self.port(host)));
+    }
+
+    /// The port of the bridge that leads to a host.
+    fn port(&self, host: usize) -> String {
+        assert!(host < self.hosts.len(), "no host {host}");
+        format!("port{}", host + 1)
+    }
+
     /// Starts to keep every frame that crosses the bridge.
     ///
     /// # Panics
@@ -127,6 +149,43 @@ impl Host {
             thread.join()
         });
         done.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Runs `ip` on this host: addresses, links, routes.
+    ///
+    /// # Panics
+    /// When it refuses.
+    #[track_caller]
+    pub fn ip(&self, arguments: &str) {
+        let ip = Tool::find("ip").expect("the network was made with it");
+        let done = self.within(|| run(ip.command(arguments.split(' '))));
+        done.expect("a change of the network");
+    }
+
+    /// Makes it pass on, or refuse by ICMP, what is not for itself, as routers do.
+    ///
+    /// # Panics
+    /// When the kernel refuses.
+    pub fn route(&self) {
+        let done = self.within(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"));
+        done.expect("a host that routes");
+    }
+
+    /// How often it was told by ICMP that something cannot be reached.
+    ///
+    /// # Panics
+    /// When the kernel does not count that.
+    pub fn unreachables(&self) -> u64 {
+        let read = || fs::read_to_string("/proc/thread-self/net/snmp");
+        let text = self.within(read).expect("the kernel's counters");
+        let mut rows = text.lines().filter(|line| line.starts_with("Icmp: "));
+        let names = rows.next().unwrap_or_default().split(' ');
+        let values = rows.next().unwrap_or_default().split(' ');
+        let mut column = names
+            .zip(values)
+            .filter(|(name, _)| *name == "InDestUnreachs");
+        let value = column.next().and_then(|(_, value)| value.parse().ok());
+        value.expect("a count")
     }
 }
 

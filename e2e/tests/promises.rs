@@ -35,6 +35,7 @@ mod reload_loses_nothing;
 mod revoked_clients_stay_out;
 mod root_drops_privileges;
 mod server_speaks_first;
+mod servers_are_unplugged_killed_and_stopped;
 mod servers_share_the_load;
 mod servers_that_fail_are_left;
 mod sessions_never_cross_policies;

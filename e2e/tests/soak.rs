@@ -18,10 +18,10 @@ const THREADS: usize = 6;
 const RELOADS: usize = 3;
 
 /// Random choices that can be repeated (xorshift).
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -167,7 +167,7 @@ fn after_a_soak_everything_is_as_before() {
 }
 
 /// A number from the environment.
-fn number(name: &str, default: u64) -> u64 {
+pub(crate) fn number(name: &str, default: u64) -> u64 {
     env::var(name)
         .ok()
         .and_then(|text| text.parse().ok())

@@ -1,0 +1,129 @@
+//! Real web servers of one process, to be killed, stopped and started again.
+//!
+//! All of them answer alike: a first line with their name, then filling, so that a client sees who
+//! answered and whether all of it came.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/health` | 204 at once |
+//! | `/long` | [`LONG`] bytes, over some three seconds (nginx only) |
+//! | anything else | [`SHORT`] bytes after a tenth of a second; 429 where more are there than were allowed |
+
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::place::Place;
+use crate::time::eventually;
+use crate::tool::{Kept, Tool};
+
+/// Which program it is.
+#[derive(Clone, Debug)]
+pub enum Make {
+    /// `nginx`; it also listens at the next port, with TLS and the certificate `site.pem`.
+    Nginx(Tool),
+    /// `haproxy`.
+    HaProxy(Tool),
+}
+
+/// A server that runs; it is killed when dropped.
+#[derive(Debug)]
+pub struct Server {
+    process: Kept,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl Server {
+    /// Starts one that is called `name` and waits until it listens. Whoever is there beyond `most`
+    /// clients at a time gets 429.
+    ///
+    /// # Panics
+    /// When it does not come to listen.
+    #[track_caller]
+    pub fn start(make: &Make, place: &Place, address: SocketAddr, name: &str, most: u32) -> Self {
+        let command = match make {
+            Make::Nginx(tool) => nginx(tool, place, address, name, most),
+            Make::HaProxy(tool) => haproxy(tool, place, address, name, most),
+        };
+        let process = start(command, place, name);
+        eventually("a server listens", || TcpStream::connect(address).is_ok());
+        Self { process, address }
+    }
+
+    /// Sends a signal, such as STOP and CONT.
+    ///
+    /// # Panics
+    /// When it is gone.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process.0), signal).expect("a server that runs");
+    }
+}
+
+fn start(mut command: Command, place: &Place, name: &str) -> Kept {
+    let log = File::create(place.path(&format!("{name}.log"))).expect("a file");
+    let also = log.try_clone().expect("the same file");
+    Kept(command.stdout(also).stderr(log).spawn().expect("a server"))
+}
+
+/// The text of an answer of so many bytes.
+fn answer(name: &str, length: usize) -> String {
+    format!("{name}\n{}", "x".repeat(length - name.len() - 1))
+}
+
+fn nginx(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32) -> Command {
+    let folder = place.path(name);
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join("short"), answer(name, SHORT)).expect("a file");
+    fs::write(folder.join("long"), answer(name, LONG)).expect("a file");
+    let (folder, site) = (folder.display(), place.text("site.pem"));
+    let secure = SocketAddr::new(at.ip(), at.port() + 1);
+    let text = format!(
+        "daemon off; master_process off; pid {folder}/nginx.pid; error_log stderr;
+         events {{ worker_connections 4096; }}
+         http {{
+           access_log off; default_type text/plain; limit_conn_zone $server_name zone=all:1m;
+           client_body_temp_path {folder}/a; proxy_temp_path {folder}/b;
+           fastcgi_temp_path {folder}/c; uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+           sendfile on; root {folder};
+           server {{
+             listen {at}; listen {secure} ssl; server_name {name};
+             ssl_certificate {site}; ssl_certificate_key {site};
+             location / {{ limit_conn all {most}; limit_conn_status 429; rewrite ^ /short break;
+               sendfile_max_chunk 4k; limit_rate 80k; }}
+             location = /long {{ sendfile_max_chunk 4k; limit_rate 40k; }}
+             location = /health {{ return 204; }}
+           }}
+         }}\n"
+    );
+    let path = place.write(&format!("{name}.conf"), &text);
+    tool.command([
+        "-e".as_ref(),
+        "stderr".as_ref(),
+        "-c".as_ref(),
+        path.as_os_str(),
+    ])
+}
+
+fn haproxy(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32) -> Command {
+    let body = place.write(&format!("{name}.txt"), &answer(name, SHORT));
+    let body = body.display();
+    // A health check is answered before it is counted.
+    let text = format!(
+        "global\n  nbthread 1\ndefaults\n  mode http\n  timeout client 30s\n  timeout server 30s\n  \
+         timeout connect 5s\n  timeout tarpit 100ms\nfrontend all\n  bind {at}\n  \
+         http-request return status 204 if {{ path /health }}\n  default_backend slow\n\
+         backend slow\n  http-request return status 429 if {{ be_conn gt {most} }}\n  \
+         http-request tarpit status 200 content-type text/plain file {body}\n"
+    );
+    let path = place.write(&format!("{name}.cfg"), &text);
+    tool.command(["-db".as_ref(), "-f".as_ref(), path.as_os_str()])
+}
+
+/// Bytes of a short answer.
+const SHORT: usize = 12 * 1024;
+/// Bytes of a long one.
+const LONG: usize = 128 * 1024;

@@ -1,0 +1,578 @@
+//! Real servers on hosts of their own, and what can become of them: the cable is pulled, the process is
+//! killed or stopped, the network says no. Nobody is refused who could have been served.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
+
+use becket_e2e::{
+    Becket, Client, Make, Network, Place, Server, Shape, Signal, Tool, Trust, eventually,
+    read_to_end, unix_now,
+};
+
+use crate::soak::{Dice, number};
+
+/// A server is left within a second, and a connect that hangs is given up before.
+const HEALTH: &str = "[backend.health]\ncheck = \"http\"\npath = \"/health\"\ninterval = \"100ms\"\n\
+                      fast-interval = \"100ms\"\ntimeout = \"300ms\"\nrise = 1\nfall = 2\n";
+const NAMES: [&str; 3] = ["one", "two", "three"];
+const PORT: u16 = 8080;
+const MAXCONN: u32 = 4;
+
+/// A becket is on the first host, the servers are on the others.
+struct Stage<'n> {
+    network: &'n Network,
+    makes: [Make; 3],
+    place: Place,
+    trust: Trust,
+    servers: [Option<Server>; 3],
+}
+
+/// Plays on the first host of a network.
+fn stage(play: impl FnOnce(Stage<'_>) + Send) {
+    let (Some(nginx), Some(haproxy)) = (Tool::find("nginx"), Tool::find("haproxy")) else {
+        return;
+    };
+    let Some(network) = Network::of(1 + NAMES.len()) else {
+        return;
+    };
+    let makes = [
+        Make::Nginx(nginx.clone()),
+        Make::HaProxy(haproxy),
+        Make::Nginx(nginx),
+    ];
+    play_on(&network, makes, play);
+}
+
+fn play_on(network: &Network, makes: [Make; 3], play: impl FnOnce(Stage<'_>) + Send) {
+    network.hosts[0].within(|| {
+        let place = Place::new();
+        let mut stage = Stage {
+            network,
+            makes,
+            trust: Trust::new(&place),
+            place,
+            servers: [None, None, None],
+        };
+        for (index, host) in network.hosts.iter().skip(1).enumerate() {
+            // Not the address of the link, so that it can go away without the host.
+            let at = address(index);
+            host.ip(&format!("addr add {at}/32 dev lo"));
+            let via = host.address;
+            network.hosts[0].ip(&format!("route add {at}/32 via {via}"));
+            stage.start(index);
+        }
+        play(stage);
+    });
+}
+
+/// Where a server is; without its port.
+fn address(server: usize) -> String {
+    format!("10.74.0.{}", server + 1)
+}
+
+fn others(server: usize) -> Vec<usize> {
+    (0..NAMES.len()).filter(|one| *one != server).collect()
+}
+
+fn name(server: usize) -> String {
+    format!("{}:{PORT}", address(server))
+}
+
+impl Stage<'_> {
+    fn start(&mut self, server: usize) {
+        let at = name(server).parse().unwrap();
+        let (make, place) = (&self.makes[server], &self.place);
+        let start = || Server::start(make, place, at, NAMES[server], MAXCONN);
+        let started = self.network.hosts[server + 1].within(start);
+        self.servers[server] = Some(started);
+    }
+
+    /// Its kernel tells clients, at once.
+    fn kill(&mut self, server: usize) {
+        self.servers[server] = None;
+    }
+
+    fn signal(&self, server: usize, signal: Signal) {
+        self.servers[server].as_ref().unwrap().signal(signal);
+    }
+
+    fn unplug(&self, server: usize) {
+        self.network.unplug(server + 1);
+    }
+
+    fn plug(&self, server: usize) {
+        self.network.plug(server + 1);
+    }
+
+    /// A becket in front of these servers, which finds all of them in service.
+    fn becket(&self, servers: &[usize], keys: &str) -> Becket {
+        let (first, rest) = servers.split_first().unwrap();
+        let maxconn = format!("maxconn = {MAXCONN}");
+        let shape = Shape::new(name(*first)).server_keys(&maxconn);
+        let shape = rest.iter().fold(shape, |shape, server| {
+            shape.server(name(*server)).server_keys(&maxconn)
+        });
+        let shape = shape
+            .backend(&format!("queue-timeout = \"20s\"\n{keys}\n{HEALTH}"))
+            .timeouts("connect = \"500ms\"");
+        let becket = Becket::start(&self.place, &shape);
+        for server in servers {
+            becomes(&becket, *server, "in-service");
+        }
+        becket
+    }
+
+    fn ask(&self, becket: &Becket, path: &str) -> io::Result<String> {
+        ask(becket, &self.trust, path)
+    }
+
+    /// So many clients at once, and who answered them.
+    fn crowd(&self, becket: &Becket, clients: usize) -> Vec<io::Result<String>> {
+        thread::scope(|scope| {
+            let ask = || self.ask(becket, "/");
+            let crowd: Vec<_> = (0..clients).map(|_| scope.spawn(ask)).collect();
+            joined(crowd)
+        })
+    }
+
+    /// Waits until these, and nobody else, answer a crowd of which everybody is answered.
+    #[track_caller]
+    fn answer(&self, becket: &Becket, servers: &[usize]) {
+        let mut answers: Vec<String> = { self.crowd(becket, 12).into_iter() }
+            .map(|answer| answer.expect("an answer"))
+            .collect();
+        answers.sort();
+        answers.dedup();
+        let mut expected: Vec<&str> = servers.iter().map(|server| NAMES[*server]).collect();
+        expected.sort_unstable();
+        assert_eq!(answers, expected);
+    }
+}
+
+fn joined<T>(threads: Vec<ScopedJoinHandle<'_, T>>) -> Vec<T> {
+    let threads = threads.into_iter();
+    threads.map(|thread| thread.join().unwrap()).collect()
+}
+
+/// Who answered; an answer that is not whole, or not meant, is an error.
+fn ask(becket: &Becket, trust: &Trust, path: &str) -> io::Result<String> {
+    let mut client = Client::connect(becket.web, trust)?;
+    let answer = client.ask(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+    let text = String::from_utf8_lossy(&answer);
+    let parts = text.split_once("\r\n\r\n").and_then(|(head, body)| {
+        let length: usize = head.lines().find_map(|line| {
+            let (key, value) = line.split_once(": ")?;
+            let is_length = key.eq_ignore_ascii_case("content-length");
+            is_length.then(|| value.parse().ok())?
+        })?;
+        (head.contains(" 200 ") && body.len() == length).then(|| body.lines().next())?
+    });
+    let head = text.lines().next().unwrap_or_default().to_owned();
+    parts
+        .map(str::to_owned)
+        .ok_or_else(|| io::Error::other(format!("{head:?} and {} bytes", text.len())))
+}
+
+/// A number that `/status` has of a server.
+fn of_server(becket: &Becket, server: usize, key: &str) -> serde_json::Value {
+    let status = becket.status();
+    let servers = status["backends"][0]["servers"].as_array().unwrap().iter();
+    let mut servers = servers.filter(|one| one["name"] == name(server));
+    servers.next().unwrap()[key].clone()
+}
+
+#[track_caller]
+fn becomes(becket: &Becket, server: usize, expected: &str) {
+    eventually(&format!("{} is {expected}", NAMES[server]), || {
+        of_server(becket, server, "condition") == expected
+    });
+}
+
+/// Waits until clients were answered by a server, and others are with it.
+#[track_caller]
+fn serves(becket: &Becket, server: usize) {
+    let connects = || of_server(becket, server, "connections").as_u64().unwrap();
+    // More than it may have at a time: some are gone.
+    let enough = connects() + u64::from(MAXCONN) + 1;
+    eventually("it serves", || {
+        connects() >= enough && of_server(becket, server, "in_use") != 0
+    });
+}
+
+/// Every slot is free, and nobody is there.
+#[track_caller]
+fn at_rest(becket: &Becket) {
+    becket.idle();
+    eventually("every slot is free", || {
+        let metrics = becket.metrics();
+        let sum = |name| metrics.sum(name, &[]);
+        sum("becket_server_connections") == 0.0 && sum("becket_queue") == 0.0
+    });
+}
+
+/// Where connections ended that ended so.
+fn ended_at(becket: &Becket, reason: &str) -> Vec<String> {
+    let lines = becket.access().into_iter();
+    let ours = lines.filter(|line| line["reason"] == reason);
+    ours.map(|line| line["server"].as_str().unwrap_or("nowhere").to_owned())
+        .collect()
+}
+
+#[test]
+fn a_host_that_is_unplugged_is_left_and_serves_again_when_it_is_plugged_in() {
+    stage(|stage| {
+        let becket = stage.becket(&[0, 2], "on-down = \"close\"");
+        thread::scope(|scope| {
+            let long = || stage.ask(&becket, "/long");
+            let there: Vec<_> = (0..6).map(|_| scope.spawn(long)).collect();
+            eventually("all of them are there", || {
+                [0, 2]
+                    .iter()
+                    .all(|s| of_server(&becket, *s, "in_use").as_u64() >= Some(2))
+                    && becket.metrics().sum("becket_server_connections", &[]) == 6.0
+            });
+            let cut_off = of_server(&becket, 0, "in_use").as_u64().unwrap() as usize;
+            stage.unplug(0);
+            // Before anybody knows: connects hang, and are made elsewhere.
+            for answer in stage.crowd(&becket, 4) {
+                assert_eq!(answer.expect("served"), NAMES[2]);
+            }
+            becomes(&becket, 0, "out-of-service");
+            stage.answer(&becket, &[2]);
+            let whole = joined(there).into_iter().filter(Result::is_ok).count();
+            assert_eq!(whole, 6 - cut_off, "who was elsewhere noticed nothing");
+            let left = ended_at(&becket, "server-down");
+            assert_eq!(left, vec![name(0); cut_off]);
+        });
+        stage.plug(0);
+        becomes(&becket, 0, "in-service");
+        stage.answer(&becket, &[0, 2]);
+        at_rest(&becket);
+    });
+}
+
+#[test]
+fn where_all_are_unplugged_clients_are_refused_at_once_and_a_stall_harms_nobody() {
+    stage(|stage| {
+        // HAProxy has no long answer.
+        let all = [0, 2];
+        let becket = stage.becket(&all, "on-down = \"drain\"");
+        thread::scope(|scope| {
+            let long = || stage.ask(&becket, "/long");
+            let there: Vec<_> = (0..4).map(|_| scope.spawn(long)).collect();
+            eventually("all of them are there", || {
+                becket.metrics().sum("becket_server_connections", &[]) >= 4.0
+            });
+            for server in all {
+                stage.unplug(server);
+            }
+            for server in all {
+                becomes(&becket, server, "out-of-service");
+            }
+            let failures = || becket.metrics().sum("becket_connect_failures_total", &[]);
+            let before = failures();
+            for _ in 0..4 {
+                let mut client = Client::connect(becket.web, &stage.trust).unwrap();
+                let (answer, end) = read_to_end(&mut client);
+                assert!(
+                    answer.is_empty() && end.is_err(),
+                    "nothing passes for an answer"
+                );
+            }
+            eventually("they are counted", || {
+                becket.metrics().closed("no-server") == 4
+            });
+            assert_eq!(failures(), before, "nothing was tried");
+            for server in all {
+                stage.plug(server);
+            }
+            for server in all {
+                becomes(&becket, server, "in-service");
+            }
+            assert!(
+                joined(there).iter().all(Result::is_ok),
+                "TCP outlives a stall"
+            );
+        });
+        stage.answer(&becket, &all);
+        at_rest(&becket);
+    });
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_costs_nobody_an_answer() {
+    stage(|mut stage| {
+        let becket = stage.becket(&[0, 1, 2], "");
+        // Kernels say it to a few a second only: the others wait for their time-out.
+        for (server, route) in [(0, "unreachable"), (1, "prohibit"), (2, "blackhole")] {
+            let (host, at) = (&stage.network.hosts[server + 1], address(server));
+            host.route();
+            let before = stage.network.hosts[0].unreachables();
+            host.ip(&format!("addr del {at}/32 dev lo"));
+            host.ip(&format!("route add {route} {at}/32"));
+            stage.answer(&becket, &others(server));
+            becomes(&becket, server, "out-of-service");
+            stage.answer(&becket, &others(server));
+            let told = stage.network.hosts[0].unreachables() - before;
+            assert_eq!(told > 0, route != "blackhole", "{route}");
+            host.ip(&format!("route del {route} {at}/32"));
+            host.ip(&format!("addr add {at}/32 dev lo"));
+            becomes(&becket, server, "in-service");
+            stage.answer(&becket, &[0, 1, 2]);
+        }
+        for server in [0, 1] {
+            let others = others(server);
+            stage.kill(server);
+            stage.answer(&becket, &others);
+            becomes(&becket, server, "out-of-service");
+            stage.answer(&becket, &others);
+            stage.start(server);
+            becomes(&becket, server, "in-service");
+            stage.answer(&becket, &[0, 1, 2]);
+        }
+        nobody_was_refused(&becket);
+        at_rest(&becket);
+    });
+}
+
+#[test]
+fn a_server_that_is_stopped_keeps_those_who_reached_it_and_nobody_else() {
+    for (on_down, kept) in [("close", false), ("drain", true)] {
+        stage(|stage| {
+            let becket = stage.becket(&[0, 1, 2], &format!("on-down = {on_down:?}"));
+            stage.signal(0, Signal::STOP);
+            let answers = thread::scope(|scope| {
+                // Its kernel takes connects and requests.
+                let crowd = scope.spawn(|| stage.crowd(&becket, 9));
+                becomes(&becket, 0, "out-of-service");
+                stage.answer(&becket, &[1, 2]);
+                if kept {
+                    eventually("the others have gone", || {
+                        let held = of_server(&becket, 0, "in_use").as_f64();
+                        held == Some(becket.metrics().sum("becket_connections", &[]))
+                    });
+                    stage.signal(0, Signal::CONT);
+                }
+                crowd.join().unwrap()
+            });
+            let failed = answers.iter().filter(|answer| answer.is_err()).count();
+            let cut_off = ended_at(&becket, "server-down");
+            assert_eq!(cut_off, vec![name(0); failed], "{answers:?}");
+            assert_eq!(failed == 0, kept, "{answers:?}");
+            stage.signal(0, Signal::CONT);
+            becomes(&becket, 0, "in-service");
+            stage.answer(&becket, &[0, 1, 2]);
+            at_rest(&becket);
+        });
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_is_not_made_to_look_whole() {
+    for secure in [false, true] {
+        stage(|mut stage| {
+            let becket = match secure {
+                false => stage.becket(&[0], ""),
+                true => {
+                    let at = format!("{}:{}", address(0), PORT + 1);
+                    let keys = "tls.ca = \"ca.pem\"\ntls.name = \"www.example.org\"";
+                    Becket::start(&stage.place, &Shape::new(at).backend(keys))
+                }
+            };
+            let trust = stage.trust.clone();
+            let answer = thread::scope(|scope| {
+                let client = scope.spawn(|| ask(&becket, &trust, "/long"));
+                let received = "becket_server_received_bytes_total";
+                eventually("half of it has come", || {
+                    becket.metrics().sum(received, &[]) > 32.0 * 1024.0
+                });
+                stage.kill(0);
+                client.join().unwrap()
+            });
+            answer.expect_err("HTTP says how long it would have been");
+            let reason = becket.next_reason();
+            // In clear, an end is an end: the kernel of a server that was killed says FIN.
+            let expected: &[&str] = match secure {
+                false => &["finished", "server-reset"],
+                true => &["server-truncated", "server-reset"],
+            };
+            assert!(expected.contains(&&*reason), "{reason}");
+            at_rest(&becket);
+        });
+    }
+}
+
+/// What clients got while something happened.
+#[derive(Debug, Default)]
+struct Tally {
+    answers: BTreeMap<String, usize>,
+    failures: Vec<String>,
+}
+
+impl Stage<'_> {
+    /// Clients that ask again and again while something happens.
+    fn asking(
+        &mut self,
+        becket: &Becket,
+        clients: usize,
+        happens: impl FnOnce(&mut Self),
+    ) -> Tally {
+        let (over, tally) = (AtomicBool::new(false), Mutex::new(Tally::default()));
+        let trust = self.trust.clone();
+        thread::scope(|scope| {
+            for _ in 0..clients {
+                scope.spawn(|| {
+                    while !over.load(SeqCst) {
+                        let answer = ask(becket, &trust, "/");
+                        let mut tally = tally.lock().unwrap();
+                        match answer {
+                            Ok(name) => *tally.answers.entry(name).or_default() += 1,
+                            Err(error) => tally.failures.push(error.to_string()),
+                        }
+                    }
+                });
+            }
+            // Also when it panics: the clients are waited for.
+            let _over = Over(&over);
+            happens(self);
+        });
+        tally.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sets a flag in the end.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Reasons for which nobody may go while one server is there.
+#[track_caller]
+fn nobody_was_refused(becket: &Becket) {
+    let metrics = becket.metrics();
+    for reason in [
+        "no-server",
+        "connect-failed",
+        "connect-timeout",
+        "queue-timeout",
+        "internal",
+    ] {
+        assert_eq!(metrics.closed(reason), 0, "{reason}");
+    }
+}
+
+#[test]
+fn a_cable_that_comes_loose_every_second_costs_nobody_an_answer() {
+    stage(|mut stage| {
+        let becket = stage.becket(&[0, 1, 2], "");
+        let tally = stage.asking(&becket, 8, |stage| {
+            for _ in 0..3 {
+                serves(&becket, 0);
+                stage.unplug(0);
+                becomes(&becket, 0, "out-of-service");
+                stage.plug(0);
+                becomes(&becket, 0, "in-service");
+            }
+        });
+        println!("{tally:?}");
+        assert_eq!(tally.failures, [""; 0]);
+        assert_eq!(tally.answers.len(), 3);
+        nobody_was_refused(&becket);
+        at_rest(&becket);
+    });
+}
+
+#[test]
+fn a_server_that_is_killed_every_second_costs_only_those_whom_it_was_answering() {
+    stage(|mut stage| {
+        const KILLS: usize = 4;
+        let becket = stage.becket(&[0, 1, 2], "");
+        let tally = stage.asking(&becket, 8, |stage| {
+            for _ in 0..KILLS {
+                serves(&becket, 0);
+                stage.kill(0);
+                becomes(&becket, 0, "out-of-service");
+                stage.start(0);
+                becomes(&becket, 0, "in-service");
+            }
+        });
+        println!("{tally:?}");
+        let most = KILLS * MAXCONN as usize;
+        assert!(tally.failures.len() <= most, "{tally:?}");
+        assert_eq!(tally.answers.len(), 3);
+        nobody_was_refused(&becket);
+        at_rest(&becket);
+    });
+}
+
+#[test]
+fn after_random_faults_no_slot_and_no_descriptor_is_missing() {
+    let seed = number("BECKET_FAULTS_SEED", unix_now());
+    println!("BECKET_FAULTS_SEED={seed}");
+    let mut dice = Dice(seed | 1);
+    for on_down in ["drain", "close"] {
+        stage(|mut stage| {
+            let becket = stage.becket(&[0, 1, 2], &format!("on-down = {on_down:?}"));
+            stage.answer(&becket, &[0, 1, 2]);
+            at_rest(&becket);
+            let descriptors = becket.descriptors();
+            let tally = stage.asking(&becket, 20, |stage| {
+                for _ in 0..number("BECKET_FAULTS", 8) {
+                    stage.suffers(&mut dice);
+                }
+                for server in [0, 1, 2] {
+                    becomes(&becket, server, "in-service");
+                }
+            });
+            println!("{on_down}: {:?}, {:?}", tally.answers, tally.failures);
+            assert_eq!(tally.answers.len(), 3);
+            at_rest(&becket);
+            for server in [0, 1, 2] {
+                assert_eq!(of_server(&becket, server, "in_use"), 0, "{}", NAMES[server]);
+            }
+            eventually("descriptors are back", || {
+                becket.descriptors() <= descriptors
+            });
+            stage.answer(&becket, &[0, 1, 2]);
+            // A client may come to each server in its bad moment, and none is tried twice.
+            let metrics = becket.metrics();
+            assert_eq!(metrics.closed("no-server") + metrics.closed("internal"), 0);
+            // What is closed while a server is cut off or stopped, it learns of too late to count it
+            // rightly; nothing is closed by "drain".
+            let above = tally.failures.iter().filter(|why| why.contains(" 429 "));
+            assert!(on_down == "close" || above.count() == 0, "above maxconn");
+        });
+    }
+}
+
+impl Stage<'_> {
+    /// A fault of a server, which may end before anybody has noticed.
+    fn suffers(&mut self, dice: &mut Dice) {
+        let server = dice.below(3) as usize;
+        let time = Duration::from_millis(50 + dice.below(1000));
+        match dice.below(3) {
+            0 => {
+                self.unplug(server);
+                thread::sleep(time);
+                self.plug(server);
+            }
+            1 => {
+                self.kill(server);
+                thread::sleep(time);
+                self.start(server);
+            }
+            _ => {
+                self.signal(server, Signal::STOP);
+                thread::sleep(time);
+                self.signal(server, Signal::CONT);
+            }
+        }
+    }
+}
