@@ -7,7 +7,7 @@ use std::path::Path;
 use becket_e2e::{Backend, Becket, Client, Key, Place, Trust, finish, fresh_address, fresh_host};
 
 /// What the examples expect under `certs/`.
-fn furnish(place: &Place) {
+pub(crate) fn furnish(place: &Place) {
     fs::create_dir_all(place.path("certs/names")).unwrap();
     let issue = |file: &str, names: &[&str], key| {
         place.issue(&format!("certs/{file}"), names, key);
@@ -33,7 +33,7 @@ fn furnish(place: &Place) {
 }
 
 /// Moves the example from 127.0.0.1 to a host of its own: its ports stay as they are written.
-fn moved(text: &str, host: Ipv4Addr) -> String {
+pub(crate) fn moved(text: &str, host: Ipv4Addr) -> String {
     text.replace("127.0.0.1", &host.to_string())
 }
 
@@ -49,14 +49,12 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
             (8443, "www.example.org", 8080),
             (8443, "internal.example.org", 8081),
         ],
-        // A program without TLS: see `client_mode.rs`.
-        "client.toml" => &[],
-        // Clients come with a header: see `proxies_in_front_are_believed.rs`.
-        "behind-a-proxy.toml" | "farm-member.toml" => &[],
-        // Clients that ask for TLS in clear: see `starttls.rs`.
-        "postgresql.toml" => &[],
-        // TLS that does not end here: see `passthrough.rs`.
-        "farm.toml" => &[],
+        // Other clients than browsers: see `examples_are_visited.rs`.
+        "client.toml"
+        | "postgresql.toml"
+        | "farm.toml"
+        | "farm-member.toml"
+        | "behind-a-proxy.toml" => &[],
         "mail.toml" => &[
             (8993, "mail.example.org", 8143),
             (8465, "mail.example.org", 8025),

@@ -18,6 +18,7 @@ mod connects_come_from_the_sources;
 mod demo_works;
 mod drain_and_stop;
 mod early_data_is_marked_and_never_replayed;
+mod examples_are_visited;
 mod examples_run;
 mod garbage_is_refused_and_nothing_leaks;
 mod limits_hold;

@@ -12,8 +12,8 @@ use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, Tool, eventually, finis
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A server that greets, and answers each line with it in capitals, until QUIT.
-fn mail_server(greeting: &'static str) -> Backend {
-    Backend::new(move |mut stream| {
+pub(crate) fn mail_server(at: SocketAddr, greeting: &'static str) -> Backend {
+    Backend::at(at, move |mut stream| {
         stream.write_all(greeting.as_bytes())?;
         let mut lines = BufReader::new(stream.try_clone()?);
         loop {
@@ -26,7 +26,8 @@ fn mail_server(greeting: &'static str) -> Backend {
     })
 }
 
-const MAIL: [(&str, &str); 3] = [
+/// Protocols and how their servers greet.
+pub(crate) const MAIL: [(&str, &str); 3] = [
     ("smtp", "220 mx.example.org ESMTP\r\n"),
     ("imap", "* OK [CAPABILITY IMAP4rev1 AUTH=PLAIN] ready\r\n"),
     ("pop3", "+OK <1@mx.example.org>\r\n"),
@@ -44,7 +45,7 @@ fn openssl_asks_for_tls_and_reaches_the_mail_server() {
     };
     let place = Place::new();
     for (protocol, greeting) in MAIL {
-        let backend = mail_server(greeting);
+        let backend = mail_server(fresh_address(), greeting);
         let becket = start(&place, protocol, backend.address);
         let (to, ca) = (becket.web.to_string(), place.text("ca.pem"));
         let arguments = [
@@ -84,7 +85,7 @@ fn words_that_are_smuggled_in_before_tls_are_cut_off() {
         "a STARTTLS\r\nb LOGIN evil evil\r\n",
         "STLS\r\nUSER evil\r\n",
     ]) {
-        let backend = mail_server(greeting);
+        let backend = mail_server(fresh_address(), greeting);
         let becket = start(&place, protocol, backend.address);
         let mut client = TcpStream::connect(becket.web).unwrap();
         client.write_all(words.as_bytes()).unwrap();
@@ -162,19 +163,18 @@ fn curl_sends_mail_through_starttls() {
 }
 
 /// A PostgreSQL of its own, without TLS.
-struct Postgres {
+pub(crate) struct Postgres {
     child: Child,
     address: SocketAddr,
 }
 
 impl Postgres {
     /// `None`, with the skip printed, where it is not installed.
-    fn start(place: &Place) -> Option<Self> {
+    pub(crate) fn start(place: &Place, address: SocketAddr) -> Option<Self> {
         let Some(programs) = programs() else {
             Tool::skip("needs postgresql");
             return None;
         };
-        let address = fresh_address();
         let data = place.text("data");
         let log = std::fs::File::create(place.path("postgres.log")).unwrap();
         let run = |program: &str, arguments: &[&str]| {
@@ -244,7 +244,7 @@ fn psql_reaches_a_postgresql_that_has_no_tls() {
         return;
     };
     let place = Place::new();
-    let Some(postgres) = Postgres::start(&place) else {
+    let Some(postgres) = Postgres::start(&place, fresh_address()) else {
         return;
     };
     let becket = start(&place, "postgresql", postgres.address);
@@ -293,7 +293,7 @@ fn openssl_asks_for_tls_as_postgresql_clients_do() {
         return;
     };
     let place = Place::new();
-    let backend = mail_server("");
+    let backend = mail_server(fresh_address(), "");
     let becket = start(&place, "postgresql", backend.address);
     let (to, ca) = (becket.web.to_string(), place.text("ca.pem"));
     let asked = ["-starttls", "postgres"];

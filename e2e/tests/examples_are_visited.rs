@@ -1,0 +1,238 @@
+//! The examples whose clients are no browsers: each is visited by the program that it is for.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+use becket_e2e::{
+    Becket, Client, Kept, OpenSsl, Place, Tool, Trust, eventually, finish, fresh_address,
+    fresh_host,
+};
+use rustls::HandshakeKind;
+use rustls::version::{TLS12, TLS13};
+
+use crate::examples_run::{furnish, moved};
+use crate::starttls::{MAIL, Postgres, mail_server};
+
+/// A place with what examples expect.
+fn furnished() -> Place {
+    let place = Place::new();
+    furnish(&place);
+    place
+}
+
+/// Starts an example, its addresses changed as `change` says.
+fn start(place: &Place, example: &str, change: impl FnOnce(String) -> String) -> Becket {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/");
+    let text = fs::read_to_string(format!("{folder}{example}")).unwrap();
+    let admin = fresh_address();
+    let name = format!("{}.toml", admin.ip());
+    place.write(&name, &change(text));
+    let flags = ["--admin", &admin.to_string(), "--workers", "1"];
+    let command = Becket::command(place, &[&["run", "--config", &name], &flags[..]].concat());
+    // Where its listener is, everybody knows from the example.
+    let becket = Becket::spawn(command, place.folder(), admin, admin);
+    becket.ready();
+    becket
+}
+
+fn start_at(place: &Place, example: &str, host: Ipv4Addr) -> Becket {
+    start(place, example, |text| moved(&text, host))
+}
+
+#[test]
+fn the_client_mode_leads_curl_to_a_server_that_wants_a_certificate() {
+    let (Some(curl), Some(openssl)) = (Tool::find("curl"), OpenSsl::find()) else {
+        return;
+    };
+    let (place, host) = (furnished(), fresh_host());
+    let (at, own) = (SocketAddr::from((host, 8081)), place.text("certs/site.pem"));
+    let (listen, ca) = (at.to_string(), place.text("ca.pem"));
+    let fixed = ["s_server", "-www", "-accept", &listen, "-cert", &own];
+    let asks = ["-Verify", "1", "-verify_return_error", "-CAfile", &ca];
+    let mut command = openssl
+        .0
+        .command([&fixed[..], &["-key", &own], &asks].concat());
+    let log = fs::File::create(place.path("s_server.log")).unwrap();
+    command.stdout(log.try_clone().unwrap()).stderr(log);
+    let _server = Kept(command.spawn().unwrap());
+    eventually("the server listens", || TcpStream::connect(at).is_ok());
+    let _becket = start_at(&place, "client.toml", host);
+    let url = format!("http://{host}:8443/");
+    let found = finish(curl.command(["-sS", "--max-time", "20", &url]), "");
+    assert_eq!(found.code, 0, "{}", found.all());
+    // The server shows what it knows of its client.
+    assert!(
+        found.stdout.contains("Client certificate"),
+        "{}",
+        found.all()
+    );
+    assert!(found.stdout.contains("TLSv1.3"), "{}", found.all());
+}
+
+#[test]
+fn psql_reaches_postgresql() {
+    let Some(psql) = Tool::find("psql") else {
+        return;
+    };
+    let (place, host) = (furnished(), fresh_host());
+    let Some(_postgres) = Postgres::start(&place, (host, 8082).into()) else {
+        return;
+    };
+    let _becket = start_at(&place, "postgresql.toml", host);
+    let connection = format!(
+        "host=www.example.org hostaddr={host} port=8443 user=postgres dbname=postgres \
+         sslmode=verify-full sslrootcert={} connect_timeout=20",
+        place.text("ca.pem")
+    );
+    let query = "select 'well' || ' met'";
+    let ask = || finish(psql.command(["-XAtc", query, &connection]), "");
+    // The server may still be starting up.
+    eventually("psql is served", || ask().stdout.trim() == "well met");
+}
+
+#[test]
+fn a_mail_server_hands_mail_over_by_starttls() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let (place, host) = (furnished(), fresh_host());
+    let greeting = |wanted| MAIL.iter().find(|(name, _)| *name == wanted).unwrap().1;
+    let _smtp = mail_server((host, 8025).into(), greeting("smtp"));
+    let _imap = mail_server((host, 8143).into(), greeting("imap"));
+    let _becket = start_at(&place, "mail.toml", host);
+    let ca = place.text("ca.pem");
+    let asked: &[&str] = &["-starttls", "smtp"];
+    for (port, flags) in [(8024, asked), (8465, &[]), (8993, &[])] {
+        let to = format!("{host}:{port}");
+        let fixed = ["s_client", "-connect", &to, "-CAfile", &ca, "-ign_eof"];
+        let named = [
+            "-verify_return_error",
+            "-verify_hostname",
+            "mail.example.org",
+        ];
+        let sni = ["-servername", "mail.example.org"];
+        let all = [&fixed[..], &named, &sni, flags].concat();
+        let found = openssl.0.run(all, "well met\r\nQUIT\r\n");
+        let said = "server heard WELL MET";
+        assert!(found.stdout.contains(said), "{port}: {}", found.all());
+    }
+}
+
+/// HAProxy with these proxies, until it listens at `at`.
+fn haproxy(tool: &Tool, place: &Place, at: SocketAddr, proxies: &str) -> Kept {
+    let times = "timeout client 30s\n timeout server 30s\n timeout connect 5s";
+    let text = format!("global\n nbthread 1\ndefaults\n {times}\n{proxies}\n");
+    let path = place.write(&format!("{}.cfg", at.ip()), &text);
+    let log = fs::File::create(place.path(&format!("{}.log", at.ip()))).unwrap();
+    let mut command = tool.command(["-db".as_ref(), "-f".as_ref(), path.as_os_str()]);
+    let kept = Kept(command.stderr(log).spawn().unwrap());
+    eventually("haproxy listens", || TcpStream::connect(at).is_ok());
+    kept
+}
+
+/// A server that wants to be told by a header who its client is, and says that with its name.
+fn telling(tool: &Tool, place: &Place, at: SocketAddr, name: &str) -> Kept {
+    let says = "http-request return status 200 content-type text/plain lf-string";
+    let proxies =
+        format!("frontend all\n mode http\n bind {at} accept-proxy\n {says} \"{name} to %ci:%cp\"");
+    haproxy(tool, place, at, &proxies)
+}
+
+#[test]
+fn a_balancer_in_front_says_who_the_client_is() {
+    let Some(tool) = Tool::find("haproxy") else {
+        return;
+    };
+    let (place, host) = (furnished(), fresh_host());
+    let _server = telling(&tool, &place, (host, 8080).into(), "app");
+    let _becket = start_at(&place, "behind-a-proxy.toml", host);
+    let front = fresh_address();
+    let proxies =
+        format!("listen all\n mode tcp\n bind {front}\n server becket {host}:8443 send-proxy-v2");
+    let _front = haproxy(&tool, &place, front, &proxies);
+    for name in ["www.example.org", "internal.example.org"] {
+        visit(front, &Trust::new(&place), name).expect("app");
+    }
+}
+
+/// One answer.
+struct Visit {
+    /// Who gave it.
+    server: String,
+    handshake: Option<HandshakeKind>,
+}
+
+impl Visit {
+    #[track_caller]
+    fn expect(&self, server: &str) {
+        assert_eq!(self.server, server);
+    }
+}
+
+/// Asks who answers, and whether that one knows who asked.
+#[track_caller]
+fn visit(front: SocketAddr, trust: &Trust, name: &str) -> Visit {
+    let mut client = Client::connect_as(front, trust, name).unwrap();
+    let own = client.socket.local_addr().unwrap();
+    let answer = client.ask(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    let body = text.rsplit("\r\n").next().unwrap_or_default();
+    let (server, told) = body.split_once(" to ").expect("an answer");
+    assert_eq!(told, own.to_string(), "whom the server answers");
+    Visit {
+        server: server.to_owned(),
+        handshake: client.tls.handshake_kind(),
+    }
+}
+
+#[test]
+fn the_farm_leads_clients_back_to_the_member_that_has_their_session() {
+    let Some(tool) = Tool::find("haproxy") else {
+        return;
+    };
+    let place = furnished();
+    let members = [1, 2].map(|number| {
+        let host = fresh_host();
+        let name = format!("member {number}");
+        let server = telling(&tool, &place, (host, 8080).into(), &name);
+        let change = |text: String| {
+            let text = text.replace("node = 1", &format!("node = {number}"));
+            moved(&text, host)
+        };
+        (host, start(&place, "farm-member.toml", change), server)
+    });
+    let [one, two] = [&members[0], &members[1]].map(|(host, ..)| format!("{host}:8443"));
+    let host = fresh_host();
+    let front = start(&place, "farm.toml", |text| {
+        let text = text.replace("127.0.0.1:8080", &one);
+        moved(&text.replace("127.0.0.1:8082", &two), host)
+    });
+    eventually("the members are in service", || {
+        front
+            .metrics()
+            .sum("becket_server_checks_total", &["backend=\"farm\""])
+            >= 2.0
+    });
+    let at = SocketAddr::from((host, 8443));
+    let ways: [fn(&Place) -> Trust; 2] = [
+        |place| Trust::only(place, &TLS13),
+        |place| Trust::only(place, &TLS12).without_tickets(),
+    ];
+    for way in ways {
+        let mut homes = Vec::new();
+        for _ in 0..4 {
+            let trust = way(&place);
+            let first = visit(at, &trust, "www.example.org");
+            assert_eq!(first.handshake, Some(HandshakeKind::Full));
+            for _ in 0..3 {
+                let again = visit(at, &trust, "www.example.org");
+                again.expect(&first.server);
+                assert_eq!(again.handshake, Some(HandshakeKind::Resumed));
+            }
+            homes.push(first.server);
+        }
+        homes.sort();
+        homes.dedup();
+        assert_eq!(homes, ["member 1", "member 2"], "new clients are spread");
+    }
+}
