@@ -23,6 +23,8 @@ use crate::toy_vault::{Audit, Random, ToyVault};
 
 /// What all nodes share by default: a name and a value.
 pub(crate) const SECRET: (u32, u64) = (7, 0x1234_5678);
+/// What takes its place.
+pub(crate) const OTHER: (u32, u64) = (8, 0x8765_4321);
 pub(crate) const POLICY: PolicyTag = PolicyTag(0xabcd);
 pub(crate) const TTL: Duration = Duration::from_secs(3000);
 
@@ -61,6 +63,7 @@ pub(crate) struct Shelf {
     news: HashMap<Vec<u8>, u32>,
     pub(crate) taken: u64,
     pub(crate) answer: Taken,
+    /// The last record that is no session's.
     pub(crate) last: Option<String>,
 }
 
@@ -85,6 +88,8 @@ pub(crate) struct Network {
     /// Whether all that is sent is written down, and not sent again.
     pub(crate) tap: bool,
     pub(crate) recorded: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
+    pub(crate) lost: u64,
+    pub(crate) repeated: u64,
     random: Random,
     events: BinaryHeap<Reverse<Event>>,
     serial: u64,
@@ -179,9 +184,10 @@ impl Cluster {
     }
 
     pub(crate) fn set_secrets(&mut self, node: usize, secrets: &[(u32, u64)]) {
+        let seed = self.random.next();
         let at = &mut self.nodes[node];
         at.secrets = secrets.to_vec();
-        at.vault = at.vault.with(secrets);
+        at.vault = ToyVault::new(seed, secrets, &self.audit);
         at.replica.set_vault(at.vault.clone());
         self.settle(node);
     }
@@ -346,6 +352,12 @@ impl Cluster {
         matches!(shelf.table.get(POLICY, id, now), Lookup::Hit(_))
     }
 
+    /// By how many thousandths of true time the clocks of the nodes run apart.
+    pub(crate) fn skew(&self) -> u32 {
+        let rates = || self.nodes.iter().map(|node| node.clock.rate);
+        rates().max().unwrap_or(0) - rates().min().unwrap_or(0)
+    }
+
     /// How often a session came to a node as a new one.
     pub(crate) fn came(&self, node: usize, id: &[u8]) -> u32 {
         let shelf = &self.nodes[node].shelf;
@@ -365,6 +377,8 @@ impl Network {
             island: Vec::new(),
             tap: false,
             recorded: Vec::new(),
+            lost: 0,
+            repeated: 0,
             random: Random(seed),
             events: BinaryHeap::new(),
             serial: 0,
@@ -385,9 +399,11 @@ impl Network {
             self.carry(from, to, bytes);
         }
         if self.random.percent(self.loss_percent) {
+            self.lost += 1;
             return;
         }
         if self.random.percent(self.repeat_percent) {
+            self.repeated += 1;
             self.carry(from, to, bytes.to_vec());
         }
         let mut bytes = bytes.to_vec();
@@ -462,7 +478,6 @@ impl Shelf {
 impl Sink for Shelf {
     fn take(&mut self, _: PeerName, record: Record<'_>) -> Taken {
         self.taken += 1;
-        self.last = Some(format!("{record:?}"));
         let session = match record {
             Record::New(session) => {
                 let times = self.news.entry(session.id.to_vec()).or_default();
@@ -475,7 +490,10 @@ impl Sink for Shelf {
                 self.table.remove(policy, id);
                 return self.answer;
             }
-            Record::Stick(_) => return self.answer,
+            Record::Stick(_) => {
+                self.last = Some(format!("{record:?}"));
+                return self.answer;
+            }
         };
         assert_eq!(session.policy, POLICY);
         assert_eq!(

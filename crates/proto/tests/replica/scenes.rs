@@ -7,10 +7,9 @@ use becket_proto::replica::{
 };
 use becket_proto::ticket::{Lineage, NodeId};
 
-use crate::cluster::{Cluster, GROUP, POLICY, SECRET};
+use crate::cluster::{Cluster, GROUP, OTHER, POLICY, SECRET};
 
 const SECOND: Duration = Duration::from_secs(1);
-const OTHER: (u32, u64) = (8, 0x8765_4321);
 
 fn drops(cluster: &mut Cluster, node: usize, cause: Cause) -> u64 {
     cluster.status(node).total.drops.of(cause)

@@ -47,12 +47,6 @@ impl ToyVault {
         }
     }
 
-    /// The same node with other secrets.
-    pub(crate) fn with(&self, secrets: &[(u32, u64)]) -> Self {
-        let fork = self.random.0 ^ 0x5bd1_e995;
-        Self::new(fork, secrets, &self.audit)
-    }
-
     fn value(&self, secret: SecretId) -> Option<u64> {
         let at = self.ids.iter().position(|id| *id == secret)?;
         Some(self.secrets[at])
