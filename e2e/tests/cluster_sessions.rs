@@ -1,171 +1,39 @@
 //! TLS 1.2 sessions follow their clients to other hosts by ID: each becket in a network namespace
 //! of its own, with real datagrams between them and openssl as client.
 
-use std::fs;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use becket_e2e::{
-    Backend, Becket, Client, Finished, Host, LossyPath, Metrics, Network, OpenSsl, Place, Shape,
-    Signal, Tool, Trust, becket_program, eventually, finish, until,
+    Becket, Client, LossyPath, Network, Node, OpenSsl, Place, Shape, Tool, Trust, becket_program,
+    eventually, finish, until,
 };
 use rustls::version::TLS12;
 use serde_json::Value;
 
-/// A becket on a host of the network.
-struct Node<'n> {
-    host: &'n Host,
-    number: usize,
-    place: Place,
-    shape: Shape,
-    /// Stops on its own host.
-    backend: Option<Backend>,
-    becket: Option<Becket>,
-}
-
-/// Port of replication, on every host.
+/// Port of groups, and of nodes that listen on every address.
 const PORT: u16 = 7443;
 
-impl<'n> Node<'n> {
-    /// Prepares a node; the number is the one of its host, from 1.
-    fn new(network: &'n Network, number: usize) -> Self {
-        let host = &network.hosts[number - 1];
-        let backend = host.within(|| Backend::http("well met"));
-        Self {
-            host,
-            number,
-            place: Place::new(),
-            shape: Shape::new(backend.address),
-            backend: Some(backend),
-            becket: None,
-        }
-    }
-
-    fn address(&self) -> SocketAddr {
-        (self.host.address, PORT).into()
-    }
-
-    /// Makes a secret for this node.
-    fn make_secret(&self) {
-        let run = finish(Becket::command(&self.place, &["secret", "secret"]), "");
-        assert_eq!(run.code, 0, "{}", run.all());
-    }
-
-    /// Gives the secret to another node.
-    fn share(&self, other: &Self) {
-        let (from, to) = (self.place.path("secret"), other.place.path("secret"));
-        fs::copy(from, to).expect("a copy");
-    }
-
-    /// Starts with these keys of `[cluster]` beside secret, node and `listen`.
-    fn start(&mut self, keys: &str) {
-        let (number, address) = (self.number, self.address());
-        let cluster = format!(
-            "[cluster]\nsecret = \"secret\"\nnode = {number}\nlisten = \"{address}\"\n{keys}"
-        );
-        self.start_with(&cluster);
-    }
-
-    fn start_with(&mut self, section: &str) {
-        let shape = self.shape.clone().section(section);
-        let place = &self.place;
-        // The lines of an earlier process are not those of this one.
-        fs::remove_file(place.path("access.log")).ok();
-        let becket = self.host.within(|| Becket::start(place, &shape));
-        self.becket = Some(becket);
-    }
-
-    fn becket(&self) -> &Becket {
-        self.becket.as_ref().expect("a becket that was started")
-    }
-
-    fn kill(&mut self) {
-        let mut becket = self.becket.take().expect("a becket");
-        becket.signal(Signal::KILL);
-        assert_eq!(becket.ended(), None);
-    }
-
-    fn cluster(&self) -> Value {
-        self.host.within(|| self.becket().status())["cluster"].clone()
-    }
-
-    fn metrics(&self) -> Metrics {
-        self.host.within(|| self.becket().metrics())
-    }
-
-    fn live_peers(&self) -> usize {
-        let cluster = self.cluster();
-        let peers = cluster["peers"].as_array().expect("peers").iter();
-        peers.filter(|peer| peer["state"] == "live").count()
-    }
-
-    #[track_caller]
-    fn has_peers(&self, number: usize) {
-        eventually("the peers are there", || self.live_peers() == number);
-    }
-
-    /// How many sessions are in the table.
-    fn holds(&self) -> u64 {
-        self.metrics().sum("becket_sessions", &[]) as u64
-    }
-
-    /// Asks as openssl does, and says how becket saw the handshake.
-    #[track_caller]
-    fn visit(&self, openssl: &OpenSsl, flags: &[&str]) -> String {
-        let becket = self.becket();
-        let flags = [&["-tls1_2", "-no_ticket"], flags].concat();
-        let run: Finished = self
-            .host
-            .within(|| openssl.ask(&self.place, becket.web, &flags));
-        assert!(run.stdout.contains("well met"), "{}", run.all());
-        let line = becket.next_access();
-        line["handshake"].as_str().expect("a kind").to_owned()
-    }
-
-    /// Makes a session and keeps it in `file` of this node.
-    #[track_caller]
-    fn make_session(&self, openssl: &OpenSsl, file: &str) -> String {
-        let file = self.place.text(file);
-        assert_eq!(self.visit(openssl, &["-sess_out", &file]), "full");
-        file
-    }
-
-    /// Waits until it holds so many sessions, then visits with the one in `file`.
-    #[track_caller]
-    fn resumes(&self, openssl: &OpenSsl, file: &str, held: u64) {
-        eventually("the session is there", || self.holds() >= held);
-        assert_eq!(self.visit(openssl, &["-sess_in", file]), "id");
-    }
+/// Visits with what resumes by ID, and says how becket saw the handshake.
+#[track_caller]
+fn visit(node: &Node<'_>, openssl: &OpenSsl, flags: &[&str]) -> String {
+    let flags = [&["-tls1_2", "-no_ticket"], flags].concat();
+    node.visit(openssl, &flags)
 }
 
-impl Drop for Node<'_> {
-    fn drop(&mut self) {
-        self.becket = None;
-        let backend = self.backend.take();
-        self.host.within(|| drop(backend));
-    }
+/// Makes a session and keeps it in `file` of this node.
+#[track_caller]
+fn make_session(node: &Node<'_>, openssl: &OpenSsl, file: &str) -> String {
+    let file = node.place.text(file);
+    assert_eq!(visit(node, openssl, &["-sess_out", &file]), "full");
+    file
 }
 
-/// A key that lists these nodes as peers.
-fn peers(nodes: &[SocketAddr]) -> String {
-    let texts: Vec<String> = nodes.iter().map(ToString::to_string).collect();
-    format!("peers = {texts:?}")
-}
-
-/// So many nodes that know each other by one list.
-fn cluster<'n>(network: &'n Network, nodes: usize) -> Vec<Node<'n>> {
-    let mut all: Vec<Node<'_>> = (1..=nodes).map(|n| Node::new(network, n)).collect();
-    let addresses: Vec<SocketAddr> = all.iter().map(Node::address).collect();
-    let (first, rest) = all.split_first_mut().expect("a first node");
-    first.make_secret();
-    rest.iter().for_each(|node| first.share(node));
-    for node in &mut all {
-        node.start(&peers(&addresses));
-    }
-    for node in &all {
-        node.has_peers(nodes - 1);
-    }
-    all
+/// Waits until the node holds so many sessions, then visits with the one in `file`.
+#[track_caller]
+fn resumes(node: &Node<'_>, openssl: &OpenSsl, file: &str, held: u64) {
+    eventually("the session is there", || node.holds() >= held);
+    assert_eq!(visit(node, openssl, &["-sess_in", file]), "id");
 }
 
 #[test]
@@ -173,22 +41,22 @@ fn a_session_made_on_one_host_resumes_on_all_others_and_outlives_its_host() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
     };
-    let mut nodes = cluster(&network, 3);
-    let session = nodes[0].make_session(&openssl, "session.pem");
+    let mut nodes = Node::cluster(&network, 3);
+    let session = make_session(&nodes[0], &openssl, "session.pem");
     for node in &nodes {
-        node.resumes(&openssl, &session, 1);
+        resumes(node, &openssl, &session, 1);
     }
     nodes[0].kill();
-    nodes[1].resumes(&openssl, &session, 1);
-    let other = nodes[1].make_session(&openssl, "session.pem");
-    nodes[2].resumes(&openssl, &other, 2);
+    resumes(&nodes[1], &openssl, &session, 1);
+    let other = make_session(&nodes[1], &openssl, "session.pem");
+    resumes(&nodes[2], &openssl, &other, 2);
     // The first comes back with an empty table, and is given what the others hold.
     let addresses: Vec<SocketAddr> = nodes.iter().map(Node::address).collect();
-    nodes[0].start(&peers(&addresses));
-    nodes[0].resumes(&openssl, &session, 2);
-    nodes[0].resumes(&openssl, &other, 2);
+    nodes[0].replicate(&Node::peers(&addresses));
+    resumes(&nodes[0], &openssl, &session, 2);
+    resumes(&nodes[0], &openssl, &other, 2);
     for node in &nodes {
-        let cluster = node.cluster();
+        let cluster = node.status()["cluster"].clone();
         assert_eq!(cluster["faults"], Value::Array(Vec::new()), "{cluster}");
     }
 }
@@ -199,13 +67,13 @@ fn a_path_that_loses_datagrams_costs_resumptions_and_nothing_else() {
         return;
     };
     let mut nodes: Vec<Node<'_>> = [1, 2].map(|n| Node::new(&network, n)).into();
-    nodes[0].make_secret();
-    nodes[0].share(&nodes[1]);
+    nodes[0].secret("secret", &[]);
+    nodes[0].give("secret", &nodes[1]);
     let hosts = [nodes[0].address(), nodes[1].address()];
     let hub = IpAddr::from(network.hub.address);
     let path = network.hub.within(|| LossyPath::between(hub, hosts, 4));
-    nodes[0].start(&peers(&[path.for_first]));
-    nodes[1].start(&peers(&[path.for_second]));
+    nodes[0].replicate(&Node::peers(&[path.for_first]));
+    nodes[1].replicate(&Node::peers(&[path.for_second]));
     for node in &nodes {
         node.has_peers(1);
     }
@@ -214,11 +82,13 @@ fn a_path_that_loses_datagrams_costs_resumptions_and_nothing_else() {
     };
     let before = path.lost();
     let sessions: Vec<String> = (0..24)
-        .map(|n| a.make_session(&openssl, &format!("session{n}.pem")))
+        .map(|n| make_session(a, &openssl, &format!("session{n}.pem")))
         .collect();
     eventually("what was not lost is there", || b.holds() >= 12);
     let kinds = sessions.iter();
-    let kinds: Vec<String> = kinds.map(|s| b.visit(&openssl, &["-sess_in", s])).collect();
+    let kinds: Vec<String> = kinds
+        .map(|s| visit(b, &openssl, &["-sess_in", s]))
+        .collect();
     let resumed = kinds.iter().filter(|kind| *kind == "id").count();
     assert!((12..24).contains(&resumed), "{resumed} of {kinds:?}");
     assert!(path.lost() > before);
@@ -231,13 +101,13 @@ fn a_wrong_secret_learns_nothing_and_is_named() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
     };
-    let nodes = cluster(&network, 2);
+    let nodes = Node::cluster(&network, 2);
     let mut stranger = Node::new(&network, 3);
-    stranger.make_secret();
-    stranger.start(&peers(&[nodes[0].address(), nodes[1].address()]));
+    stranger.secret("secret", &[]);
+    stranger.replicate(&Node::peers(&[nodes[0].address(), nodes[1].address()]));
     let source = stranger.address().to_string();
     let refused = until("it is named", || {
-        let cluster = nodes[0].cluster();
+        let cluster = nodes[0].status()["cluster"].clone();
         let refused = cluster["refused"].as_array().expect("a list").clone();
         refused.into_iter().find(|one| one["address"] == *source)
     });
@@ -245,10 +115,10 @@ fn a_wrong_secret_learns_nothing_and_is_named() {
     let labels = ["cause=\"unknown-secret\""];
     let metrics = nodes[0].metrics();
     assert!(metrics.sum("becket_cluster_dropped_total", &labels) > 0.0);
-    let session = nodes[0].make_session(&openssl, "session.pem");
-    nodes[1].resumes(&openssl, &session, 1);
+    let session = make_session(&nodes[0], &openssl, "session.pem");
+    resumes(&nodes[1], &openssl, &session, 1);
     assert_eq!((stranger.live_peers(), stranger.holds()), (0, 0));
-    assert_eq!(stranger.visit(&openssl, &["-sess_in", &session]), "full");
+    assert_eq!(visit(&stranger, &openssl, &["-sess_in", &session]), "full");
     // A person is told as well.
     let admin = nodes[0].becket().admin.to_string();
     let page = nodes[0].host.within(|| {
@@ -266,13 +136,13 @@ fn no_secret_of_a_session_is_on_the_wire() {
         return;
     };
     let capture = network.capture();
-    let nodes = cluster(&network, 2);
+    let nodes = Node::cluster(&network, 2);
     let (a, b) = (&nodes[0], &nodes[1]);
     let secrets = a.place.text("keys.log");
     let file = a.place.text("session.pem");
     let flags = ["-sess_out", &file, "-keylogfile", &secrets];
-    assert_eq!(a.visit(&openssl, &flags), "full");
-    b.resumes(&openssl, &file, 1);
+    assert_eq!(visit(a, &openssl, &flags), "full");
+    resumes(b, &openssl, &file, 1);
     let master = master_secret(&a.place.read("keys.log"));
     assert_eq!(capture.count(&master), 0);
     assert!(capture.count(b"BKT1") > 2, "the datagrams were seen");
@@ -303,7 +173,7 @@ fn floods_of_garbage_are_dropped_and_counted() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
-    let nodes = cluster(&network, 2);
+    let nodes = Node::cluster(&network, 2);
     let (a, b) = (&nodes[0], &nodes[1]);
     let target = a.address();
     network.hub.within(|| {
@@ -320,8 +190,8 @@ fn floods_of_garbage_are_dropped_and_counted() {
     let dropped = || a.metrics().sum("becket_cluster_dropped_total", &[]) as u64;
     eventually("most of it arrived and was counted", || dropped() > 2500);
     assert_eq!(a.live_peers(), 1);
-    let session = b.make_session(&openssl, "session.pem");
-    a.resumes(&openssl, &session, 1);
+    let session = make_session(b, &openssl, "session.pem");
+    resumes(a, &openssl, &session, 1);
     let about = |line: &&str| line.contains("becket::cluster");
     assert!(a.becket().log().lines().filter(about).count() < 100);
 }
@@ -332,22 +202,22 @@ fn nodes_find_each_other_by_multicast() {
         return;
     };
     let mut nodes: Vec<Node<'_>> = [1, 2, 3].map(|n| Node::new(&network, n)).into();
-    nodes[0].make_secret();
-    nodes[0].share(&nodes[1]);
-    nodes[0].share(&nodes[2]);
+    nodes[0].secret("secret", &[]);
+    nodes[0].give("secret", &nodes[1]);
+    nodes[0].give("secret", &nodes[2]);
     // One listens on every address, so it hears the group by the same socket.
     let group = format!("multicast = \"239.192.73.1:{PORT}\"\nmulticast-interface = \"net\"");
-    nodes[0].start(&group);
-    nodes[1].start(&group);
-    nodes[2].start_with(&format!(
-        "[cluster]\nsecret = \"secret\"\nnode = 3\nlisten = \"0.0.0.0:{PORT}\"\n{group}"
+    nodes[0].replicate(&group);
+    nodes[1].replicate(&group);
+    nodes[2].start(&format!(
+        "secret = \"secret\"\nlisten = \"0.0.0.0:{PORT}\"\n{group}"
     ));
     for node in &nodes {
         node.has_peers(2);
     }
-    let session = nodes[1].make_session(&openssl, "session.pem");
-    nodes[0].resumes(&openssl, &session, 1);
-    nodes[2].resumes(&openssl, &session, 1);
+    let session = make_session(&nodes[1], &openssl, "session.pem");
+    resumes(&nodes[0], &openssl, &session, 1);
+    resumes(&nodes[2], &openssl, &session, 1);
 }
 
 #[test]
@@ -359,9 +229,9 @@ fn nodes_speak_ipv6_by_address_and_by_multicast() {
         return Tool::skip("needs IPv6");
     }
     let mut nodes: Vec<Node<'_>> = [1, 2, 3].map(|n| Node::new(&network, n)).into();
-    nodes[0].make_secret();
-    nodes[0].share(&nodes[1]);
-    nodes[0].share(&nodes[2]);
+    nodes[0].secret("secret", &[]);
+    nodes[0].give("secret", &nodes[1]);
+    nodes[0].give("secret", &nodes[2]);
     let at = |node: usize| SocketAddr::from((network.hosts[node].address_v6, PORT)).to_string();
     let group = format!("multicast = \"[ff15::7373]:{PORT}\"\nmulticast-interface = \"net\"");
     let starts = [
@@ -371,15 +241,14 @@ fn nodes_speak_ipv6_by_address_and_by_multicast() {
         (format!(":{PORT}"), format!("peers = [{:?}]", at(0))),
     ];
     for (node, (listen, keys)) in nodes.iter_mut().zip(starts) {
-        let number = node.number;
-        node.start_with(&format!(
-            "[cluster]\nsecret = \"secret\"\nnode = {number}\nlisten = \"{listen}\"\n{keys}"
+        node.start(&format!(
+            "secret = \"secret\"\nlisten = \"{listen}\"\n{keys}"
         ));
     }
     nodes[0].has_peers(2);
-    let session = nodes[0].make_session(&openssl, "session.pem");
-    nodes[1].resumes(&openssl, &session, 1);
-    nodes[2].resumes(&openssl, &session, 1);
+    let session = make_session(&nodes[0], &openssl, "session.pem");
+    resumes(&nodes[1], &openssl, &session, 1);
+    resumes(&nodes[2], &openssl, &session, 1);
 }
 
 #[test]
@@ -387,7 +256,7 @@ fn a_session_that_failed_on_one_host_is_forgotten_by_all() {
     let Some(network) = Network::of(2) else {
         return;
     };
-    let nodes = cluster(&network, 2);
+    let nodes = Node::cluster(&network, 2);
     let (a, b) = (&nodes[0], &nodes[1]);
     let trust = Trust::only(&a.place, &TLS12).without_tickets();
     a.host.within(|| {
