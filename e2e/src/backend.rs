@@ -114,3 +114,16 @@ pub fn read_head(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     }
     Ok(head)
 }
+
+/// Reads a PROXY header of version 2, and returns all of it.
+///
+/// # Errors
+/// What the socket returns; `UnexpectedEof` when it ends before.
+pub fn read_proxy_header(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut header = vec![0; 16];
+    stream.read_exact(&mut header)?;
+    let rest = usize::from(u16::from_be_bytes([header[14], header[15]]));
+    header.resize(16 + rest, 0);
+    stream.read_exact(&mut header[16..])?;
+    Ok(header)
+}

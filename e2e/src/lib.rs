@@ -32,7 +32,7 @@ mod time;
 mod tool;
 
 pub use address::{fresh_address, fresh_host, fresh_v6};
-pub use backend::{Backend, answer_all, read_head};
+pub use backend::{Backend, answer_all, read_head, read_proxy_header};
 pub use becket::{Becket, Signal};
 pub use client::{Client, Trust, read_to_end, reset};
 pub use lossy::LossyPath;

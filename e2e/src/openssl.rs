@@ -22,7 +22,30 @@ impl OpenSsl {
         self.ask_unnamed(place, to, &named)
     }
 
-    /// The same with what `flags` say of the name. A certificate that does not verify is an error.
+    /// The ticket in a file that `-sess_out` wrote: its first 16 bytes.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
+    pub fn ticket(&self, session: &str) -> [u8; 16] {
+        let flags = ["sess_id", "-noout", "-text", "-in", session];
+        let run = self.0.run(flags, "");
+        let dump = run.stdout.lines();
+        let mut dump = dump.skip_while(|line| !line.contains("TLS session ticket:"));
+        let line = dump.nth(1).and_then(|line| line.split_once(" - "));
+        // 16 bytes in hex, then the same as text.
+        let hex = line
+            .and_then(|(_, bytes)| bytes.get(..47))
+            .expect("a ticket");
+        let bytes = hex
+            .split([' ', '-'])
+            .map(|byte| u8::from_str_radix(byte, 16));
+        let bytes: Result<Vec<u8>, _> = bytes.collect();
+        let ticket = bytes.ok().and_then(|bytes| bytes.try_into().ok());
+        ticket.expect("sixteen bytes")
+    }
+
+    /// Asks with what `flags` say of the name. A certificate that does not verify is an error.
     #[track_caller]
     pub fn ask_unnamed(&self, place: &Place, to: SocketAddr, flags: &[&str]) -> Finished {
         let (to, ca) = (to.to_string(), place.text("ca.pem"));

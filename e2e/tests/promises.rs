@@ -12,6 +12,8 @@ mod backends_that_fail;
 mod check_reports;
 mod client_certificates_are_required;
 mod client_mode;
+mod cluster_client_certificates;
+mod cluster_secrets;
 mod cluster_sessions;
 mod cluster_tickets;
 mod connects_come_from_the_sources;

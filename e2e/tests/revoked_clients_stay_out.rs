@@ -1,13 +1,11 @@
 //! A client whose certificate was revoked is refused: at the handshake, and when it comes back with
-//! a session that it made before, by ID, ticket or pre-shared key.
+//! a session that it made before, by ID, ticket or pre-shared key. (On other hosts than that which made
+//! the session: `cluster_client_certificates.rs`.)
 
 use std::fs;
 use std::io::{self, Read, Write};
 
-use becket_e2e::{
-    Backend, Becket, Bundle, Client, OpenSsl, Place, Shape, Trust, eventually, finish,
-    fresh_address,
-};
+use becket_e2e::{Backend, Becket, Bundle, Client, OpenSsl, Place, Shape, Trust};
 use rustls::version::{TLS12, TLS13};
 
 fn policy(more: &str) -> String {
@@ -128,82 +126,6 @@ fn a_certificate_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
         let both = format!("{}{}", place.authority.pem(), other.pem());
         fs::write(place.path("ca.pem"), both).unwrap();
     }
-}
-
-/// Two beckets that share a secret and send each other sessions.
-fn cluster(backend: &Backend) -> [(Place, Becket); 2] {
-    let (a, b) = (Place::new(), Place::new());
-    revoke(&a, &[7]);
-    let secret = Becket::command(&a, &["secret", "secret"]);
-    assert_eq!(finish(secret, "").code, 0);
-    for file in ["site.pem", "ca.pem", "crl.pem", "secret"] {
-        fs::copy(a.path(file), b.path(file)).unwrap();
-    }
-    let (at_a, at_b) = (fresh_address(), fresh_address());
-    let nodes = [(a, 1, at_a, at_b), (b, 2, at_b, at_a)].map(|(place, node, own, peer)| {
-        let shape = Shape::new(backend.address)
-            .section(&policy("crl = [\"crl.pem\"]"))
-            .section(&format!(
-                "[cluster]\nsecret = \"secret\"\nnode = {node}\ntls12-tickets = true\n\
-                 listen = \"{own}\"\npeers = [\"{peer}\"]"
-            ));
-        let becket = Becket::start(&place, &shape);
-        (place, becket)
-    });
-    let live = |becket: &Becket| {
-        let peers = becket.status()["cluster"]["peers"].clone();
-        let mut peers = peers.as_array().into_iter().flatten();
-        peers.any(|peer| peer["state"] == "live")
-    };
-    eventually("both know each other", || {
-        nodes.iter().all(|(_, becket)| live(becket))
-    });
-    nodes
-}
-
-/// Makes a session of each kind at `one`, and waits until `other` has what it needs to resume it.
-fn leave_sessions(one: &Becket, other: &Becket, trusts: &[(&str, Trust)]) {
-    let sessions = || other.metrics().sum("becket_sessions", &[]) as u64;
-    for (kind, trust) in trusts {
-        let before = sessions();
-        visit(one, trust).unwrap();
-        assert_eq!(one.next_access()["handshake"], "full");
-        eventually("the session is on both hosts", || {
-            *kind != "id" || sessions() > before
-        });
-    }
-}
-
-#[test]
-fn who_is_revoked_does_not_come_back_by_a_session_of_another_host() {
-    let backend = Backend::http("inside");
-    let [(a, one), (b, two)] = cluster(&backend);
-    let alice = a.authority.issue_numbered(&["alice"], 1);
-    // What a client leaves on the first host opens on the second: shown first.
-    let welcome = ways(&a, &alice);
-    leave_sessions(&one, &two, &welcome);
-    for (kind, trust) in &welcome {
-        visit(&two, trust).unwrap();
-        assert_eq!(two.next_access()["handshake"], *kind);
-    }
-    let revoked = ways(&a, &alice);
-    leave_sessions(&one, &two, &revoked);
-    let served = backend.served();
-    let list = a.authority.revocation_list(&[7, 1]).pem().unwrap();
-    fs::write(b.path("crl.pem"), list).unwrap();
-    assert!(two.reload(), "{}", two.log());
-    for (kind, trust) in &revoked {
-        assert!(visit(&two, trust).is_err(), "{kind}");
-        assert_eq!(two.next_reason(), "client-certificate", "{kind}");
-    }
-    assert_eq!(backend.served(), served);
-    let opened = two
-        .metrics()
-        .sum("becket_resumptions_offered_total", &["outcome=\"opened\""]);
-    assert_eq!(
-        opened as u64, 6,
-        "all were opened: it is the list that keeps her out"
-    );
 }
 
 #[test]

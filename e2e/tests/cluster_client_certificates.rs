@@ -1,0 +1,125 @@
+//! Who proved to be whom on one host is that on every other, and no longer once its certificate is
+//! revoked there: the session of an identity resumes with it, or not at all.
+
+use std::fs;
+
+use becket_e2e::{Backend, Network, Node, OpenSsl, answer_all, eventually, read_proxy_header};
+
+/// Flags of openssl, and what becket calls it when such a client resumes.
+const KINDS: [(&[&str], &str); 3] = [
+    (&["-tls1_3"], "psk"),
+    (&["-tls1_2"], "ticket"),
+    (&["-tls1_2", "-no_ticket"], "id"),
+];
+
+/// A server that says as whom the client is presented to it.
+fn presenting() -> Backend {
+    Backend::new(|mut stream| {
+        let header = read_proxy_header(&mut stream)?;
+        // PP2_SUBTYPE_SSL_CN, five bytes long.
+        let alice = b"\x22\x00\x05alice";
+        let is_alice = header.windows(alice.len()).any(|part| part == alice);
+        answer_all(
+            stream,
+            if is_alice {
+                "well met, alice"
+            } else {
+                "well met"
+            },
+        )
+    })
+}
+
+fn revoke(node: &Node<'_>, list: &str) {
+    fs::write(node.place.path("crl.pem"), list).expect("a file");
+}
+
+/// Two nodes that ask for certificates of one authority, and replicate.
+fn pair(network: &Network) -> [Node<'_>; 2] {
+    let mut nodes = [1, 2].map(|number| Node::serving(network, number, presenting));
+    let nobody = nodes[0].place.authority.revocation_list(&[7]);
+    revoke(&nodes[0], &nobody.pem().expect("a list"));
+    nodes[0].secret("secret", &[]);
+    for file in ["site.pem", "ca.pem", "crl.pem", "secret"] {
+        nodes[0].give(file, &nodes[1]);
+    }
+    let keys = keys(&nodes);
+    for node in &mut nodes {
+        node.shape = node.shape.clone().backend("proxy-header = \"v2\"").section(
+            "[[policy]]\nname = \"web\"\nclient-certificates = \"required\"\n\
+             client-ca = \"ca.pem\"\ncrl = [\"crl.pem\"]",
+        );
+        node.replicate(&keys);
+    }
+    nodes.iter().for_each(|node| node.has_peers(1));
+    nodes
+}
+
+fn keys(nodes: &[Node<'_>; 2]) -> String {
+    let peers = Node::peers(&[nodes[0].address(), nodes[1].address()]);
+    format!("tls12-tickets = true\n{peers}")
+}
+
+/// Whether a visit with these flags is welcome: presented as alice, in the log as in the header.
+#[track_caller]
+fn welcomes(node: &Node<'_>, openssl: &OpenSsl, flags: &[&str], how: &str) -> bool {
+    let run = node.ask(openssl, flags);
+    let line = node.becket().next_access();
+    if line["reason"] == "client-certificate" {
+        assert!(!run.stdout.contains("well met"), "{}", run.all());
+        return false;
+    }
+    assert!(run.stdout.contains("well met, alice"), "{}", run.all());
+    assert_eq!(line["subject"], "CN=alice", "{line}");
+    assert_eq!(line["handshake"], how, "{line}");
+    true
+}
+
+#[test]
+fn a_session_has_its_identity_on_every_host_until_that_is_revoked() {
+    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
+        return;
+    };
+    let nodes = pair(&network);
+    let [a, b] = &nodes;
+    let own = a.place.authority.issue_numbered(&["alice"], 1);
+    own.write(&a.place.path("alice.pem"));
+    let own = a.place.text("alice.pem");
+    let sessions = KINDS.map(|(kind, how)| {
+        let file = a.place.text(&format!("{how}.pem"));
+        let flags = [kind, &["-cert", &own, "-sess_out", &file][..]].concat();
+        assert!(welcomes(a, &openssl, &flags, "full"));
+        (kind, how, file)
+    });
+    eventually("what is found by ID is there", || b.holds() > 0);
+    let resumes = |node: &Node<'_>, (kind, how, file): &(&[&str], &str, String)| {
+        // Without its certificate: it was shown on the other host.
+        let flags = [kind, &["-sess_in", file][..]].concat();
+        welcomes(node, &openssl, &flags, how)
+    };
+    let connects = |node: &Node<'_>, (kind, ..): &(&[&str], &str, String)| {
+        let flags = [kind, &["-cert", &own][..]].concat();
+        welcomes(node, &openssl, &flags, "full")
+    };
+    for session in &sessions {
+        assert!(resumes(b, session) && connects(b, session), "{session:?}");
+    }
+    // Revoked on one host, then on the other: from then on neither by session nor anew.
+    let list = a.place.authority.revocation_list(&[7, 1]);
+    for (revoked, other) in [(b, Some(a)), (a, None)] {
+        revoke(revoked, &list.pem().expect("a list"));
+        let keys = revoked.replication(&keys(&nodes));
+        assert!(revoked.reload(&keys), "{}", revoked.becket().log());
+        let (opened, served) = (revoked.offered("opened"), revoked.served());
+        for session in &sessions {
+            assert!(!resumes(revoked, session), "{session:?}");
+            assert!(!connects(revoked, session), "{session:?}");
+            if let Some(other) = other {
+                assert!(resumes(other, session), "{session:?}");
+            }
+        }
+        assert_eq!(revoked.served(), served);
+        // They were opened: it is the list that keeps her out.
+        assert_eq!(revoked.offered("opened"), opened + 3);
+    }
+}

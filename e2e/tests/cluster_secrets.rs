@@ -1,0 +1,258 @@
+//! The secret of a cluster is changed by reloads, and rotates by itself, on nodes that run: no client
+//! loses its session by it, whether it resumes by ticket or by ID.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use becket_e2e::{Becket, Network, Node, OpenSsl, eventually, finish, until};
+use serde_json::Value;
+
+/// Flags of openssl, and what becket calls it when such a client resumes.
+const KINDS: [(&[&str], &str); 3] = [
+    (&["-tls1_3"], "psk"),
+    (&["-tls1_2"], "ticket"),
+    (&["-tls1_2", "-no_ticket"], "id"),
+];
+
+/// A session of each kind, by the name of its file in the first node's folder.
+struct Sessions<'a> {
+    openssl: &'a OpenSsl,
+    files: [String; 3],
+}
+
+impl<'a> Sessions<'a> {
+    /// Makes them on a node, and waits until all have the one that is found by ID.
+    #[track_caller]
+    fn make(name: &str, openssl: &'a OpenSsl, at: &Node<'_>, all: &[Node<'_>]) -> Self {
+        let files = KINDS.map(|(_, how)| all[0].place.text(&format!("{name}-{how}.pem")));
+        let held: Vec<u64> = all.iter().map(Node::holds).collect();
+        for ((kind, how), file) in KINDS.iter().zip(&files) {
+            let flags = [kind, &["-sess_out", file][..]].concat();
+            assert_eq!(at.visit(openssl, &flags), "full", "{how}");
+        }
+        eventually("the session is everywhere", || {
+            all.iter()
+                .zip(&held)
+                .all(|(node, held)| node.holds() > *held)
+        });
+        Self { openssl, files }
+    }
+
+    /// How a node takes each of them.
+    #[track_caller]
+    fn offered_to(&self, node: &Node<'_>) -> Vec<String> {
+        let offers = KINDS.iter().zip(&self.files);
+        offers
+            .map(|((kind, _), file)| {
+                let flags = [kind, &["-sess_in", file][..]].concat();
+                node.visit(self.openssl, &flags)
+            })
+            .collect()
+    }
+
+    #[track_caller]
+    fn resume_on(&self, nodes: &[Node<'_>]) {
+        for node in nodes {
+            assert_eq!(self.offered_to(node), KINDS.map(|(_, how)| how));
+        }
+    }
+
+    /// The names of the secrets that sealed the two tickets.
+    fn sealed_by(&self) -> [String; 2] {
+        [&self.files[0], &self.files[1]].map(|file| {
+            // The version, then the secret's id.
+            let [_, a, b, c, d, ..] = self.openssl.ticket(file);
+            format!("{:08x}", u32::from_be_bytes([a, b, c, d]))
+        })
+    }
+}
+
+/// What a node says of its secrets; the first one seals.
+fn secrets(node: &Node<'_>) -> Vec<String> {
+    let list = node.status()["tickets"]["secrets"].clone();
+    let list = list.as_array().expect("a list").iter();
+    let text = |id: &Value| id.as_str().expect("an id").to_owned();
+    list.map(text).collect()
+}
+
+/// Three nodes that replicate, and have the files `old` and `new` of two secrets.
+fn three(network: &Network) -> Vec<Node<'_>> {
+    let mut nodes: Vec<Node<'_>> = (1..=3).map(|n| Node::new(network, n)).collect();
+    for file in ["old", "new"] {
+        nodes[0].secret(file, &[]);
+        nodes[1..].iter().for_each(|node| nodes[0].give(file, node));
+    }
+    for index in 0..nodes.len() {
+        let keys = keys(&nodes, index, "old", "");
+        nodes[index].start(&keys);
+    }
+    nodes.iter().for_each(|node| node.has_peers(2));
+    nodes
+}
+
+/// What the node with this index says of its cluster.
+fn keys(nodes: &[Node<'_>], index: usize, secret: &str, accepted: &str) -> String {
+    let all: Vec<_> = nodes.iter().map(Node::address).collect();
+    format!(
+        "secret = \"{secret}\"\naccept-secrets = [{accepted}]\nlisten = \"{}\"\n\
+         tls12-tickets = true\n{}",
+        all[index],
+        Node::peers(&all)
+    )
+}
+
+/// Gives one node other secrets; nobody loses a peer by it.
+#[track_caller]
+fn reload(nodes: &[Node<'_>], index: usize, secret: &str, accepted: &str) {
+    let keys = keys(nodes, index, secret, accepted);
+    let node = &nodes[index];
+    assert!(node.reload(&keys), "{}", node.becket().log());
+    nodes.iter().for_each(|node| node.has_peers(2));
+}
+
+#[test]
+fn a_secret_is_changed_by_reloads_and_no_session_is_lost() {
+    let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
+        return;
+    };
+    let nodes = three(&network);
+    let first = Sessions::make("first", &openssl, &nodes[0], &nodes);
+    let old = secrets(&nodes[0]);
+    assert_eq!(first.sealed_by(), [&*old[0]; 2]);
+    // The steps of docs/config.md. Each is taken by one host after the other, and whatever is made
+    // in between, anywhere, resumes everywhere.
+    for (secret, accepted) in [("old", "\"new\""), ("new", "\"old\"")] {
+        for index in 0..nodes.len() {
+            reload(&nodes, index, secret, accepted);
+            let here = Sessions::make("here", &openssl, &nodes[index], &nodes);
+            here.resume_on(&nodes);
+            first.resume_on(&nodes);
+        }
+    }
+    let new = secrets(&nodes[0]);
+    assert_ne!(new[0], old[0]);
+    let last = until("every worker has read its mail", || {
+        let made = Sessions::make("last", &openssl, &nodes[1], &nodes);
+        (made.sealed_by() == [&*new[0]; 2]).then_some(made)
+    });
+    let unknown = |node: &Node<'_>| node.offered("unknown-secret");
+    assert_eq!(nodes.iter().map(unknown).sum::<u64>(), 0);
+    // The last step: the old one is dropped, and what it sealed opens no more. Sessions that are
+    // found by ID were sealed by nobody.
+    for index in 0..nodes.len() {
+        reload(&nodes, index, "new", "");
+        last.resume_on(&nodes);
+    }
+    for node in &nodes {
+        assert_eq!(secrets(node), [&*new[0]]);
+        eventually("the workers have read their mail", || {
+            first.offered_to(node) == ["full", "full", "id"]
+        });
+        assert!(unknown(node) >= 2);
+    }
+    let made = Sessions::make("after", &openssl, &nodes[2], &nodes);
+    made.resume_on(&nodes);
+}
+
+/// Two nodes with the same file of a secret, by what they say of it in `[cluster]`.
+fn pair<'n>(network: &'n Network, file: &str, flags: &[&str], keys: &str) -> [Node<'n>; 2] {
+    let mut nodes = [1, 2].map(|number| Node::new(network, number));
+    nodes[0].secret(file, flags);
+    nodes[0].give(file, &nodes[1]);
+    nodes.iter_mut().for_each(|node| node.start(keys));
+    nodes
+}
+
+/// Makes a ticket on one node and offers it to another; whether it opens.
+fn crosses(openssl: &OpenSsl, from: &Node<'_>, to: &Node<'_>) -> bool {
+    let file = from.place.text("session.pem");
+    let made = from.visit(openssl, &["-tls1_3", "-sess_out", &file]);
+    assert_eq!(made, "full");
+    to.visit(openssl, &["-tls1_3", "-sess_in", &file]) == "psk"
+}
+
+#[test]
+fn hosts_rotate_together_and_a_ticket_outlives_one_rotation() {
+    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
+        return;
+    };
+    let keys = "secret = \"secret\"\nrotation = \"3s\"";
+    let [one, two] = pair(&network, "secret", &[], keys);
+    let epoch = |node: &Node<'_>| node.status()["tickets"]["epoch"].as_u64();
+    let until_next = |node: &Node<'_>| {
+        let start = epoch(node);
+        eventually("the next epoch", || epoch(node) > start);
+    };
+    let file = one.place.text("session.pem");
+    // Early in an epoch, or a slow machine would see two rotations between the two visits.
+    eventually("a ticket of the epoch before opens", || {
+        until_next(&one);
+        one.visit(&openssl, &["-tls1_3", "-sess_out", &file]);
+        let made = epoch(&one);
+        until_next(&two);
+        let resumed = two.visit(&openssl, &["-tls1_3", "-sess_in", &file]) == "psk";
+        resumed && epoch(&two) == made.map(|made| made + 1)
+    });
+    assert_eq!(one.status()["tickets"]["node"], 1);
+    assert_eq!(secrets(&one), secrets(&two));
+}
+
+#[test]
+fn a_state_goes_on_in_its_file_and_two_hosts_walk_alike() {
+    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
+        return;
+    };
+    let keys = "secret-state = \"state\"\nrotation = \"3s\"";
+    let flags = ["--state", "--rotation", "3s"];
+    let [mut one, two] = pair(&network, "state", &flags, keys);
+    let first = chain(&one.place.read("state"));
+    eventually("the file goes on", || {
+        chain(&one.place.read("state")) != first
+    });
+    let mode = fs::metadata(one.place.path("state")).expect("a file");
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    eventually("a ticket opens on the other host", || {
+        crosses(&openssl, &one, &two)
+    });
+    one.stop();
+    one.start(keys);
+    eventually("a ticket opens after a restart", || {
+        crosses(&openssl, &two, &one)
+    });
+    // What it was in the beginning is no longer to be found on either host.
+    for node in [&one, &two] {
+        assert!(!node.place.read("state").contains(&first));
+        assert!(!node.place.path("state.new").exists());
+    }
+}
+
+fn chain(state: &str) -> String {
+    let line = state.lines().find_map(|line| line.strip_prefix("chain "));
+    line.expect("a chain").to_owned()
+}
+
+#[test]
+fn a_secret_that_others_may_read_starts_nothing_and_changes_nothing() {
+    let (Some(network), Some(openssl)) = (Network::of(1), OpenSsl::find()) else {
+        return;
+    };
+    let mut node = Node::new(&network, 1);
+    node.secret("secret", &[]);
+    let keys = "secret = \"secret\"";
+    node.start(keys);
+    let mode = |mode| {
+        let permissions = fs::Permissions::from_mode(mode);
+        fs::set_permissions(node.place.path("secret"), permissions).expect("chmod");
+    };
+    mode(0o644);
+    assert!(!node.reload(keys));
+    let errors = node.status()["reload"]["errors"].to_string();
+    assert!(errors.contains("chmod 600"), "{errors}");
+    assert!(crosses(&openssl, &node, &node), "it goes on as before");
+    let again = Becket::command(&node.place, &["run", "--config", "becket.toml"]);
+    let run = finish(again, "");
+    assert_eq!(run.code, 2, "{}", run.all());
+    assert!(run.all().contains("chmod 600"), "{}", run.all());
+    mode(0o600);
+    assert!(node.reload(keys), "{}", node.becket().log());
+}
