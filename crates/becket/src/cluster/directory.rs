@@ -19,8 +19,10 @@ use crate::config::values::Address;
 #[derive(Debug, Default)]
 pub struct Directory {
     entries: Vec<Entry>,
-    /// When names are looked up next, by the monotonic clock.
-    due: Duration,
+    /// Between two rounds of lookups; without, there are none.
+    interval: Option<Duration>,
+    /// When names were last looked up, by the monotonic clock.
+    looked_up: Option<Duration>,
 }
 
 /// One peer of the configuration.
@@ -45,8 +47,10 @@ pub type Found = (Arc<str>, io::Result<Vec<SocketAddr>>);
 pub type Lookups = JoinSet<Found>;
 
 impl Directory {
-    /// Takes the peers of a configuration. A name that did not resolve in it keeps what it had.
-    pub fn set(&mut self, peers: &[Peer]) {
+    /// Takes the peers of a configuration, and how often their names are looked up. A name that did
+    /// not resolve in it keeps what it had.
+    pub fn set(&mut self, peers: &[Peer], interval: Option<Duration>) {
+        self.interval = interval;
         let before = std::mem::take(&mut self.entries);
         self.entries = peers
             .iter()
@@ -77,15 +81,16 @@ impl Directory {
         Some(&entry.name)
     }
 
-    /// When [`Self::look_up`] is due; never when no peer has a name.
+    /// When [`Self::look_up`] is due; never when no peer has a name, or names are not looked up.
     pub fn due(&self) -> Option<Duration> {
+        let interval = self.interval?;
         let named = self.entries.iter().any(|entry| entry.lookup.is_some());
-        named.then_some(self.due)
+        named.then(|| self.looked_up.map_or(Duration::ZERO, |at| at + interval))
     }
 
     /// Starts to look up every name that is not being looked up already.
     pub fn look_up(&mut self, now: Duration, lookups: &mut Lookups) {
-        self.due = now + AGAIN;
+        self.looked_up = Some(now);
         for entry in &mut self.entries {
             let Some(lookup) = &entry.lookup else {
                 continue;
@@ -165,12 +170,11 @@ impl Entry {
     }
 }
 
-/// Between two rounds of lookups.
-const AGAIN: Duration = Duration::from_secs(30);
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const AGAIN: Option<Duration> = Some(Duration::from_secs(30));
 
     fn peer(name: &str, addresses: &[&str]) -> Peer {
         let (host, port) = name.rsplit_once(':').unwrap();
@@ -192,10 +196,11 @@ mod tests {
 
     fn directory() -> Directory {
         let mut directory = Directory::default();
-        directory.set(&[
+        let peers = [
             peer("192.0.2.1:1", &["192.0.2.1:1"]),
             peer("b.test:1", &["192.0.2.2:1"]),
-        ]);
+        ];
+        directory.set(&peers, AGAIN);
         directory
     }
 
@@ -226,7 +231,7 @@ mod tests {
     #[test]
     fn a_reload_while_the_resolver_is_broken_keeps_what_was_known() {
         let mut directory = directory();
-        directory.set(&[peer("b.test:1", &[]), peer("c.test:1", &[])]);
+        directory.set(&[peer("b.test:1", &[]), peer("c.test:1", &[])], AGAIN);
         assert_eq!(directory.addresses(), ["192.0.2.2:1".parse().unwrap()]);
         assert!(
             directory
@@ -239,9 +244,11 @@ mod tests {
     #[test]
     fn only_names_are_looked_up() {
         let mut directory = Directory::default();
-        directory.set(&[peer("192.0.2.1:1", &["192.0.2.1:1"])]);
+        directory.set(&[peer("192.0.2.1:1", &["192.0.2.1:1"])], AGAIN);
         assert_eq!(directory.due(), None);
-        directory.set(&[peer("localhost:1", &[])]);
+        directory.set(&[peer("localhost:1", &[])], None);
+        assert_eq!(directory.due(), None, "not even then");
+        directory.set(&[peer("localhost:1", &[])], AGAIN);
         assert_eq!(directory.due(), Some(Duration::ZERO));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -249,7 +256,7 @@ mod tests {
         runtime.unwrap().block_on(async {
             let mut lookups = Lookups::new();
             directory.look_up(Duration::ZERO, &mut lookups);
-            assert_eq!(directory.due(), Some(AGAIN));
+            assert_eq!(directory.due(), AGAIN);
             let found = lookups.join_next().await.unwrap().unwrap();
             directory.found(found);
             assert!(!directory.addresses().is_empty());

@@ -61,7 +61,9 @@ impl Node {
             news: News::default(),
             cluster: cluster.clone(),
         };
-        inner.directory.set(&cluster.peers);
+        inner
+            .directory
+            .set(&cluster.peers, cluster.resolve_interval);
         inner.readdress();
         Ok(Self(Mutex::new(inner)))
     }
@@ -96,7 +98,7 @@ impl Inner {
             self.replica.set_vault(vault);
         }
         self.shelf.reload(config);
-        self.directory.set(&cluster.peers);
+        self.directory.set(&cluster.peers, cluster.resolve_interval);
         self.cluster = Cluster {
             node: self.cluster.node,
             listen: self.cluster.listen,

@@ -67,6 +67,7 @@ impl Site {
             tls12_tickets: false,
             listen: Some(([127, 0, 0, 1], 0).into()),
             peers: Vec::new(),
+            resolve_interval: None,
             multicast: None,
             stud: None,
             limits: ClusterLimits {

@@ -8,13 +8,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::{NodeId, UnixSeconds};
 
 use super::error::Problem;
 use super::file::{FileCluster, Scalar};
-use super::pem::reason;
 use super::prepare::Draft;
 use super::stud::Stud;
 use super::values::{self, Address};
@@ -37,6 +37,8 @@ pub struct Cluster {
     pub listen: Option<SocketAddr>,
     /// Peers by address. Each name once.
     pub peers: Vec<Peer>,
+    /// How often their names are looked up again; `None` is only with the configuration.
+    pub resolve_interval: Option<Duration>,
     /// Discovery of further peers.
     pub multicast: Option<Multicast>,
     /// Sessions of stud and hitch; received only where this is set.
@@ -115,6 +117,7 @@ impl Draft<'_> {
             tls12_tickets: cluster.tls12_tickets,
             listen,
             peers,
+            resolve_interval: self.resolve_interval("cluster", &cluster.resolve_interval),
             multicast,
             // It needs the listeners' policies, which are made later.
             stud: None,
@@ -334,27 +337,14 @@ impl Draft<'_> {
 
     /// What a peer's address resolves to now.
     fn peer_addresses(&mut self, path: &str, text: &str, address: &Address) -> Vec<SocketAddr> {
-        let (name, port) = match address {
-            Address::Ip(ip, port) => return vec![SocketAddr::new(*ip, *port)],
-            Address::Name(name, port) => (name, *port),
-            Address::Any(_) | Address::Unix(_) => return Vec::new(),
-        };
-        let (found, why) = match (self.world.resolve)(name) {
-            Ok(found) => (found, "it has no address".to_owned()),
-            Err(error) => (Vec::new(), reason(&error)),
-        };
-        if found.is_empty() {
+        if matches!(address, Address::Any(_) | Address::Unix(_)) {
+            return Vec::new();
+        }
+        self.look_up(address).unwrap_or_else(|why| {
             let fault = format!("the name does not resolve yet: {why}");
             self.report.warn(Problem::new(path, fault).text(text));
-        }
-        let mut addresses: Vec<SocketAddr> = Vec::new();
-        for ip in found {
-            let at = SocketAddr::new(ip, port);
-            if !addresses.contains(&at) {
-                addresses.push(at);
-            }
-        }
-        addresses
+            Vec::new()
+        })
     }
 
     fn multicast(

@@ -387,31 +387,36 @@ impl Draft<'_> {
 
     /// The socket addresses of an address as written; none, and an error, if there is none.
     pub(super) fn resolve(&mut self, path: &str, text: &str, address: &Address) -> Vec<SocketAddr> {
+        self.look_up(address).unwrap_or_else(|why| {
+            let fault = format!("the name does not resolve: {why}");
+            let problem = Problem::new(path, fault).text(text);
+            self.report
+                .error(problem.accepted("a name that DNS or /etc/hosts knows"));
+            Vec::new()
+        })
+    }
+
+    /// The same, or why there is none.
+    pub(super) fn look_up(&self, address: &Address) -> Result<Vec<SocketAddr>, String> {
         let (name, port) = match address {
-            Address::Unix(_) => return Vec::new(),
-            Address::Ip(ip, port) => return vec![SocketAddr::new(*ip, *port)],
+            Address::Unix(_) => return Ok(Vec::new()),
+            Address::Ip(ip, port) => return Ok(vec![SocketAddr::new(*ip, *port)]),
             Address::Any(port) => {
                 let mut any = vec![SocketAddr::from(([0, 0, 0, 0], *port))];
                 if self.world.ipv6 {
                     any.push(SocketAddr::from(([0u16; 8], *port)));
                 }
-                return any;
+                return Ok(any);
             }
             Address::Name(name, port) => (name, *port),
         };
-        let (found, why) = match (self.world.resolve)(name) {
-            Ok(found) => (found, "it has no address".to_owned()),
-            Err(error) => (Vec::new(), reason(&error)),
-        };
+        let found = (self.world.resolve)(name).map_err(|error| reason(&error))?;
         if found.is_empty() {
-            let fault = format!("the name does not resolve: {why}");
-            let problem = Problem::new(path, fault).text(text);
-            self.report
-                .error(problem.accepted("a name that DNS or /etc/hosts knows"));
+            return Err("it has no address".to_owned());
         }
         let mut seen = HashSet::new();
         let new = found.into_iter().filter(|ip| seen.insert(*ip));
-        new.map(|ip| SocketAddr::new(ip, port)).collect()
+        Ok(new.map(|ip| SocketAddr::new(ip, port)).collect())
     }
 
     /// Takes an address for a socket of ours; of two that overlap the second is an error.

@@ -175,6 +175,7 @@ mod tests {
             tls12_tickets: false,
             listen: Some(([127, 0, 0, 1], 1).into()),
             peers: Vec::new(),
+            resolve_interval: None,
             multicast: None,
             stud: None,
             limits: ClusterLimits {

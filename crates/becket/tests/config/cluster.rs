@@ -67,7 +67,7 @@ fn every_key_has_its_place() {
     let cluster = "secret = 'one'\naccept-secrets = ['two', 'state']\nnode = 65535\n\
         listen = ':7443'\npeers = ['192.0.2.9:7443', '[2001:db8::9]:7443', 'app.test:7443']\n\
         multicast = '[ff05::b]:7443'\nmulticast-interface = 'eth0'\nmulticast-ttl = 3\n\
-        session-max-age = '1h'\ntls12-tickets = true\n\
+        session-max-age = '1h'\ntls12-tickets = true\nresolve-interval = '5s'\n\
         [cluster.limits]\nqueue = 5\nbytes-per-second = '1MiB'\n";
     let prepared = good(&folder(), cluster);
     assert_eq!(prepared.ratchets.len(), 1);
@@ -78,6 +78,7 @@ fn every_key_has_its_place() {
     assert_eq!(cluster.listen.unwrap().to_string(), "[::]:7443");
     let resolved: Vec<usize> = cluster.peers.iter().map(|p| p.addresses.len()).collect();
     assert_eq!(resolved, [1, 1, 2]);
+    assert_eq!(cluster.resolve_interval, Some(Duration::from_secs(5)));
     let multicast = cluster.multicast.unwrap();
     assert_eq!(multicast.interface.as_deref(), Some("eth0"));
     assert_eq!(multicast.ttl, 3);

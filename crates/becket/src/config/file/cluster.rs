@@ -20,6 +20,8 @@ pub struct FileCluster {
     pub listen: Option<String>,
     /// `HOST:PORT` or `[V6]:PORT`.
     pub peers: Vec<String>,
+    /// A duration, or `off`.
+    pub resolve_interval: Scalar,
     /// A group, `ADDRESS:PORT`.
     pub multicast: Option<String>,
     /// Name of a network interface.
@@ -53,6 +55,7 @@ impl Default for FileCluster {
             node: None,
             listen: None,
             peers: Vec::new(),
+            resolve_interval: "30s".into(),
             multicast: None,
             multicast_interface: None,
             multicast_ttl: 1,

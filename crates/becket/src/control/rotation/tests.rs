@@ -46,6 +46,7 @@ fn config(node: u16, secrets: Vec<SharedSecret>) -> Config {
             tls12_tickets: false,
             listen: None,
             peers: Vec::new(),
+            resolve_interval: None,
             multicast: None,
             stud: None,
             limits: ClusterLimits {
