@@ -411,10 +411,11 @@ impl Display for Summary {
                 writeln!(f, "  tls       {tls}")?;
             }
             for server in &backend.servers {
-                let addresses = server.addresses.join(", ");
-                match addresses == server.name {
-                    true => writeln!(f, "  server    {addresses}")?,
-                    false => writeln!(f, "  server    {} -> {addresses}", server.name)?,
+                let (name, addresses) = (&server.name, server.addresses.join(", "));
+                match &*addresses {
+                    "" => writeln!(f, "  server    {name}, which does not resolve yet")?,
+                    same if same == name => writeln!(f, "  server    {name}")?,
+                    other => writeln!(f, "  server    {name} -> {other}")?,
                 }
             }
         }

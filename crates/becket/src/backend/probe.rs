@@ -6,7 +6,8 @@
 //! which the data path reads. Each change of condition is logged once, with its reason.
 //!
 //! A name that does not resolve, or to nothing, keeps the addresses that it had: DNS that fails must not take away
-//! servers that work. It is said once, and once more when it is over.
+//! servers that work. It is said once, and once more when it is over. A server that never had an address is neither
+//! used nor checked, and is looked up more often.
 
 use std::collections::HashSet;
 use std::fmt::{self, Display};
@@ -207,7 +208,8 @@ impl Prober {
         let Some(watch) = self.watches.get_mut(index) else {
             return;
         };
-        let Some(plan) = watch.plan.as_mut().filter(|_| watch.check.is_due(now)) else {
+        let is_due = watch.check.is_due(now) && watch.server.has_address();
+        let Some(plan) = watch.plan.as_mut().filter(|_| is_due) else {
             return;
         };
         if self.checks_running >= MOST_CHECKS {
@@ -253,7 +255,7 @@ impl Watch {
             plan: backend.check_plan(config),
             health: health::Health::new(&rules),
             check: Work::at(now),
-            name: Name::of(backend, config, now),
+            name: Name::of(backend, config, &server, now),
             weight_percent: 100,
             backend: Arc::clone(backend),
             server,
@@ -355,16 +357,26 @@ impl Watch {
 
 impl Name {
     /// What is to be resolved of a server, if anything is.
-    fn of(backend: &Backend, server: &Server, now: Duration) -> Option<Self> {
+    fn of(backend: &Backend, config: &Server, server: &ServerState, now: Duration) -> Option<Self> {
         let interval = backend.resolve_interval?;
-        let (host, port) = server.host()?;
-        Some(Self {
+        let (host, port) = config.host()?;
+        let mut name = Self {
             host,
             port,
             interval,
-            // The configuration has just been resolved.
-            lookup: Work::at(now + interval),
-        })
+            lookup: Work::at(now),
+        };
+        // The configuration has just been resolved.
+        name.look_up_later(server, now);
+        Some(name)
+    }
+
+    fn look_up_later(&mut self, server: &ServerState, now: Duration) {
+        let pause = match server.has_address() {
+            true => self.interval,
+            false => self.interval.min(SOON),
+        };
+        self.lookup = Work::at(now + pause);
     }
 
     fn handle_lookup(
@@ -373,14 +385,14 @@ impl Name {
         server: &Arc<ServerState>,
         now: Duration,
     ) {
-        self.lookup = Work::at(now + self.interval);
         let name = server.name();
         let reason = match found {
             Ok(found) if !found.is_empty() => {
                 if server.watched.note_lookup(true) {
-                    tracing::info!(server = %name, "name resolves again");
+                    tracing::info!(server = %name, "name resolves");
                 }
-                return replace_addresses(server, &found);
+                replace_addresses(server, &found);
+                return self.look_up_later(server, now);
             }
             Ok(_) => "it has no address".to_owned(),
             Err(error) => error.to_string(),
@@ -388,6 +400,7 @@ impl Name {
         if server.watched.note_lookup(false) {
             tracing::warn!(server = %name, reason, "name does not resolve, its last addresses stay");
         }
+        self.look_up_later(server, now);
     }
 }
 
@@ -402,6 +415,8 @@ fn replace_addresses(server: &Arc<ServerState>, found: &[SocketAddr]) {
     }
     tracing::info!(server = %server.name(), addresses = ?found, "name has other addresses");
     server.set_addresses(&new);
+    // Who waits for another server may go to one that has come.
+    server.backend().settle();
 }
 
 impl Work {
@@ -436,6 +451,8 @@ impl Dice {
 const MOST_CHECKS: usize = 64;
 /// Lookups at a time: a thread each while the resolver thinks.
 const MOST_LOOKUPS: usize = 4;
+/// How soon a name is looked up again that never resolved: its server is missing.
+const SOON: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -471,11 +488,11 @@ mod tests {
 
     /// What a resolver says next, and how often it was asked.
     #[derive(Clone, Debug, Default)]
-    struct Oracle(Arc<Mutex<(Vec<&'static str>, usize)>>);
+    struct Oracle(Arc<Mutex<(Vec<String>, usize)>>);
 
     impl Oracle {
-        fn says(&self, addresses: &[&'static str]) {
-            self.0.lock().unwrap().0 = addresses.to_vec();
+        fn says(&self, addresses: &[&str]) {
+            self.0.lock().unwrap().0 = addresses.iter().map(ToString::to_string).collect();
         }
     }
 
@@ -660,6 +677,36 @@ mod tests {
         assert!(!server.watched.lost_its_name());
         assert_eq!(addresses(&server), ["192.0.2.9:80"]);
         assert_eq!(fixture.oracle.0.lock().unwrap().1, 5);
+    }
+
+    #[test]
+    fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mut fixture = Fixture::new();
+        let mut config = backend("app.test:80", &address, CHECKED);
+        config.servers[0].addresses.clear();
+        let server = fixture.adopt(config);
+        fixture.after(5);
+        assert!(!server.is_in_service() && server.watched.lost_its_name());
+        assert_eq!(server.watched.checks(), 0, "nobody knows where");
+        fixture.oracle.says(&[&address]);
+        fixture.after(5);
+        assert!(server.is_in_service() && !server.watched.lost_its_name());
+        assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
+        fixture.after(1);
+        assert_eq!(server.watched.condition(), Condition::InService);
+        // From now on it is one like any other.
+        fixture.after(58);
+        assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
+        fixture.after(1);
+        assert_eq!(fixture.oracle.0.lock().unwrap().1, 3);
+        // A reload at a moment when the resolver fails takes nothing away.
+        let mut config = backend("app.test:80", &address, CHECKED);
+        config.servers[0].addresses.clear();
+        fixture.adopt(config);
+        assert!(server.is_in_service() && server.watched.lost_its_name());
+        assert_eq!(addresses(&server), [address]);
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl ServerState {
         self.disabled.store(config.disabled, Relaxed);
         self.backup.store(config.backup, Relaxed);
         self.set_addresses(&config.addresses);
+        self.watched.note_lookup(!config.addresses.is_empty());
     }
 
     /// The server's configured name.
@@ -161,9 +162,14 @@ impl ServerState {
         self.backup.load(Relaxed)
     }
 
+    /// Whether it was ever known where it is: a name may not have resolved yet.
+    pub fn has_address(&self) -> bool {
+        self.generation() > 0
+    }
+
     /// Whether it may have connections at all.
     pub fn is_in_service(&self) -> bool {
-        self.health() == Health::Passing && !self.is_disabled()
+        self.health() == Health::Passing && !self.is_disabled() && self.has_address()
     }
 
     /// Whether it may be given new clients.
@@ -265,7 +271,7 @@ impl ServerState {
         Arc::clone(&held)
     }
 
-    /// Another number whenever the addresses are others.
+    /// Another number whenever the addresses are others; 0 until there are any.
     pub fn generation(&self) -> u32 {
         self.generation.load(Acquire)
     }

@@ -1,8 +1,9 @@
 //! The part of `prepare` that makes backends: addresses are parsed and resolved.
 //!
 //! A name may have several addresses; all are kept in the resolver's order. A name that does not
-//! resolve is an error at the start and at a reload: the reload is then discarded and what
-//! runs goes on with what it knew.
+//! resolve is a warning, since it is looked up again while becket runs: a server without an address
+//! gets no connections, and one that had some keeps them over a reload. It is an error where names
+//! are resolved with the configuration only.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ impl Draft<'_> {
             self.report
                 .error(problem.accepted("at least one server with an address"));
         }
+        let resolve_interval = self.resolve_interval(path, &backend.resolve_interval);
         let mut servers: Vec<Server> = Vec::with_capacity(backend.server.len());
         for (index, server) in backend.server.iter().enumerate() {
             let place = &format!("{path}.server[{index}]");
@@ -61,7 +63,8 @@ impl Draft<'_> {
                 );
                 continue;
             }
-            servers.push(self.server(place, text, server));
+            let addresses = self.server_addresses(&path, text, resolve_interval.is_some());
+            servers.push(self.server(place, (text, addresses), server));
         }
         self.check_sticking(path, backend);
         let sticks = backend.stick != StickBy::None;
@@ -99,7 +102,7 @@ impl Draft<'_> {
                 STICK_LIFETIME,
             ),
             health: self.health(path, &backend.health),
-            resolve_interval: self.resolve_interval(path, &backend.resolve_interval),
+            resolve_interval,
             source: self.sources(path, &backend.source),
         }
     }
@@ -126,7 +129,12 @@ impl Draft<'_> {
         }
     }
 
-    fn server(&mut self, path: &str, name: &str, server: &FileServer) -> Server {
+    fn server(
+        &mut self,
+        path: &str,
+        (name, addresses): (&str, Vec<ServerAddress>),
+        server: &FileServer,
+    ) -> Server {
         let most = |draft: &mut Self, key: &str, value: Option<u64>| {
             let path = format!("{path}.{key}");
             value.map(|value| draft.whole(&path, value, 1..=MOST_CONNECTIONS))
@@ -146,7 +154,7 @@ impl Draft<'_> {
             .map(|node| self.whole(&format!("{path}.node"), node, 0..=u32::from(u16::MAX)));
         Server {
             name: name.into(),
-            addresses: self.server_addresses(&format!("{path}.address"), name),
+            addresses,
             weight: self.whole(&format!("{path}.weight"), server.weight, 0..=MOST_WEIGHT),
             maxconn,
             minconn,
@@ -173,16 +181,20 @@ impl Draft<'_> {
         }
     }
 
-    fn server_addresses(&mut self, path: &str, text: &str) -> Vec<ServerAddress> {
+    /// Where a server is now; `again` says that a name will be looked up again.
+    fn server_addresses(&mut self, path: &str, text: &str, again: bool) -> Vec<ServerAddress> {
         let parsed = values::server_address(text);
-        match self.report.take(path, text, parsed) {
-            None => Vec::new(),
-            Some(Address::Unix(socket)) => vec![ServerAddress::Unix(socket)],
-            Some(address) => {
-                let found = self.resolve(path, text, &address).into_iter();
-                found.map(ServerAddress::Tcp).collect()
-            }
-        }
+        let found = match self.report.take(path, text, parsed) {
+            None => return Vec::new(),
+            Some(Address::Unix(socket)) => return vec![ServerAddress::Unix(socket)],
+            Some(address) if again => self.look_up(&address).unwrap_or_else(|why| {
+                let fault = format!("the name does not resolve yet: {why}");
+                self.report.warn(Problem::new(path, fault).text(text));
+                Vec::new()
+            }),
+            Some(address) => self.resolve(path, text, &address),
+        };
+        found.into_iter().map(ServerAddress::Tcp).collect()
     }
 }
 

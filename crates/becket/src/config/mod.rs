@@ -331,7 +331,8 @@ pub struct Backend {
 pub struct Server {
     /// Its address as configured; a label of metrics and logs.
     pub name: Arc<str>,
-    /// The addresses that the name resolved to, tried in order; a unix socket has one.
+    /// The addresses that the name resolved to, tried in order; a unix socket has one. None if it
+    /// did not resolve: then it is looked up again every `resolve_interval`.
     pub addresses: Vec<ServerAddress>,
     /// Its share of new connections, 0 to 256; with 0 it gets only clients that stick to it.
     pub weight: u32,

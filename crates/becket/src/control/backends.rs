@@ -41,7 +41,7 @@ pub struct ServerStatus {
     pub name: String,
     /// What the name resolved to; a unix socket's path.
     pub addresses: Vec<String>,
-    /// `passing`, `failing` or `disabled`.
+    /// `passing`, `failing`, `disabled`, or `unresolved` while its name has not resolved yet.
     pub state: &'static str,
     /// Serves only when no other server can.
     pub backup: bool,
@@ -69,7 +69,7 @@ pub struct ServerStatus {
     pub check_failures: u64,
     /// Times that it went out of service.
     pub outages: u64,
-    /// Its name does not resolve any more; the addresses are the last that it had.
+    /// Its name did not resolve when it was last looked up; the addresses are the last that it had.
     pub lost_its_name: bool,
 }
 
@@ -109,9 +109,10 @@ impl ServerStatus {
         Self {
             name: config.name.to_string(),
             addresses: state.addresses().iter().map(address).collect(),
-            state: match state.is_disabled() {
-                true => "disabled",
-                false => state.health().label(),
+            state: match (state.is_disabled(), state.has_address()) {
+                (true, _) => "disabled",
+                (false, false) => "unresolved",
+                (false, true) => state.health().label(),
             },
             backup: config.backup,
             weight: config.weight,

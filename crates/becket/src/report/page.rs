@@ -192,9 +192,12 @@ impl Display for Member<'_> {
             }
             Some(_) => write!(f, ", {}", text(&server["condition"]))?,
         }
-        match server["lost_its_name"] == true {
-            true => f.write_str(", its name does not resolve"),
-            false => Ok(()),
+        match (server["lost_its_name"] == true, &server["state"]) {
+            (true, state) if state == "unresolved" => {
+                f.write_str(", not used: its name does not resolve yet")
+            }
+            (true, _) => f.write_str(", its name does not resolve any more"),
+            (false, _) => Ok(()),
         }
     }
 }
@@ -353,7 +356,9 @@ mod tests {
                 {"name": "a:1", "in_use": 2, "maxconn": 2, "condition": "in-service"},
                 {"name": "b:1", "in_use": 0, "maxconn": null, "condition": "out-of-service",
                     "condition_reason": "refused", "lost_its_name": true},
-                {"name": "c:1", "state": "disabled", "condition": "unchecked"}
+                {"name": "c:1", "state": "disabled", "condition": "unchecked"},
+                {"name": "d:1", "in_use": 0, "state": "unresolved", "condition": "on-trial",
+                    "lost_its_name": true}
             ]}],
             "reload": {"time": "t", "errors": ["a\u{1b}[31mb"]},
             "cluster": {"node": 7, "listen": "10.0.0.1:1", "peers": [
@@ -374,9 +379,10 @@ mod tests {
             "secrets      0a0b0c0d, 00000001",
             "listener     web on :1, :2",
             "             any name to app, policy p (abababababababab)",
-            "backend      app, 3 servers, 4 waiting for a slot",
+            "backend      app, 4 servers, 4 waiting for a slot",
             "             a:1, 2 of 2 connections, in-service",
-            "             b:1, 0 open, out-of-service: refused, its name does not resolve",
+            "             b:1, 0 open, out-of-service: refused, its name does not resolve any more",
+            "             d:1, 0 open, on-trial, not used: its name does not resolve yet",
             "             c:1, disabled",
             "cluster      node 7 on 10.0.0.1:1",
             "stud         on 10.0.0.1:8890, 2 bad-seal, 5 stored",

@@ -33,6 +33,7 @@ fn every_error_is_reported_with_its_key_path() {
         groups = ["X25519MLKEM768"]
         [[backend]]
         name = "app"
+        resolve-interval = "off"
         [[backend.server]]
         address = "unknown.test:80"
         [[backend.server]]
@@ -192,15 +193,22 @@ fn every_address_of_a_port_is_both_families() {
 }
 
 #[test]
-fn a_name_resolves_to_all_its_addresses_or_is_an_error() {
+fn a_name_resolves_to_all_its_addresses_or_is_a_warning_where_it_is_looked_up_again() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let text = |host: &str| site("['a.pem']").replace("127.0.0.1:8080", &format!("{host}:80"));
     let config = folder.prepare(&text("app.test")).unwrap().config;
     assert_eq!(config.backends[0].servers[0].addresses.len(), 2);
     assert_eq!(&*config.backends[0].servers[0].name, "app.test:80");
-    let errors = lines(&folder.prepare(&text("empty.test")).unwrap_err().errors);
-    assert!(errors[0].contains("it has no address"));
+    let prepared = folder.prepare(&text("empty.test")).unwrap();
+    let warning = r#"backend[app].server[0].address = "empty.test:80": the name does not resolve yet: it has no address"#;
+    assert_eq!(lines(&prepared.warnings), [warning]);
+    assert!(prepared.config.backends[0].servers[0].addresses.is_empty());
+    let never = "name = 'app'\nresolve-interval = 'off'";
+    let text = text("empty.test").replace("name = 'app'", never);
+    assert!(text.contains(never));
+    let errors = lines(&folder.prepare(&text).unwrap_err().errors);
+    assert!(errors[0].contains("the name does not resolve: it has no address"));
 }
 
 #[test]
