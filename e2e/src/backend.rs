@@ -1,9 +1,9 @@
 //! Scripted servers: one closure per connection, on a thread of its own.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use crate::address::fresh_host;
@@ -15,7 +15,7 @@ pub struct Backend {
     /// Where it listens.
     pub address: SocketAddr,
     served: Arc<AtomicUsize>,
-    over: Arc<AtomicBool>,
+    listener: TcpListener,
 }
 
 impl Backend {
@@ -34,18 +34,15 @@ impl Backend {
     ) -> Self {
         let listener = TcpListener::bind(address).expect("a free address");
         let address = listener.local_addr().expect("its address");
-        let (served, over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let served = Arc::<AtomicUsize>::default();
         let backend = Self {
             address,
             served: Arc::clone(&served),
-            over: Arc::clone(&over),
+            listener: listener.try_clone().expect("a descriptor"),
         };
         let serve = Arc::new(serve);
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                if over.load(SeqCst) {
-                    return;
-                }
                 served.fetch_add(1, SeqCst);
                 let serve = Arc::clone(&serve);
                 thread::spawn(move || {
@@ -82,9 +79,9 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        self.over.store(true, SeqCst);
-        // Wakes the accepting thread.
-        let _woken = TcpStream::connect(self.address);
+        // On Linux this also ends the accept under way, and on whichever host the socket is.
+        let socket = socket2::SockRef::from(&self.listener);
+        let _ended = socket.shutdown(Shutdown::Both);
     }
 }
 

@@ -56,6 +56,25 @@ impl Becket {
         becket
     }
 
+    /// The same, started by a program that becomes it in the end: that program and its first
+    /// arguments, after which becket's command follows; nothing starts becket itself.
+    ///
+    /// # Panics
+    /// When it does not come to serve.
+    #[track_caller]
+    pub fn start_by(place: &Place, shape: &Shape, launcher: &[String]) -> Self {
+        place.write("becket.toml", &shape.text());
+        let own = becket_program().to_string_lossy();
+        let run = [&own, "run", "--config", "becket.toml"];
+        let mut words = launcher.iter().map(String::as_str).chain(run);
+        let program = words.next().expect("a program");
+        let arguments: Vec<&str> = words.collect();
+        let command = Self::command_of(Path::new(program), place, &arguments);
+        let becket = Self::spawn(command, place.folder(), shape.web, shape.admin);
+        becket.ready();
+        becket
+    }
+
     /// A command of becket in the folder of `place`; what it prints goes to `stdout.log` and
     /// `stderr.log` there.
     pub fn command(place: &Place, arguments: &[&str]) -> Command {

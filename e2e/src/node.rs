@@ -31,8 +31,9 @@ pub struct Node<'n> {
     pub place: Place,
     /// Its configuration, without `[cluster]`.
     pub shape: Shape,
-    /// Stops on its own host.
-    backend: Option<Backend>,
+    /// What starts it, in place of nothing; see [`Becket::start_by`].
+    pub launcher: Vec<String>,
+    backend: Backend,
     becket: Option<Becket>,
 }
 
@@ -58,7 +59,8 @@ impl<'n> Node<'n> {
             number,
             place: Place::new(),
             shape,
-            backend: Some(backend),
+            launcher: Vec::new(),
+            backend,
             becket: None,
         }
     }
@@ -101,7 +103,7 @@ impl<'n> Node<'n> {
 
     /// Connections that its server has had.
     pub fn served(&self) -> usize {
-        self.backend.as_ref().map_or(0, Backend::served)
+        self.backend.served()
     }
 
     /// Makes a secret in `file`; `flags` of `becket secret` may say which kind.
@@ -130,8 +132,8 @@ impl<'n> Node<'n> {
         let shape = self.shape_of(keys);
         // The lines of an earlier process are not those of this one.
         fs::remove_file(self.place.path("access.log")).ok();
-        let (host, place) = (self.host, &self.place);
-        self.becket = Some(host.within(|| Becket::start(place, &shape)));
+        let (host, place, launcher) = (self.host, &self.place, &self.launcher);
+        self.becket = Some(host.within(|| Becket::start_by(place, &shape, launcher)));
     }
 
     /// The same with the secret in `secret`, and with replication.
@@ -243,14 +245,6 @@ impl<'n> Node<'n> {
         assert!(run.stdout.contains("well met"), "{}", run.all());
         let line = self.becket().next_access();
         line["handshake"].as_str().expect("a kind").to_owned()
-    }
-}
-
-impl Drop for Node<'_> {
-    fn drop(&mut self) {
-        self.becket = None;
-        let backend = self.backend.take();
-        self.host.within(|| drop(backend));
     }
 }
 

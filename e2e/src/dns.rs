@@ -1,0 +1,196 @@
+//! A DNS server that answers as it was told, and may be told something else while it runs.
+//!
+//! UDP only, class IN, A and AAAA; no compression but for the name that was asked, no EDNS: what a
+//! stub resolver needs. A name that it was told nothing of does not exist.
+//!
+//! Source: RFC 1035, sections 4.1.1 to 4.1.3; RFC 3596 for AAAA.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::network::Host;
+use crate::place::Place;
+use crate::tool::Tool;
+
+/// The server; it stops when dropped.
+#[derive(Debug)]
+pub struct Dns {
+    address: IpAddr,
+    zone: Arc<Zone>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What is answered for a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// These addresses, each to the question for its family; to other questions, none.
+    Addresses(Vec<IpAddr>),
+    /// NXDOMAIN.
+    NoSuchName,
+    /// SERVFAIL.
+    Failure,
+    /// Nothing at all.
+    Silence,
+}
+
+#[derive(Debug, Default)]
+struct Zone {
+    answers: Mutex<HashMap<String, Answer>>,
+    asked: AtomicUsize,
+}
+
+impl Dns {
+    /// Starts on port 53 of a host.
+    ///
+    /// # Panics
+    /// When the port is taken.
+    pub fn on(host: &Host) -> Self {
+        let address = IpAddr::from(host.address);
+        let socket = host.within(|| UdpSocket::bind((address, PORT)).expect("port 53"));
+        socket.set_read_timeout(Some(LOOK)).expect("a time-out");
+        let (zone, stop) = (Arc::<Zone>::default(), Arc::<AtomicBool>::default());
+        let (known, stopped) = (Arc::clone(&zone), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            let mut query = [0; 512];
+            while !stopped.load(Relaxed) {
+                let Ok((len, from)) = socket.recv_from(&mut query) else {
+                    continue;
+                };
+                if let Some(answer) = known.answer(&query[..len]) {
+                    socket.send_to(&answer, from).ok();
+                }
+            }
+        });
+        Self {
+            address,
+            zone,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// From now on this is the answer for a name.
+    pub fn set(&self, name: &str, answer: Answer) {
+        let mut answers = self.zone.lock();
+        answers.insert(name.to_owned(), answer);
+    }
+
+    /// The same with addresses.
+    pub fn points(&self, name: &str, to: &[IpAddr]) {
+        self.set(name, Answer::Addresses(to.to_vec()));
+    }
+
+    /// Questions so far.
+    pub fn asked(&self) -> usize {
+        self.zone.asked.load(Relaxed)
+    }
+
+    /// A launcher for [`Becket::start_by`](crate::Becket::start_by): what it starts asks this server
+    /// and nobody else. The process gets a mount namespace of its own, which goes with it, with its
+    /// own `/etc/resolv.conf` and `/etc/nsswitch.conf`. Without `unshare`, prints the skip.
+    #[track_caller]
+    pub fn launcher(&self, place: &Place) -> Option<Vec<String>> {
+        let unshare = Tool::find("unshare")?.path().to_string_lossy().into_owned();
+        // One question each, and no patience: tests wait for what becket makes of it.
+        let resolver = format!(
+            "nameserver {}\nsearch .\noptions timeout:1 attempts:1\n",
+            self.address
+        );
+        place.write("resolv.conf", &resolver);
+        place.write("nsswitch.conf", "hosts: dns\n");
+        let launcher = [&unshare, "--mount", "sh", "-c", BIND, "becket"];
+        Some(launcher.map(str::to_owned).into())
+    }
+}
+
+impl Drop for Dns {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().ok();
+        }
+    }
+}
+
+impl Zone {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer to a query; nothing where there is to be none, or it is no query.
+    fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let question = query.get(HEADER..)?;
+        let (name, len) = read_name(question)?;
+        let question = question.get(..len + 4)?;
+        let kind = u16::from_be_bytes([question[len], question[len + 1]]);
+        self.asked.fetch_add(1, Relaxed);
+        let answer = self.lock().get(&name).cloned();
+        let (code, addresses) = match answer.unwrap_or(Answer::NoSuchName) {
+            Answer::Addresses(addresses) => (0, addresses),
+            Answer::NoSuchName => (NXDOMAIN, Vec::new()),
+            Answer::Failure => (SERVFAIL, Vec::new()),
+            Answer::Silence => return None,
+        };
+        let records: Vec<Vec<u8>> = addresses
+            .iter()
+            .filter_map(|ip| record(*ip, kind))
+            .collect();
+        let count = u16::try_from(records.len()).ok()?.to_be_bytes();
+        // The id, an answer with recursion; one question, so many answers.
+        let mut message = vec![query[0], query[1], 0x81, 0x80 | code, 0, 1];
+        message.extend(count);
+        message.extend([0; 4]);
+        message.extend(question);
+        message.extend(records.concat());
+        Some(message)
+    }
+}
+
+/// A name without its last dot, in lower case, and how long it is in the message.
+fn read_name(bytes: &[u8]) -> Option<(String, usize)> {
+    let (mut labels, mut at) = (Vec::new(), 0);
+    loop {
+        let len = usize::from(*bytes.get(at)?);
+        at += 1;
+        if len == 0 {
+            return Some((labels.join("."), at));
+        }
+        let label = bytes.get(at..at + len)?;
+        labels.push(String::from_utf8_lossy(label).to_lowercase());
+        at += len;
+    }
+}
+
+/// A resource record for the name that was asked, if the address is of the kind that was.
+fn record(ip: IpAddr, kind: u16) -> Option<Vec<u8>> {
+    let data = match (ip, kind) {
+        (IpAddr::V4(ip), A) => ip.octets().to_vec(),
+        (IpAddr::V6(ip), AAAA) => ip.octets().to_vec(),
+        _ => return None,
+    };
+    let [high, low] = kind.to_be_bytes();
+    // The name of the question, the kind, IN, to be kept for no time at all.
+    let mut record = vec![0xc0, HEADER as u8, high, low, 0, 1, 0, 0, 0, 0];
+    record.extend((data.len() as u16).to_be_bytes());
+    record.extend(data);
+    Some(record)
+}
+
+/// Binds the two files, then becomes the program.
+const BIND: &str = "mount --bind resolv.conf /etc/resolv.conf && \
+                    mount --bind nsswitch.conf /etc/nsswitch.conf && exec \"$@\"";
+/// Where questions arrive.
+const PORT: u16 = 53;
+/// Octets before the question.
+const HEADER: usize = 12;
+const A: u16 = 1;
+const AAAA: u16 = 28;
+const SERVFAIL: u8 = 2;
+const NXDOMAIN: u8 = 3;
+/// How long the server may go on after it was dropped.
+const LOOK: Duration = Duration::from_millis(50);

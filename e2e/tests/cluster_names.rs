@@ -1,0 +1,186 @@
+//! Peers that are listed by name are followed when they move, and kept when the resolver fails: a
+//! real resolver asks a DNS server that says what the test wants.
+
+use std::net::IpAddr;
+use std::process::Command;
+
+use becket_e2e::{
+    Answer, Dns, Network, Node, OpenSsl, becket_program, eventually, finish, holds_for,
+};
+use serde_json::Value;
+use std::time::Duration;
+
+const PEER: &str = "peers = [\"peer.test:7443\"]\nresolve-interval = \"1s\"";
+
+/// What fails in a resolver, and a word of how it is told.
+const FAILURES: [(Answer, &str); 4] = [
+    (Answer::NoSuchName, "not known"),
+    (Answer::Addresses(Vec::new()), "No address"),
+    (Answer::Failure, "emporary failure"),
+    (Answer::Silence, "emporary failure"),
+];
+
+/// So many nodes with one secret; the first asks the DNS server on the hub.
+fn nodes(network: &Network, count: usize) -> Option<(Dns, Vec<Node<'_>>)> {
+    let dns = Dns::on(&network.hub);
+    let mut all: Vec<Node<'_>> = (1..=count).map(|n| Node::new(network, n)).collect();
+    all[0].secret("secret", &[]);
+    all[1..].iter().for_each(|node| all[0].give("secret", node));
+    all[0].launcher = dns.launcher(&all[0].place)?;
+    Some((dns, all))
+}
+
+/// What a node says of the only name in its list.
+fn name(node: &Node<'_>) -> Value {
+    node.status()["cluster"]["names"][0].clone()
+}
+
+fn unresolved(node: &Node<'_>) -> u64 {
+    let metrics = node.metrics();
+    metrics.sum("becket_cluster_names_unresolved", &[]) as u64
+}
+
+/// What `becket status` prints.
+fn page(node: &Node<'_>) -> String {
+    let admin = node.becket().admin.to_string();
+    let mut command = Command::new(becket_program());
+    command.args(["status", "--admin", &admin]);
+    node.host.within(|| finish(command, "")).stdout
+}
+
+/// A session found by ID that was made on one node resumes on the other.
+#[track_caller]
+fn replicates(openssl: &OpenSsl, from: &Node<'_>, to: &Node<'_>) {
+    let (file, held) = (from.place.text("session.pem"), to.holds());
+    let flags = ["-tls1_2", "-no_ticket"];
+    let make = [&flags[..], &["-sess_out", &file]].concat();
+    assert_eq!(from.visit(openssl, &make), "full");
+    eventually("the session is there", || to.holds() > held);
+    let resume = [&flags[..], &["-sess_in", &file]].concat();
+    assert_eq!(to.visit(openssl, &resume), "id");
+}
+
+#[test]
+fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
+    let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
+        return;
+    };
+    let Some((dns, mut nodes)) = nodes(&network, 3) else {
+        return;
+    };
+    // The others list nobody: it is this one's list that finds them.
+    nodes[0].replicate(PEER);
+    let started = nodes[0].becket().pid();
+    assert!(nodes[0].becket().log().contains("does not resolve yet"));
+    eventually("it says that the name does not resolve", || {
+        page(&nodes[0]).contains("peer.test:7443: failed to lookup")
+    });
+    assert_eq!(unresolved(&nodes[0]), 1);
+    nodes[1].replicate("");
+    dns.points("peer.test", &[nodes[1].host.address.into()]);
+    nodes[0].has_peers(1);
+    assert_eq!(
+        (unresolved(&nodes[0]), &name(&nodes[0])["problem"]),
+        (0, &Value::Null)
+    );
+    replicates(&openssl, &nodes[0], &nodes[1]);
+    // The same node on another host.
+    nodes[1].kill();
+    nodes[2].number = 2;
+    nodes[2].replicate("");
+    dns.points("peer.test", &[nodes[2].host.address.into()]);
+    let new = nodes[2].address().to_string();
+    eventually("it is a peer where it is now", || {
+        let peers = nodes[0].status()["cluster"]["peers"].clone();
+        let mut peers = peers.as_array().into_iter().flatten();
+        peers.any(|peer| peer["state"] == "live" && peer["address"] == *new)
+    });
+    assert_eq!(name(&nodes[0])["addresses"], Value::from(vec![new]));
+    replicates(&openssl, &nodes[0], &nodes[2]);
+    replicates(&openssl, &nodes[2], &nodes[0]);
+    assert_eq!(nodes[0].becket().pid(), started);
+}
+
+#[test]
+fn a_name_that_stops_to_resolve_keeps_its_address_and_says_so() {
+    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
+        return;
+    };
+    let Some((dns, mut nodes)) = nodes(&network, 2) else {
+        return;
+    };
+    let address = [IpAddr::from(nodes[1].host.address)];
+    dns.points("peer.test", &address);
+    nodes
+        .iter_mut()
+        .zip([PEER, ""])
+        .for_each(|(node, keys)| node.replicate(keys));
+    nodes[0].has_peers(1);
+    let kept = Value::from(vec![nodes[1].address().to_string()]);
+    for (failure, word) in FAILURES {
+        dns.set("peer.test", failure.clone());
+        eventually("it says what is wrong with the name", || {
+            let problem = name(&nodes[0])["problem"].clone();
+            problem
+                .as_str()
+                .is_some_and(|problem| problem.contains(word))
+        });
+        assert_eq!(
+            (unresolved(&nodes[0]), &name(&nodes[0])["addresses"]),
+            (1, &kept)
+        );
+        let faults = nodes[0].status()["cluster"]["faults"].to_string();
+        assert!(
+            faults.contains("1 addresses are kept"),
+            "{failure:?}: {faults}"
+        );
+        // A reload meanwhile changes nothing, though it cannot resolve the name either.
+        let keys = nodes[0].replication(PEER);
+        assert!(nodes[0].reload(&keys), "{}", nodes[0].becket().log());
+        assert_eq!(name(&nodes[0])["addresses"], kept);
+        nodes[0].has_peers(1);
+        dns.points("peer.test", &address);
+        eventually("it resolves again", || name(&nodes[0])["problem"].is_null());
+    }
+    // The address that is kept is used: a peer that starts anew, and lists nobody, is found there.
+    dns.set("peer.test", Answer::NoSuchName);
+    eventually("the name is gone", || unresolved(&nodes[0]) == 1);
+    nodes[1].kill();
+    nodes[1].replicate("");
+    nodes[1].has_peers(1);
+    replicates(&openssl, &nodes[0], &nodes[1]);
+}
+
+#[test]
+fn all_addresses_of_a_name_are_peers_and_it_is_asked_as_often_as_configured() {
+    let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
+        return;
+    };
+    let Some((dns, mut nodes)) = nodes(&network, 3) else {
+        return;
+    };
+    let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
+    let third = match has_v6 {
+        true => IpAddr::from(nodes[2].host.address_v6),
+        false => IpAddr::from(nodes[2].host.address),
+    };
+    dns.points("peer.test", &[nodes[1].host.address.into(), third]);
+    for node in &mut nodes[1..] {
+        node.start("secret = \"secret\"\nlisten = \":7443\"");
+    }
+    let keys = "secret = \"secret\"\nlisten = \":7443\"\npeers = [\"peer.test:7443\"]";
+    nodes[0].start(&format!("{keys}\nresolve-interval = \"off\""));
+    nodes[0].has_peers(2);
+    let addresses = name(&nodes[0])["addresses"].clone();
+    assert_eq!(addresses.as_array().map(Vec::len), Some(2), "{addresses}");
+    replicates(&openssl, &nodes[0], &nodes[1]);
+    replicates(&openssl, &nodes[0], &nodes[2]);
+    // Nobody asks again until that is configured.
+    let asked = dns.asked();
+    holds_for(Duration::from_secs(2), "the server is left alone", || {
+        dns.asked() == asked
+    });
+    assert!(nodes[0].reload(&format!("{keys}\nresolve-interval = \"1s\"")));
+    let asked = dns.asked();
+    eventually("it is asked again and again", || dns.asked() >= asked + 6);
+}

@@ -1,0 +1,221 @@
+//! Servers that are configured by name are followed when they move and kept when the resolver fails;
+//! one whose name never resolved is left out until it does. None of it needs a restart.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use becket_e2e::{
+    Answer, Backend, Becket, Client, Dns, Host, Network, Place, Shape, Trust, answer_all,
+    becket_program, eventually, finish,
+};
+use serde_json::Value;
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+/// Port of servers, on every host.
+const HTTP: u16 = 8080;
+/// Checks that are over soon.
+const FAST: &str =
+    "health.check = \"connect\"\nhealth.interval = \"100ms\"\nhealth.fast-interval = \"100ms\"";
+/// What fails in a resolver.
+const FAILURES: [Answer; 4] = [
+    Answer::NoSuchName,
+    Answer::Addresses(Vec::new()),
+    Answer::Failure,
+    Answer::Silence,
+];
+
+/// A becket on the first host, with clients on the hub and a DNS server there.
+struct Stage<'n> {
+    network: &'n Network,
+    place: Place,
+    shape: Shape,
+    becket: Becket,
+}
+
+impl<'n> Stage<'n> {
+    /// Starts a becket that asks `dns`; nothing where that cannot be.
+    #[track_caller]
+    fn start(network: &'n Network, dns: &Dns, shape: Shape) -> Option<Self> {
+        let place = Place::new();
+        let launcher = dns.launcher(&place)?;
+        let mut shape = shape.backend("resolve-interval = \"1s\"");
+        shape.web = (network.hosts[0].address, 443).into();
+        let start = || Becket::start_by(&place, &shape, &launcher);
+        let becket = network.hosts[0].within(start);
+        Some(Self {
+            network,
+            place,
+            shape,
+            becket,
+        })
+    }
+
+    /// Who answers.
+    fn ask(&self) -> io::Result<String> {
+        let trust = Trust::new(&self.place);
+        let ask = || Client::connect(self.becket.web, &trust)?.ask(REQUEST);
+        let answer = self.network.hub.within(ask)?;
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let body = text.rsplit("\r\n\r\n").next();
+        Ok(body.unwrap_or_default().to_owned())
+    }
+
+    /// What it says of its first server.
+    fn server(&self) -> Value {
+        let status = self.network.hosts[0].within(|| self.becket.status());
+        status["backends"][0]["servers"][0].clone()
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        let metrics = self.network.hosts[0].within(|| self.becket.metrics());
+        metrics.sum(name, &["server=\"app.test:8080\""]) as u64
+    }
+
+    fn reload(&self) -> bool {
+        self.network.hosts[0].within(|| self.becket.reload())
+    }
+}
+
+/// A server on a host that says its name.
+fn server(host: &Host, name: &'static str) -> Backend {
+    server_at((host.address, HTTP).into(), host, name)
+}
+
+fn server_at(address: SocketAddr, host: &Host, name: &'static str) -> Backend {
+    host.within(|| Backend::at(address, move |stream| answer_all(stream, name)))
+}
+
+#[test]
+fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
+    let Some(network) = Network::of(3) else {
+        return;
+    };
+    let dns = Dns::on(&network.hub);
+    let at = |host: usize| [IpAddr::from(network.hosts[host].address)];
+    let _two = server(&network.hosts[1], "two");
+    let _three = server(&network.hosts[2], "three");
+    dns.points("app.test", &at(1));
+    let Some(stage) = Stage::start(&network, &dns, Shape::new("app.test:8080")) else {
+        return;
+    };
+    assert_eq!(stage.ask().unwrap(), "two");
+    dns.points("app.test", &at(2));
+    let is_now = |name: &str| {
+        eventually("it is followed", || stage.ask().unwrap() == name);
+    };
+    is_now("three");
+    for failure in FAILURES {
+        dns.set("app.test", failure);
+        eventually("the name is lost", || {
+            stage.server()["lost_its_name"] == true
+        });
+        assert_eq!(stage.metric("becket_server_lost_its_name"), 1);
+        assert_eq!(stage.server()["state"], "passing");
+        assert_eq!(stage.ask().unwrap(), "three");
+        // A reload cannot resolve it either, and takes nothing away.
+        assert!(stage.reload(), "{}", stage.becket.log());
+        assert_eq!(stage.server()["lost_its_name"], true);
+        assert_eq!(stage.ask().unwrap(), "three");
+        dns.points("app.test", &at(2));
+        eventually("it resolves again", || {
+            stage.server()["lost_its_name"] == false
+        });
+    }
+    dns.points("app.test", &at(1));
+    is_now("two");
+    let lost = "name does not resolve, its last addresses stay";
+    let log = stage.becket.log();
+    assert!((1..=4).contains(&log.matches(lost).count()), "{log}");
+}
+
+#[test]
+fn all_addresses_of_a_name_are_tried() {
+    let Some(network) = Network::of(3) else {
+        return;
+    };
+    let dns = Dns::on(&network.hub);
+    let last = &network.hosts[2];
+    let has_v6 = std::path::Path::new("/proc/net/if_inet6").exists();
+    let there = match has_v6 {
+        true => IpAddr::from(last.address_v6),
+        false => IpAddr::from(last.address),
+    };
+    // Nobody listens at the other one.
+    dns.points("app.test", &[network.hosts[1].address.into(), there]);
+    let three = server_at((there, HTTP).into(), last, "three");
+    let Some(stage) = Stage::start(&network, &dns, Shape::new("app.test:8080")) else {
+        return;
+    };
+    let addresses = stage.server()["addresses"].clone();
+    assert_eq!(addresses.as_array().map(Vec::len), Some(2), "{addresses}");
+    for _ in 0..4 {
+        assert_eq!(stage.ask().unwrap(), "three");
+    }
+    let _two = server(&network.hosts[1], "two");
+    drop(three);
+    assert_eq!(stage.ask().unwrap(), "two");
+}
+
+#[test]
+fn a_server_whose_name_never_resolved_is_left_out_until_it_does() {
+    let Some(network) = Network::of(3) else {
+        return;
+    };
+    let dns = Dns::on(&network.hub);
+    let [_, two, three] = &network.hosts[..] else {
+        panic!("three hosts");
+    };
+    let (_two, _three) = (server(two, "two"), server(three, "three"));
+    let other = SocketAddr::from((three.address, HTTP));
+    let shape = Shape::new("app.test:8080").server(other);
+    let shape = shape.backend(FAST);
+    let Some(stage) = Stage::start(&network, &dns, shape) else {
+        return;
+    };
+    assert!(stage.becket.log().contains("the name does not resolve yet"));
+    assert_eq!(stage.server()["state"], "unresolved");
+    assert_eq!(stage.metric("becket_server_in_service"), 0);
+    assert_eq!(stage.metric("becket_server_lost_its_name"), 1);
+    let admin = stage.becket.admin.to_string();
+    let mut command = std::process::Command::new(becket_program());
+    command.args(["status", "--admin", &admin]);
+    let page = network.hosts[0].within(|| finish(command, "")).stdout;
+    let line = "not used: its name does not resolve yet";
+    assert!(page.contains(line), "{page}");
+    for _ in 0..4 {
+        assert_eq!(stage.ask().unwrap(), "three", "the other one serves alone");
+    }
+    dns.points("app.test", &[two.address.into()]);
+    eventually("it serves, too", || stage.ask().unwrap() == "two");
+    eventually("its checks pass", || {
+        stage.server()["condition"] == "in-service"
+    });
+    assert_eq!(stage.server()["state"], "passing");
+    assert_eq!(stage.metric("becket_server_check_failures_total"), 0);
+}
+
+#[test]
+fn clients_are_refused_while_no_server_has_an_address_and_served_when_one_has() {
+    let Some(network) = Network::of(2) else {
+        return;
+    };
+    let dns = Dns::on(&network.hub);
+    let two = server(&network.hosts[1], "two");
+    dns.set("app.test", Answer::Silence);
+    let Some(stage) = Stage::start(&network, &dns, Shape::new("app.test:8080")) else {
+        return;
+    };
+    assert!(stage.ask().is_err());
+    assert_eq!(stage.becket.next_reason(), "no-server");
+    assert_eq!(two.served(), 0);
+    dns.points("app.test", &[network.hosts[1].address.into()]);
+    eventually("it is served", || stage.ask().is_ok());
+    // Without being looked up again it could never be served: that is refused.
+    dns.set("app.test", Answer::NoSuchName);
+    let text = stage.shape.text().replace("\"1s\"", "\"off\"");
+    stage.place.write("becket.toml", &text);
+    assert!(!stage.reload());
+    let errors = network.hosts[0].within(|| stage.becket.status())["reload"]["errors"].to_string();
+    assert!(errors.contains("the name does not resolve"), "{errors}");
+    assert_eq!(stage.ask().unwrap(), "two");
+}
