@@ -54,6 +54,9 @@ impl<N: Net> Conversing<N> {
         let mut answer = Vec::new();
         // Through TLS the greeting may have come with the last flight.
         let said = std::mem::replace(&mut joined.to_client, HalfPipe::new(true));
+        if said.source_ended() {
+            joined.to_client.end_source();
+        }
         let progress = match said.waiting() {
             [] => Progress::Talking,
             said => dialog.handle_server(said, &mut answer),
@@ -145,8 +148,11 @@ impl<N: Net> Conversing<N> {
         }
     }
 
-    /// Listens to the server. False when it said nothing.
+    /// Listens to the server, whose greeting is not complete. False when it said nothing.
     fn hear_server(&mut self, turn: &mut Turn<'_, N>) -> Result<bool, CloseReason> {
+        if self.joined.to_client.source_ended() {
+            return Err(CloseReason::ServerGreeting);
+        }
         if !self.joined.server.ready.readable {
             return Ok(false);
         }
@@ -175,7 +181,8 @@ impl<N: Net> Conversing<N> {
             self.joined.to_server.offer(scratch.sealed_out.filled());
             let opened = opened.map_err(|_| CloseReason::ServerTlsError)?;
             if opened.ended {
-                return Err(CloseReason::ServerGreeting);
+                // What came before it may be a greeting all the same, or the word why there is none.
+                self.joined.to_client.end_source();
             }
         }
         let said = scratch.plain.filled();
@@ -246,7 +253,7 @@ fn begins_with_tls<N: Net>(core: &mut Core<N>, dialog: &Dialog) -> bool {
 /// `scratch.sealed_out`, and what the client has said already in `scratch.plain`.
 pub(super) fn rejoin<N: Net>(
     mut joined: Joined<N>,
-    engine: Engine,
+    mut engine: Engine,
     client_ended: bool,
     core: &mut Core<N>,
     turn: &mut Turn<'_, N>,
@@ -275,6 +282,14 @@ pub(super) fn rejoin<N: Net>(
     }
     if client_ended {
         joined.to_server.end_source();
+    }
+    if joined.to_client.source_ended() {
+        // The server has said all that it will say, before the client came to hear it.
+        scratch.sealed_out.clear();
+        if engine.seal(&[], true, &mut scratch.sealed_out).is_err() {
+            return Next::End(CloseReason::Internal);
+        }
+        joined.to_client.offer(scratch.sealed_out.filled());
     }
     joined.client_tls = Some(engine);
     Relaying::new(joined).begin(core, turn)

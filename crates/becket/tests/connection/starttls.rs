@@ -8,9 +8,9 @@ use becket::script::link::End;
 use becket::script::net::Plan;
 use becket::script::stage::Stage;
 use becket::socket::Socket;
-use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConnection, ProtocolVersion, SupportedProtocolVersion};
 
 use crate::common::{Client, House, server_got, server_says};
 use crate::onward::{Host, server};
@@ -289,6 +289,118 @@ fn the_server_may_have_tls_too_and_say_everything_at_once() {
         host.say(b"250 mx\r\n");
         host.talk(&mut client, &mut stage);
         assert_eq!(client.received, b"250 mx\r\n");
+    }
+}
+
+/// A server with TLS that says something and then no more.
+struct LastWords {
+    house: House,
+    stage: Stage,
+    end: End,
+    host: Host,
+}
+
+impl LastWords {
+    /// `at_once`: in the flight that ends the server's part of the handshake.
+    fn say(version: &'static SupportedProtocolVersion, words: &[u8], at_once: bool) -> Self {
+        let house = house("smtp", "tls = { ca = 'a.pem', name = 'a.test' }");
+        let mut stage = house.stage();
+        let end = stage.admit(house.door(0), [Plan::Accept]);
+        stage.settle();
+        let mut config = server(&house, "a.pem", &[version]);
+        config.send_half_rtt_data = at_once;
+        let mut host = Host::new(&Arc::new(config));
+        match at_once {
+            true => host.take_until_keys(&mut stage),
+            false => assert_eq!(host.settle(&mut stage), None),
+        }
+        host.say(words);
+        host.tls.send_close_notify();
+        host.settle(&mut stage);
+        Self {
+            house,
+            stage,
+            end,
+            host,
+        }
+    }
+}
+
+impl Host {
+    /// Talks until it may say something; what it has to say then was not sent yet.
+    fn take_until_keys(&mut self, stage: &mut Stage) {
+        let has_keys = |host: &Self| match host.tls.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => true,
+            _ => !host.tls.is_handshaking(),
+        };
+        while !has_keys(self) {
+            while self.tls.wants_write() {
+                self.tls.write_tls(&mut stage.net.dialled[0].far).unwrap();
+            }
+            stage.settle();
+            self.tls.read_tls(&mut stage.net.dialled[0].far).unwrap();
+            self.tls.process_new_packets().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_server_that_greets_and_has_no_more_to_say_is_not_cut_short() {
+    for (version, at_once) in [
+        (&TLS12, true),
+        (&TLS12, false),
+        (&TLS13, true),
+        (&TLS13, false),
+    ] {
+        let LastWords {
+            house,
+            mut stage,
+            mut end,
+            mut host,
+        } = LastWords::say(version, b"220 mx\r\n", at_once);
+        assert_eq!(end.receive_all(), b"220 mx\r\n");
+        assert!(say(&mut stage, &mut end, b"STARTTLS\r\n").starts_with("220 "));
+        let mut client = begin_tls(&house, end, &[]);
+        client.say(b"QUIT\r\n");
+        stage.net.dialled[0].far.finish();
+        host.talk(&mut client, &mut stage);
+        assert_eq!(host.received, b"QUIT\r\n", "{:?}", host.fault);
+        assert!(
+            client.closed && client.fault.is_none(),
+            "{:?}",
+            client.fault
+        );
+        client.tls.send_close_notify();
+        let reason = host.talk(&mut client, &mut stage);
+        assert_eq!(reason, Some(CloseReason::Finished), "{version:?} {at_once}");
+    }
+}
+
+#[test]
+fn a_server_that_refuses_through_tls_and_leaves_is_heard() {
+    for (version, at_once) in [
+        (&TLS12, true),
+        (&TLS12, false),
+        (&TLS13, true),
+        (&TLS13, false),
+    ] {
+        for (words, told) in [
+            (&b"554 no service\r\n"[..], true),
+            (b"554 no", false),
+            (b"", false),
+        ] {
+            let mut last = LastWords::say(version, words, at_once);
+            let heard = last.end.receive_all();
+            assert_eq!(heard, if told { words } else { b"" });
+            drop(last.end);
+            last.stage.settle();
+            let reason = last.stage.closed();
+            assert_eq!(
+                reason,
+                Some(CloseReason::ServerGreeting),
+                "{version:?} {at_once}"
+            );
+        }
     }
 }
 
