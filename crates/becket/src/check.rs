@@ -3,9 +3,13 @@
 //! It runs the same `prepare` as a start and a reload, so that what passes here starts there, and
 //! then makes a handshake for every name ([`rehearsal`](crate::tls::rehearsal)). What it adds
 //! besides is what only a look at the running machine tells: addresses that are taken, which is a
-//! warning, because a becket that is about to be reloaded holds them rightly.
+//! warning, because a becket that is about to be reloaded holds them rightly. On request it also looks
+//! at what is behind: it connects every server.
 
+mod admission;
+mod backends;
 mod cluster;
+mod connect;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -18,13 +22,16 @@ use rustls::sign::CertifiedKey;
 use rustls_pki_types::UnixTime;
 use serde::Serialize;
 
+use self::admission::AdmissionSummary;
+use self::backends::BackendSummary;
 use self::cluster::ClusterSummary;
+use self::connect::Tried;
 use crate::clock::{Clock, Now};
 use crate::config::error::{Problem, Report};
 use crate::config::keys::Facts;
 use crate::config::pem::reason;
 use crate::config::source::Source;
-use crate::config::{ClientAuth, Config, Listener, Policy, ServerAddress, UnknownNames};
+use crate::config::{ClientAuth, Config, Listener, Policy, UnknownNames};
 use crate::launch::descriptors;
 use crate::log::Timestamp;
 use crate::tls::names;
@@ -45,6 +52,8 @@ pub struct Findings {
     pub summary: Option<Summary>,
     /// Handshakes that went as they should.
     pub handshakes: Vec<Rehearsed>,
+    /// Servers that were connected; none unless asked to.
+    pub connects: Vec<Tried>,
 }
 
 impl Findings {
@@ -58,9 +67,9 @@ impl Findings {
     }
 }
 
-/// Loads everything, makes a handshake for every name, and looks whether the addresses are free.
-/// Blocks.
-pub fn check(source: &Source, now: UnixTime) -> Findings {
+/// Loads everything, makes a handshake for every name, and looks whether the addresses are free;
+/// with `connect` also whether every server can be reached. Blocks.
+pub fn check(source: &Source, now: UnixTime, connect: bool) -> Findings {
     let origin = source.origin();
     match source.load(now) {
         Err(rejected) => Findings {
@@ -69,6 +78,7 @@ pub fn check(source: &Source, now: UnixTime) -> Findings {
             warnings: rejected.warnings,
             summary: None,
             handshakes: Vec::new(),
+            connects: Vec::new(),
         },
         Ok(prepared) => {
             let mut report = Report {
@@ -84,12 +94,17 @@ pub fn check(source: &Source, now: UnixTime) -> Findings {
             report
                 .warnings
                 .extend(too_few_descriptors(&prepared.config));
+            let connects = match connect {
+                true => connect::connect(&prepared.config, &mut report),
+                false => Vec::new(),
+            };
             Findings {
                 origin,
                 errors: report.errors,
                 warnings: report.warnings,
                 summary: Some(Summary::of(&prepared.config, now)),
                 handshakes,
+                connects,
             }
         }
     }
@@ -137,6 +152,8 @@ pub struct Summary {
     listeners: Vec<ListenerSummary>,
     policies: Vec<PolicySummary>,
     backends: Vec<BackendSummary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    admission: Option<AdmissionSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<ClusterSummary>,
 }
@@ -189,22 +206,6 @@ struct PolicySummary {
     early_data: u32,
 }
 
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct BackendSummary {
-    name: String,
-    /// How the servers prove who they are; absent where they speak plain TCP.
-    tls: Option<&'static str>,
-    servers: Vec<ServerSummary>,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct ServerSummary {
-    name: String,
-    addresses: Vec<String>,
-}
-
 impl Summary {
     fn of(config: &Config, now: UnixTime) -> Self {
         let mut policies = BTreeMap::new();
@@ -217,27 +218,16 @@ impl Summary {
             policies.insert(route.policy.name.to_string(), summary);
         }
         let listeners = config.listeners.iter();
-        let backends = config.backends.iter().map(|backend| BackendSummary {
-            name: backend.name.to_string(),
-            tls: backend.tls.as_ref().map(|tls| match tls.verify {
-                true => "verified",
-                false => "not verified",
-            }),
-            servers: backend
-                .servers
-                .iter()
-                .map(|server| ServerSummary {
-                    name: server.name.to_string(),
-                    addresses: server.addresses.iter().map(shown).collect(),
-                })
-                .collect(),
-        });
+        let backends = config.backends.iter();
         Self {
             listeners: listeners
                 .map(|listener| ListenerSummary::of(listener, config))
                 .collect(),
             policies: policies.into_values().collect(),
-            backends: backends.collect(),
+            backends: backends
+                .map(|backend| BackendSummary::of(backend))
+                .collect(),
+            admission: AdmissionSummary::of(config),
             cluster: ClusterSummary::of(config, UnixSeconds(now.as_secs())),
         }
     }
@@ -344,13 +334,6 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn shown(address: &ServerAddress) -> String {
-    match address {
-        ServerAddress::Tcp(address) => address.to_string(),
-        ServerAddress::Unix(path) => path.display().to_string(),
-    }
-}
-
 /// The date of a moment, in seconds since 1970.
 fn day(seconds: u64) -> String {
     let moment = Timestamp::from_unix(Duration::from_secs(seconds)).to_string();
@@ -364,6 +347,9 @@ impl Display for Findings {
         }
         for handshake in &self.handshakes {
             writeln!(f, "handshake {handshake}")?;
+        }
+        for tried in &self.connects {
+            writeln!(f, "connect {tried}")?;
         }
         for problem in &self.errors {
             writeln!(f, "error: {problem}")?;
@@ -406,18 +392,10 @@ impl Display for Summary {
             }
         }
         for backend in &self.backends {
-            writeln!(f, "backend {}", backend.name)?;
-            if let Some(tls) = backend.tls {
-                writeln!(f, "  tls       {tls}")?;
-            }
-            for server in &backend.servers {
-                let (name, addresses) = (&server.name, server.addresses.join(", "));
-                match &*addresses {
-                    "" => writeln!(f, "  server    {name}, which does not resolve yet")?,
-                    same if same == name => writeln!(f, "  server    {name}")?,
-                    other => writeln!(f, "  server    {name} -> {other}")?,
-                }
-            }
+            write!(f, "{backend}")?;
+        }
+        if let Some(admission) = &self.admission {
+            write!(f, "{admission}")?;
         }
         if let Some(cluster) = &self.cluster {
             write!(f, "{cluster}")?;

@@ -55,6 +55,10 @@ pub struct CheckFlags {
     #[command(flatten)]
     pub flags: Flags,
 
+    /// Also connect every server as for a client, with TLS where there is any, and look up every peer
+    #[arg(long)]
+    pub connect: bool,
+
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
@@ -126,7 +130,13 @@ Exit codes: 0 done, 1 a worker failed, 2 nothing was started: wrong configuratio
 (all faults are listed), or the system refused; 3 connections were left when time ran out.";
 
 const CHECK: &str = "\
-Exit codes: 0 fine, 1 warnings (a certificate that expires soon, a port in use), 2 errors.";
+Examples:
+  becket check --config /etc/becket/becket.toml
+      Everything that can be known without a network but DNS.
+  becket check --connect --config /etc/becket/becket.toml
+      Also whether the servers are there, are who they should be, and pass their health checks.
+
+Exit codes: 0 fine, 1 warnings (a certificate that expires soon, a port in use), 2 errors; with\n--connect also a server that cannot be used.";
 
 const STATUS: &str = "\
 Examples:

@@ -48,9 +48,14 @@ fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn run_check(CheckFlags { flags, json }: CheckFlags) -> anyhow::Result<ExitCode> {
+fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
+    let CheckFlags {
+        flags,
+        connect,
+        json,
+    } = asked;
     let source = Source::new(flags).context("the current folder")?;
-    let findings = check(&source, UnixTime::now());
+    let findings = check(&source, UnixTime::now(), connect);
     let code = ExitCode::from(findings.exit_code());
     match json {
         true => println!("{}", serde_json::to_string_pretty(&findings)?),

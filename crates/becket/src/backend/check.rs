@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use becket_proto::http_status::{Expected, Scan, scan};
 use becket_proto::proxy_header::{Endpoints, Format, ProxyHeader, Tlvs};
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, ProtocolVersion};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::timeout;
 
+use crate::clock::Clock;
 use crate::config::{ProxyVersion, ServerAddress};
 
 /// What is done to find out whether a server is well.
@@ -46,6 +47,17 @@ pub struct Request {
     pub bytes: Arc<[u8]>,
     /// Statuses of a server that is well.
     pub expect: Arc<[Expected]>,
+}
+
+/// What a server showed of itself.
+#[derive(Debug)]
+pub struct Met {
+    /// To connect, and for TLS.
+    pub took: Duration,
+    /// Of TLS; absent where it speaks plain TCP.
+    pub version: Option<ProtocolVersion>,
+    /// Its own certificate, as verified as the configuration wants it.
+    pub certificate: Option<CertificateDer<'static>>,
 }
 
 /// Why a server is not well.
@@ -98,7 +110,47 @@ impl Plan {
         outcome
     }
 
+    /// Connects to the one address, as far as a handshake, and hears what the server thinks of it: in TLS
+    /// 1.3 one that refuses our certificate, or misses it, says so only behind the handshake.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub async fn meet(&self, clock: Clock) -> Result<Met, Failure> {
+        let begun = clock.mono();
+        let late = Failure::TimedOut(self.timeout);
+        let [address] = &*self.addresses else {
+            return Err(Failure::Connect(io::ErrorKind::InvalidInput.into()));
+        };
+        let channel = timeout(self.timeout, self.reach(address));
+        let channel = channel.await.unwrap_or(Err(late))?;
+        let took = clock.mono().saturating_sub(begun);
+        let (mut version, mut certificate) = (None, None);
+        if let Channel::Secure(mut secure) = channel {
+            version = secure.tls.protocol_version();
+            let chain = secure.tls.peer_certificates();
+            certificate = chain.and_then(<[_]>::first).cloned();
+            // A server that has nothing to say may be silent.
+            let farewell = timeout(FAREWELL, secure.part()).await;
+            farewell.unwrap_or(Ok(()))?;
+        }
+        Ok(Met {
+            took,
+            version,
+            certificate: certificate.map(CertificateDer::into_owned),
+        })
+    }
+
     async fn at(&self, address: &ServerAddress) -> Result<(), Failure> {
+        let mut channel = self.reach(address).await?;
+        match &self.request {
+            None => Ok(()),
+            Some(request) => request.ask(&mut channel).await,
+        }
+    }
+
+    /// Connects, and shakes hands where there is TLS.
+    async fn reach(&self, address: &ServerAddress) -> Result<Channel, Failure> {
         let stream = self.connect(address).await.map_err(Failure::Connect)?;
         if let Some(version) = self.proxy_header {
             stream
@@ -106,8 +158,8 @@ impl Plan {
                 .await
                 .map_err(Failure::Broken)?;
         }
-        let mut channel = match &self.tls {
-            None => Channel::Plain(stream),
+        match &self.tls {
+            None => Ok(Channel::Plain(stream)),
             Some((config, name)) => {
                 let tls = ClientConnection::new(Arc::clone(config), name.clone());
                 let mut secure = Secure {
@@ -115,12 +167,8 @@ impl Plan {
                     tls: Box::new(tls.map_err(Failure::Tls)?),
                 };
                 secure.handshake().await?;
-                Channel::Secure(secure)
+                Ok(Channel::Secure(secure))
             }
-        };
-        match &self.request {
-            None => Ok(()),
-            Some(request) => request.ask(&mut channel).await,
         }
     }
 
@@ -236,6 +284,21 @@ impl Secure {
         }
     }
 
+    /// Says that nothing comes, and listens until the end. Only an alert is held against the server.
+    async fn part(&mut self) -> Result<(), Failure> {
+        self.tls.send_close_notify();
+        if self.flush().await.is_err() {
+            return Ok(());
+        }
+        loop {
+            match self.take_in().await {
+                Ok(Some(_)) => {}
+                Err(Failure::Tls(error)) => return Err(Failure::Tls(error)),
+                Ok(None) | Err(_) => return Ok(()),
+            }
+        }
+    }
+
     async fn flush(&mut self) -> Result<(), Failure> {
         let mut out = Vec::new();
         while self.tls.wants_write() {
@@ -337,6 +400,8 @@ impl Stream {
     }
 }
 
+/// How long a server may take to say what it thinks of a handshake: it has no other use of the time.
+pub const FAREWELL: Duration = Duration::from_secs(1);
 /// More than a status line, and small enough for the stack.
 const CHUNK: usize = 2048;
 

@@ -16,7 +16,7 @@ use super::error::Problem;
 use super::file::{FileHealth, Scalar};
 use super::prepare::Draft;
 use super::values::{self, Address};
-use super::{Backend, Server};
+use super::{Backend, Server, ServerAddress};
 use crate::backend::check::{Plan, Request};
 use crate::tls::onward::{self, Unverified};
 
@@ -70,7 +70,37 @@ impl Default for Health {
     }
 }
 
+/// How a server is proved before becket runs, at one of its addresses.
+#[derive(Debug)]
+pub struct Plans {
+    /// Connects as for a client.
+    pub connect: Plan,
+    /// The health check, where it asks for more.
+    pub check: Option<Plan>,
+}
+
 impl Backend {
+    /// How a server is proved at one of its addresses, where clients wait for it for so long.
+    pub fn plans_at(&self, server: &Server, at: &ServerAddress, timeout: Duration) -> Plans {
+        let addresses: Arc<[ServerAddress]> = [at.clone()].into();
+        let tls = self.tls.as_ref();
+        let connect = Plan {
+            addresses: Arc::clone(&addresses),
+            sources: self.source.clone().into(),
+            proxy_header: self.proxy_header,
+            tls: tls.map(|tls| onward::for_check(tls, &server.name, |_| true)),
+            request: None,
+            timeout,
+        };
+        let check = self
+            .check_plan(server)
+            .filter(|plan| plan.request.is_some() || plan.tls.is_some() && self.tls.is_none());
+        Plans {
+            connect,
+            check: check.map(|plan| Plan { addresses, ..plan }),
+        }
+    }
+
     /// How a server is checked; nothing where there are no checks.
     pub fn check_plan(&self, server: &Server) -> Option<Plan> {
         let health = &self.health;

@@ -49,7 +49,7 @@ use rustls_pki_types::CertificateRevocationListDer;
 use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterLimits};
-pub use self::health::{CheckKind, Health};
+pub use self::health::{CheckKind, Health, Plans};
 pub use self::onward::{Onward, ServerAlpn, Sni};
 use crate::tls::certs::CertificateMap;
 

@@ -18,7 +18,7 @@ fn run(folder: &Folder, text: &str) -> Findings {
     };
     let source = Source::at(flags, folder.path().to_owned());
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
-    check(&source, now)
+    check(&source, now, false)
 }
 
 #[test]

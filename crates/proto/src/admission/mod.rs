@@ -37,6 +37,17 @@ impl Rate {
         }
     }
 
+    /// Tokens that grow in a second.
+    pub fn per_second(self) -> u64 {
+        SECOND.checked_div(self.interval).unwrap_or(u64::MAX)
+    }
+
+    /// Tokens that a full bucket holds.
+    pub fn burst(self) -> u64 {
+        let more = self.tolerance.checked_div(self.interval);
+        more.map_or(u64::MAX, |more| more.saturating_add(1))
+    }
+
     /// The bucket after one token was taken; nothing when there is none.
     pub fn take(self, bucket: Bucket, now: Duration) -> Option<Bucket> {
         let now = nanos(now);

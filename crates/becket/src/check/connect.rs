@@ -1,0 +1,239 @@
+//! `becket check --connect`: every server is connected as for a client, and every peer is looked up.
+//!
+//! A server must take a connection at one of its addresses, and where there is TLS towards it, prove
+//! who it is; where it is checked while becket runs, it must pass that check, too. One of several
+//! addresses that does not answer is a warning, a server without any is an error. Nothing is sent but a
+//! PROXY header (LOCAL), what TLS takes, and the request of an HTTP check.
+//!
+//! Bounded: [`MOST_AT_ONCE`] addresses at a time, each for `timeouts.connect`, [`FAREWELL`] and the
+//! time of a health check.
+//!
+//! [`FAREWELL`]: crate::backend::check::FAREWELL
+
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use super::backends::shown;
+use crate::backend::check::Met;
+use crate::clock::Clock;
+use crate::config::error::{Problem, Report};
+use crate::config::{Backend, Config, Plans, Server};
+use crate::tls::identity::Identity;
+use crate::tls::names;
+
+/// An address of a server, and what came of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Tried {
+    backend: String,
+    server: String,
+    address: Option<String>,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(
+    tag = "outcome",
+    rename_all = "kebab-case",
+    rename_all_fields = "kebab-case"
+)]
+enum Outcome {
+    /// Clients can be led there.
+    Ok {
+        /// To connect, and for TLS.
+        milliseconds: f64,
+        version: Option<&'static str>,
+        /// Whom the server's certificate names.
+        certificate: Option<String>,
+    },
+    /// They cannot.
+    Failed { fault: String },
+    /// Nobody is led there.
+    Disabled,
+}
+
+/// Tries all servers, and puts what is wrong into the report. Blocks.
+pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => {
+            let tried = runtime.block_on(run(attempts(config)));
+            judge(&tried, report);
+            look_for_peers(config, report);
+            tried
+        }
+        Err(error) => {
+            report.error(Problem::new("", format!("nothing was tried: {error}")));
+            Vec::new()
+        }
+    }
+}
+
+/// Something to try.
+struct Attempt {
+    tried: Tried,
+    plans: Option<Plans>,
+}
+
+fn attempts(config: &Config) -> Vec<Attempt> {
+    let backends = config.backends.iter();
+    let servers = backends.flat_map(|backend| {
+        let servers = backend.servers.iter();
+        servers.flat_map(|server| Attempt::all(backend, server, config.timeouts.connect))
+    });
+    servers.collect()
+}
+
+impl Attempt {
+    /// One for each address of a server; one that says why not where there is nothing to try.
+    fn all(backend: &Backend, server: &Server, timeout: Duration) -> Vec<Self> {
+        let tried = |address: Option<String>, outcome| Tried {
+            backend: backend.name.clone(),
+            server: server.name.to_string(),
+            address,
+            outcome,
+        };
+        let nothing = |outcome| {
+            let tried = tried(None, outcome);
+            vec![Self { tried, plans: None }]
+        };
+        if server.disabled {
+            return nothing(Outcome::Disabled);
+        }
+        let unknown = || Outcome::failed("the name does not resolve");
+        if server.addresses.is_empty() {
+            return nothing(unknown());
+        }
+        let addresses = server.addresses.iter();
+        let each = addresses.map(|address| Self {
+            tried: tried(Some(shown(address)), unknown()),
+            plans: Some(backend.plans_at(server, address, timeout)),
+        });
+        each.collect()
+    }
+
+    async fn run(self, clock: Clock) -> Tried {
+        let Self { mut tried, plans } = self;
+        if let Some(plans) = plans {
+            tried.outcome = match plans.connect.meet(clock).await {
+                Err(failure) => Outcome::failed(failure),
+                Ok(met) => match &plans.check {
+                    None => Outcome::ok(&met),
+                    Some(check) => match check.run().await {
+                        Ok(()) => Outcome::ok(&met),
+                        Err(failure) => Outcome::failed(format!("health check: {failure}")),
+                    },
+                },
+            };
+        }
+        tried
+    }
+}
+
+/// Tries all, in their order, a few at a time.
+async fn run(attempts: Vec<Attempt>) -> Vec<Tried> {
+    let clock = Clock::start();
+    let mut waiting = attempts.into_iter().enumerate();
+    let (mut running, mut ended) = (JoinSet::new(), Vec::new());
+    loop {
+        let room = MOST_AT_ONCE.saturating_sub(running.len());
+        for (place, attempt) in waiting.by_ref().take(room) {
+            running.spawn(async move { (place, attempt.run(clock).await) });
+        }
+        match running.join_next().await {
+            None => break,
+            Some(one) => ended.extend(one),
+        }
+    }
+    ended.sort_by_key(|(place, _)| *place);
+    ended.into_iter().map(|(_, tried)| tried).collect()
+}
+
+/// Says what is wrong with a server, once.
+fn judge(tried: &[Tried], report: &mut Report) {
+    let same =
+        |one: &Tried, other: &Tried| (&one.backend, &one.server) == (&other.backend, &other.server);
+    for server in tried.chunk_by(same) {
+        let faults: Vec<String> = server.iter().filter_map(Tried::fault).collect();
+        let (Some(first), false) = (server.first(), faults.is_empty()) else {
+            continue;
+        };
+        let path = format!("backend[{}].server", first.backend);
+        let problem = Problem::new(path, faults.join("; ")).text(&first.server);
+        match faults.len() == server.len() {
+            true => report.error(problem),
+            false => report.warn(problem),
+        }
+    }
+}
+
+/// Peers of the cluster that nobody can find.
+fn look_for_peers(config: &Config, report: &mut Report) {
+    let peers = config.cluster.iter().flat_map(|cluster| &cluster.peers);
+    for peer in peers.filter(|peer| peer.addresses.is_empty()) {
+        let problem = Problem::new("cluster.peers", "the name does not resolve");
+        report.error(problem.text(&peer.name));
+    }
+}
+
+impl Tried {
+    fn fault(&self) -> Option<String> {
+        match (&self.outcome, &self.address) {
+            (Outcome::Failed { fault }, Some(address)) if *address != self.server => {
+                Some(format!("{address}: {fault}"))
+            }
+            (Outcome::Failed { fault }, _) => Some(fault.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Outcome {
+    fn failed(fault: impl ToString) -> Self {
+        let fault = fault.to_string();
+        Self::Failed { fault }
+    }
+
+    fn ok(met: &Met) -> Self {
+        let certificate = met.certificate.as_ref().and_then(Identity::of);
+        Self::Ok {
+            milliseconds: (met.took.as_secs_f64() * 1e5).round() / 1e2,
+            version: met.version.map(names::version),
+            certificate: certificate.map(|identity| identity.subject.into()),
+        }
+    }
+}
+
+impl Display for Tried {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.backend, self.server)?;
+        match &self.address {
+            Some(address) if *address != self.server => write!(f, " -> {address}: ")?,
+            _ => write!(f, ": ")?,
+        }
+        match &self.outcome {
+            Outcome::Failed { fault } => write!(f, "failed: {fault}"),
+            Outcome::Disabled => write!(f, "not tried: it is disabled"),
+            Outcome::Ok {
+                milliseconds,
+                version,
+                certificate,
+            } => {
+                write!(f, "ok ({milliseconds} ms")?;
+                for part in [*version, certificate.as_deref()].into_iter().flatten() {
+                    write!(f, ", {part}")?;
+                }
+                write!(f, ")")
+            }
+        }
+    }
+}
+
+/// As many checks as control runs at a time.
+const MOST_AT_ONCE: usize = 64;
