@@ -6,8 +6,9 @@ use std::fs;
 use becket_e2e::{Backend, Becket, Finished, Key, Place, Shape, finish, fresh_address};
 use serde_json::Value;
 
+/// Checks this text as `becket.toml`.
 #[track_caller]
-fn check(place: &Place, text: &str, flags: &[&str]) -> Finished {
+pub(crate) fn check(place: &Place, text: &str, flags: &[&str]) -> Finished {
     place.write("becket.toml", text);
     let fixed = ["check", "--config", "becket.toml"];
     finish(Becket::command(place, &[&fixed[..], flags].concat()), "")

@@ -9,10 +9,11 @@ use becket_e2e::{
 };
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
-const TRUSTED: &str = "tls.ca = \"ca.pem\"\ntls.name = \"app.example.org\"";
+/// Keys of a backend with TLS.
+pub(crate) const TRUSTED: &str = "tls.ca = \"ca.pem\"\ntls.name = \"app.example.org\"";
 
 /// `openssl s_server`, which answers every request with what it knows of the handshake.
-fn openssl_server(
+pub(crate) fn openssl_server(
     openssl: &OpenSsl,
     place: &Place,
     bundle: &str,

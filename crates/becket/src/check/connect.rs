@@ -30,6 +30,9 @@ use crate::tls::names;
 pub struct Tried {
     backend: String,
     server: String,
+    /// Its place in the file.
+    #[serde(skip)]
+    index: usize,
     address: Option<String>,
     #[serde(flatten)]
     outcome: Outcome,
@@ -84,18 +87,20 @@ struct Attempt {
 fn attempts(config: &Config) -> Vec<Attempt> {
     let backends = config.backends.iter();
     let servers = backends.flat_map(|backend| {
-        let servers = backend.servers.iter();
-        servers.flat_map(|server| Attempt::all(backend, server, config.timeouts.connect))
+        let servers = backend.servers.iter().enumerate();
+        servers.flat_map(|one| Attempt::all(backend, one, config.timeouts.connect))
     });
     servers.collect()
 }
 
 impl Attempt {
     /// One for each address of a server; one that says why not where there is nothing to try.
-    fn all(backend: &Backend, server: &Server, timeout: Duration) -> Vec<Self> {
+    fn all(backend: &Backend, one: (usize, &Server), timeout: Duration) -> Vec<Self> {
+        let (index, server) = one;
         let tried = |address: Option<String>, outcome| Tried {
             backend: backend.name.clone(),
             server: server.name.to_string(),
+            index,
             address,
             outcome,
         };
@@ -164,7 +169,7 @@ fn judge(tried: &[Tried], report: &mut Report) {
         let (Some(first), false) = (server.first(), faults.is_empty()) else {
             continue;
         };
-        let path = format!("backend[{}].server", first.backend);
+        let path = format!("backend[{}].server[{}].address", first.backend, first.index);
         let problem = Problem::new(path, faults.join("; ")).text(&first.server);
         match faults.len() == server.len() {
             true => report.error(problem),

@@ -10,6 +10,9 @@
 //! Where client certificates are required the rehearsal has none to show: then it must get as far
 //! as being refused for that.
 //!
+//! The servers are scripted and speak plain TCP, whatever the configuration says: what real ones say
+//! is asked by `becket check --connect`.
+//!
 //! The Rust API of rustls knows the schemes that a key can sign with but not how to offer only
 //! those: hence a verifier of our own, which offers the schemes of one key.
 
@@ -114,7 +117,8 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
     };
     let pools = config.backends.iter();
     let pools: Rc<[_]> = pools
-        .map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<Tray>::default())))
+        .map(|one| Pool::lone(Arc::clone(one), Arc::<Tray>::default()))
+        .map(|pool| Rc::new(pool.in_clear()))
         .collect();
     let mut rehearsed = Vec::new();
     let with_tls = config.listeners.iter();

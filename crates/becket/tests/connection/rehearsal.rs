@@ -42,6 +42,18 @@ fn every_name_is_tried_in_every_version_and_with_every_protocol() {
 }
 
 #[test]
+fn servers_with_tls_of_their_own_are_not_in_the_way() {
+    let house = House::new(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem']\n[[backend]]\nname = 'app'\ntls = { verify = 'none' }\n\
+         [[backend.server]]\naddress = '127.0.0.1:81'\n",
+    );
+    let (rehearsed, report) = run(&house);
+    assert!(report.errors.is_empty(), "{:?}", report.errors);
+    assert_eq!(rehearsed.len(), 4);
+}
+
+#[test]
 fn where_certificates_are_required_the_refusal_is_what_is_expected() {
     let (rehearsed, report) = run(&with_policy(
         "client-certificates = 'required'\nclient-ca = 'ca.pem'",

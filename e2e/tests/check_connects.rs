@@ -1,0 +1,187 @@
+//! `becket check --connect` proves that servers are there and are who they should be, and says of each
+//! that is not why.
+
+use std::net::TcpListener;
+
+use becket_e2e::{Authority, Backend, Key, OpenSsl, Place, Shape, fresh_address, fresh_host};
+use serde_json::Value;
+
+use crate::check_reports::check;
+use crate::tls_to_servers::{TRUSTED, openssl_server};
+
+/// Exit code, and what is said of the only server.
+#[track_caller]
+fn try_server(place: &Place, shape: &Shape) -> (i32, Value) {
+    let text = shape.clone().timeouts("connect = \"1s\"").text();
+    let table = check(place, &text, &["--connect"]);
+    let found = check(place, &text, &["--connect", "--json"]);
+    assert_eq!(table.code, found.code, "{}", table.all());
+    let json: Value = serde_json::from_str(&found.stdout).unwrap();
+    let tried = json["connects"][0].clone();
+    // The table says the same.
+    let said = match tried["fault"].as_str() {
+        Some(fault) => format!("failed: {fault}"),
+        None => format!("ok ({} ms", tried["milliseconds"]),
+    };
+    let part = said.split(['(', ',']).next().unwrap();
+    assert!(table.stdout.contains(part), "{said}: {}", table.all());
+    (found.code, tried)
+}
+
+#[track_caller]
+fn fails(place: &Place, shape: &Shape, why: &str) {
+    let (code, tried) = try_server(place, shape);
+    assert_eq!((code, &tried["outcome"]), (2, &"failed".into()), "{tried}");
+    let fault = tried["fault"].as_str().unwrap();
+    assert!(fault.contains(why), "{fault}");
+}
+
+#[test]
+fn a_server_that_is_there_and_is_who_it_should_be_is_ok() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let plain = Backend::http("well met");
+    let (code, tried) = try_server(&place, &Shape::new(plain.address));
+    assert_eq!((code, &tried["outcome"]), (0, &"ok".into()), "{tried}");
+    assert_eq!(tried["version"], Value::Null);
+
+    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
+    for (flag, version) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {
+        let (_server, at) = openssl_server(&openssl, &place, "app.pem", &[flag]);
+        let (code, tried) = try_server(&place, &Shape::new(at).backend(TRUSTED));
+        assert_eq!((code, &tried["outcome"]), (0, &"ok".into()), "{tried}");
+        assert_eq!(tried["version"], version);
+        let whom = tried["certificate"].as_str().unwrap();
+        assert!(whom.contains("app.example.org"), "{whom}");
+    }
+}
+
+#[test]
+fn a_server_that_is_somebody_else_fails() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    place.issue("wrong-name.pem", &["other.example.org"], Key::Ecdsa);
+    let stranger = Authority::new("somebody else").issue(&["app.example.org"], Key::Ecdsa);
+    stranger.write(&place.path("stranger.pem"));
+    for (bundle, why) in [
+        ("wrong-name.pem", "not valid for name"),
+        ("stranger.pem", "UnknownIssuer"),
+    ] {
+        let (_server, at) = openssl_server(&openssl, &place, bundle, &[]);
+        fails(&place, &Shape::new(at).backend(TRUSTED), why);
+    }
+}
+
+#[test]
+fn a_server_that_misses_our_certificate_fails_though_its_handshake_is_done() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
+    place.issue("becket.pem", &["front.example.org"], Key::Ecdsa);
+    let ca = place.text("ca.pem");
+    let asks = ["-Verify", "1", "-verify_return_error", "-CAfile", &ca];
+    for version in ["-tls1_2", "-tls1_3"] {
+        let flags = [&asks[..], &[version]].concat();
+        let (_server, at) = openssl_server(&openssl, &place, "app.pem", &flags);
+        fails(&place, &Shape::new(at).backend(TRUSTED), "alert");
+        let shown = Shape::new(at)
+            .backend(TRUSTED)
+            .backend("tls.client-certificate = \"becket.pem\"");
+        assert_eq!(try_server(&place, &shown).0, 0);
+    }
+}
+
+#[test]
+fn a_server_that_refuses_hangs_or_is_not_well_fails() {
+    let place = Place::new();
+    fails(&place, &Shape::new(fresh_address()), "refused");
+    let gone = place.text("gone.sock");
+    fails(&place, &Shape::new(gone), "No such file");
+    // It takes connections, by its kernel, and never says a word.
+    let silent = TcpListener::bind((fresh_host(), 0)).unwrap();
+    let at = silent.local_addr().unwrap();
+    assert_eq!(try_server(&place, &Shape::new(at)).0, 0, "TCP asks no more");
+    let secure = Shape::new(at).backend(TRUSTED);
+    fails(&place, &secure, "no answer within 1s");
+    let checked = "health.check = \"http\"\nhealth.timeout = \"300ms\"";
+    fails(
+        &place,
+        &Shape::new(at).backend(checked),
+        "health check: no answer",
+    );
+    let web = Backend::http("well met");
+    let picky = "health.check = \"http\"\nhealth.expect = [\"204\"]";
+    fails(
+        &place,
+        &Shape::new(web.address).backend(picky),
+        "status 200",
+    );
+}
+
+#[test]
+fn names_of_peers_are_looked_up_and_servers_without_clients_left_alone() {
+    let place = Place::new();
+    let made = becket_e2e::Becket::command(&place, &["secret", "secret"]);
+    assert_eq!(becket_e2e::finish(made, "").code, 0);
+    let at = fresh_address();
+    let cluster = format!(
+        "[cluster]\nsecret = \"secret\"\nnode = 1\nlisten = \"{at}\"\n\
+         peers = [\"becket-knows-nobody.invalid:7443\"]"
+    );
+    let web = Backend::http("well met");
+    let shape = Shape::new(web.address)
+        .server(fresh_address())
+        .server_keys("disabled = true")
+        .section(&cluster);
+    let found = check(&place, &shape.text(), &["--connect"]);
+    assert_eq!(found.code, 2, "{}", found.all());
+    let errors = found
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("error:"));
+    let errors: Vec<&str> = errors.collect();
+    assert_eq!(errors.len(), 1, "{}", found.all());
+    assert!(
+        errors[0].contains("becket-knows-nobody.invalid"),
+        "{errors:?}"
+    );
+    assert!(found.stdout.contains("not tried: it is disabled"));
+    assert_ne!(check(&place, &shape.text(), &[]).code, 2, "only if asked");
+}
+
+#[test]
+fn what_is_configured_of_servers_is_shown() {
+    let place = Place::new();
+    let keys = "balance = \"least-connections\"\nstick = \"source\"\n\
+                health.check = \"http\"\nhealth.path = \"/alive\"\n\
+                tls.ca = \"ca.pem\"\ntls.name = \"app.example.org\"";
+    let shape = Shape::new("127.0.0.1:81")
+        .backend(keys)
+        .server_keys("maxconn = 20\nminconn = 5")
+        .section("[admission]\nfull-handshakes-per-second = 300");
+    let found = check(&place, &shape.text(), &[]);
+    assert_eq!(found.code, 0, "{}", found.all());
+    for part in [
+        "least-connections",
+        "by source",
+        "http /alive every 2s",
+        "verified as app.example.org",
+        "127.0.0.1:81, 5 to 20 connections",
+        "300 full handshakes a second",
+    ] {
+        assert!(found.stdout.contains(part), "{part}: {}", found.all());
+    }
+    let found = check(&place, &shape.text(), &["--json"]);
+    let json: Value = serde_json::from_str(&found.stdout).unwrap();
+    let backend = &json["backends"][0];
+    assert_eq!(backend["balance"], "least-connections");
+    assert_eq!(backend["servers"][0]["maxconn"], 20);
+    assert_eq!(backend["health"]["checks"]["path"], "/alive");
+    assert_eq!(json["admission"]["all"]["full-handshakes-per-second"], 300);
+}
