@@ -38,7 +38,8 @@ fn a_sound_configuration_is_fine_and_shown() {
         &format!("listener web\n  bind      {free}\n"),
         "  ECDSA     chain of 1, expires 2025-01-01: *.a.test a.test *\n",
         "  route     any name -> app, policy web (",
-        "backend app\n  server    127.0.0.1:8080\n",
+        "backend app\n  balance   round-robin, ",
+        "  server    127.0.0.1:8080\n",
         "becket.toml: fine\n",
     ] {
         assert!(table.contains(part), "{part} is not in {table}");
