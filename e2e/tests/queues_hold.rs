@@ -124,6 +124,7 @@ fn those_who_wait_are_served_in_the_order_in_which_they_came() {
     assert_eq!(served, words);
     assert_eq!(server.most.load(SeqCst), 2);
     assert_eq!(number(&becket, "becket_queue_hand_overs_total"), 10);
+    assert_eq!(number(&becket, "becket_queue_hand_over_seconds_count"), 10);
     at_rest(&becket);
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use becket::backend::inbox::{Inbox, Notice, Tray};
 use becket::backend::line::BackendState;
 use becket::backend::pool::{Guest, Pick, Pool};
-use becket::backend::registry::Backends;
+use becket::backend::registry::lone_state;
 use becket::config::{Backend, Balance, Server, ServerAddress, StickBy};
 use becket_proto::ticket::Lineage;
 use divan::{Bencher, black_box};
@@ -65,7 +65,7 @@ thread_local! {
 #[divan::bench(args = BALANCES, threads = [1, 2])]
 fn choose_claim_and_give_back(bencher: Bencher<'_, '_>, balance: Balance) {
     let backend = Arc::new(backend(16, balance, 1000));
-    let state = Backends::default().state(&backend);
+    let state = lone_state(&backend, Vec::new());
     bencher.bench(|| {
         POOL.with_borrow_mut(|held| {
             let mine = held.take_if(|(of, _)| Arc::ptr_eq(of, &backend));
@@ -82,7 +82,7 @@ fn the_same_for_a_client_that_sticks(bencher: Bencher<'_, '_>) {
     backend.stick = StickBy::TlsSession;
     backend.stick_entries = 100_000;
     let backend = Arc::new(backend);
-    let state = Backends::default().state(&backend);
+    let state = lone_state(&backend, Vec::new());
     let pool = pool(&backend, &state);
     let now = Duration::from_secs(1);
     bencher.bench_local(|| {
@@ -98,7 +98,7 @@ fn hand_over(bencher: Bencher<'_, '_>, waiting: usize) {
     let mut backend = backend(1, Balance::RoundRobin, 1);
     backend.queue_length = 20_000;
     let backend = Arc::new(backend);
-    let state = Backends::default().state(&backend);
+    let state = lone_state(&backend, Vec::new());
     let tray = Arc::<Tray>::default();
     let inbox = Arc::clone(&tray) as Arc<dyn Inbox>;
     let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0);
@@ -107,10 +107,10 @@ fn hand_over(bencher: Bencher<'_, '_>, waiting: usize) {
     };
     let mut held = Some(first);
     let mut waits: VecDeque<_> = (0..waiting)
-        .filter_map(|place| pool.wait(place, Vec::new()).ok())
+        .filter_map(|place| pool.wait(place, &[], None).ok())
         .collect();
     bencher.bench_local(|| {
-        waits.extend(pool.wait(0, Vec::new()));
+        waits.extend(pool.wait(0, &[], None));
         held = None;
         let notices = tray.take();
         held = notices.into_iter().find_map(|notice| match notice {

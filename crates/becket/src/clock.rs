@@ -46,6 +46,24 @@ impl Clock {
     }
 }
 
+/// Measures across turns and threads, where the time of a turn is too coarse. Each reading is a call into
+/// the vDSO: for what happens seldom.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// Starts now.
+    #[expect(clippy::disallowed_methods, reason = "a turn's time stands still")]
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// How long ago it was started.
+    pub fn elapsed(&self) -> Duration {
+        Self::start().0.saturating_duration_since(self.0)
+    }
+}
+
 /// The two clocks of a loop turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {

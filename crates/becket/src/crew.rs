@@ -10,6 +10,7 @@ use mio::{Poll, Token, Waker};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backend::inbox::Inbox;
+use crate::backend::registry::Adopted;
 use crate::cluster::outbox::Outbox;
 use crate::config::Config;
 use crate::control::access_log::AccessWriter;
@@ -44,7 +45,7 @@ pub struct Beginning {
     /// What they share with each other and with control.
     pub shared: Arc<Shared>,
     /// The configuration.
-    pub config: Arc<Config>,
+    pub adopted: Adopted,
     /// Ticket secrets.
     pub secrets: Arc<Secrets>,
     /// One per worker, where new sessions are told to peers; none without a cluster.
@@ -65,7 +66,8 @@ impl Crew {
         access: &mut AccessWriter,
     ) -> io::Result<Self> {
         let cpus = becket_sys::affinity::allowed_cpus()?;
-        let held = addresses(&beginning.config);
+        let config = beginning.adopted.config();
+        let held = addresses(config);
         let mut mailboxes = Vec::with_capacity(sockets.len());
         for (number, sockets) in sockets.into_iter().enumerate() {
             let poll = Poll::new()?;
@@ -81,12 +83,12 @@ impl Crew {
                 counters: counters.cloned().unwrap_or_default(),
                 access: access.attach(),
                 outbox: beginning.outboxes.get(number).cloned(),
-                config: Arc::clone(&beginning.config),
+                adopted: beginning.adopted.clone(),
                 secrets: Arc::clone(&beginning.secrets),
                 sockets,
             };
             let cpu = cpus.get(number % cpus.len().max(1)).copied();
-            let cpu = cpu.filter(|_| beginning.config.process.pin);
+            let cpu = cpu.filter(|_| config.process.pin);
             let ended = beginning.ended.clone();
             thread::Builder::new()
                 .name(format!("becket-{number}"))
@@ -124,12 +126,12 @@ impl Crew {
     }
 
     /// Gives every worker the configuration, and each its new sockets.
-    pub fn reload(&mut self, config: &Arc<Config>, added: Vec<Vec<Bound>>) {
+    pub fn reload(&mut self, adopted: &Adopted, added: Vec<Vec<Bound>>) {
         for (mailbox, added) in self.mailboxes.iter().zip(added) {
-            let config = Arc::clone(config);
-            mailbox.post(Letter::Config { config, added });
+            let adopted = adopted.clone();
+            mailbox.post(Letter::Config { adopted, added });
         }
-        let before = std::mem::replace(&mut self.held, addresses(config));
+        let before = std::mem::replace(&mut self.held, addresses(adopted.config()));
         self.retiring = before;
         self.retiring.retain(|address| !self.held.contains(address));
     }

@@ -109,14 +109,14 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
 
     let (table, early) = (session_table(&config), session_table(&config));
     let shared = Arc::new(Shared::new(workers, clock, table, early));
-    shared.backends.adopt(&config);
+    let adopted = shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
     let cluster = Membership::new(bound, &config, &shared)?;
     let stud = Reception::new(of_stud, &config, &shared);
     let (sender, ended) = unbounded_channel();
     let beginning = Beginning {
         shared: Arc::clone(&shared),
-        config: Arc::clone(&config),
+        adopted,
         secrets: Arc::clone(rotation.secrets()),
         outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
         ended: sender,

@@ -2,14 +2,17 @@
 //!
 //! Used for reloads, key rotations and the end, a few times a day, and for slots of servers that are
 //! handed to a connection of this worker. The lock is held only to push or to take the whole queue;
-//! the waker is used only when the queue was empty, since whoever filled it has woken the worker.
+//! the waker is used only when the queue was empty, since whoever filled it has woken the worker. A worker
+//! that is awake looks at a flag between two connections: a slot that is handed over does not wait for the
+//! end of its turn.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 
 use crate::backend::inbox::{Inbox, Notice};
-use crate::config::Config;
+use crate::backend::registry::Adopted;
 use crate::sockets::Bound;
 use crate::tls::tickets::Secrets;
 
@@ -20,7 +23,7 @@ pub enum Letter {
     /// does not listen on yet; addresses that are not in the configuration are retired.
     Config {
         /// Complete and checked.
-        config: Arc<Config>,
+        adopted: Adopted,
         /// One socket per new address.
         added: Vec<Bound>,
     },
@@ -45,6 +48,8 @@ impl Inbox for Mailbox {
 pub struct Mailbox {
     /// `None` when nobody will read it any more.
     letters: Mutex<Option<Vec<Letter>>>,
+    /// Whether there are any, readable without the lock.
+    loaded: AtomicBool,
     waker: Waker,
 }
 
@@ -53,6 +58,7 @@ impl Mailbox {
     pub fn new(waker: Waker) -> Self {
         Self {
             letters: Mutex::new(Some(Vec::new())),
+            loaded: AtomicBool::new(false),
             waker,
         }
     }
@@ -67,6 +73,7 @@ impl Mailbox {
             return;
         };
         letters.push(letter);
+        self.loaded.store(true, Relaxed);
         let first = letters.len() == 1;
         drop(held);
         if !first {
@@ -77,9 +84,17 @@ impl Mailbox {
         }
     }
 
+    /// Whether letters have come, as far as can be seen without the lock: if this misses one, the waker
+    /// has it seen. A load of what is rarely written.
+    pub fn is_loaded(&self) -> bool {
+        self.loaded.load(Relaxed)
+    }
+
     /// Takes all letters, oldest first.
     pub fn take(&self) -> Vec<Letter> {
-        self.lock().as_mut().map(std::mem::take).unwrap_or_default()
+        let mut held = self.lock();
+        self.loaded.store(false, Relaxed);
+        held.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Takes all letters, and no more are taken: the worker has ended.
@@ -118,7 +133,7 @@ mod tests {
             let Pick::Slot(slot) = pool.pick(&guest, None, &[]) else {
                 panic!("the slot is not free");
             };
-            let wait = pool.wait(0, Vec::new()).unwrap();
+            let wait = pool.wait(0, &[], None).unwrap();
             if late {
                 drop(mailbox.close());
             }

@@ -41,9 +41,9 @@ pub struct Counters {
     pub handshakes_begun: Counter,
     /// Handshakes that ended, in whatever way.
     pub handshakes_ended: Counter,
-    /// From accept to traffic keys, full handshakes.
+    /// From accept to traffic keys without the time in a queue, full handshakes.
     pub handshake_full: Histogram,
-    /// From accept to traffic keys, resumed handshakes.
+    /// The same of resumed handshakes.
     pub handshake_resumed: Histogram,
     /// Resumptions that clients offered, by what they offered and what became of it.
     pub resumptions: Resumptions,
@@ -67,6 +67,8 @@ pub struct Counters {
     pub connect_failures: Counter,
     /// From asking for a slot to getting one, of connections that had to wait.
     pub queue_waited: Histogram,
+    /// From giving a slot back to going on with it, of those connections.
+    pub hand_over: Histogram,
     /// Clients that ended their stream without close_notify.
     pub truncated: Counter,
     /// Times that accepting paused for want of descriptors.

@@ -263,8 +263,8 @@ impl Control {
 
     /// Nothing in here can fail in a way that leaves half of a configuration behind.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
-        self.state.shared().backends.adopt(&config);
-        self.crew.reload(&config, added);
+        let adopted = self.state.shared().backends.adopt(&config);
+        self.crew.reload(&adopted, added);
         let shared = self.state.shared();
         for table in [&shared.table, &shared.early] {
             table.set_limit(config.sessions.table_entries);

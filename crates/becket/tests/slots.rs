@@ -16,11 +16,12 @@ use std::thread;
 use becket::backend::inbox::{Grant, Inbox, Notice, Tray};
 use becket::backend::line::{BackendState, Wait};
 use becket::backend::pool::{Guest, Pick, Pool};
-use becket::backend::registry::Backends;
+use becket::backend::registry::lone_state;
 use becket::backend::slot::Slot;
 use becket::backend::state::{Health, ServerState};
 use becket::config::{Backend, Balance, Server, ServerAddress};
 use becket_proto::balance::mix;
+use becket_proto::queue::Arrival;
 
 const ROUNDS: u64 = 20_000;
 
@@ -68,14 +69,14 @@ impl Servers {
         let now = &self.now[self.place(&slot)];
         let connections = now.fetch_add(1, SeqCst) + 1;
         assert!(connections <= self.maxconn, "{connections}");
-        Held { now, _slot: slot }
+        Held { now, slot }
     }
 }
 
 /// A connection; the server sees it go before the slot is given back.
 struct Held<'a> {
     now: &'a AtomicU32,
-    _slot: Slot,
+    slot: Slot,
 }
 
 impl Drop for Held<'_> {
@@ -125,12 +126,15 @@ impl<'a> Worker<'a> {
         self.random % sides
     }
 
-    fn ask(&mut self) {
-        match self.pool.pick(&guest(), None, &[]) {
+    fn ask(&mut self, tried: &[u64], before: Option<Arrival>) {
+        match self.pool.pick(&guest(), None, tried) {
             Pick::Slot(slot) => self.serve(slot),
-            Pick::Full => match self.pool.wait(0, Vec::new()) {
+            Pick::Full => match self.pool.wait(0, tried, before) {
                 Ok(wait) => self.waits.push(wait),
-                Err(_) => self.refused += 1,
+                Err(_) => {
+                    assert!(before.is_none(), "it was let in");
+                    self.refused += 1;
+                }
             },
             Pick::Nobody => self.refused += 1,
         }
@@ -165,15 +169,22 @@ impl<'a> Worker<'a> {
     /// Something that a worker would do.
     fn step(&mut self) {
         match self.dice(8) {
-            0..4 => self.ask(),
+            0..4 => self.ask(&[], None),
             4 if !self.waits.is_empty() => {
                 let at = self.dice(self.waits.len() as u64) as usize;
                 drop(self.waits.swap_remove(at));
                 self.left += 1;
             }
-            _ if !self.held.is_empty() => {
+            sides if !self.held.is_empty() => {
                 let at = self.dice(self.held.len() as u64) as usize;
-                drop(self.held.swap_remove(at));
+                let held = self.held.swap_remove(at);
+                let (server, arrival) = (held.slot.server().key(), held.slot.arrival());
+                drop(held);
+                if sides == 5 {
+                    // That server fails it, and it goes on to another one.
+                    self.served -= 1;
+                    self.ask(&[server], Some(arrival));
+                }
             }
             _ => {}
         }
@@ -194,7 +205,7 @@ fn hammer(threads: u64, servers: u32, maxconn: u32, change: impl Fn(&mut Backend
     let mut backend = backend(servers, maxconn);
     change(&mut backend);
     let backend = Arc::new(backend);
-    let state = Backends::default().state(&backend);
+    let state = lone_state(&backend, Vec::new());
     let counts = Servers::new(state.servers(), maxconn);
     let begin = Barrier::new(threads as usize);
     let asked = AtomicU64::new(0);
@@ -245,7 +256,7 @@ fn a_limit_that_grows_with_the_queue_stays_below_maxconn_too() {
 #[test]
 fn servers_that_come_and_go_lose_nobody() {
     let backend = Arc::new(backend(2, 2));
-    let state = Backends::default().state(&backend);
+    let state = lone_state(&backend, Vec::new());
     let counts = Servers::new(state.servers(), 2);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..3)
@@ -279,7 +290,7 @@ fn servers_that_come_and_go_lose_nobody() {
 #[test]
 fn who_waits_is_served_in_the_order_of_arrival_over_all_workers() {
     let backend = Arc::new(backend(1, 1));
-    let state = Backends::default().state(&backend);
+    let state = lone_state(&backend, Vec::new());
     let order = Mutex::new(Vec::new());
     let trays: Vec<Arc<Tray>> = (0..4).map(|_| Arc::default()).collect();
     let pools: Vec<Pool> = trays
@@ -294,7 +305,7 @@ fn who_waits_is_served_in_the_order_of_arrival_over_all_workers() {
     };
     // Arrivals go round the workers, and are numbered by their place.
     let waits: Vec<Wait> = (0..200)
-        .map(|place| pools[place % 4].wait(place, Vec::new()).unwrap())
+        .map(|place| pools[place % 4].wait(place, &[], None).unwrap())
         .collect();
     drop(first);
     // From now on the slot travels from one thread to the other.

@@ -1,67 +1,103 @@
-//! A bounded queue, first in, first out, from which anyone may leave.
+//! A queue in order of arrival, from which anyone may leave, and to which anyone may return.
 //!
-//! Places in a vector, joined in order of arrival, so that push, pop and cancel cost the same however many wait, and
-//! nothing is allocated once the vector has grown. Whoever waits holds a [`Ticket`], which names one arrival for ever:
-//! a ticket whose holder was served or has left is simply not found.
+//! Whoever waits will not have servers that have failed it: the *tried*. Those who have tried the same wait in one
+//! lane. What one of them cannot use, none of them can, so a search for whom a slot serves looks at the first of each
+//! lane: its cost is in the number of lanes, not of those who wait. There is almost always one lane, of those who have
+//! tried nothing.
 //!
-//! It knows no lock and no clock: the terminator's `backend/state.rs` puts it behind one and hands out slots.
+//! Lanes are at most [`MOST_LANES`]. Who would need a further one waits in the lane that knows most of what it has
+//! tried, and may be given what it knows to fail: that costs it a retry.
 //!
-//! Invariants: never more than the limit, but for those who came before it was lowered; the order of those who stay
-//! does not change.
+//! One who is sent away again keeps its [`Arrival`], also if it had not to wait the first time. Its seat is looked for
+//! from both ends: who returns to those who have tried nothing is older than nearly all of them, and those who have
+//! tried the same come back in about the order in which they came.
+//!
+//! Places are in a vector and linked, so that to join, to be taken and to leave cost the same however many wait, and
+//! nothing is allocated once the vector has grown. Whoever waits holds a [`Ticket`], which names one stay for ever: a
+//! ticket whose holder was served or has left is simply not found.
+//!
+//! It knows no lock, no clock and no limit: the terminator's `backend/line.rs` does, and hands out slots.
+//!
+//! Invariants: within a lane arrivals do not fall; a lane but the first is in use as long as somebody waits in it.
 
 /// Items in order of arrival.
 #[derive(Debug)]
 pub struct Queue<T> {
+    /// The first is for those who have tried nothing, and always there.
+    lanes: Vec<Lane>,
     places: Vec<Place<T>>,
-    first: u32,
-    last: u32,
     /// The first free place; the others follow through `next`.
     free: u32,
     len: usize,
-    limit: usize,
-    arrivals: u64,
+    arrivals: Arrival,
+    stays: u64,
 }
 
-/// Names one arrival.
+/// When somebody first came, among all who ever came. Even numbers are of those who had to wait; who is served at once
+/// comes between two of them, and has the odd one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Arrival(pub u64);
+
+/// Names one stay in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     place: u32,
-    arrival: u64,
+    stay: u64,
 }
 
-/// What [`Queue::take_first`] is to do with an item.
+/// Somebody who was taken out, with what it was taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Take it out.
-    Take,
-    /// Look at the next one.
-    Skip,
-    /// Take nothing.
-    Stop,
+pub struct Taken<T, S> {
+    /// Which stay ends.
+    pub ticket: Ticket,
+    /// When it first came.
+    pub arrival: Arrival,
+    /// Who it is.
+    pub item: T,
+    /// What was found for it.
+    pub found: S,
+}
+
+/// Those who have tried the same.
+#[derive(Debug)]
+struct Lane {
+    /// In order, each once.
+    tried: Vec<u64>,
+    first: u32,
+    last: u32,
 }
 
 #[derive(Debug)]
 struct Place<T> {
     item: Option<T>,
-    arrival: u64,
+    arrival: Arrival,
+    stay: u64,
+    lane: usize,
     previous: u32,
     next: u32,
 }
 
-impl<T> Queue<T> {
-    /// An empty queue for at most `limit` items; nothing is allocated yet.
-    pub fn new(limit: usize) -> Self {
+impl Arrival {
+    /// Of who is served at once, when this one was the last that had to wait.
+    pub fn served_at_once(self) -> Self {
+        Self(self.0 | 1)
+    }
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
         Self {
+            lanes: vec![Lane::of(Vec::new())],
             places: Vec::new(),
-            first: NONE,
-            last: NONE,
             free: NONE,
             len: 0,
-            limit: limit.min(MOST),
-            arrivals: 0,
+            arrivals: Arrival::default(),
+            stays: 0,
         }
     }
+}
 
+impl<T> Queue<T> {
     /// How many wait.
     pub fn len(&self) -> usize {
         self.len
@@ -72,34 +108,134 @@ impl<T> Queue<T> {
         self.len == 0
     }
 
-    /// How many may wait.
-    pub fn limit(&self) -> usize {
-        self.limit
+    /// Of the last who came and had to wait.
+    pub fn arrivals(&self) -> Arrival {
+        self.arrivals
     }
 
-    /// Changes how many may wait; those who wait already stay.
-    pub fn set_limit(&mut self, limit: usize) {
-        self.limit = limit.min(MOST);
-    }
-
-    /// Joins the end. Constant time, but for the growth of the vector.
-    ///
-    /// # Errors
-    ///
-    /// Gives the item back when as many wait as may.
-    pub fn push(&mut self, item: T) -> Result<Ticket, T> {
-        if self.len >= self.limit {
-            return Err(item);
-        }
-        self.arrivals += 1;
-        let place = Place {
-            item: Some(item),
-            arrival: self.arrivals,
-            previous: self.last,
-            next: NONE,
+    /// Joins: a newcomer the end, who was here `before` its place by that. Constant time for newcomers, but for the
+    /// growth of the vector; who returns steps over those between it and the nearer end of its lane.
+    pub fn join(&mut self, item: T, tried: &[u64], before: Option<Arrival>) -> Ticket {
+        let arrival = before.unwrap_or(Arrival((self.arrivals.0 | 1) + 1));
+        self.arrivals = self.arrivals.max(Arrival(arrival.0 & !1));
+        self.stays += 1;
+        let lane = self.lane_for(tried);
+        let previous = self.seat_behind(lane, arrival);
+        let next = match self.places.get(previous as usize) {
+            Some(place) => place.next,
+            None => self.lanes.get(lane).map_or(NONE, |lane| lane.first),
         };
+        let at = self.occupy(Place {
+            item: Some(item),
+            arrival,
+            stay: self.stays,
+            lane,
+            previous,
+            next,
+        });
+        self.link(lane, (previous, at), (at, next));
+        self.len += 1;
+        Ticket {
+            place: at,
+            stay: self.stays,
+        }
+    }
+
+    /// Takes out the longest waiter for whom something is found. `find` is told what somebody has tried, the longest
+    /// waiter of each lane first, until it finds something.
+    pub fn take_first<S>(
+        &mut self,
+        mut find: impl FnMut(&[u64]) -> Option<S>,
+    ) -> Option<Taken<T, S>> {
+        let mut asked = (Arrival::default(), 0);
+        loop {
+            let heads = self.lanes.iter().filter_map(|lane| {
+                let head = self.places.get(lane.first as usize)?;
+                Some(((head.arrival, head.stay), lane))
+            });
+            let unasked = heads.filter(|(age, _)| *age > asked);
+            let (age, lane) = unasked.min_by_key(|(age, _)| *age)?;
+            asked = age;
+            if let Some(found) = find(&lane.tried) {
+                let ticket = Ticket {
+                    place: lane.first,
+                    stay: age.1,
+                };
+                return self.detach(ticket.place).map(|item| Taken {
+                    ticket,
+                    arrival: age.0,
+                    item,
+                    found,
+                });
+            }
+        }
+    }
+
+    /// Leaves the queue, from wherever. Nothing when the ticket's holder is no longer in it. Constant time.
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
+        let place = self.places.get(ticket.place as usize)?;
+        if place.stay != ticket.stay {
+            return None;
+        }
+        self.detach(ticket.place)
+    }
+
+    /// The lane of those who have tried this; see the limit above.
+    fn lane_for(&mut self, tried: &[u64]) -> usize {
+        if tried.is_empty() {
+            return 0;
+        }
+        let mut tried = tried.to_vec();
+        tried.sort_unstable();
+        tried.dedup();
+        let mut lanes = self.lanes.iter();
+        if let Some(same) = lanes.position(|lane| lane.is_used() && lane.tried == tried) {
+            return same;
+        }
+        let mut lanes = self.lanes.iter();
+        let free = lanes.position(|lane| !lane.is_used() && !lane.tried.is_empty());
+        if let Some(lane) = free.and_then(|free| self.lanes.get_mut(free)) {
+            lane.tried = tried;
+        } else if self.lanes.len() < MOST_LANES {
+            self.lanes.push(Lane::of(tried));
+        } else {
+            return self.nearest_lane(&tried);
+        }
+        free.unwrap_or(self.lanes.len() - 1)
+    }
+
+    /// The lane that knows most of what was tried, and nothing else.
+    fn nearest_lane(&self, tried: &[u64]) -> usize {
+        let knows = |lane: &Lane| lane.tried.iter().all(|one| tried.contains(one));
+        let lanes = self.lanes.iter().enumerate();
+        let nearest = lanes
+            .filter(|(_, lane)| knows(lane))
+            .max_by_key(|(_, lane)| lane.tried.len());
+        nearest.map_or(0, |(index, _)| index)
+    }
+
+    /// The place in a lane behind which to sit; [`NONE`] is its front.
+    fn seat_behind(&self, lane: usize, arrival: Arrival) -> u32 {
+        let Some(lane) = self.lanes.get(lane) else {
+            return NONE;
+        };
+        let (mut front, mut back) = (lane.first, lane.last);
+        loop {
+            match self.places.get(back as usize) {
+                Some(place) if place.arrival > arrival => back = place.previous,
+                _ => return back,
+            }
+            match self.places.get(front as usize) {
+                Some(place) if place.arrival <= arrival => front = place.next,
+                Some(place) => return place.previous,
+                None => return lane.last,
+            }
+        }
+    }
+
+    fn occupy(&mut self, place: Place<T>) -> u32 {
         let at = self.free;
-        let at = match self.places.get_mut(at as usize) {
+        match self.places.get_mut(at as usize) {
             Some(free) => {
                 self.free = free.next;
                 *free = place;
@@ -107,104 +243,91 @@ impl<T> Queue<T> {
             }
             None => {
                 self.places.push(place);
-                // Below `MOST`, which fits.
+                // More than a process has descriptors would be needed not to fit.
                 (self.places.len() - 1) as u32
             }
-        };
-        match self.places.get_mut(self.last as usize) {
-            Some(last) => last.next = at,
-            None => self.first = at,
         }
-        self.last = at;
-        self.len += 1;
-        Ok(Ticket {
-            place: at,
-            arrival: self.arrivals,
-        })
-    }
-
-    /// Takes out who has waited longest. Constant time.
-    pub fn pop(&mut self) -> Option<(Ticket, T)> {
-        self.take_first(|_| Verdict::Take)
-    }
-
-    /// Looks at the items in order until one is taken or the search is stopped. Constant time for each look.
-    pub fn take_first(&mut self, mut judge: impl FnMut(&T) -> Verdict) -> Option<(Ticket, T)> {
-        let mut at = self.first;
-        while let Some(place) = self.places.get(at as usize) {
-            let verdict = place.item.as_ref().map_or(Verdict::Stop, &mut judge);
-            match verdict {
-                Verdict::Skip => at = place.next,
-                Verdict::Stop => return None,
-                Verdict::Take => {
-                    let ticket = Ticket {
-                        place: at,
-                        arrival: place.arrival,
-                    };
-                    return self.detach(at).map(|item| (ticket, item));
-                }
-            }
-        }
-        None
-    }
-
-    /// Leaves the queue, from wherever. Nothing when the ticket's holder is no longer in it. Constant time.
-    pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
-        let place = self.places.get(ticket.place as usize)?;
-        if place.arrival != ticket.arrival {
-            return None;
-        }
-        self.detach(ticket.place)
     }
 
     fn detach(&mut self, at: u32) -> Option<T> {
         let free = self.free;
         let place = self.places.get_mut(at as usize)?;
         let item = place.item.take()?;
-        let (previous, next) = (place.previous, place.next);
+        let (lane, previous, next) = (place.lane, place.previous, place.next);
         place.next = free;
         self.free = at;
-        match self.places.get_mut(previous as usize) {
-            Some(place) => place.next = next,
-            None => self.first = next,
-        }
-        match self.places.get_mut(next as usize) {
-            Some(place) => place.previous = previous,
-            None => self.last = previous,
-        }
+        self.link(lane, (previous, next), (previous, next));
         self.len -= 1;
         Some(item)
     }
+
+    /// Sets what follows the first of `forth`, and what precedes the second of `back`, in a lane.
+    fn link(&mut self, lane: usize, forth: (u32, u32), back: (u32, u32)) {
+        let Some(lane) = self.lanes.get_mut(lane) else {
+            return;
+        };
+        match self.places.get_mut(forth.0 as usize) {
+            Some(place) => place.next = forth.1,
+            None => lane.first = forth.1,
+        }
+        match self.places.get_mut(back.1 as usize) {
+            Some(place) => place.previous = back.0,
+            None => lane.last = back.0,
+        }
+    }
 }
 
+impl Lane {
+    fn of(tried: Vec<u64>) -> Self {
+        Self {
+            tried,
+            first: NONE,
+            last: NONE,
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        self.first != NONE
+    }
+}
+
+/// As many as there are single servers and some pairs of them in a large backend of which much fails at once; to look at
+/// the first of each is a few microseconds.
+pub const MOST_LANES: usize = 64;
 /// No place.
 const NONE: u32 = u32::MAX;
-/// More than a process has descriptors, and place numbers fit in 32 bits.
-const MOST: usize = 1 << 31;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::VecDeque;
 
-    #[test]
-    fn first_in_first_out_and_full_is_full() {
-        let mut queue = Queue::new(2);
-        assert!(queue.push('a').is_ok() && queue.push('b').is_ok());
-        assert_eq!(queue.push('c'), Err('c'));
-        assert_eq!(queue.pop().map(|(_, item)| item), Some('a'));
-        assert!(queue.push('c').is_ok());
-        let rest: Vec<char> = std::iter::from_fn(|| queue.pop().map(|(_, item)| item)).collect();
-        assert_eq!(rest, ['b', 'c']);
+    fn pop<T>(queue: &mut Queue<T>) -> Option<T> {
+        queue.take_first(|_| Some(())).map(|taken| taken.item)
+    }
+
+    fn all<T>(mut queue: Queue<T>) -> Vec<T> {
+        std::iter::from_fn(|| pop(&mut queue)).collect()
     }
 
     #[test]
-    fn a_ticket_is_good_once_also_when_its_place_is_taken_again() {
-        let mut queue = Queue::new(4);
-        let ticket = queue.push('a').unwrap();
-        assert_eq!(queue.pop(), Some((ticket, 'a')));
-        let other = queue.push('b').unwrap();
+    fn first_in_first_out() {
+        let mut queue = Queue::default();
+        queue.join('a', &[], None);
+        queue.join('b', &[], None);
+        assert_eq!(pop(&mut queue), Some('a'));
+        queue.join('c', &[], None);
+        assert_eq!(queue.len(), 2);
+        assert_eq!(all(queue), ['b', 'c']);
+    }
+
+    #[test]
+    fn a_ticket_is_good_once_also_when_place_and_arrival_are_taken_again() {
+        let mut queue = Queue::default();
+        let ticket = queue.join('a', &[], None);
+        let taken = queue.take_first(|_| Some(())).unwrap();
+        assert_eq!((taken.ticket, taken.item), (ticket, 'a'));
+        let other = queue.join('b', &[], Some(taken.arrival));
         assert_eq!(queue.cancel(ticket), None);
         assert_eq!(queue.cancel(other), Some('b'));
         assert_eq!(queue.cancel(other), None);
@@ -212,93 +335,179 @@ mod tests {
     }
 
     #[test]
-    fn a_search_passes_over_and_stops() {
-        let mut queue = Queue::new(4);
-        let tickets: Vec<Ticket> = (0..4).map(|n| queue.push(n).unwrap()).collect();
-        let judge = |n: &i32| match n {
-            2 => Verdict::Take,
-            3 => Verdict::Stop,
-            _ => Verdict::Skip,
-        };
-        assert_eq!(queue.take_first(judge), Some((tickets[2], 2)));
-        assert_eq!(queue.take_first(judge), None);
-        assert_eq!(queue.len(), 3);
+    fn who_returns_sits_where_it_came() {
+        let mut queue = Queue::default();
+        queue.join("first", &[], None);
+        let at_once = queue.arrivals().served_at_once();
+        queue.join("second", &[], None);
+        let first = queue.take_first(|_| Some(())).unwrap();
+        queue.join("third", &[], None);
+        queue.join("between first and second", &[], Some(at_once));
+        queue.join(first.item, &[], Some(first.arrival));
+        assert_eq!(
+            all(queue),
+            ["first", "between first and second", "second", "third"]
+        );
     }
 
     #[test]
-    fn a_queue_of_none_takes_none() {
-        let mut queue = Queue::new(0);
-        assert_eq!(queue.push(1), Err(1));
-        assert_eq!(queue.pop(), None);
+    fn one_is_asked_for_each_lane_and_the_order_of_what_was_tried_is_nothing() {
+        let mut queue = Queue::default();
+        for _ in 0..1000 {
+            queue.join('a', &[7, 8], None);
+            queue.join('b', &[8, 7, 8], None);
+            queue.join('c', &[8], None);
+        }
+        let mut asked = Vec::new();
+        let taken = queue.take_first(|tried| {
+            asked.push(tried.to_vec());
+            None::<()>
+        });
+        assert_eq!(taken, None);
+        assert_eq!(asked, [vec![7, 8], vec![8]]);
+        let taken = queue.take_first(|tried| (!tried.contains(&7)).then_some(()));
+        assert_eq!(taken.map(|taken| taken.item), Some('c'));
     }
 
+    #[test]
+    fn beyond_the_last_lane_one_waits_where_most_is_known() {
+        let mut queue = Queue::default();
+        let lanes = MOST_LANES as u64;
+        for n in 1..lanes {
+            queue.join(n, &[n], None);
+        }
+        queue.join(1000, &[2, lanes], None);
+        queue.join(1001, &[lanes, lanes + 1], None);
+        let mut asked = 0;
+        queue.take_first(|_| {
+            asked += 1;
+            None::<()>
+        });
+        assert_eq!(asked, MOST_LANES, "and no more");
+        let with = |queue: &mut Queue<u64>, set: &[u64]| {
+            let taken = queue.take_first(|tried| (tried == set).then_some(()));
+            taken.map(|taken| taken.item)
+        };
+        assert_eq!(with(&mut queue, &[]), Some(1001));
+        assert_eq!(with(&mut queue, &[2]), Some(2));
+        assert_eq!(with(&mut queue, &[2]), Some(1000));
+        // A lane that nobody is in is there for others.
+        queue.join(1002, &[lanes, lanes + 1], None);
+        assert_eq!(with(&mut queue, &[lanes, lanes + 1]), Some(1002));
+    }
+
+    /// What happens; servers are the bits of a set.
     #[derive(Clone, Debug)]
     enum Step {
-        Push,
-        Pop,
+        Join(u8),
+        /// Who was taken by that step comes again, having tried this as well.
+        Return(usize, u8),
+        /// One who was served at once is sent away.
+        Turn(u8),
+        /// These servers have slots.
+        Take(u8),
         Cancel(usize),
-        /// Takes the first number that this one divides.
-        Find(u32),
-        Limit(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
+        let set = prop_oneof![3 => Just(0_u8), 1 => 0..32_u8];
         prop_oneof![
-            4 => Just(Step::Push),
-            2 => Just(Step::Pop),
+            4 => set.clone().prop_map(Step::Join),
+            2 => (0..64_usize, 0..32_u8).prop_map(|(one, tried)| Step::Return(one, tried)),
+            1 => set.prop_map(Step::Turn),
+            3 => (0..32_u8).prop_map(Step::Take),
             2 => (0..64_usize).prop_map(Step::Cancel),
-            1 => (1..6_u32).prop_map(Step::Find),
-            1 => (0..12_usize).prop_map(Step::Limit),
         ]
+    }
+
+    fn servers(set: u8) -> Vec<u64> {
+        let bits = (0..8).filter(|bit| set & 1 << bit != 0);
+        bits.map(|bit| 100 - bit).collect()
+    }
+
+    /// The same, without lanes: everybody in a row.
+    #[derive(Default)]
+    struct Row {
+        waiting: Vec<One>,
+        arrivals: u64,
+        stays: usize,
+    }
+
+    #[derive(Clone, Debug)]
+    struct One {
+        arrival: u64,
+        stay: usize,
+        tried: u8,
+    }
+
+    impl Row {
+        fn join(&mut self, tried: u8, before: Option<u64>) -> usize {
+            let arrival = before.unwrap_or_else(|| {
+                self.arrivals += 2;
+                self.arrivals
+            });
+            self.stays += 1;
+            let stay = self.stays;
+            self.waiting.push(One {
+                arrival,
+                stay,
+                tried,
+            });
+            self.waiting.sort_by_key(|one| (one.arrival, one.stay));
+            stay
+        }
+
+        fn remove(&mut self, fits: impl Fn(&One) -> bool) -> Option<One> {
+            let at = self.waiting.iter().position(fits)?;
+            Some(self.waiting.remove(at))
+        }
     }
 
     proptest! {
         #[test]
         fn it_does_what_a_plain_list_does(steps in prop::collection::vec(step(), 0..200)) {
-            let mut queue = Queue::new(8);
-            let mut limit = 8;
-            let mut model: VecDeque<u32> = VecDeque::new();
+            let (mut queue, mut row) = (Queue::default(), Row::default());
             let mut tickets = Vec::new();
+            let mut taken: Vec<(Arrival, One)> = Vec::new();
             for step in steps {
                 match step {
-                    Step::Push => {
-                        let number = tickets.len() as u32;
-                        let pushed = queue.push(number);
-                        prop_assert_eq!(pushed.is_ok(), model.len() < limit);
-                        if let Ok(ticket) = pushed {
-                            model.push_back(number);
-                            tickets.push(ticket);
-                        }
+                    Step::Join(tried) => {
+                        let stay = row.join(tried, None);
+                        tickets.push((stay, queue.join(stay, &servers(tried), None)));
                     }
-                    Step::Pop => {
-                        let popped = queue.pop().map(|(_, number)| number);
-                        prop_assert_eq!(popped, model.pop_front());
+                    Step::Turn(tried) => {
+                        let at_once = queue.arrivals().served_at_once();
+                        prop_assert_eq!(at_once.0, row.arrivals + 1);
+                        let stay = row.join(tried, Some(row.arrivals + 1));
+                        tickets.push((stay, queue.join(stay, &servers(tried), Some(at_once))));
+                    }
+                    Step::Return(index, tried) => {
+                        if index >= taken.len() {
+                            continue;
+                        }
+                        let (arrival, one) = taken.swap_remove(index);
+                        prop_assert_eq!(arrival.0, one.arrival);
+                        let tried = tried | one.tried;
+                        let stay = row.join(tried, Some(one.arrival));
+                        tickets.push((stay, queue.join(stay, &servers(tried), Some(arrival))));
+                    }
+                    Step::Take(free) => {
+                        let free_for = |tried: &[u64]| servers(free).into_iter().find(|one| !tried.contains(one));
+                        let found = queue.take_first(free_for);
+                        let expected = row.remove(|one| free & !one.tried != 0);
+                        prop_assert_eq!(found.as_ref().map(|found| found.item), expected.as_ref().map(|one| one.stay));
+                        taken.extend(found.map(|found| found.arrival).zip(expected));
                     }
                     Step::Cancel(index) => {
-                        let Some(ticket) = tickets.get(index) else { continue };
-                        let at = model.iter().position(|number| *number == index as u32);
-                        let expected = at.and_then(|at| model.remove(at));
-                        prop_assert_eq!(queue.cancel(*ticket), expected);
-                    }
-                    Step::Find(divisor) => {
-                        let fits = |number: &u32| number.is_multiple_of(divisor);
-                        let found = queue.take_first(|number| match fits(number) {
-                            true => Verdict::Take,
-                            false => Verdict::Skip,
-                        });
-                        let at = model.iter().position(fits);
-                        let expected = at.and_then(|at| model.remove(at));
-                        prop_assert_eq!(found.map(|(_, number)| number), expected);
-                    }
-                    Step::Limit(other) => {
-                        limit = other;
-                        queue.set_limit(limit);
+                        let Some((stay, ticket)) = tickets.get(index) else { continue };
+                        let expected = row.remove(|one| one.stay == *stay);
+                        prop_assert_eq!(queue.cancel(*ticket), expected.map(|one| one.stay));
                     }
                 }
-                prop_assert_eq!(queue.len(), model.len());
+                prop_assert_eq!(queue.len(), row.waiting.len());
             }
-            let rest: Vec<u32> = std::iter::from_fn(|| queue.pop().map(|(_, n)| n)).collect();
-            prop_assert_eq!(rest, Vec::from(model));
+            let rest: Vec<usize> = row.waiting.iter().map(|one| one.stay).collect();
+            prop_assert_eq!(all(queue), rest);
         }
     }
 }

@@ -11,6 +11,7 @@ use becket_proto::queue::Ticket;
 use super::line::BackendState;
 use super::slot::Slot;
 use super::state::ServerState;
+use crate::clock::Stopwatch;
 
 /// Takes notices for one worker, from any thread.
 pub trait Inbox: fmt::Debug + Send + Sync {
@@ -38,6 +39,8 @@ pub struct Grant {
     pub backend: Arc<BackendState>,
     /// The slot; `None` when no server is in service any more.
     pub slot: Option<Slot>,
+    /// Since the hand-over began.
+    pub begun: Stopwatch,
 }
 
 /// An inbox that somebody empties by hand.

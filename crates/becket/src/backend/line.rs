@@ -17,12 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use becket_proto::queue::{Queue, Ticket, Verdict};
+use becket_proto::queue::{Arrival, Queue, Ticket};
 use becket_proto::stick::Stick;
 
 use super::inbox::{Grant, Inbox, Notice};
 use super::slot::Slot;
 use super::state::ServerState;
+use crate::clock::Stopwatch;
 use crate::config::{Backend, OnDown};
 
 /// One backend, seen by all threads.
@@ -31,6 +32,8 @@ pub struct BackendState {
     name: String,
     /// How many wait: the length of the queue, readable without its lock.
     waiting: AtomicUsize,
+    /// Of the last who had to wait; see [`Arrival`].
+    arrivals: AtomicU64,
     /// How many may.
     room: AtomicUsize,
     hand_overs: AtomicU64,
@@ -75,8 +78,6 @@ pub struct Waiter {
     pub inbox: Arc<dyn Inbox>,
     /// Where the connection lives in that worker.
     pub place: usize,
-    /// Servers that it has tried in vain, by [`ServerState::key`].
-    pub tried: Vec<u64>,
 }
 
 /// A place in the queue; dropping it leaves the queue.
@@ -95,11 +96,12 @@ impl BackendState {
         Self {
             name,
             waiting: AtomicUsize::new(0),
+            arrivals: AtomicU64::new(0),
             room: AtomicUsize::new(0),
             hand_overs: AtomicU64::new(0),
             closes_on_down: AtomicBool::new(false),
             line: Mutex::new(Line {
-                queue: Queue::new(0),
+                queue: Queue::default(),
                 servers: Arc::new([]),
                 gone: Vec::new(),
             }),
@@ -119,7 +121,6 @@ impl BackendState {
         let life = config.stick_lifetime.as_millis() as u64;
         self.stick_life.store(life, Relaxed);
         let mut line = self.lock();
-        line.queue.set_limit(config.queue_length);
         let before = line.replace(servers);
         drop(line);
         drop(before);
@@ -187,57 +188,83 @@ impl BackendState {
         (self.waiting.load(SeqCst), self.room.load(Relaxed))
     }
 
-    /// Joins the end of the queue. The slot comes through the waiter's inbox, perhaps at once.
+    /// When somebody comes who is served at once: behind all who had to wait so far.
+    pub(super) fn arrival(&self) -> Arrival {
+        Arrival(self.arrivals.load(Relaxed)).served_at_once()
+    }
+
+    /// Joins the queue: a newcomer its end, one who had a slot `before` the place of its first arrival.
+    /// `tried` are servers that have failed it, by [`ServerState::key`]. The slot comes through the waiter's
+    /// inbox, perhaps at once.
     ///
     /// # Errors
     ///
-    /// When the queue is full.
-    pub fn wait(self: &Arc<Self>, waiter: Waiter) -> Result<Wait, QueueFull> {
+    /// When the queue is full; for newcomers only, the others were let in.
+    pub fn wait(
+        self: &Arc<Self>,
+        waiter: Waiter,
+        tried: &[u64],
+        before: Option<Arrival>,
+    ) -> Result<Wait, QueueFull> {
+        let begun = Stopwatch::start();
         let mut line = self.lock();
-        let ticket = line.queue.push(waiter).map_err(|_| QueueFull)?;
-        self.waiting.store(line.queue.len(), SeqCst);
+        let ticket = line.queue.join(waiter, tried, before);
+        self.count(&line.queue);
+        // There may be room for it that nobody in front can use: the queue is full when it still is after that.
+        let grants: Vec<_> = std::iter::from_fn(|| self.next_grant(&mut line, begun)).collect();
+        let room = self.room.load(Relaxed);
+        let is_over = before.is_none() && line.queue.len() > room;
+        let refused = is_over.then(|| line.queue.cancel(ticket)).flatten();
+        self.count(&line.queue);
         drop(line);
-        self.settle();
-        Ok(Wait {
-            backend: Arc::clone(self),
-            ticket: Some(ticket),
-        })
+        for (waiter, grant) in grants {
+            waiter.inbox.deliver(Notice::Granted(grant));
+        }
+        match refused {
+            Some(_) => Err(QueueFull),
+            None => Ok(Wait {
+                backend: Arc::clone(self),
+                ticket: Some(ticket),
+            }),
+        }
     }
 
     /// Gives free slots to those who wait, the longest waiter first, until there are no more of either.
     pub fn settle(self: &Arc<Self>) {
         while self.waiting.load(SeqCst) > 0 {
-            let Some((waiter, ticket, slot)) = self.next_grant() else {
+            let begun = Stopwatch::start();
+            let Some((waiter, grant)) = self.next_grant(&mut self.lock(), begun) else {
                 return;
             };
-            let granted = slot.is_some();
-            self.hand_overs.fetch_add(u64::from(granted), Relaxed);
-            waiter.inbox.deliver(Notice::Granted(Grant {
-                place: waiter.place,
-                ticket,
-                backend: Arc::clone(self),
-                slot,
-            }));
+            waiter.inbox.deliver(Notice::Granted(grant));
         }
     }
 
-    /// The longest waiter for whom there is a slot, or no server at all.
-    fn next_grant(&self) -> Option<(Waiter, Ticket, Option<Slot>)> {
-        let mut line = self.lock();
-        let Line { queue, servers, .. } = &mut *line;
-        let mut slot = None;
-        let (ticket, waiter) = queue.take_first(|waiter| match offer(servers, &waiter.tried) {
-            Offer::Slot(free) => {
-                slot = Some(free);
-                Verdict::Take
-            }
-            Offer::Nobody => Verdict::Take,
-            // Whoever was not refused by any server would take any: nobody behind fares better.
-            Offer::Full if waiter.tried.is_empty() => Verdict::Stop,
-            Offer::Full => Verdict::Skip,
+    /// The longest waiter for whom there is a slot, or no server at all; it is no longer in the queue.
+    fn next_grant(self: &Arc<Self>, line: &mut Line, begun: Stopwatch) -> Option<(Waiter, Grant)> {
+        let Line { queue, servers, .. } = line;
+        let taken = queue.take_first(|tried| match offer(servers, tried) {
+            Offer::Slot(slot) => Some(Some(slot)),
+            Offer::Nobody => Some(None),
+            Offer::Full => None,
         })?;
-        self.waiting.store(line.queue.len(), SeqCst);
-        Some((waiter, ticket, slot))
+        self.count(queue);
+        let slot = taken.found.map(|slot| slot.had_since(taken.arrival));
+        self.hand_overs.fetch_add(slot.is_some().into(), Relaxed);
+        let grant = Grant {
+            place: taken.item.place,
+            ticket: taken.ticket,
+            backend: Arc::clone(self),
+            slot,
+            begun,
+        };
+        Some((taken.item, grant))
+    }
+
+    /// Says how many wait, to those who have not the lock.
+    fn count(&self, queue: &Queue<Waiter>) {
+        self.waiting.store(queue.len(), SeqCst);
+        self.arrivals.store(queue.arrivals().0, Relaxed);
     }
 
     /// Tells the workers to end a server's connections, where that is wanted.
@@ -276,11 +303,10 @@ impl Drop for Wait {
         let mut line = self.backend.lock();
         // One who was granted a slot and left has it in its worker's inbox, and drops it there.
         let left = line.queue.cancel(ticket);
-        self.backend.waiting.store(line.queue.len(), SeqCst);
+        self.backend.count(&line.queue);
         drop(line);
+        // Whatever was free when it left, those who stay cannot use.
         drop(left);
-        // One who would have taken what the first could not may be the first now.
-        self.backend.settle();
     }
 }
 

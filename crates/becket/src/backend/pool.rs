@@ -16,11 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::balance::{self, Candidate, Wheel};
+use becket_proto::queue::Arrival;
 use becket_proto::ticket::{Lineage, NodeId};
 
 use super::inbox::Inbox;
 use super::line::{BackendState, QueueFull, Wait, Waiter};
-use super::registry::{Backends, PeerStick, stick_key};
+use super::registry::{PeerStick, lone_state, stick_key};
 use super::slot::Slot;
 use super::state::ServerState;
 use crate::cluster::outbox::{Note, Outbox};
@@ -121,9 +122,7 @@ impl Pool {
 
     /// A view of a backend that no other worker has, for checks, tests and benches.
     pub fn lone(backend: Arc<Backend>, inbox: Arc<dyn Inbox>) -> Self {
-        let backends = Backends::default();
-        backends.set_crew(vec![Arc::clone(&inbox)]);
-        let state = backends.state(&backend);
+        let state = lone_state(&backend, vec![Arc::clone(&inbox)]);
         Self::new(backend, state, inbox, 0)
     }
 
@@ -188,17 +187,19 @@ impl Pool {
         self.shortage(tried)
     }
 
-    /// Joins the queue, for the connection that lives at `place` in this worker.
+    /// Joins the queue, for the connection that lives at `place` in this worker: see [`BackendState::wait`].
     ///
     /// # Errors
     ///
     /// When the queue is full.
-    pub fn wait(&self, place: usize, tried: Vec<u64>) -> Result<Wait, QueueFull> {
-        self.state.wait(Waiter {
-            inbox: Arc::clone(&self.inbox),
-            place,
-            tried,
-        })
+    pub fn wait(
+        &self,
+        place: usize,
+        tried: &[u64],
+        before: Option<Arrival>,
+    ) -> Result<Wait, QueueFull> {
+        let inbox = Arc::clone(&self.inbox);
+        self.state.wait(Waiter { inbox, place }, tried, before)
     }
 
     /// By what this client is remembered; nothing where clients do not stick, or it has no session.
@@ -448,7 +449,7 @@ mod tests {
         assert_eq!([share(0), share(1), share(2)], [200, 100, 100]);
 
         let backend = Arc::new(Backend::plain("app", servers(3)));
-        let state = Backends::default().state(&backend);
+        let state = lone_state(&backend, Vec::new());
         let begins = |start| {
             let tray = Arc::new(Tray::default());
             let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), tray, start);
@@ -514,10 +515,10 @@ mod tests {
         backend.queue_length = 2;
         let fixture = fixture(backend);
         let held = fixture.pick();
-        let first = fixture.pool.wait(10, Vec::new()).unwrap();
-        let second = fixture.pool.wait(11, Vec::new()).unwrap();
+        let first = fixture.pool.wait(10, &[], None).unwrap();
+        let second = fixture.pool.wait(11, &[], None).unwrap();
         assert!(
-            fixture.pool.wait(12, Vec::new()).is_err(),
+            fixture.pool.wait(12, &[], None).is_err(),
             "the queue is full"
         );
         assert!(fixture.granted().is_empty());
@@ -535,14 +536,68 @@ mod tests {
         assert_eq!(fixture.pool.state.hand_overs(), 2);
     }
 
+    /// Two servers with a slot each, and a queue for one.
+    fn narrow() -> (Fixture, [u64; 2]) {
+        let mut backend = Backend::plain("app", servers(2));
+        backend.queue_length = 1;
+        for server in &mut backend.servers {
+            server.maxconn = Some(1);
+        }
+        let fixture = fixture(backend);
+        let keys = [fixture.servers[0].key(), fixture.servers[1].key()];
+        (fixture, keys)
+    }
+
+    #[test]
+    fn who_is_sent_on_keeps_its_place_and_is_not_refused() {
+        for waits_first in [false, true] {
+            let (fixture, keys) = narrow();
+            let mut ours = fixture.pick();
+            let other = fixture.pick();
+            if waits_first {
+                let wait = fixture.pool.wait(10, &[], None).unwrap();
+                drop(ours);
+                ours = fixture.granted().remove(0).slot.unwrap();
+                wait.end();
+            }
+            let tried = [keys[fixture.place(&ours)]];
+            let newer = fixture.pool.wait(11, &tried, None).unwrap();
+            assert!(fixture.pool.wait(12, &[], None).is_err(), "it is full");
+            let arrival = ours.arrival();
+            drop(ours);
+            let sent_on = fixture.pool.wait(10, &tried, Some(arrival)).unwrap();
+            drop(other);
+            let grants = fixture.granted();
+            assert!(sent_on.is_over_by(&grants[0]), "it came first");
+            assert!(!newer.is_over_by(&grants[0]) && grants.len() == 1);
+        }
+    }
+
+    #[test]
+    fn a_newcomer_may_have_what_all_who_wait_cannot_use() {
+        let (fixture, keys) = narrow();
+        let (first, _second) = (fixture.pick(), fixture.pick());
+        let tried = [keys[fixture.place(&first)]];
+        let picky = fixture.pool.wait(10, &tried, None).unwrap();
+        drop(first);
+        assert!(fixture.granted().is_empty(), "free, and of no use");
+        assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+        let newcomer = fixture.pool.wait(11, &[], None).unwrap();
+        let grants = fixture.granted();
+        assert!(newcomer.is_over_by(&grants[0]) && grants[0].slot.is_some());
+        assert!(fixture.pool.wait(12, &[], None).is_err(), "full as before");
+        assert_eq!(fixture.pool.state.waiting(), 1);
+        drop(picky);
+    }
+
     #[test]
     fn who_leaves_the_queue_is_passed_over() {
         let mut backend = Backend::plain("app", servers(1));
         backend.servers[0].maxconn = Some(1);
         let fixture = fixture(backend);
         let held = fixture.pick();
-        let first = fixture.pool.wait(10, Vec::new()).unwrap();
-        let second = fixture.pool.wait(11, Vec::new()).unwrap();
+        let first = fixture.pool.wait(10, &[], None).unwrap();
+        let second = fixture.pool.wait(11, &[], None).unwrap();
         drop(first);
         assert_eq!(fixture.pool.state.waiting(), 1);
         drop(held);
@@ -558,20 +613,20 @@ mod tests {
             .for_each(|server| server.maxconn = Some(1));
         let fixture = fixture(backend);
         let held = [fixture.pick(), fixture.pick()];
-        let first = fixture.pool.wait(10, Vec::new()).unwrap();
-        let tried = vec![fixture.servers[0].key()];
-        let second = fixture.pool.wait(11, tried).unwrap();
+        let first = fixture.pool.wait(10, &[], None).unwrap();
+        let tried = [fixture.servers[0].key()];
+        let second = fixture.pool.wait(11, &tried, None).unwrap();
         fixture.servers[1].set_health(Health::Failing);
         let grants = fixture.granted();
-        assert!(grants.is_empty(), "the first still waits, in front");
+        assert!(second.is_over_by(&grants[0]) && grants[0].slot.is_none());
+        assert_eq!(grants.len(), 1, "the first still waits");
         drop(held);
         let grants = fixture.granted();
         assert!(first.is_over_by(&grants[0]) && grants[0].slot.is_some());
-        assert!(second.is_over_by(&grants[1]) && grants[1].slot.is_none());
         drop(grants);
 
         let held = fixture.pick();
-        let third = fixture.pool.wait(12, Vec::new()).unwrap();
+        let third = fixture.pool.wait(12, &[], None).unwrap();
         fixture.servers[0].set_health(Health::Failing);
         let grants = fixture.granted();
         assert!(third.is_over_by(&grants[0]) && grants[0].slot.is_none());
@@ -592,13 +647,13 @@ mod tests {
         let mut waits = Vec::new();
         // One waits: 2 + 8 * 1 / 4 = 4, so it is served at once, and so is the next.
         for in_use in [3, 4] {
-            waits.push(fixture.pool.wait(0, Vec::new()).unwrap());
+            waits.push(fixture.pool.wait(0, &[], None).unwrap());
             held.extend(fixture.granted().remove(0).slot);
             assert_eq!((server.in_use(), server.limit()), (in_use, 2));
         }
-        waits.push(fixture.pool.wait(0, Vec::new()).unwrap());
+        waits.push(fixture.pool.wait(0, &[], None).unwrap());
         assert_eq!((server.limit(), fixture.granted().len()), (4, 0));
-        waits.push(fixture.pool.wait(0, Vec::new()).unwrap());
+        waits.push(fixture.pool.wait(0, &[], None).unwrap());
         // Two wait: the limit is 6 for the first of them, and then 4 again.
         assert_eq!((server.limit(), server.in_use()), (4, 5));
     }

@@ -177,7 +177,10 @@ impl Prober {
         (self.checks_running, self.lookups_running) = (0, 0);
         let mut before = std::mem::take(&mut self.watches);
         for backend in configured {
-            let state = backends.state(backend);
+            // Control has adopted it just now.
+            let Some(state) = backends.by_name(&backend.name) else {
+                continue;
+            };
             let states = state.servers();
             for server in &backend.servers {
                 let same = |state: &&Arc<ServerState>| *state.name() == server.name;
@@ -529,10 +532,9 @@ mod tests {
 
         fn adopt(&mut self, backend: Backend) -> Arc<ServerState> {
             let backend = [Arc::new(backend)];
-            self.backends.adopt_all(&backend);
+            let states = self.backends.adopt_all(&backend);
             self.prober.adopt(&backend, &self.backends, self.now.mono);
-            let state = self.backends.state(&backend[0]);
-            Arc::clone(&state.servers()[0])
+            Arc::clone(&states[0].servers()[0])
         }
 
         /// Does what is due now, and all that follows from it.

@@ -29,9 +29,38 @@ pub struct PeerStick {
     pub life: Duration,
 }
 
+/// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
+/// workers.
+pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<BackendState> {
+    let crew = Arc::new(OnceLock::from(inboxes));
+    let state = Arc::new(BackendState::new(backend.name.clone(), crew));
+    adopt_servers(&state, backend);
+    state
+}
+
 /// By what a client of `stick = "tls-session"` is remembered.
 pub(super) fn stick_key(lineage: Lineage) -> u64 {
     balance::mix(lineage.0)
+}
+
+/// A configuration that was taken over, and the states of its backends. Workers are given both together,
+/// so that one that is late with an older configuration finds the states that count for it.
+#[derive(Clone, Debug)]
+pub struct Adopted {
+    config: Arc<Config>,
+    states: Arc<[Arc<BackendState>]>,
+}
+
+impl Adopted {
+    /// The configuration.
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Its backends, each with its state.
+    pub fn backends(&self) -> impl Iterator<Item = (&Arc<Backend>, &Arc<BackendState>)> {
+        self.config.backends.iter().zip(self.states.iter())
+    }
 }
 
 /// All backends.
@@ -51,24 +80,30 @@ impl Backends {
     }
 
     /// Takes over a configuration: makes what is new, changes what stays, forgets what is gone.
-    pub fn adopt(&self, config: &Config) {
-        self.adopt_all(&config.backends);
+    pub fn adopt(&self, config: &Arc<Config>) -> Adopted {
+        Adopted {
+            states: self.adopt_all(&config.backends),
+            config: Arc::clone(config),
+        }
     }
 
-    pub(super) fn adopt_all(&self, backends: &[Arc<Backend>]) {
+    /// Takes over these backends and no others. Returns their states in the same order.
+    pub(crate) fn adopt_all(&self, backends: &[Arc<Backend>]) -> Arc<[Arc<BackendState>]> {
         let mut by_name = self.lock();
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *by_name);
         let held: Vec<Arc<BackendState>> = gone.iter().filter_map(Weak::upgrade).collect();
         let found = |name: &str| held.iter().find(|state| state.name() == name).cloned();
-        for backend in backends {
+        let mut adopt = |backend: &Arc<Backend>| {
             let state = before
                 .remove(&backend.name)
                 .or_else(|| found(&backend.name))
                 .unwrap_or_else(|| self.make(backend));
             by_name.insert(backend.name.clone(), Arc::clone(&state));
             adopt_servers(&state, backend);
-        }
+            state
+        };
+        let states = backends.iter().map(&mut adopt).collect();
         let is_back = |state: &Weak<_>| {
             by_name
                 .values()
@@ -78,17 +113,7 @@ impl Backends {
         gone.extend(before.values().map(Arc::downgrade));
         drop((by_name, gone));
         before.values().for_each(|state| state.close());
-    }
-
-    /// The state of a backend; one of its own when the configuration that was adopted last has none of
-    /// that name.
-    pub fn state(&self, backend: &Backend) -> Arc<BackendState> {
-        if let Some(state) = self.lock().get(&backend.name) {
-            return Arc::clone(state);
-        }
-        let state = self.make(backend);
-        adopt_servers(&state, backend);
-        state
+        states
     }
 
     /// The state of a backend by its name.
@@ -142,7 +167,7 @@ mod tests {
     use crate::config::ServerAddress;
     use crate::control::sample;
 
-    fn config(backends: &[(&str, &[&str])]) -> Config {
+    fn config(backends: &[(&str, &[&str])]) -> Arc<Config> {
         let server = |name: &&str| {
             let mut server = Server::plain(name, vec![ServerAddress::Unix(name.into())]);
             server.maxconn = Some(1);
@@ -151,10 +176,10 @@ mod tests {
         let backend = |(name, servers): &(&str, &[&str])| {
             Arc::new(Backend::plain(name, servers.iter().map(server).collect()))
         };
-        Config {
+        Arc::new(Config {
             backends: backends.iter().map(backend).collect(),
             ..sample::config()
-        }
+        })
     }
 
     fn server(backends: &Backends, name: &str) -> Arc<ServerState> {
@@ -170,7 +195,8 @@ mod tests {
         let before = server(&backends, "/b");
         let _slot = Slot::claim(&before).unwrap();
         let mut other = config(&[("app", &["/c", "/b"])]);
-        Arc::get_mut(&mut other.backends[0]).unwrap().servers[1].maxconn = Some(2);
+        let backends_of = &mut Arc::get_mut(&mut other).unwrap().backends;
+        Arc::get_mut(&mut backends_of[0]).unwrap().servers[1].maxconn = Some(2);
         backends.adopt(&other);
         let after = server(&backends, "/b");
         assert!(Arc::ptr_eq(&before, &after));
@@ -193,5 +219,21 @@ mod tests {
         }
         drop(slot);
         assert_eq!(server(&backends, "/a").in_use(), 0);
+    }
+
+    #[test]
+    fn a_worker_that_is_late_with_an_older_configuration_counts_with_the_others() {
+        let backends = Backends::default();
+        let first = backends.adopt(&config(&[("app", &["/a"]), ("old", &["/a"])]));
+        backends.adopt(&config(&[("app", &["/b"])]));
+        // Only now a worker takes over the first one, of which this backend has gone.
+        let (backend, late) = first.backends().nth(1).unwrap();
+        assert_eq!(backend.name, "old");
+        assert!(late.servers().is_empty(), "nobody is sent there");
+        let third = backends.adopt(&config(&[("old", &["/a"])]));
+        let (_, again) = third.backends().next().unwrap();
+        assert!(Arc::ptr_eq(late, again), "counted in one place");
+        let _slot = Slot::claim(&late.servers()[0]).unwrap();
+        assert!(Slot::claim(&again.servers()[0]).is_none());
     }
 }

@@ -10,6 +10,8 @@
 
 use std::sync::Arc;
 
+use becket_proto::queue::Arrival;
+
 use super::state::ServerState;
 
 /// A claim on a server; dropping it gives it back, to the longest waiter if there is one.
@@ -17,6 +19,7 @@ use super::state::ServerState;
 #[must_use]
 pub struct Slot {
     server: Arc<ServerState>,
+    arrival: Arrival,
 }
 
 impl Slot {
@@ -25,7 +28,20 @@ impl Slot {
     pub fn claim(server: &Arc<ServerState>) -> Option<Self> {
         server.take_slot().then(|| Self {
             server: Arc::clone(server),
+            arrival: server.backend().arrival(),
         })
+    }
+
+    /// For somebody who has waited since that arrival.
+    pub(super) fn had_since(self, arrival: Arrival) -> Self {
+        let mut slot = self;
+        slot.arrival = arrival;
+        slot
+    }
+
+    /// When its holder came, among those who ask for slots of this backend.
+    pub fn arrival(&self) -> Arrival {
+        self.arrival
     }
 
     /// Whose slot it is.

@@ -96,7 +96,7 @@ impl Site {
         let table = || Arc::new(SessionTable::new(Limits::default(), Default::default()));
         let (table, early) = (table(), table());
         let shared = Arc::new(Shared::new(1, Clock::start(), table, early));
-        shared.backends.adopt(&self.config);
+        shared.backends.adopt_all(&self.config.backends);
         let membership = Membership::new(Some(self.bound), &self.config, &shared);
         let mut membership = membership.unwrap().unwrap();
         membership.start();
@@ -144,8 +144,8 @@ impl Host {
     /// The pool of a worker.
     fn pool(&self) -> Pool {
         let backend = Arc::clone(&self.config.backends[0]);
-        let state = self.shared.backends.state(&backend);
-        let pool = Pool::new(backend, state, Arc::<Tray>::default(), 0);
+        let state = self.shared.backends.by_name(&backend.name);
+        let pool = Pool::new(backend, state.unwrap(), Arc::<Tray>::default(), 0);
         pool.telling(Some(self.outbox.clone()))
     }
 

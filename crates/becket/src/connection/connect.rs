@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
+use becket_proto::queue::Arrival;
 use becket_proto::starttls::Protocol;
 use becket_proto::ticket::Lineage;
 use becket_sys::socket::is_local_shortage;
@@ -80,6 +81,8 @@ pub struct Caller {
     pub(super) to_client: HalfPipe,
     /// What TLS towards the server needs, where there is any.
     pub(super) prelude: Option<Box<Prelude>>,
+    /// When it came, once it had a slot and gave it back.
+    arrival: Option<Arrival>,
     /// Connects that may still fail.
     retries: u32,
     /// `None` until one has failed.
@@ -154,6 +157,7 @@ impl<N: Net> Connecting<N> {
             to_server,
             to_client,
             prelude,
+            arrival: None,
             setback: None,
         };
         match established.slot {
@@ -355,7 +359,7 @@ impl Attempt {
         let Self {
             mut caller, slot, ..
         } = self;
-        drop(slot);
+        caller.give_back(slot);
         caller.note(error, key);
         if caller.retries == 0 {
             return caller.give_up(core, turn);
@@ -376,6 +380,16 @@ impl Caller {
         self.setback.as_ref().map_or(&[], |setback| &setback.tried)
     }
 
+    /// When it came, if it had a slot before.
+    pub fn arrival(&self) -> Option<Arrival> {
+        self.arrival
+    }
+
+    /// Gives a slot back, and keeps the place in the order of arrival that it was had by.
+    fn give_back(&mut self, slot: Slot) {
+        self.arrival.get_or_insert(slot.arrival());
+    }
+
     /// Looks for a server, or waits for a slot.
     fn seek<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let guest = guest(self.lineage, core);
@@ -390,13 +404,13 @@ impl Caller {
     /// Connects to the server of a slot, or to another one if it went out of service since it was
     /// claimed: a handshake may have come between.
     pub fn connect<N: Net>(
-        self,
+        mut self,
         slot: Slot,
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
     ) -> Next<N> {
         if !slot.server().is_in_service() {
-            drop(slot);
+            self.give_back(slot);
             return self.seek(core, turn);
         }
         core.facts.server = Some(Arc::clone(slot.server().name()));

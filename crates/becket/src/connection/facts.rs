@@ -27,6 +27,8 @@ pub struct Facts {
     pub accepted: Duration,
     /// The same by the wall clock.
     pub accepted_at: Timestamp,
+    /// Time spent in queues, of waits that came to a good end.
+    pub queued: Duration,
     /// The server name of the hello, lower case.
     pub server_name: Option<Box<str>>,
     /// What the handshake agreed on; `None` until it is complete.
@@ -68,7 +70,7 @@ pub struct Agreed {
     pub identity: Option<Box<Identity>>,
     /// Our own certificate, where the PROXY header speaks of it.
     pub presented: Option<Arc<Presented>>,
-    /// From accept to traffic keys.
+    /// From accept to traffic keys, without the time in a queue.
     pub took: Duration,
 }
 
@@ -81,6 +83,7 @@ impl Facts {
             listener,
             accepted: accepted.mono,
             accepted_at: Timestamp::from_unix(accepted.unix),
+            queued: Duration::ZERO,
             server_name: None,
             tls: None,
             server: None,

@@ -339,6 +339,7 @@ impl Handshaking {
             return end(CloseReason::Internal, turn);
         };
         let took = turn.now.mono.saturating_sub(core.facts.accepted);
+        let took = took.saturating_sub(core.facts.queued);
         let agreed = Agreed {
             presented,
             early_data,

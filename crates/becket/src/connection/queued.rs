@@ -47,14 +47,14 @@ pub enum Then {
 impl Queued {
     /// Joins the queue, or refuses the client if that is full.
     pub fn begin<N: Net>(then: Then, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let (pool, tried) = match &then {
-            Then::Connect(caller) => (Some(Rc::clone(caller.pool())), caller.tried().to_vec()),
-            Then::Handshake(handshaking) => (handshaking.wanted().cloned(), Vec::new()),
+        let (pool, tried, before) = match &then {
+            Then::Connect(caller) => (Some(caller.pool()), caller.tried(), caller.arrival()),
+            Then::Handshake(handshaking) => (handshaking.wanted(), [].as_slice(), None),
         };
-        let Some(pool) = pool else {
+        let Some(pool) = pool.cloned() else {
             return then.refuse(CloseReason::Internal, core, turn);
         };
-        let Ok(wait) = pool.wait(turn.place, tried) else {
+        let Ok(wait) = pool.wait(turn.place, tried, before) else {
             turn.failures.note(
                 &core.facts,
                 CloseReason::QueueFull,
@@ -127,7 +127,9 @@ impl Queued {
                 then => then.refuse(CloseReason::NoServer, core, turn),
             };
         };
+        core.facts.queued += waited;
         turn.counters.queue_waited.record(waited);
+        turn.counters.hand_over.record(grant.begun.elapsed());
         core.handshake_until = turn.now.mono + turn.timeouts.handshake;
         match self.then {
             Then::Connect(caller) => caller.connect(slot, core, turn),

@@ -154,6 +154,11 @@ impl Scrape {
             "Time from asking for a slot to getting one, of connections that waited",
             self.histogram(|counters: &Counters| &counters.queue_waited),
         )?;
+        page.histogram(
+            "becket_queue_hand_over_seconds",
+            "Time from giving back a slot to the connect of who waited for it",
+            self.histogram(|counters: &Counters| &counters.hand_over),
+        )?;
         page.gauges(
             "becket_stick_entries",
             "Clients whose server is remembered",

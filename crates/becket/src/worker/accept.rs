@@ -59,6 +59,7 @@ impl Worker {
                     Accepted::Client(socket, address) => {
                         let door = Rc::clone(&acceptor.door);
                         self.admit(socket, address, door);
+                        self.look_for_mail();
                     }
                     Accepted::Nothing | Accepted::Lost => self.shared.release_connection(),
                     Accepted::Exhausted(error) => {

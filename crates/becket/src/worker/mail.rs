@@ -12,6 +12,7 @@ use crate::acceptor::Acceptor;
 use crate::admission::Gate;
 use crate::backend::inbox::{Grant, Inbox, Notice};
 use crate::backend::pool::Pool;
+use crate::backend::registry::Adopted;
 use crate::backend::state::ServerState;
 use crate::config::Config;
 use crate::connection::Connection;
@@ -22,19 +23,27 @@ use crate::tls::front::Front;
 use crate::tls::twins::Parts;
 
 impl Worker {
+    /// Reads what has come during a turn. A slot that was handed over is in nobody's use, and a turn may be
+    /// milliseconds long: it is not to wait for more than one connection.
+    pub(super) fn look_for_mail(&mut self) {
+        if self.mailbox.is_loaded() {
+            self.read_mail();
+        }
+    }
+
     /// Does what the letters say.
     pub(super) fn read_mail(&mut self) {
         for letter in self.mailbox.take() {
             match letter {
-                Letter::Config { config, added } => {
-                    if let Err(error) = self.serve_by(config, added) {
+                Letter::Config { adopted, added } => {
+                    if let Err(error) = self.take_over(&adopted, added) {
                         tracing::error!(%error, worker = self.number, "reload failed in a worker");
                     }
                 }
                 Letter::Secrets(secrets) => {
                     self.secrets = secrets;
-                    let config = Arc::clone(&self.config);
-                    if let Err(error) = self.serve_by(config, Vec::new()) {
+                    let (config, pools) = (Arc::clone(&self.config), Rc::clone(&self.pools));
+                    if let Err(error) = self.serve_by(config, pools, Vec::new()) {
                         tracing::error!(%error, worker = self.number, "ticket keys not changed");
                     }
                 }
@@ -51,15 +60,21 @@ impl Worker {
         }
     }
 
-    /// Gives a slot to the connection that waited for it; one that has left passes it on by dropping it.
+    /// Gives a slot to the connection that waited for it, and has it connect at once; a handshake takes its
+    /// turn. One that has left passes the slot on by dropping it.
     fn pass_on(&mut self, grant: Grant) {
         let index = grant.place;
         let Some(slot) = self.connections.get_mut(index) else {
             return;
         };
-        if slot.connection.handle_grant(grant) {
+        if !slot.connection.handle_grant(grant) {
+            return;
+        }
+        if slot.connection.is_handshaking() {
             self.count_handshake(index);
             self.enqueue(index);
+        } else {
+            self.advance(index, Connection::advance);
         }
     }
 
@@ -73,20 +88,25 @@ impl Worker {
         }
     }
 
+    /// Serves by another configuration.
+    pub(super) fn take_over(&mut self, adopted: &Adopted, added: Vec<Bound>) -> io::Result<()> {
+        let pool = |(backend, state): (&Arc<_>, &Arc<_>)| {
+            let inbox = Arc::clone(&self.mailbox) as Arc<dyn Inbox>;
+            let pool = Pool::new(Arc::clone(backend), Arc::clone(state), inbox, self.number);
+            Rc::new(pool.telling(self.outbox.clone()))
+        };
+        let pools = adopted.backends().map(pool).collect();
+        self.serve_by(Arc::clone(adopted.config()), pools, added)
+    }
+
     /// Builds doors for a configuration, then gives them to the sockets: those that stay, those
     /// that are new; those whose address is gone are retired. An error changes nothing.
-    pub(super) fn serve_by(&mut self, config: Arc<Config>, added: Vec<Bound>) -> io::Result<()> {
-        let pools = if Arc::ptr_eq(&config, &self.config) && !self.pools.is_empty() {
-            Rc::clone(&self.pools)
-        } else {
-            let pool = |backend: &Arc<_>| {
-                let state = self.shared.backends.state(backend);
-                let inbox = Arc::clone(&self.mailbox) as Arc<dyn Inbox>;
-                let pool = Pool::new(Arc::clone(backend), state, inbox, self.number);
-                Rc::new(pool.telling(self.outbox.clone()))
-            };
-            config.backends.iter().map(pool).collect()
-        };
+    fn serve_by(
+        &mut self,
+        config: Arc<Config>,
+        pools: Rc<[Rc<Pool>]>,
+        added: Vec<Bound>,
+    ) -> io::Result<()> {
         let doors = self.doors(&config, &pools).map_err(io::Error::other)?;
         let door_at = |address: SocketAddr| {
             let listener = config

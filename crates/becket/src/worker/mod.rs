@@ -26,6 +26,7 @@ use slab::Slab;
 use crate::acceptor::Acceptor;
 use crate::admission::Gate;
 use crate::backend::pool::Pool;
+use crate::backend::registry::Adopted;
 use crate::clock::{Clock, Now};
 use crate::close_reason::CloseReason;
 use crate::cluster::outbox::{Note, Outbox};
@@ -100,7 +101,7 @@ pub struct Start {
     /// Where new sessions are told to the peers; absent without a cluster.
     pub outbox: Option<Outbox>,
     /// The configuration to begin with.
-    pub config: Arc<Config>,
+    pub adopted: Adopted,
     /// Ticket secrets to begin with.
     pub secrets: Arc<Secrets>,
     /// Its listening sockets.
@@ -150,7 +151,7 @@ impl Worker {
             counters: start.counters,
             access: start.access,
             outbox: start.outbox,
-            config: Arc::clone(&start.config),
+            config: Arc::clone(start.adopted.config()),
             secrets: start.secrets,
             number: start.number,
             clock,
@@ -173,7 +174,7 @@ impl Worker {
             pauses: RateLimit::per_second(1),
             ending: Ending::No,
         };
-        worker.serve_by(start.config, start.sockets)?;
+        worker.take_over(&start.adopted, start.sockets)?;
         Ok(worker)
     }
 
@@ -258,6 +259,7 @@ impl Worker {
         for _ in 0..self.established.len() {
             if let Some(index) = self.established.pop_front() {
                 self.advance(index, Connection::advance);
+                self.look_for_mail();
             }
         }
     }
@@ -279,6 +281,7 @@ impl Worker {
                 return;
             };
             self.advance(index, Connection::advance);
+            self.look_for_mail();
             if self.clock.mono() >= enough {
                 return;
             }
@@ -297,6 +300,7 @@ impl Worker {
             slot.alarm_at = Duration::MAX;
             if slot.connection.deadline() <= self.now.mono {
                 self.advance(index, Connection::expire);
+                self.look_for_mail();
             } else {
                 self.set_alarm(index);
             }

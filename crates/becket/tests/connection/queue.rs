@@ -90,6 +90,10 @@ fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
             stage.counters.queue_waited.sum(),
             Duration::from_millis(300)
         );
+        let handed_over = stage.counters.hand_over.counts().iter().sum::<u64>();
+        assert_eq!(handed_over, 1);
+        // The clock stood still but for the wait.
+        assert_eq!(stage.counters.handshake_full.sum(), Duration::ZERO);
         drop(stage);
         assert_eq!(in_use(&house), 0);
     }
@@ -200,14 +204,36 @@ fn with_no_server_in_service_nobody_waits_and_who_waits_is_told() {
     }
 }
 
-#[test]
-fn a_connect_that_fails_gives_its_slot_back_before_another_is_looked_for() {
-    let house = House::new(
+/// Two servers with one slot each.
+fn two_servers() -> House {
+    House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          certificates = ['a.pem']\n[[backend]]\nname = 'app'\n\
          [[backend.server]]\naddress = '127.0.0.1:81'\nmaxconn = 1\n\
          [[backend.server]]\naddress = '127.0.0.1:82'\nmaxconn = 1\n",
-    );
+    )
+}
+
+#[test]
+fn a_client_whose_connect_fails_waits_before_those_who_came_later() {
+    let house = two_servers();
+    let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Accept]);
+    let other = take(&house);
+    let failing = house.pool(0).state().servers()[0].key();
+    let later = house.pool(0).wait(99, &[failing], None).unwrap();
+    stage.net.dialled[0].near.fail(ErrorKind::ConnectionRefused);
+    client.talk(&mut stage);
+    assert_eq!(waiting(&house), 2);
+    drop(other);
+    client.talk(&mut stage);
+    assert_eq!(server_got(&mut stage), b"hello");
+    assert_eq!(waiting(&house), 1);
+    drop(later);
+}
+
+#[test]
+fn a_connect_that_fails_gives_its_slot_back_before_another_is_looked_for() {
+    let house = two_servers();
     let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Accept]);
     let servers = house.pool(0).state().servers();
     let counts = || [servers[0].in_use(), servers[1].in_use()];
