@@ -29,6 +29,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "threads",
     "generator",
     "idle",
+    "queued",
     "storm",
     "pq",
 ];

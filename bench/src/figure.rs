@@ -3,7 +3,7 @@
 
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
-use crate::measure::failover;
+use crate::measure::{failover, queued};
 use crate::result::{Case, Column, Outcome, figures};
 use crate::spread;
 
@@ -118,18 +118,8 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
             "memory (PSS) per idle connection",
             true,
         )],
-        "Storm" => [("", "probe's"), ("returning_", "returning client's")]
-            .iter()
-            .flat_map(|(who, whose)| {
-                [(80, "p99"), (80, "p50"), (150, "p99"), (150, "p50")].map(|(percent, quantile)| {
-                    Figure::new(
-                        &format!("{who}{quantile}_us_at_{percent}"),
-                        &format!("{whose} {quantile} under {percent} % of capacity"),
-                        true,
-                    )
-                })
-            })
-            .collect(),
+        "Queued" => queued_figures(),
+        "Storm" => storm_figures(),
         "Burst" => vec![
             Figure::new(figures::MEAN, "average", true),
             Figure::new(figures::P50, "median", true),
@@ -163,6 +153,41 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
             shown
         }
     }
+}
+
+fn storm_figures() -> Vec<Figure> {
+    [("", "probe's"), ("returning_", "returning client's")]
+        .iter()
+        .flat_map(|(who, whose)| {
+            [(80, "p99"), (80, "p50"), (150, "p99"), (150, "p50")].map(|(percent, quantile)| {
+                Figure::new(
+                    &format!("{who}{quantile}_us_at_{percent}"),
+                    &format!("{whose} {quantile} under {percent} % of capacity"),
+                    true,
+                )
+            })
+        })
+        .collect()
+}
+
+fn queued_figures() -> Vec<Figure> {
+    let memory = Figure::new(
+        figures::PSS_PER_CONNECTION,
+        "memory (PSS) per client who waits",
+        true,
+    );
+    let pairs = [
+        (queued::CPU, "server CPU in a second"),
+        (figures::P50, "another listener's median"),
+        (figures::P99, "another listener's p99"),
+    ];
+    let phases = pairs.iter().flat_map(|(name, what)| {
+        [(queued::FULL, "all wait"), (queued::EMPTY, "nobody waits")].map(|(phase, when)| {
+            let name = figures::phase(name, phase);
+            Figure::new(&name, &format!("{what} while {when}"), true)
+        })
+    });
+    std::iter::once(memory).chain(phases).collect()
 }
 
 fn is_bulk(case: &Case) -> bool {

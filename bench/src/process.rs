@@ -140,6 +140,21 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Reads the CPU time of it and its children, to the nanosecond. What threads used that have ended is not in it.
+    pub fn cpu_time(&self) -> Duration {
+        let tasks = members(self.pid()).into_iter().flat_map(|pid| {
+            let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+            tasks.into_iter().flatten().flatten()
+        });
+        let nanos = tasks.filter_map(|task| {
+            let line = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            line.split_ascii_whitespace().next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(nanos.sum())
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let group = self.child.id();

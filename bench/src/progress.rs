@@ -82,6 +82,7 @@ fn planned(scenario: &Scenario, order: &Order) -> f64 {
         Measure::AddedLatency => rounds.min(2.0) * (time * 8.0 + 2.0),
         Measure::Storm => rounds.min(2.0) * (time * 4.0 + 3.0) + time * 12.0,
         Measure::Idle => 0.5 + effort.idle as f64 / 1500.0,
+        Measure::Queued => 1.0 + time * 45.0 + effort.idle as f64 / 1000.0,
         Measure::Burst => rounds * 1.5,
         Measure::Generators => rounds * (time + 1.2) / peers,
         Measure::Failover => rounds * (2.0 + effort.idle as f64 / 500.0) / peers,

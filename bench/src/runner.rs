@@ -10,7 +10,7 @@ use becket_load::clock;
 
 use crate::farm::{self, Farm};
 use crate::keys::Keyring;
-use crate::measure::{self, Capacities, Stage, failover};
+use crate::measure::{self, Capacities, Stage, failover, queued};
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::Place;
 use crate::process::{Launch, Process, free_address};
@@ -320,7 +320,9 @@ impl<'a> Runner<'a> {
     ) -> Result<(Vec<Server>, Vec<(usize, Column)>), Error> {
         let (mut servers, mut reasons) = (Vec::new(), Vec::new());
         let connections = match scenario.measure {
-            Measure::Idle => settings.connections.min(self.order.effort.most_idle()) + ROOM,
+            Measure::Idle | Measure::Queued => {
+                settings.connections.min(self.order.effort.most_idle()) + ROOM
+            }
             _ => settings.connections.max(OPEN_LOOP) + ROOM,
         };
         let asked = self.order.peers.iter().filter(|peer| {
@@ -331,15 +333,20 @@ impl<'a> Runner<'a> {
                 reasons.push((index, Column::without(&peer.name, reason)));
                 continue;
             }
+            let address = free_address()?;
+            let aside = match scenario.measure {
+                Measure::Queued => queued::sections(address, backend, certificate),
+                _ => String::new(),
+            };
             let site = Site {
-                address: free_address()?,
+                address,
                 backend,
                 certificate,
                 settings,
                 directory: self.directory.path(),
                 connections: connections as u64,
                 cpus: self.place.server(settings.workers),
-                extra: "",
+                extra: &aside,
             };
             let server = match settings.cluster {
                 true => self.clustered(peer, &site)?,

@@ -54,6 +54,8 @@ pub enum Measure {
     AddedLatency,
     /// Memory of idle connections.
     Idle,
+    /// A queue full of clients, and nothing else.
+    Queued,
     /// A keep-alive probe under a flood of handshakes.
     Storm,
     /// One burst against a backend that slows down.

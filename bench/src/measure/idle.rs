@@ -46,7 +46,8 @@ pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-fn client(stage: &Stage<'_>) -> Result<Arc<ClientConfig>, Error> {
+/// What clients are made of.
+pub(super) fn client(stage: &Stage<'_>) -> Result<Arc<ClientConfig>, Error> {
     let any = SocketAddr::from(([127, 0, 0, 1], 1));
     let plan = stage.ask(any, None).plan(Load::ClosedCount(1))?;
     let plan = plan
@@ -55,17 +56,45 @@ fn client(stage: &Stage<'_>) -> Result<Arc<ClientConfig>, Error> {
     Ok(Tls::new(&plan)?.slot(&Arc::new(Sessions::default())))
 }
 
-fn hold(
+/// Opens connections that have asked once.
+pub(super) fn hold(
     stage: &Stage<'_>,
     address: SocketAddr,
     config: &Arc<ClientConfig>,
     count: usize,
-) -> Result<Vec<(TcpStream, ClientConnection)>, Error> {
+) -> Result<Vec<Client>, Error> {
+    open_all((stage, address, count), || {
+        let mut client = open(stage, address, config)?;
+        ask(stage, &mut client)?;
+        Ok(client)
+    })
+}
+
+/// Opens connections that have said nothing yet.
+pub(super) fn enter(
+    stage: &Stage<'_>,
+    address: SocketAddr,
+    config: &Arc<ClientConfig>,
+    count: usize,
+) -> Result<Vec<Client>, Error> {
+    open_all((stage, address, count), || {
+        let (mut socket, mut tls) = open(stage, address, config)?;
+        while tls.is_handshaking() || tls.wants_write() {
+            tls.complete_io(&mut socket)?;
+        }
+        Ok((socket, tls))
+    })
+}
+
+fn open_all(
+    (stage, address, count): (&Stage<'_>, SocketAddr, usize),
+    open: impl Fn() -> io::Result<Client>,
+) -> Result<Vec<Client>, Error> {
     place::on(stage.client, || {
         let mut held = Vec::with_capacity(count);
         for _ in 0..count {
             stage.check_signal()?;
-            let one = open(stage, address, config).map_err(|e| {
+            let one = open().map_err(|e| {
                 Error::os(
                     format!("idle connection {} to {address}", held.len() + 1),
                     e,
@@ -77,16 +106,17 @@ fn hold(
     })
 }
 
-fn open(
-    stage: &Stage<'_>,
-    address: SocketAddr,
-    config: &Arc<ClientConfig>,
-) -> io::Result<(TcpStream, ClientConnection)> {
-    let mut socket = TcpStream::connect(address)?;
+fn open(stage: &Stage<'_>, address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Client> {
+    let socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(time_out(stage.settings)))?;
     let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
-    let mut tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
-    let mut stream = Stream::new(&mut tls, &mut socket);
+    let tls = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
+    Ok((socket, tls))
+}
+
+/// Asks, and waits for the whole answer.
+pub(super) fn ask(stage: &Stage<'_>, (socket, tls): &mut Client) -> io::Result<()> {
+    let mut stream = Stream::new(tls, socket);
     let request = format!(
         "GET /bytes/{} HTTP/1.1\r\nHost: {NAME}\r\n\r\n",
         stage.settings.body
@@ -100,7 +130,7 @@ fn open(
             count => got.extend_from_slice(piece.get(..count).unwrap_or(&[])),
         }
     }
-    Ok((socket, tls))
+    Ok(())
 }
 
 fn whole(got: &[u8], body: u64) -> bool {
@@ -108,4 +138,7 @@ fn whole(got: &[u8], body: u64) -> bool {
     head.is_some_and(|head| (got.len() - head - 4) as u64 >= body)
 }
 
-const WARM_UP: usize = 200;
+/// A client's side of a connection.
+pub(super) type Client = (TcpStream, ClientConnection);
+
+pub(super) const WARM_UP: usize = 200;

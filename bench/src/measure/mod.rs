@@ -7,6 +7,7 @@ mod generators;
 mod idle;
 mod latency;
 mod overload;
+pub(crate) mod queued;
 mod storm;
 mod transactions;
 
@@ -124,6 +125,7 @@ pub fn run(measure: Measure, stage: &mut Stage<'_>) -> Result<Vec<Column>, Error
         Measure::Capacity => overload::run(stage)?,
         Measure::AddedLatency => latency::run(stage)?,
         Measure::Idle => idle::run(stage)?,
+        Measure::Queued => queued::run(stage)?,
         Measure::Storm => storm::run(stage)?,
         Measure::Burst => burst::run(stage)?,
         Measure::Generators => generators::run(stage)?,

@@ -49,7 +49,8 @@ backlog = {BACKLOG}
 {front}
 [[backend]]
 name = "bench"
-queue-timeout = "60s"
+queue-length = {connections}
+queue-timeout = "5m"
 
 {servers}
 [sessions]
