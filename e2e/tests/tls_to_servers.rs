@@ -157,6 +157,68 @@ fn a_server_that_asks_is_shown_a_certificate() {
 }
 
 #[test]
+fn a_server_whose_certificate_is_revoked_gets_nothing_more() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let revoke = |serials: &[u64]| {
+        let list = place.authority.revocation_list(serials).pem().unwrap();
+        place.write("crl.pem", &list);
+    };
+    let own = place.authority.issue_numbered(&["app.example.org"], 7);
+    own.write(&place.path("app.pem"));
+    let (_server, at) = openssl_server(&openssl, &place, "app.pem", &[]);
+    for version in ["1.2", "1.3"] {
+        revoke(&[8]);
+        let keys = format!("{TRUSTED}\ntls.crl = [\"crl.pem\"]\ntls.versions = [\"{version}\"]");
+        let shape = Shape::new(at).backend(&keys).process("workers = 1");
+        let becket = Becket::start(&place, &shape);
+        for _ in 0..2 {
+            assert!(ask(&becket, &place).unwrap().contains("s_server"));
+            assert_eq!(becket.next_reason(), "finished");
+        }
+        let resumed = || {
+            let metrics = becket.metrics();
+            metrics.sum("becket_server_handshakes_total", &["kind=\"resumed\""])
+        };
+        assert_eq!(resumed(), 1.0);
+        revoke(&[8, 7]);
+        assert!(becket.reload(), "{}", becket.log());
+        ask(&becket, &place).expect_err("nor by a session that it had before");
+        assert_eq!(becket.next_reason(), "server-certificate");
+        assert_eq!(resumed(), 1.0);
+        assert!(becket.log().contains("Revoked"), "{}", becket.log());
+        place.write("crl.pem", "no list");
+        assert!(!becket.reload());
+        assert!(becket.log().contains("crl.pem"), "{}", becket.log());
+    }
+}
+
+#[test]
+fn a_server_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
+    let (_server, at) = openssl_server(&openssl, &place, "app.pem", &[]);
+    let other = Authority::new("Another Authority");
+    let list = other.revocation_list(&[7]).pem().unwrap();
+    place.write("crl.pem", &list);
+    let keys = format!("{TRUSTED}\ntls.crl = [\"crl.pem\"]");
+    let becket = Becket::start(&place, &Shape::new(at).backend(&keys));
+    ask(&becket, &place).expect_err("no list of its CA");
+    assert_eq!(becket.next_reason(), "server-certificate");
+    drop(becket);
+    let allowed = Shape::new(at)
+        .backend(&keys)
+        .backend("tls.crl-unknown = \"allow\"");
+    let becket = Becket::start(&place, &allowed);
+    assert!(ask(&becket, &place).unwrap().contains("s_server"));
+}
+
+#[test]
 fn a_server_without_tls_is_passed_over() {
     let place = Place::new();
     let backend = Backend::new(|mut stream| stream.write_all(b"220 no TLS here\r\n"));

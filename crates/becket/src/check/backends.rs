@@ -91,6 +91,7 @@ struct TlsSummary {
     verified: bool,
     /// The one name that is verified; absent is the host of each server's address.
     name: Option<String>,
+    revocation_lists: usize,
     sends_name: String,
     alpn: Vec<String>,
     shows_certificate: bool,
@@ -175,6 +176,7 @@ impl TlsSummary {
         Self {
             verified: onward.verify,
             name: onward.name.as_ref().map(text),
+            revocation_lists: onward.lists,
             sends_name: match &onward.sni {
                 Sni::Own => "own".to_owned(),
                 Sni::Client => "client".to_owned(),
@@ -318,6 +320,11 @@ impl Display for TlsSummary {
             (false, _) => write!(f, "not verified")?,
             (true, None) => write!(f, "verified as the host of each address")?,
             (true, Some(name)) => write!(f, "verified as {name}")?,
+        }
+        match self.revocation_lists {
+            0 => {}
+            1 => write!(f, ", by a revocation list")?,
+            more => write!(f, ", by {more} revocation lists")?,
         }
         match &*self.sends_name {
             "own" => {}

@@ -1,12 +1,14 @@
 //! The part of `prepare` that reads certificate revocation lists (RFC 5280, section 5).
 //!
 //! A list is taken as it is signed: whether its signature holds is asked by the verifier, for each
-//! client. What can be seen before any client comes is said here: a list that does not parse is an
-//! error; one that is overdue, or whose issuer is none of the CAs of clients, is a warning, since
-//! to refuse it would lock everybody out.
+//! client, or server. What can be seen before any comes is said here: a list that does not parse is
+//! an error; one that is overdue, or whose issuer is none of their CAs, is a warning, since to
+//! refuse it would lock everybody out.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use rustls::RootCertStore;
 use rustls_pki_types::CertificateRevocationListDer;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::pem::{Error, SectionKind};
@@ -17,35 +19,55 @@ use super::file::FilePolicy;
 use super::keys::shown;
 use super::pem::reason;
 use super::prepare::Draft;
-use super::{ClientAuth, Revocation};
+use super::{ClientAuth, Revocation, UnknownStatus};
 use crate::tls::verifier;
 
+/// What is asked about the certificates of clients, or of servers.
+pub(super) struct Asked<'a> {
+    /// As the file names them.
+    pub files: &'a [String],
+    pub unknown: UnknownStatus,
+    /// Who issued the certificates, and the key that says so.
+    pub authorities: &'a Arc<RootCertStore>,
+    pub key: &'static str,
+}
+
 impl Draft<'_> {
-    /// The lists of a policy, newest first: of two of one issuer the verifier asks the first.
-    pub(super) fn revocation(
+    /// The lists of a policy.
+    pub(super) fn revocation_of_clients(
         &mut self,
         path: &str,
         policy: &FilePolicy,
         client_auth: &ClientAuth,
     ) -> Revocation {
-        let path = format!("{path}.crl");
-        if matches!(client_auth, ClientAuth::Off) && !policy.crl.is_empty() {
+        let Some(authorities) = client_auth.authorities() else {
             // Where CAs are missing or broken, that was said already.
-            if policy.client_ca.is_none() {
+            if policy.client_ca.is_none() && !policy.crl.is_empty() {
                 let fault = "given, but no client certificate is asked for";
-                let problem = Problem::new(path, fault);
+                let problem = Problem::new(format!("{path}.crl"), fault);
                 self.report.error(
                     problem.accepted("client-certificates = \"optional\" or \"required\" with it"),
                 );
             }
             return Revocation::default();
-        }
+        };
+        let asked = Asked {
+            files: &policy.crl,
+            unknown: policy.crl_unknown,
+            authorities,
+            key: "client-ca",
+        };
+        self.revocation(path, &asked)
+    }
+
+    /// All lists, newest first: of two of one issuer the verifier asks the first.
+    pub(super) fn revocation(&mut self, path: &str, asked: &Asked<'_>) -> Revocation {
         let mut lists = Vec::new();
-        for (index, text) in policy.crl.iter().enumerate() {
-            let path = format!("{path}[{index}]");
+        for (index, text) in asked.files.iter().enumerate() {
+            let path = format!("{path}.crl[{index}]");
             let file = self.world.base.join(text);
             for list in self.revocation_lists(&path, &file) {
-                let issued = self.check_list(&path, &file, &list, client_auth);
+                let issued = self.check_list(&path, &file, &list, asked);
                 lists.extend(issued.map(|issued| (issued, list)));
             }
             self.files.push(file);
@@ -53,7 +75,7 @@ impl Draft<'_> {
         lists.sort_by_key(|(issued, _)| std::cmp::Reverse(*issued));
         Revocation {
             lists: lists.into_iter().map(|(_, list)| list).collect(),
-            unknown: policy.crl_unknown,
+            unknown: asked.unknown,
         }
     }
 
@@ -81,10 +103,10 @@ impl Draft<'_> {
         path: &str,
         file: &Path,
         list: &CertificateRevocationListDer<'static>,
-        client_auth: &ClientAuth,
+        asked: &Asked<'_>,
     ) -> Option<i64> {
         let parsed = CertificateRevocationList::from_der(list);
-        let usable = verifier::accepts(client_auth, list);
+        let usable = verifier::accepts(asked.authorities, list);
         let (parsed, fault) = match (&parsed, usable) {
             (Ok((_, parsed)), Ok(())) => (parsed, None),
             (Ok((_, parsed)), Err(error)) => (parsed, Some(error.to_string())),
@@ -109,13 +131,24 @@ impl Draft<'_> {
                 format!("the revocation list of {issuer} is overdue: a newer one should be there");
             self.report.warn(shown(path, file, fault));
         }
-        if !client_auth.has_authority(issuer.as_raw()) {
+        if !asked.issued_by(issuer.as_raw()) {
             let fault = format!(
-                "issued by {issuer}, which is no CA of client-ca: it is used only for certificates below a CA of that name in a client's chain"
+                "issued by {issuer}, which is no CA of {}: it is used only for certificates below a CA of that name in a chain that is shown",
+                asked.key
             );
             self.report.warn(shown(path, file, fault));
         }
         Some(parsed.last_update().timestamp())
+    }
+}
+
+impl Asked<'_> {
+    /// Whether a CA has this subject, a DER-encoded name.
+    fn issued_by(&self, name: &[u8]) -> bool {
+        // An anchor keeps the contents of the SEQUENCE only.
+        let mut anchors = self.authorities.roots.iter();
+        anchors
+            .any(|anchor| name.ends_with(&anchor.subject) && name.len() <= anchor.subject.len() + 6)
     }
 }
 

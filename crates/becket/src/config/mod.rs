@@ -254,18 +254,9 @@ impl ClientAuth {
             Self::Optional(roots) | Self::Required(roots) => Some(roots),
         }
     }
-
-    /// Whether a CA has this subject, a DER-encoded name.
-    pub fn has_authority(&self, name: &[u8]) -> bool {
-        // An anchor keeps the contents of the SEQUENCE only.
-        let roots = self.authorities().map(|roots| roots.roots.as_slice());
-        let mut anchors = roots.unwrap_or_default().iter();
-        anchors
-            .any(|anchor| name.ends_with(&anchor.subject) && name.len() <= anchor.subject.len() + 6)
-    }
 }
 
-/// Revocation of client certificates.
+/// Revocation of the certificates of clients, or of servers.
 #[derive(Clone, Debug, Default)]
 pub struct Revocation {
     /// Lists, newest first. Without any, nothing is asked.
@@ -274,11 +265,11 @@ pub struct Revocation {
     pub unknown: UnknownStatus,
 }
 
-/// What to do with a client certificate, or a CA above it, of whose issuer there is no list.
+/// What to do with a certificate, or a CA above it, of whose issuer there is no list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnknownStatus {
-    /// Refuse the client.
+    /// Refuse whoever shows it.
     #[default]
     Refuse,
     /// Take the certificate for not revoked.

@@ -8,13 +8,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{DnsName, ServerName};
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, KeyLogFile, RootCertStore, SupportedProtocolVersion, version};
 
+use super::crl::Asked;
 use super::error::Problem;
 use super::file::{FileOnward, FileServerAlpn, FileVerify};
 use super::keys;
@@ -23,6 +23,7 @@ use super::prepare::Draft;
 use super::values::{self, Address};
 use super::{Server, Versions};
 use crate::tls::onward::Unverified;
+use crate::tls::verifier;
 
 /// TLS towards the servers of a backend.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct Onward {
     pub verifier: Arc<dyn ServerCertVerifier>,
     /// Whether the name is verified too; without, nothing is.
     pub verify: bool,
+    /// Lists that are asked whether a server's certificate is revoked.
+    pub lists: usize,
     /// The name to verify, instead of each server's own.
     pub name: Option<ServerName<'static>>,
     /// The name to send.
@@ -89,11 +92,12 @@ impl Draft<'_> {
             self.credential(&path, entry)
         });
         let verifier = self.verifier(&path, file, &provider);
+        let (verifier, lists) = verifier?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&protocol_versions(versions))
             .ok()?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(verifier.as_ref()?));
+            .with_custom_certificate_verifier(Arc::clone(&verifier));
         let mut client = match shown {
             None => builder.with_no_client_auth(),
             Some(shown) => {
@@ -106,7 +110,8 @@ impl Draft<'_> {
         }
         Some(Onward {
             client,
-            verifier: verifier?,
+            verifier,
+            lists,
             verify: file.verify == FileVerify::Full,
             name,
             sni: sni?,
@@ -181,16 +186,19 @@ impl Draft<'_> {
         path: &str,
         file: &FileOnward,
         provider: &Arc<CryptoProvider>,
-    ) -> Option<Arc<dyn ServerCertVerifier>> {
+    ) -> Option<(Arc<dyn ServerCertVerifier>, usize)> {
         let at = format!("{path}.ca");
         if file.verify == FileVerify::None {
             if let Some(text) = &file.ca {
                 self.given_in_vain(&at, text);
             }
+            if let Some(text) = file.crl.first() {
+                self.given_in_vain(&format!("{path}.crl"), text);
+            }
             let fault = "whoever answers at the servers' addresses is taken for the server";
             let problem = Problem::new(format!("{path}.verify"), fault);
             self.report.warn(problem.text("none"));
-            return Some(Arc::new(Unverified(Arc::clone(provider))));
+            return Some((Arc::new(Unverified(Arc::clone(provider))), 0));
         }
         let roots = match &file.ca {
             Some(text) => {
@@ -201,10 +209,16 @@ impl Draft<'_> {
             None => self.system_authorities(&at)?,
         };
         let roots = Arc::new(roots);
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider)).build();
-        match verifier {
-            Ok(verifier) => Some(verifier),
+        let asked = Asked {
+            files: &file.crl,
+            unknown: file.crl_unknown,
+            authorities: &roots,
+            key: "ca",
+        };
+        let revocation = self.revocation(path, &asked);
+        let lists = revocation.lists.len();
+        match verifier::of_servers(roots, revocation, provider) {
+            Ok(verifier) => Some((verifier, lists)),
             Err(error) => {
                 self.report.error(Problem::new(at, error.to_string()));
                 None

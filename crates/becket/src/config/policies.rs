@@ -45,7 +45,7 @@ impl Draft<'_> {
         let suites = self.suites(path, policy.suites.as_deref(), versions);
         let groups = self.groups(path, &policy.groups, versions);
         let client_auth = self.client_auth(path, policy);
-        let revocation = self.revocation(path, policy, &client_auth);
+        let revocation = self.revocation_of_clients(path, policy, &client_auth);
         let verifier = self.client_verifier(path, &client_auth, &revocation);
         let require_ems = policy
             .require_ems

@@ -1,4 +1,5 @@
-//! The verifier of client certificates, which also tells how long the certificate is good for.
+//! The verifiers of certificates: of servers, and of clients, which also tells how long the certificate
+//! is good for.
 //!
 //! The verification itself is rustls' (webpki, RFC 5280), revocation lists included: the whole
 //! chain is looked up in them. A list that is overdue is used all the same: it is the operator who is
@@ -9,12 +10,13 @@
 use std::sync::Arc;
 
 use becket_proto::ticket::UnixSeconds;
-use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::aws_lc_rs;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::context;
@@ -45,20 +47,41 @@ pub fn of_clients(
     Ok(Some(Arc::new(Noting(verifier))))
 }
 
+/// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.
+///
+/// # Errors
+///
+/// As for clients.
+pub fn of_servers(
+    authorities: Arc<RootCertStore>,
+    revocation: Revocation,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
+    let provider = Arc::clone(provider);
+    let mut builder = WebPkiServerVerifier::builder_with_provider(authorities, provider)
+        .with_crls(revocation.lists);
+    if revocation.unknown == UnknownStatus::Allow {
+        builder = builder.allow_unknown_revocation_status();
+    }
+    let verifier: Arc<dyn ServerCertVerifier> = builder.build()?;
+    Ok(verifier)
+}
+
 /// Whether a verifier takes a list, apart from its signature.
 ///
 /// # Errors
 ///
 /// Why not.
 pub fn accepts(
-    client_auth: &ClientAuth,
+    authorities: &Arc<RootCertStore>,
     list: &CertificateRevocationListDer<'static>,
 ) -> Result<(), VerifierBuilderError> {
     let revocation = Revocation {
         lists: vec![list.clone()],
         ..Revocation::default()
     };
-    of_clients(client_auth, &revocation).map(drop)
+    let anybody = ClientAuth::Required(Arc::clone(authorities));
+    of_clients(&anybody, &revocation).map(drop)
 }
 
 /// Verifies as the inner verifier does.

@@ -102,14 +102,14 @@ fn every_fault_is_reported_with_its_key_path() {
     }
     assert_eq!(errors.len(), starts.len(), "{errors:#?}");
 
-    let tls = "verify = 'none'\nca = 'ca.pem'\nname = 'app.test'";
+    let tls = "verify = 'none'\nca = 'ca.pem'\nname = 'app.test'\ncrl = ['list.pem']";
     let errors = lines(
         &folder
             .prepare(&text("tls = false", tls, "app.test:443"))
             .unwrap_err()
             .errors,
     );
-    assert_eq!(errors.len(), 2, "{errors:#?}");
+    assert_eq!(errors.len(), 3, "{errors:#?}");
     assert!(
         errors
             .iter()

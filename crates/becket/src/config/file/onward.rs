@@ -10,6 +10,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{FileCertificate, FileVersion};
+use crate::config::UnknownStatus;
 
 /// `[backend.tls]`: TLS towards the servers.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -19,6 +20,10 @@ pub struct FileOnward {
     pub verify: FileVerify,
     /// A bundle of CAs; absent is the system's.
     pub ca: Option<String>,
+    /// Files with revocation lists.
+    pub crl: Vec<String>,
+    /// What to do with certificates of which no list knows.
+    pub crl_unknown: UnknownStatus,
     /// The name to verify; absent is the host of the server's address.
     pub name: Option<String>,
     /// A name, `off` or `client`; absent is the name to verify.
@@ -36,6 +41,8 @@ impl Default for FileOnward {
         Self {
             verify: FileVerify::default(),
             ca: None,
+            crl: Vec::new(),
+            crl_unknown: UnknownStatus::default(),
             name: None,
             sni: None,
             client_certificate: None,
