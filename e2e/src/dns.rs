@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::network::Host;
 use crate::place::Place;
-use crate::tool::Tool;
+use crate::tool::{Tool, finish};
 
 /// The server; it stops when dropped.
 #[derive(Debug)]
@@ -92,10 +92,13 @@ impl Dns {
 
     /// A launcher for [`Becket::start_by`](crate::Becket::start_by): what it starts asks this server
     /// and nobody else. The process gets a mount namespace of its own, which goes with it, with its
-    /// own `/etc/resolv.conf` and `/etc/nsswitch.conf`. Without `unshare`, prints the skip.
+    /// own `/etc/resolv.conf` and `/etc/nsswitch.conf`. Where that cannot be, prints the skip.
+    ///
+    /// # Panics
+    /// When it cannot be and `CI` is set.
     #[track_caller]
     pub fn launcher(&self, place: &Place) -> Option<Vec<String>> {
-        let unshare = Tool::find("unshare")?.path().to_string_lossy().into_owned();
+        let unshare = Tool::find("unshare")?;
         // One question each, and no patience: tests wait for what becket makes of it.
         let resolver = format!(
             "nameserver {}\nsearch .\noptions timeout:1 attempts:1\n",
@@ -103,8 +106,17 @@ impl Dns {
         );
         place.write("resolv.conf", &resolver);
         place.write("nsswitch.conf", "hosts: dns\n");
-        let launcher = [&unshare, "--mount", "sh", "-c", BIND, "becket"];
-        Some(launcher.map(str::to_owned).into())
+        let launcher = ["--mount", "sh", "-c", BIND, "becket"];
+        let mut trial = unshare.command([&launcher[..], &["true"]].concat());
+        trial.current_dir(place.folder());
+        let trial = finish(trial, "");
+        if trial.code != 0 {
+            Tool::skip(&format!("needs a resolv.conf of its own: {}", trial.stderr));
+            return None;
+        }
+        let unshare = unshare.path().to_string_lossy();
+        let launcher = [&[&*unshare], &launcher[..]].concat();
+        Some(launcher.into_iter().map(str::to_owned).collect())
     }
 }
 
@@ -181,9 +193,10 @@ fn record(ip: IpAddr, kind: u16) -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// Binds the two files, then becomes the program.
+/// Binds the two files, the second where the machine has one, then becomes the program.
 const BIND: &str = "mount --bind resolv.conf /etc/resolv.conf && \
-                    mount --bind nsswitch.conf /etc/nsswitch.conf && exec \"$@\"";
+                    { [ ! -e /etc/nsswitch.conf ] || \
+                    mount --bind nsswitch.conf /etc/nsswitch.conf; } && exec \"$@\"";
 /// Where questions arrive.
 const PORT: u16 = 53;
 /// Octets before the question.
