@@ -27,6 +27,7 @@ mod crl;
 mod early;
 mod health;
 mod listeners;
+mod names;
 mod onward;
 mod policies;
 mod trust;

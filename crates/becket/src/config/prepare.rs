@@ -23,6 +23,7 @@ use tracing_subscriber::filter::LevelFilter;
 use super::error::{Problem, Rejected, Report};
 use super::file::{File, Scalar};
 use super::keys::Loader;
+use super::names::Names;
 use super::pem::reason;
 use super::values::{self, Address};
 use super::{AccessLog, Cluster, Config, Limits, Log, Process, Sessions, Timeouts};
@@ -39,9 +40,12 @@ pub struct World<'a> {
     pub ipv6: bool,
     /// How many descriptors the process may have open, at most.
     pub descriptors: u64,
-    /// Resolves a host name. Blocks.
-    pub resolve: &'a dyn Fn(&str) -> io::Result<Vec<IpAddr>>,
+    /// Resolves a host name. Blocks; called on several threads.
+    pub resolve: &'a Resolve<'a>,
 }
+
+/// A resolver of host names.
+pub type Resolve<'a> = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Sync + 'a;
 
 impl<'a> World<'a> {
     /// The world as the operating system has it.
@@ -83,6 +87,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
             now: world.now,
         },
         report: Report::default(),
+        names: Names::of(file, world.resolve),
         files: Vec::new(),
         ratchets: Vec::new(),
         binds: Vec::new(),
@@ -134,6 +139,7 @@ pub(super) struct Draft<'a> {
     pub(super) world: &'a World<'a>,
     pub(super) loader: Loader,
     pub(super) report: Report,
+    names: Names,
     pub(super) files: Vec<PathBuf>,
     pub(super) ratchets: Vec<Ratchet>,
     /// Addresses taken so far, with the key that takes them.
@@ -410,10 +416,7 @@ impl Draft<'_> {
             }
             Address::Name(name, port) => (name, *port),
         };
-        let found = (self.world.resolve)(name).map_err(|error| reason(&error))?;
-        if found.is_empty() {
-            return Err("it has no address".to_owned());
-        }
+        let found = self.names.look_up(name, self.world.resolve)?;
         let mut seen = HashSet::new();
         let new = found.into_iter().filter(|ip| seen.insert(*ip));
         Ok(new.map(|ip| SocketAddr::new(ip, port)).collect())
