@@ -21,10 +21,17 @@ use hashbrown::HashTable;
 
 /// Remembers servers of clients. Each call takes one shard's lock, unless it says otherwise.
 ///
-/// Costs 56 bytes an entry. Nothing is allocated before it is used.
+/// Costs 64 bytes an entry. Nothing is allocated before it is used.
 pub struct Stick<S = RandomState> {
     seed: S,
     shards: Box<[Mutex<Shard>]>,
+}
+
+/// A place in a walk by [`Stick::visit`]; the default is the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    shard: usize,
+    place: usize,
 }
 
 impl<S: BuildHasher> Stick<S> {
@@ -51,8 +58,8 @@ impl<S: BuildHasher> Stick<S> {
         shard.place(at).map(|place| place.server)
     }
 
-    /// From now on `client` has `server`, for `life` from its last use. Returns whether that is news, and not kept
-    /// already.
+    /// From now on `client` has `server`, for `life` from its last use. Returns whether that is news: not kept already, or
+    /// kept by use for more than half a life since it was news, so that whoever is told of news does not forget before us.
     pub fn learn(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         let hash = self.seed.hash_one(client);
         let Some(mut shard) = self.shard(hash) else {
@@ -60,12 +67,9 @@ impl<S: BuildHasher> Stick<S> {
         };
         let expires = now.saturating_add(life);
         if let Some(at) = shard.find(client, hash) {
-            let before = shard.place(at).copied();
+            let news = shard.assign(at, server, now, life);
             shard.touch(at, expires);
-            if let Some(place) = shard.places.get_mut(at as usize) {
-                place.server = server;
-            }
-            return before.is_none_or(|place| place.server != server || place.expires <= now);
+            return news;
         }
         if shard.limit == 0 {
             return false;
@@ -78,10 +82,62 @@ impl<S: BuildHasher> Stick<S> {
         if shard.len >= shard.limit {
             shard.drop_oldest(seed, |_| true);
         }
-        shard.insert(client, server, expires, hash, |client| {
-            seed.hash_one(client)
-        });
+        let place = Place {
+            client,
+            server,
+            expires,
+            told: seconds(now),
+            older: NONE,
+            newer: NONE,
+        };
+        shard.insert(place, hash, |client| seed.hash_one(client));
         true
+    }
+
+    /// The same for what was learnt elsewhere and some time ago: a client that is known keeps the server that it has.
+    pub fn learn_unless_known(
+        &self,
+        client: u64,
+        server: u64,
+        now: Duration,
+        life: Duration,
+    ) -> bool {
+        let hash = self.seed.hash_one(client);
+        let known = self.shard(hash).is_none_or(|shard| {
+            let at = shard.find(client, hash);
+            let place = at.and_then(|at| shard.place(at));
+            place.is_some_and(|place| place.expires > now)
+        });
+        // Whoever learns between the two knows it as well.
+        !known && self.learn(client, server, now, life)
+    }
+
+    /// Shows who is remembered from `from` on, with server and remaining life, looking at no more than `at_most` places (at
+    /// least one) of one shard, under its lock. Returns where to go on, or nothing at the end: for a paced dump.
+    ///
+    /// `show` must not call this memory.
+    pub fn visit(
+        &self,
+        from: Cursor,
+        now: Duration,
+        at_most: usize,
+        mut show: impl FnMut(u64, u64, Duration),
+    ) -> Option<Cursor> {
+        let shard = lock(self.shards.get(from.shard)?);
+        let end = from.place.saturating_add(at_most.max(1));
+        let places = shard.places.iter().take(end).skip(from.place);
+        for place in places.filter(|place| place.expires > now) {
+            show(place.client, place.server, place.expires - now);
+        }
+        let next = if end < shard.places.len() {
+            Cursor { place: end, ..from }
+        } else {
+            Cursor {
+                shard: from.shard + 1,
+                place: 0,
+            }
+        };
+        (next.shard < self.shards.len()).then_some(next)
     }
 
     /// Changes how many entries there may be; those not used for longest go. Takes every lock.
@@ -123,6 +179,10 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
+}
+
 fn share(entries: usize) -> usize {
     entries.div_ceil(SHARDS).min(MOST_PER_SHARD)
 }
@@ -144,6 +204,8 @@ struct Place {
     client: u64,
     server: u64,
     expires: Duration,
+    /// The second in which this was news.
+    told: u32,
     older: u32,
     newer: u32,
 }
@@ -170,21 +232,7 @@ impl Shard {
         self.index.find(hash, same).copied()
     }
 
-    fn insert(
-        &mut self,
-        client: u64,
-        server: u64,
-        expires: Duration,
-        hash: u64,
-        rehash: impl Fn(u64) -> u64,
-    ) {
-        let place = Place {
-            client,
-            server,
-            expires,
-            older: NONE,
-            newer: NONE,
-        };
+    fn insert(&mut self, place: Place, hash: u64, rehash: impl Fn(u64) -> u64) {
         let at = self.free;
         let at = match self.places.get_mut(at as usize) {
             Some(free) => {
@@ -214,6 +262,20 @@ impl Shard {
         }
     }
 
+    /// Gives a client that was known a server; returns whether that is news.
+    fn assign(&mut self, at: u32, server: u64, now: Duration, life: Duration) -> bool {
+        let Some(place) = self.places.get_mut(at as usize) else {
+            return false;
+        };
+        let since = seconds(now).saturating_sub(place.told);
+        let forgotten = place.expires <= now;
+        let news = forgotten || place.server != server || since > seconds(life / 2);
+        if news {
+            (place.server, place.told) = (server, seconds(now));
+        }
+        news
+    }
+
     fn drop_oldest<S: BuildHasher>(&mut self, seed: &S, condition: impl FnOnce(&Place) -> bool) {
         let oldest = self.oldest;
         if let Some(place) = self.place(oldest).copied()
@@ -231,6 +293,8 @@ impl Shard {
             let free = self.free;
             if let Some(place) = self.places.get_mut(at as usize) {
                 place.newer = free;
+                // A walk takes it for one whose time is over.
+                place.expires = Duration::ZERO;
                 self.free = at;
             }
         }
@@ -341,6 +405,48 @@ mod tests {
         assert!(stick.is_empty());
     }
 
+    #[test]
+    fn who_keeps_coming_is_news_again_before_others_forget() {
+        let stick = Stick::new(100, RandomState::new());
+        let news: Vec<u64> = (0..40)
+            .filter(|second| stick.learn(1, 7, at(*second), at(10)))
+            .collect();
+        assert_eq!(news, [0, 6, 12, 18, 24, 30, 36]);
+    }
+
+    #[test]
+    fn what_is_learnt_late_replaces_nothing_that_is_known() {
+        let stick = Stick::new(100, RandomState::new());
+        assert!(stick.learn_unless_known(1, 7, at(0), at(10)));
+        assert!(!stick.learn_unless_known(1, 8, at(5), at(10)));
+        assert_eq!(stick.recall(1, at(9), at(10)), Some(7));
+        assert!(stick.learn_unless_known(1, 8, at(19), at(10)), "forgotten");
+        assert_eq!(stick.recall(1, at(20), at(10)), Some(8));
+    }
+
+    #[test]
+    fn a_walk_shows_everybody_who_is_remembered_once() {
+        let stick = Stick::new(10_000, RandomState::new());
+        for client in 0..1000 {
+            stick.learn(client, client + 1, at(0), at(client));
+        }
+        // Forgotten, one by one: their places are free.
+        (900..950).for_each(|client| assert!(stick.recall(client, at(2000), at(1)).is_none()));
+        let (mut shown, mut calls, mut cursor) = (Vec::new(), 0, Some(Cursor::default()));
+        while let Some(from) = cursor {
+            calls += 1;
+            let before = shown.len();
+            cursor = stick.visit(from, at(100), 7, |client, server, remaining| {
+                assert_eq!((server, remaining), (client + 1, at(client - 100)));
+                shown.push(client);
+            });
+            assert!(shown.len() - before <= 7, "paced");
+        }
+        shown.sort_unstable();
+        let remembered = (101..1000).filter(|client| !(900..950).contains(client));
+        assert!(remembered.eq(shown), "{calls} calls");
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Learn(u64, u64),
@@ -361,31 +467,32 @@ mod tests {
         fn it_does_what_a_plain_list_does(steps in prop::collection::vec(step(), 0..200)) {
             const LIFE: u64 = 10;
             let stick = Stick::new(6 * SHARDS, One::default());
-            // Client, server, end of life; the least recently used first.
-            let mut model: Vec<(u64, u64, u64)> = Vec::new();
+            // Client, server, end of life, when it was news; the least recently used first.
+            let mut model: Vec<[u64; 4]> = Vec::new();
             let mut now = 0;
             for step in steps {
                 match step {
                     Step::Wait(seconds) => now += seconds,
                     Step::Learn(client, server) => {
-                        let same = |entry: &(u64, u64, u64)| {
-                            (entry.0, entry.1) == (client, server) && entry.2 > now
-                        };
-                        let news = !model.iter().any(same);
+                        let same = model.iter().find(|entry| {
+                            entry[..2] == [client, server] && entry[2] > now && now - entry[3] <= LIFE / 2
+                        });
+                        let told = same.map_or(now, |entry| entry[3]);
+                        let news = same.is_none();
                         prop_assert_eq!(stick.learn(client, server, at(now), at(LIFE)), news);
-                        model.retain(|entry| entry.0 != client && entry.2 > now);
+                        model.retain(|entry| entry[0] != client && entry[2] > now);
                         if model.len() == 6 {
                             model.remove(0);
                         }
-                        model.push((client, server, now + LIFE));
+                        model.push([client, server, now + LIFE, told]);
                     }
                     Step::Recall(client) => {
                         let known = model
                             .iter()
-                            .position(|entry| entry.0 == client && entry.2 > now);
+                            .position(|entry| entry[0] == client && entry[2] > now);
                         let server = known.map(|index| {
-                            let (client, server, _) = model.remove(index);
-                            model.push((client, server, now + LIFE));
+                            let [client, server, _, told] = model.remove(index);
+                            model.push([client, server, now + LIFE, told]);
                             server
                         });
                         prop_assert_eq!(stick.recall(client, at(now), at(LIFE)), server);
