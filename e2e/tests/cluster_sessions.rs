@@ -276,6 +276,61 @@ fn a_session_that_failed_on_one_host_is_forgotten_by_all() {
     assert_eq!(removed as u64, 1);
 }
 
+/// What a node says its only peer is to it.
+fn peer_state(node: &Node<'_>) -> Value {
+    node.status()["cluster"]["peers"][0]["state"].clone()
+}
+
+#[test]
+fn a_node_that_stops_says_goodbye() {
+    let Some(network) = Network::of(2) else {
+        return;
+    };
+    let mut nodes = Node::cluster(&network, 2);
+    let said = |node: &Node<'_>, what| node.becket().log().contains(what);
+    eventually("the log has it", || said(&nodes[0], "a peer joined"));
+    nodes[1].stop();
+    // Silence would have it vanish from the list, and not leave.
+    eventually("it has left", || peer_state(&nodes[0]) == "left");
+    eventually("the log has it", || said(&nodes[0], "a peer left"));
+    let addresses: Vec<SocketAddr> = nodes.iter().map(Node::address).collect();
+    nodes[1].replicate(&Node::peers(&addresses));
+    nodes[0].has_peers(1);
+}
+
+#[test]
+fn a_reload_ends_replication_and_another_begins_it() {
+    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
+        return;
+    };
+    let nodes = Node::cluster(&network, 2);
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let session = make_session(a, &openssl, "session.pem");
+    resumes(b, &openssl, &session, 1);
+    assert!(b.reload("secret = \"secret\""));
+    eventually("it has left", || peer_state(a) == "left");
+    assert_eq!(b.status()["cluster"], Value::Null);
+    b.host
+        .within(|| drop(UdpSocket::bind(b.address()).expect("the socket is closed")));
+    // What it has goes on to resume; what others make does not come.
+    resumes(b, &openssl, &session, 1);
+    let other = make_session(a, &openssl, "other.pem");
+    let own = make_session(b, &openssl, "own.pem");
+    assert_eq!(visit(b, &openssl, &["-sess_in", &other]), "full");
+    assert_eq!(visit(a, &openssl, &["-sess_in", &own]), "full");
+    let peers = Node::peers(&[a.address(), b.address()]);
+    assert!(b.reload(&b.replication(&peers)));
+    a.has_peers(1);
+    b.has_peers(1);
+    // What was made meanwhile is among what it asks for.
+    eventually("the other session is there", || {
+        visit(b, &openssl, &["-sess_in", &other]) == "id"
+    });
+    let held = a.holds();
+    let later = make_session(b, &openssl, "later.pem");
+    resumes(a, &openssl, &later, held + 1);
+}
+
 #[test]
 fn a_taken_port_refuses_the_start_and_says_so() {
     let place = Place::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use becket_proto::replica::{
     Boot, JOIN_NONCE_LEN, Limits, MAX_DATAGRAM, PeerName, Record, Replica, Role, SHARE_LEN,
-    SessionRecord, Sink, Source, TAG_LEN, Taken, Transcript, Vault,
+    SessionRecord, Sink, Source, StickCursor, StickRecord, TAG_LEN, Taken, Transcript, Vault,
 };
 use becket_proto::session_table::Cursor;
 use becket_proto::ticket::{NodeId, SecretId};
@@ -137,6 +137,9 @@ impl Sink for Shelf {
             assert!((1..=32).contains(&session.id.len()));
             assert!(session.ttl <= Limits::default().max_ttl);
         }
+        if let Record::Stick(stick) | Record::Stuck(stick) = record {
+            assert!(stick.ttl <= Limits::default().max_stick_ttl);
+        }
         Taken::Taken
     }
 }
@@ -149,6 +152,16 @@ impl Source for Shelf {
         _: usize,
         _: &mut dyn FnMut(SessionRecord<'_>),
     ) -> Option<Cursor> {
+        None
+    }
+
+    fn visit_sticks(
+        &mut self,
+        _: StickCursor,
+        _: Duration,
+        _: usize,
+        _: &mut dyn FnMut(StickRecord<'_>),
+    ) -> Option<StickCursor> {
         None
     }
 

@@ -125,11 +125,14 @@ impl Crew {
         (&self.held, &self.retiring)
     }
 
-    /// Gives every worker the configuration, and each its new sockets.
-    pub fn reload(&mut self, adopted: &Adopted, added: Vec<Vec<Bound>>) {
-        for (mailbox, added) in self.mailboxes.iter().zip(added) {
-            let adopted = adopted.clone();
-            mailbox.post(Letter::Config { adopted, added });
+    /// Gives every worker the configuration, and each its new sockets and its outbox.
+    pub fn reload(&mut self, adopted: &Adopted, added: Vec<Vec<Bound>>, outboxes: &[Outbox]) {
+        for (number, (mailbox, added)) in self.mailboxes.iter().zip(added).enumerate() {
+            mailbox.post(Letter::Config {
+                adopted: adopted.clone(),
+                added,
+                outbox: outboxes.get(number).cloned(),
+            });
         }
         let before = std::mem::replace(&mut self.held, addresses(adopted.config()));
         self.retiring = before;

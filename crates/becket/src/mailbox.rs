@@ -13,6 +13,7 @@ use mio::Waker;
 
 use crate::backend::inbox::{Inbox, Notice};
 use crate::backend::registry::Adopted;
+use crate::cluster::outbox::Outbox;
 use crate::sockets::Bound;
 use crate::tls::tickets::Secrets;
 
@@ -26,6 +27,8 @@ pub enum Letter {
         adopted: Adopted,
         /// One socket per new address.
         added: Vec<Bound>,
+        /// Where peers are told of sessions, from now on; nothing without peers.
+        outbox: Option<Outbox>,
     },
     /// Seal tickets with these keys from now on.
     Secrets(Arc<Secrets>),

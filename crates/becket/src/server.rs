@@ -20,6 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::backend::probe::{self, Prober};
 use crate::clock::Now;
+use crate::cluster;
 use crate::cluster::membership::Membership;
 use crate::cluster::stud::reception::Reception;
 use crate::config::Config;
@@ -142,6 +143,9 @@ impl Control {
                 }
             }
         }
+        if let Some(cluster) = self.cluster.take() {
+            cluster.leave().await;
+        }
         self.access.drain(self.state.shared().clock.now().instant);
         tracing::info!(?outcome, "ended");
         outcome
@@ -223,17 +227,59 @@ impl Control {
         raise_descriptors(&config, self.crew.len()).map_err(|error| vec![error.to_string()])?;
         let added = sockets::bind(&config, self.crew.addresses(), self.crew.len(), Vec::new())
             .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let membership = self.next_membership(&old, &config)?;
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");
         }
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(key, "changed; takes effect at the next start");
         }
-        self.commit(Arc::new(config), added);
+        let config = Arc::new(config);
+        match membership {
+            Some(membership) => self.join(membership),
+            None => self.stay(&config),
+        }
+        self.commit(config, added);
         if let Some(rotation) = rotation {
             self.turn_to(rotation);
         }
         Ok(())
+    }
+
+    /// The part in a cluster that a configuration asks for, its socket bound; nothing where this one goes on.
+    fn next_membership(
+        &self,
+        old: &Config,
+        config: &Config,
+    ) -> Result<Option<Option<Membership>>, Vec<String>> {
+        if old.peers_arrive_at() == config.peers_arrive_at() {
+            return Ok(None);
+        }
+        let bound = cluster::socket::bind(config.cluster.as_ref());
+        let bound = bound
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let membership = Membership::new(bound, config, self.state.shared());
+        let membership = membership.map_err(|error| vec![format!("cluster.listen: {error}")])?;
+        Ok(Some(membership))
+    }
+
+    /// Takes part in a cluster by another socket, or not any more. The former part says goodbye.
+    fn join(&mut self, mut membership: Option<Membership>) {
+        if let Some(cluster) = &mut membership {
+            cluster.start();
+        } else {
+            tracing::info!("sessions are not replicated any more");
+        }
+        let node = membership.as_ref().map(Membership::node);
+        self.state.set_node(node);
+        self.cluster = membership;
+    }
+
+    /// Goes on with the same socket, if there is one.
+    fn stay(&self, config: &Arc<Config>) {
+        if let Some(cluster) = &self.cluster {
+            cluster.reload(config);
+        }
     }
 
     /// The rotation that a configuration asks for, its files written; none where this one goes on.
@@ -264,16 +310,15 @@ impl Control {
     /// Nothing in here can fail in a way that leaves half of a configuration behind.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
         let adopted = self.state.shared().backends.adopt(&config);
-        self.crew.reload(&adopted, added);
+        let cluster = self.cluster.as_ref();
+        let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
+        self.crew.reload(&adopted, added, &outboxes);
         let shared = self.state.shared();
         for table in [&shared.table, &shared.early] {
             table.set_limit(config.sessions.table_entries);
         }
         if let Err(error) = self.logging.set_level(&config.log.level) {
             tracing::error!(%error, "log level not changed");
-        }
-        if let Some(cluster) = &self.cluster {
-            cluster.reload(&config);
         }
         if let Some(stud) = &self.stud {
             stud.reload(&config);

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use becket_proto::replica::{
-    Boot, Limits, PeerName, Record, Replica, SessionRecord, Sink, Source, Taken,
+    Boot, Limits, PeerName, Record, Replica, SessionRecord, Sink, Source, StickCursor, StickRecord,
+    Taken,
 };
 use becket_proto::session_table::{Cursor, PolicyTag};
 use becket_proto::ticket::{Lineage, NodeId};
@@ -170,6 +171,16 @@ impl Source for Shelf {
         _: usize,
         _: &mut dyn FnMut(SessionRecord<'_>),
     ) -> Option<Cursor> {
+        None
+    }
+
+    fn visit_sticks(
+        &mut self,
+        _: StickCursor,
+        _: Duration,
+        _: usize,
+        _: &mut dyn FnMut(StickRecord<'_>),
+    ) -> Option<StickCursor> {
         None
     }
 

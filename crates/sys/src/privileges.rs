@@ -25,6 +25,12 @@ pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
+/// Returns the number of the effective user.
+#[must_use]
+pub fn effective_user() -> u32 {
+    geteuid().as_raw()
+}
+
 /// Becomes `identity` for good, keeping of all capabilities only `CAP_NET_BIND_SERVICE`, so that a reload can bind low ports.
 ///
 /// Call it as root before threads are started. Real, effective and saved numbers change, so there is no way back. Returns

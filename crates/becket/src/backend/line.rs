@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use becket_proto::queue::{Arrival, Queue, Ticket};
-use becket_proto::stick::Stick;
+use becket_proto::stick::{Cursor, Stick};
 
 use super::inbox::{Grant, Inbox, Notice};
 use super::slot::Slot;
 use super::state::ServerState;
 use crate::clock::Stopwatch;
-use crate::config::{Backend, OnDown};
+use crate::config::{Backend, OnDown, StickBy};
 
 /// One backend, seen by all threads.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub struct BackendState {
     stick: Stick,
     /// How long a client is remembered that does not come back, in milliseconds.
     stick_life: AtomicU64,
+    /// Clients are known by their sessions, which mean the same on other hosts.
+    sticks_by_session: AtomicBool,
     crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
@@ -107,6 +109,7 @@ impl BackendState {
             }),
             stick: Stick::new(0, RandomState::new()),
             stick_life: AtomicU64::new(0),
+            sticks_by_session: AtomicBool::new(false),
             crew,
         }
     }
@@ -120,6 +123,8 @@ impl BackendState {
         // At most some days, so it fits.
         let life = config.stick_lifetime.as_millis() as u64;
         self.stick_life.store(life, Relaxed);
+        let by_session = config.stick == StickBy::TlsSession;
+        self.sticks_by_session.store(by_session, Relaxed);
         let mut line = self.lock();
         let before = line.replace(servers);
         drop(line);
@@ -181,6 +186,35 @@ impl BackendState {
     pub fn learn(&self, client: u64, server: &ServerState, now: Duration, life: Duration) -> bool {
         let life = life.min(self.stick_life());
         self.stick.learn(client, server.key(), now, life)
+    }
+
+    /// The same for what another host learnt some time ago: a client that is known here keeps its server.
+    pub fn learn_unless_known(
+        &self,
+        client: u64,
+        server: &ServerState,
+        now: Duration,
+        life: Duration,
+    ) -> bool {
+        let life = life.min(self.stick_life());
+        self.stick
+            .learn_unless_known(client, server.key(), now, life)
+    }
+
+    /// Whether clients are known by their sessions.
+    pub fn sticks_by_session(&self) -> bool {
+        self.sticks_by_session.load(Relaxed)
+    }
+
+    /// Shows who is remembered: client, server, and how long still. See [`Stick::visit`].
+    pub fn visit_sticks(
+        &self,
+        from: Cursor,
+        now: Duration,
+        at_most: usize,
+        show: impl FnMut(u64, u64, Duration),
+    ) -> Option<Cursor> {
+        self.stick.visit(from, now, at_most, show)
     }
 
     /// How many wait, and how many may.

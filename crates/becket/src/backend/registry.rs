@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use becket_proto::balance;
-use becket_proto::replica::ServerTag;
+use becket_proto::replica::{ServerTag, StickCursor};
 use becket_proto::ticket::Lineage;
 
 use super::inbox::Inbox;
@@ -38,6 +38,14 @@ pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<Backen
     state
 }
 
+/// The configured servers as the nodes of a cluster speak of them.
+#[derive(Debug, Default)]
+struct KnownToPeers {
+    servers: HashMap<ServerTag, Arc<ServerState>>,
+    /// Backends whose clients are known by their sessions.
+    sticky: Vec<Arc<BackendState>>,
+}
+
 /// By what a client of `stick = "tls-session"` is remembered.
 pub(super) fn stick_key(lineage: Lineage) -> u64 {
     balance::mix(lineage.0)
@@ -63,12 +71,19 @@ impl Adopted {
     }
 }
 
+/// Whom a number of [`stick_key`] stands for.
+fn lineage_of(key: u64) -> Lineage {
+    Lineage(balance::unmix(key))
+}
+
 /// All backends.
 #[derive(Debug, Default)]
 pub struct Backends {
     by_name: Mutex<HashMap<String, Arc<BackendState>>>,
     /// Those that are no longer configured and that connections may still hold.
     gone: Mutex<Vec<Weak<BackendState>>>,
+    /// Made anew with each configuration: peers speak of a server in every record.
+    known_to_peers: Mutex<Arc<KnownToPeers>>,
     crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
@@ -111,7 +126,10 @@ impl Backends {
         };
         gone.retain(|state| state.strong_count() > 0 && !is_back(state));
         gone.extend(before.values().map(Arc::downgrade));
+        let known = Arc::new(KnownToPeers::new(by_name.values()));
         drop((by_name, gone));
+        let old = std::mem::replace(&mut *self.known_to_peers(), known);
+        drop(old);
         before.values().for_each(|state| state.close());
         states
     }
@@ -121,16 +139,49 @@ impl Backends {
         self.lock().get(name).cloned()
     }
 
-    /// A peer of a cluster says where it has sent the client of this lineage. Returns whether that
-    /// is news and of use here. Looks at every server.
-    pub fn learn_from_peer(&self, stick: &PeerStick, now: Duration) -> bool {
-        let states: Vec<Arc<BackendState>> = self.lock().values().cloned().collect();
-        states.iter().any(|backend| {
-            let servers = backend.servers();
-            let server = servers.iter().find(|server| server.tag() == stick.server);
-            let client = stick_key(stick.lineage);
-            server.is_some_and(|server| backend.learn(client, server, now, stick.life))
-        })
+    /// A peer of a cluster says where it has sent the client of this lineage; `late` if some time ago, so that it replaces
+    /// nothing. Returns whether that is news and of use here. Costs a lookup, and one in who sticks.
+    pub fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool {
+        let known = Arc::clone(&self.known_to_peers());
+        let Some(server) = known.servers.get(&stick.server) else {
+            return false;
+        };
+        let (client, backend) = (stick_key(stick.lineage), server.backend());
+        match late {
+            false => backend.learn(client, server, now, stick.life),
+            true => backend.learn_unless_known(client, server, now, stick.life),
+        }
+    }
+
+    /// Shows where clients that are known by their sessions were sent, from `from` on; returns where to go on. Looks at no
+    /// more than `at_most` places of one memory, under one of its locks.
+    pub fn visit_sticks(
+        &self,
+        from: StickCursor,
+        now: Duration,
+        at_most: usize,
+        mut show: impl FnMut(&PeerStick, Duration),
+    ) -> Option<StickCursor> {
+        let known = Arc::clone(&self.known_to_peers());
+        let backend = known.sticky.get(from.backend)?;
+        let servers = backend.servers();
+        let life = backend.stick_life();
+        let at = backend.visit_sticks(from.at, now, at_most, |client, server, remaining| {
+            let mut servers = servers.iter();
+            if let Some(server) = servers.find(|one| one.key() == server) {
+                let stick = PeerStick {
+                    lineage: lineage_of(client),
+                    server: server.tag(),
+                    life: remaining,
+                };
+                show(&stick, life.saturating_sub(remaining));
+            }
+        });
+        let next = StickCursor {
+            backend: from.backend + usize::from(at.is_none()),
+            at: at.unwrap_or_default(),
+        };
+        (next.backend < known.sticky.len()).then_some(next)
     }
 
     fn make(&self, backend: &Backend) -> Arc<BackendState> {
@@ -141,6 +192,29 @@ impl Backends {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
         // Replaced as a whole, so it is never half changed.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_to_peers(&self) -> MutexGuard<'_, Arc<KnownToPeers>> {
+        // Replaced as a whole, too.
+        self.known_to_peers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KnownToPeers {
+    fn new<'a>(backends: impl Iterator<Item = &'a Arc<BackendState>>) -> Self {
+        let mut known = Self::default();
+        for backend in backends {
+            let servers = backend.servers();
+            let servers = servers.iter();
+            let tagged = servers.map(|server| (server.tag(), Arc::clone(server)));
+            known.servers.extend(tagged);
+            if backend.sticks_by_session() {
+                known.sticky.push(Arc::clone(backend));
+            }
+        }
+        known
     }
 }
 
@@ -164,7 +238,7 @@ fn adopt_servers(state: &Arc<BackendState>, backend: &Backend) {
 mod tests {
     use super::*;
     use crate::backend::slot::Slot;
-    use crate::config::ServerAddress;
+    use crate::config::{ServerAddress, StickBy};
     use crate::control::sample;
 
     fn config(backends: &[(&str, &[&str])]) -> Arc<Config> {
@@ -201,6 +275,93 @@ mod tests {
         let after = server(&backends, "/b");
         assert!(Arc::ptr_eq(&before, &after));
         assert_eq!((after.in_use(), after.maxconn()), (1, Some(2)));
+    }
+
+    #[test]
+    fn what_a_peer_says_of_a_client_is_kept_for_the_servers_that_are_configured_now() {
+        let backends = Backends::default();
+        let sticky = |servers: &[(&str, &[&str])]| {
+            let mut config = config(servers);
+            for backend in &mut Arc::get_mut(&mut config).unwrap().backends {
+                let backend = Arc::get_mut(backend).unwrap();
+                backend.stick_entries = 100;
+            }
+            config
+        };
+        let now = Duration::from_secs(1);
+        backends.adopt(&sticky(&[("app", &["/a", "/b"]), ("other", &["/b"])]));
+        let told = |name: &str, lineage| PeerStick {
+            lineage: Lineage(lineage),
+            server: server(&backends, name).tag(),
+            life: Duration::from_secs(60),
+        };
+        let (to_a, to_b) = (told("/a", 1), told("/b", 2));
+        assert!(backends.learn_from_peer(&to_a, false, now));
+        assert!(!backends.learn_from_peer(&to_a, false, now), "no news");
+        assert!(backends.learn_from_peer(&to_b, false, now));
+        let had = |backend, lineage| {
+            let state = backends.by_name(backend).unwrap();
+            state.recall(stick_key(Lineage(lineage)), now)
+        };
+        assert_eq!(had("app", 2), Some(server(&backends, "/b").key()));
+        assert_eq!(had("other", 2), None, "a tag names one backend's server");
+        backends.adopt(&sticky(&[("app", &["/b"])]));
+        let other = PeerStick {
+            lineage: Lineage(3),
+            ..to_a
+        };
+        assert!(
+            !backends.learn_from_peer(&other, false, now),
+            "no such server"
+        );
+    }
+
+    #[test]
+    fn a_walk_shows_each_client_that_is_known_by_its_session_as_a_peer_can_learn_it() {
+        let with = |by: StickBy| {
+            let mut config = config(&[("app", &["/a", "/b"]), ("other", &["/c"])]);
+            for backend in &mut Arc::get_mut(&mut config).unwrap().backends {
+                let backend = Arc::get_mut(backend).unwrap();
+                (backend.stick_entries, backend.stick) = (1000, by);
+            }
+            config
+        };
+        let [here, there] = [0, 1].map(|_| Backends::default());
+        let now = Duration::from_secs(1);
+        here.adopt(&with(StickBy::TlsSession));
+        there.adopt(&with(StickBy::TlsSession));
+        let told = |lineage| PeerStick {
+            lineage: Lineage(lineage),
+            server: server(&here, if lineage % 2 == 0 { "/a" } else { "/b" }).tag(),
+            life: Duration::from_secs(60),
+        };
+        (0..300).for_each(|lineage| assert!(here.learn_from_peer(&told(lineage), false, now)));
+        let walk = || {
+            let (mut shown, mut cursor) = (Vec::new(), Some(StickCursor::default()));
+            while let Some(from) = cursor {
+                cursor = here.visit_sticks(from, now, 7, |stick, _| shown.push(*stick));
+            }
+            shown
+        };
+        let mut shown = walk();
+        shown.sort_unstable_by_key(|stick| stick.lineage.0);
+        assert!(shown.iter().copied().eq((0..300).map(told)));
+        // What is known there stays.
+        let other = PeerStick {
+            server: told(1).server,
+            ..told(0)
+        };
+        assert!(there.learn_from_peer(&other, false, now));
+        let news = shown.iter();
+        let news = news.filter(|stick| there.learn_from_peer(stick, true, now));
+        assert_eq!(news.count(), 299);
+        let kept = there
+            .by_name("app")
+            .unwrap()
+            .recall(stick_key(Lineage(0)), now);
+        assert_eq!(kept, Some(server(&there, "/b").key()));
+        here.adopt(&with(StickBy::Source));
+        assert!(walk().is_empty(), "addresses mean nothing elsewhere");
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Entry {
     pub name: Arc<str>,
     /// Where it was last found.
     pub addresses: Vec<SocketAddr>,
+    /// Further addresses of it, which are not used.
+    pub ignored: usize,
     /// Why it was not found anew, the last time.
     pub problem: Option<String>,
     /// Host and port to look up; nothing for an address.
@@ -102,7 +104,8 @@ impl Directory {
             entry.pending = true;
             let (name, lookup) = (Arc::clone(&entry.name), lookup.clone());
             lookups.spawn(async move {
-                let found = lookup_host(lookup).await.map(Iterator::collect);
+                let found = lookup_host(lookup).await;
+                let found = found.map(|found| found.take(MOST_FOUND).collect());
                 (name, found)
             });
         }
@@ -114,7 +117,7 @@ impl Directory {
             return false;
         };
         entry.pending = false;
-        let mut addresses = match found {
+        let addresses = match found {
             Ok(addresses) if addresses.is_empty() => {
                 entry.complain("the name has no address");
                 return false;
@@ -125,9 +128,9 @@ impl Directory {
                 return false;
             }
         };
-        addresses.sort_unstable();
-        addresses.dedup();
+        let (addresses, ignored) = bounded(addresses);
         entry.problem = None;
+        entry.ignore(ignored);
         if entry.addresses == addresses {
             return false;
         }
@@ -139,25 +142,34 @@ impl Directory {
 
 impl Entry {
     fn new(peer: &Peer, known: Option<&Self>) -> Self {
-        let mut addresses = peer.addresses.clone();
-        addresses.sort_unstable();
-        if addresses.is_empty() {
-            addresses = known
-                .map(|known| known.addresses.clone())
-                .unwrap_or_default();
-        }
+        let (addresses, ignored) = match (known, &peer.addresses[..]) {
+            (Some(known), []) => (known.addresses.clone(), known.ignored),
+            (_, found) => bounded(found.to_vec()),
+        };
         let lookup = match &peer.address {
             Address::Name(host, port) => Some((host.clone(), *port)),
             Address::Ip(..) | Address::Any(_) | Address::Unix(_) => None,
         };
         let unresolved = lookup.is_some() && peer.addresses.is_empty();
-        Self {
+        let mut entry = Self {
             name: Arc::clone(&peer.name),
             addresses,
+            ignored: known.map_or(0, |known| known.ignored),
             problem: unresolved.then(|| "the name does not resolve yet".to_owned()),
             lookup,
             pending: known.is_some_and(|known| known.pending),
+        };
+        entry.ignore(ignored);
+        entry
+    }
+
+    /// Keeps how many addresses are not used, and logs it when that changes.
+    fn ignore(&mut self, ignored: usize) {
+        if self.ignored != ignored && ignored > 0 {
+            let used = MOST_OF_NAME;
+            tracing::warn!(name = %self.name, used, ignored, "a peer has more addresses than are used");
         }
+        self.ignored = ignored;
     }
 
     /// Keeps why, and logs it once.
@@ -169,6 +181,21 @@ impl Entry {
         }
     }
 }
+
+/// The lowest addresses, each once, in order, so that the same are used each time; and how many more there are.
+fn bounded(mut addresses: Vec<SocketAddr>) -> (Vec<SocketAddr>, usize) {
+    addresses.sort_unstable();
+    addresses.dedup();
+    let ignored = addresses.len().saturating_sub(MOST_OF_NAME);
+    addresses.truncate(MOST_OF_NAME);
+    (addresses, ignored)
+}
+
+/// Addresses of one name that are used: each is greeted until somebody answers there, and a host has a few.
+const MOST_OF_NAME: usize = 8;
+
+/// Addresses that are looked at in one answer of a resolver.
+const MOST_FOUND: usize = 256;
 
 #[cfg(test)]
 mod tests {
@@ -226,6 +253,25 @@ mod tests {
         assert_eq!(directory.addresses().len(), 3);
         let at = "192.0.2.9:1".parse().unwrap();
         assert_eq!(directory.name_of(at).map(|name| &**name), Some("b.test:1"));
+    }
+
+    #[test]
+    fn of_many_addresses_the_same_few_are_used_and_the_others_counted() {
+        let many: Vec<String> = (1..=20).map(|host| format!("192.0.2.{host}:1")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let turned: Vec<&str> = many.iter().rev().copied().collect();
+        let mut directory = directory();
+        assert!(directory.found(found(&many)));
+        let used = directory.entries()[1].addresses.clone();
+        assert_eq!((used.len(), directory.entries()[1].ignored), (8, 12));
+        assert!(!directory.found(found(&turned)), "in another order");
+        directory.set(&[peer("b.test:1", &turned)], AGAIN);
+        assert_eq!(directory.entries()[0].addresses, used);
+        assert_eq!(directory.entries()[0].ignored, 12);
+        directory.set(&[peer("b.test:1", &[])], AGAIN);
+        assert_eq!(directory.entries()[0].ignored, 12, "as it was");
+        assert!(directory.found(found(&["192.0.2.1:1"])));
+        assert_eq!(directory.entries()[0].ignored, 0);
     }
 
     #[test]

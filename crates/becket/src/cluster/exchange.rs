@@ -48,7 +48,7 @@ enum Woken {
 }
 
 impl Exchange {
-    /// Speaks with peers until control is gone.
+    /// Speaks with peers until control is gone, and then says goodbye.
     ///
     /// # Errors
     /// When the runtime cannot watch the sockets.
@@ -72,7 +72,10 @@ impl Exchange {
                 Some(Ok(found)) = turns.lookups.join_next() => Woken::Found(found),
                 config = self.reloads.recv() => match config {
                     Some(config) => Woken::Reloaded(config),
-                    None => return Ok(()),
+                    None => {
+                        turns.leave(self.clock.now());
+                        return Ok(());
+                    }
                 },
             };
             if turns.turn(woken, self.clock.now()) {
@@ -119,6 +122,14 @@ impl Turns {
         }
         node.send(now, |to, datagram| self.sockets.send(to, datagram));
         left || node.next_deadline().is_some_and(|at| at <= now.mono)
+    }
+
+    /// The last thing that peers hear: what waits to be told, and a goodbye.
+    fn leave(&self, now: Now) {
+        let mut node = self.node.lock();
+        node.tell(&self.inbox, now);
+        node.send(now, |to, datagram| self.sockets.send(to, datagram));
+        node.leave(now, |to, datagram| self.sockets.send(to, datagram));
     }
 }
 

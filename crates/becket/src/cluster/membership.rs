@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
 
 use super::exchange::Exchange;
 use super::node::{NoBoot, Node};
@@ -20,6 +21,8 @@ pub struct Membership {
     reloads: UnboundedSender<Arc<Config>>,
     /// Until it was started.
     exchange: Option<Exchange>,
+    /// From then on.
+    task: Option<JoinHandle<()>>,
 }
 
 impl Membership {
@@ -53,6 +56,7 @@ impl Membership {
             outboxes,
             reloads,
             exchange: Some(exchange),
+            task: None,
         }))
     }
 
@@ -66,17 +70,26 @@ impl Membership {
         self.outboxes.clone()
     }
 
-    /// Starts to speak with the peers, as a task of the runtime in which this is called. Ends when
-    /// the membership is dropped.
+    /// Starts to speak with the peers, as a task of the runtime in which this is called. When the
+    /// membership is dropped it says goodbye, closes its sockets and ends.
     pub fn start(&mut self) {
         let Some(exchange) = self.exchange.take() else {
             return;
         };
-        tokio::spawn(async move {
+        self.task = Some(tokio::spawn(async move {
             if let Err(error) = exchange.run().await {
                 tracing::error!(%error, "sessions are not replicated any more");
             }
-        });
+        }));
+    }
+
+    /// Says goodbye to the peers, and waits until it is said: before the runtime ends.
+    pub async fn leave(self) {
+        drop(self.reloads);
+        if let Some(task) = self.task {
+            // One that panicked has nobody to say it to.
+            let _panicked = task.await;
+        }
     }
 
     /// Takes over a reloaded configuration.

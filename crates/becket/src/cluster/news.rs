@@ -70,7 +70,14 @@ impl News {
         }
         for gone in self.live.difference(&now) {
             lines += 1;
-            tracing::warn!(node = gone.node.0, "a peer is gone");
+            let mut peers = status.peers.iter();
+            let said = peers.any(|peer| {
+                (peer.node, peer.boot, peer.state) == (gone.node, gone.boot, PeerState::Left)
+            });
+            match said {
+                true => tracing::info!(node = gone.node.0, "a peer left"),
+                false => tracing::warn!(node = gone.node.0, "a peer is gone"),
+            }
         }
         self.live = now;
         lines
@@ -128,6 +135,7 @@ mod tests {
             last_heard: Duration::ZERO,
             sessions_held: 0,
             entries: 0,
+            sticks: 0,
             queued_bytes: 0,
             dumping: false,
             traffic: Traffic::default(),
@@ -146,6 +154,7 @@ mod tests {
             unanswered: Vec::new(),
             collisions: collisions.iter().copied().map(NodeId).collect(),
             refused: (0..strangers).map(stranger).collect(),
+            refused_left_out: 0,
             warm_up: WarmUp::Waiting,
             total: Traffic::default(),
         }

@@ -136,6 +136,11 @@ impl Inner {
         }
     }
 
+    /// Says goodbye to the peers.
+    pub(super) fn leave(&mut self, now: Now, mut send: impl FnMut(SocketAddr, &[u8]) -> bool) {
+        self.replica.leave(now.mono, &mut send);
+    }
+
     /// When there is something to do, if nothing comes before.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let deadlines = [self.replica.next_deadline(), self.directory.due()];
@@ -186,8 +191,15 @@ fn limits(cluster: &Cluster, config: &Config) -> Limits {
         bytes_per_second,
         sync_bytes_per_second: bytes_per_second / SYNC_SHARE,
         entries_per_peer: limits.entries_per_peer,
+        sticks_per_peer: limits.entries_per_peer,
         hellos_per_second: u32::try_from(limits.hellos_per_second).unwrap_or(u32::MAX),
         max_ttl: config.sessions.id_lifetime,
+        max_stick_ttl: config
+            .backends
+            .iter()
+            .map(|backend| backend.stick_lifetime)
+            .max()
+            .unwrap_or_default(),
         // The workers' notes were gathered already.
         flush: Duration::ZERO,
         ..Limits::default()

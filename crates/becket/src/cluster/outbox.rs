@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -42,9 +42,10 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Leaves a note without waiting, or drops and counts it. No system call unless control sleeps.
+    /// Leaves a note without waiting, or drops and counts it. No system call unless control sleeps. Who
+    /// takes no part in a cluster any more tells nobody, and counts nothing.
     pub fn leave(&self, note: Note) {
-        let dropped = self.queue.try_send(note).is_err();
+        let dropped = matches!(self.queue.try_send(note), Err(TrySendError::Full(_)));
         self.counters.sessions_untold.add(dropped.into());
         self.bell.ring();
     }
@@ -180,6 +181,15 @@ mod tests {
         }
         assert_eq!(counters[0].sessions_untold.value(), 3);
         assert_eq!(inbox.drain(|_| {}), CAPACITY);
+    }
+
+    #[test]
+    fn notes_for_nobody_are_not_counted() {
+        let counters = workers(1);
+        let (inbox, outboxes) = Inbox::of_workers(&counters, CAPACITY);
+        drop(inbox);
+        outboxes[0].leave(note(1));
+        assert_eq!(counters[0].sessions_untold.value(), 0);
     }
 
     #[test]

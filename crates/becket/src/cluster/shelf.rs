@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::replica::{
-    PeerName, Record, SessionRecord, Sink, Source, StickKey, StickRecord, Taken,
+    PeerName, Record, SessionRecord, Sink, Source, StickCursor, StickKey, StickRecord, Taken,
 };
 use becket_proto::session_table::{Cursor, Lives, Lookup, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{NodeId, UnixSeconds};
@@ -180,7 +180,7 @@ impl Shelf {
 
 impl Shelf {
     /// Keeps where a peer has sent a client that is known by its session.
-    fn remember(&mut self, stick: &StickRecord<'_>) -> Taken {
+    fn remember(&mut self, stick: &StickRecord<'_>, late: bool) -> Taken {
         let (StickKey::Lineage(lineage), Some(backends)) = (stick.by, &self.backends) else {
             return Taken::Unwanted;
         };
@@ -189,7 +189,7 @@ impl Shelf {
             server: stick.server,
             life: stick.ttl,
         };
-        if !backends.learn_from_peer(&stick, self.now.mono) {
+        if !backends.learn_from_peer(&stick, late, self.now.mono) {
             return Taken::Unwanted;
         }
         self.numbers.sticks += 1;
@@ -209,7 +209,8 @@ impl Sink for Shelf {
                 self.numbers.ended += 1;
                 Taken::Taken
             }
-            Record::Stick(stick) => self.remember(&stick),
+            Record::Stick(stick) => self.remember(&stick, false),
+            Record::Stuck(stick) => self.remember(&stick, true),
         }
     }
 }
@@ -233,6 +234,25 @@ impl Source for Shelf {
                     age,
                     lineage: visited.session.lineage,
                     state: &visited.session.state,
+                });
+            }
+        })
+    }
+
+    fn visit_sticks(
+        &mut self,
+        from: StickCursor,
+        youngest: Duration,
+        at_most: usize,
+        show: &mut dyn FnMut(StickRecord<'_>),
+    ) -> Option<StickCursor> {
+        let backends = self.backends.as_ref()?;
+        backends.visit_sticks(from, self.now.mono, at_most, |stick, age| {
+            if age <= youngest {
+                show(StickRecord {
+                    by: StickKey::Lineage(stick.lineage),
+                    server: stick.server,
+                    ttl: stick.life,
                 });
             }
         })

@@ -42,8 +42,10 @@ pub struct ClusterStatus {
     pub unanswered: Vec<Unanswered>,
     /// Numbers of nodes that two or more processes use.
     pub collisions: Vec<u16>,
-    /// Who tried to join in vain.
+    /// Who tried to join in vain: peers of the configuration, then a few others.
     pub refused: Vec<Refused>,
+    /// How often one of the others was left out, to make room for another.
+    pub refused_left_out: u64,
     /// Sessions of policies that we do not have.
     pub unknown_policies: Vec<UnknownPolicy>,
     /// Sessions out and in.
@@ -59,7 +61,7 @@ pub struct PeerStatus {
     pub name: Option<String>,
     /// Where we send to.
     pub address: SocketAddr,
-    /// `live`, or `replaced` by another process of its node.
+    /// `live`, `replaced` by another process of its node, or `left` with a goodbye.
     pub state: &'static str,
     /// Its number.
     pub node: u16,
@@ -75,6 +77,8 @@ pub struct PeerStatus {
     pub sessions_held: u32,
     /// Its sessions that are counted against `cluster.limits.entries-per-peer`.
     pub entries: usize,
+    /// Its clients that stick, counted against the same limit.
+    pub sticks: usize,
     /// Bytes of records that wait to be sent to it.
     pub queued_bytes: usize,
     /// It is being sent what we hold.
@@ -116,6 +120,8 @@ pub struct NameStatus {
     pub name: String,
     /// Where it was last found.
     pub addresses: Vec<SocketAddr>,
+    /// Further addresses of it, which are not used.
+    pub ignored: usize,
     /// Why it was not found anew.
     pub problem: Option<String>,
 }
@@ -224,6 +230,7 @@ impl ClusterStatus {
             unanswered: status.unanswered.iter().map(unanswered).collect(),
             collisions: status.collisions.iter().map(|node| node.0).collect(),
             refused: status.refused.iter().map(refused).collect(),
+            refused_left_out: status.refused_left_out,
             unknown_policies: unknown
                 .map(|((node, policy), count)| UnknownPolicy {
                     node: node.0,
@@ -261,6 +268,7 @@ impl ClusterStatus {
                 heard_seconds_ago: 0.5,
                 sessions_held: 7,
                 entries: 3,
+                sticks: 2,
                 queued_bytes: 0,
                 dumping: false,
                 exchanged: Exchanged::default(),
@@ -268,11 +276,13 @@ impl ClusterStatus {
             names: vec![NameStatus {
                 name: "b.test:7443".to_owned(),
                 addresses: vec![address],
+                ignored: 0,
                 problem: Some("no such host".to_owned()),
             }],
             unanswered: Vec::new(),
             collisions: Vec::new(),
             refused: Vec::new(),
+            refused_left_out: 0,
             unknown_policies: Vec::new(),
             sessions: Sessions::default(),
             total: Exchanged::default(),
@@ -284,6 +294,14 @@ impl ClusterStatus {
             let problem = name.problem.as_ref()?;
             let (name, kept) = (&name.name, name.addresses.len());
             Some(format!("{name}: {problem}; {kept} addresses are kept"))
+        });
+        let many = self.names.iter().filter(|name| name.ignored > 0);
+        let many = many.map(|name| {
+            let (all, used) = (name.addresses.len() + name.ignored, name.addresses.len());
+            format!(
+                "{}: has {all} addresses, of which {used} are used",
+                name.name
+            )
         });
         let collisions = self.collisions.iter().map(|node| {
             format!("node {node}: two processes use this number; give each node one of its own")
@@ -308,7 +326,11 @@ impl ClusterStatus {
             let UnknownPolicy { node, policy, .. } = unknown;
             format!("node {node}: sends sessions of policy {policy}, which no route here has")
         });
-        let all = names.chain(collisions).chain(refused).chain(unknown);
+        let all = names
+            .chain(many)
+            .chain(collisions)
+            .chain(refused)
+            .chain(unknown);
         all.collect()
     }
 }
@@ -324,6 +346,7 @@ fn one(peer: &replica::PeerStatus, directory: &Directory, now: Now) -> PeerStatu
         state: match peer.state {
             PeerState::Live => "live",
             PeerState::Replaced => "replaced",
+            PeerState::Left => "left",
         },
         node: peer.node.0,
         boot: format!("{:016x}", peer.boot.0),
@@ -332,6 +355,7 @@ fn one(peer: &replica::PeerStatus, directory: &Directory, now: Now) -> PeerStatu
         heard_seconds_ago: ago(peer.last_heard),
         sessions_held: peer.sessions_held,
         entries: peer.entries,
+        sticks: peer.sticks,
         queued_bytes: peer.queued_bytes,
         dumping: peer.dumping,
         exchanged: (&peer.traffic).into(),
@@ -344,6 +368,7 @@ fn names(directory: &Directory) -> Vec<NameStatus> {
         .map(|entry| NameStatus {
             name: entry.name.to_string(),
             addresses: entry.addresses.clone(),
+            ignored: entry.ignored,
             problem: entry.problem.clone(),
         })
         .collect()

@@ -54,7 +54,7 @@ fn sticky() -> Backend {
     let server = |name: &str| Server::plain(name, vec![ServerAddress::Unix(name.into())]);
     let mut backend = Backend::plain("app", vec![server("/run/a"), server("/run/b")]);
     backend.stick = StickBy::TlsSession;
-    backend.stick_entries = 100;
+    backend.stick_entries = 10_000;
     backend
 }
 
@@ -344,6 +344,48 @@ async fn peers_come_and_go_by_reload() {
     b.make(KNOWN, b"one");
     until("what cannot change has not", || a.holds(b"one").is_some()).await;
     assert_eq!(b.status().node, 2);
+}
+
+#[tokio::test]
+async fn who_leaves_has_left_at_once_and_its_socket_is_free() {
+    let (a, b) = two().await;
+    let Host {
+        membership,
+        outbox,
+        address,
+        ..
+    } = b;
+    let begun = a.shared.clock.now().mono;
+    membership.leave().await;
+    until("it has left", || a.status().peers[0].state == "left").await;
+    let status = a.status();
+    assert!(!status.peers.iter().any(|peer| peer.state == "live"));
+    assert!(UdpSocket::bind(address).is_ok(), "the socket is closed");
+    let quick = a.shared.clock.now().mono - begun < Duration::from_secs(10);
+    assert!(quick, "before silence could tell");
+    // A worker that has not heard of it yet.
+    outbox.leave(Note::Made(SessionName::new(KNOWN, b"one").unwrap()));
+}
+
+#[tokio::test]
+async fn a_node_that_joins_late_knows_the_servers_of_clients() {
+    let (a, b) = (Site::new(1, 7), Site::new(2, 7));
+    let addresses = [a.address(), b.address()];
+    let a = a.start(&addresses);
+    let guest = |lineage| Guest {
+        source: [192, 0, 2, 1].into(),
+        name: None,
+        lineage: Some(Lineage(lineage)),
+    };
+    let (here, now) = (a.pool(), a.shared.clock.now().mono);
+    let server = &here.state().servers()[1];
+    (0..50).for_each(|lineage| here.learn(&guest(lineage), server, now));
+    let b = b.start(&addresses);
+    let there = b.pool();
+    let known = |lineage| there.recall(&guest(lineage), b.shared.clock.now().mono);
+    let all = || (0..50).all(|lineage| known(lineage) == Some(server.key()));
+    until("all of them are known", all).await;
+    until("and it knows that", || b.status().warm_up == "done").await;
 }
 
 #[tokio::test]

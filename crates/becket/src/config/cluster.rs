@@ -12,13 +12,16 @@ use std::time::Duration;
 
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::{NodeId, UnixSeconds};
+use becket_sys::identity::Identity;
 
+use super::Config;
 use super::error::Problem;
 use super::file::{FileCluster, Scalar};
 use super::prepare::Draft;
 use super::stud::Stud;
 use super::values::{self, Address};
 use crate::secret::command::{LONGEST, SHORTEST};
+use crate::secret::file::RunUser;
 use crate::secret::ratchet::Ratchet;
 use crate::secret::{self, SharedSecret};
 
@@ -82,6 +85,13 @@ pub struct ClusterLimits {
     pub queue: usize,
     /// Greetings of unknown peers that are opened in a second.
     pub hellos_per_second: usize,
+}
+
+impl Config {
+    /// Where datagrams of peers arrive, if they do.
+    pub fn peers_arrive_at(&self) -> Option<SocketAddr> {
+        self.cluster.as_ref()?.listen
+    }
 }
 
 impl Draft<'_> {
@@ -211,6 +221,23 @@ impl Draft<'_> {
         secrets
     }
 
+    /// Who will read the secrets at reloads. An unknown user is a fault of `process.user`.
+    fn run_user(&self) -> RunUser {
+        let process = &self.file.process;
+        let user = process.user.as_deref();
+        let found = user.and_then(|user| {
+            let identity = Identity::find(user, process.group.as_deref()).ok()?;
+            Some((user, identity))
+        });
+        match found {
+            Some((name, identity)) => RunUser {
+                uid: identity.uid,
+                name: name.to_owned(),
+            },
+            None => RunUser::effective(),
+        }
+    }
+
     /// Reads one file. `is_state` says which kind it must be.
     fn secret(
         &mut self,
@@ -223,7 +250,7 @@ impl Draft<'_> {
         let file = self.world.base.join(text);
         self.files.push(file.clone());
         let problem = |fault: &str| Problem::new(path, fault).text(&file.to_string_lossy());
-        let opened = match secret::open(&file) {
+        let opened = match secret::open(&file, &self.run_user()) {
             Ok(opened) => opened,
             Err(wrong) => {
                 let problem = problem(&wrong.fault).accepted(wrong.accepted);
@@ -354,14 +381,7 @@ impl Draft<'_> {
     ) -> Option<Multicast> {
         let interface = cluster.multicast_interface.as_deref();
         let Some(text) = cluster.multicast.as_deref() else {
-            if let Some(interface) = interface {
-                let problem = Problem::new("cluster.multicast-interface", "without a group");
-                self.report.error(
-                    problem
-                        .text(interface)
-                        .accepted("cluster.multicast with it"),
-                );
-            }
+            self.refuse_without_group(cluster);
             return None;
         };
         let parsed = values::peer_address(text);
@@ -387,6 +407,19 @@ impl Draft<'_> {
         })
     }
 
+    /// What says how a group is reached is of no use without one.
+    fn refuse_without_group(&mut self, cluster: &FileCluster) {
+        let problem = |key: &str| Problem::new(format!("cluster.{key}"), "without a group");
+        let interface = cluster.multicast_interface.as_deref();
+        let interface = interface.map(|name| problem("multicast-interface").text(name));
+        let ttl = cluster.multicast_ttl;
+        let ttl = ttl.map(|hops| problem("multicast-ttl").value(hops.to_string()));
+        for problem in interface.into_iter().chain(ttl) {
+            let accepted = "cluster.multicast with it";
+            self.report.error(problem.accepted(accepted));
+        }
+    }
+
     fn interface(&mut self, name: Option<&str>) -> Option<String> {
         let name = name?;
         let address: Result<IpAddr, _> = name.parse();
@@ -402,7 +435,8 @@ impl Draft<'_> {
         Some(name.to_owned())
     }
 
-    fn ttl(&mut self, hops: u64) -> u8 {
+    fn ttl(&mut self, hops: Option<u64>) -> u8 {
+        let hops = hops.unwrap_or(LINK);
         let ttl = u8::try_from(hops).unwrap_or(0);
         if ttl == 0 {
             let problem = Problem::new("cluster.multicast-ttl", "not in range");
@@ -441,6 +475,9 @@ fn unreachable(peer: &Address, listen: Option<SocketAddr>) -> Option<(&'static s
         "both IPv4 or both IPv6, or listen = \":PORT\"",
     ))
 }
+
+/// Hops that a datagram may go, unless somebody means more.
+const LINK: u64 = 1;
 
 const GROUP: &str = "a multicast address with a port, such as 239.192.0.1:7443 or [ff05::b]:7443";
 

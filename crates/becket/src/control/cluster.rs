@@ -106,7 +106,7 @@ fn traffic(page: &mut Page<'_>, cluster: &ClusterStatus) -> fmt::Result {
 }
 
 fn peers(page: &mut Page<'_>, cluster: &ClusterStatus) -> fmt::Result {
-    let states = ["live", "replaced"].map(|state| {
+    let states = ["live", "replaced", "left"].map(|state| {
         let peers = cluster.peers.iter().filter(|peer| peer.state == state);
         ([("state", state)], peers.count() as u64)
     });

@@ -89,16 +89,15 @@ fn rehearse(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
     Ok(())
 }
 
-/// The keys of replication that differ: its socket and its queues are made once, and a node that
-/// changes its number is another node. Tickets have the new number at once.
+/// The keys of replication that differ: its sockets and its queues are made for one `cluster.listen`,
+/// and a node that changes its number is another node. Tickets have the new number at once.
 fn replication(old: &Config, new: &Config) -> Vec<String> {
-    let listens = |config: &Config| config.cluster.as_ref().and_then(|cluster| cluster.listen);
-    if listens(old) != listens(new) {
-        return vec!["cluster.listen".to_owned()];
-    }
-    let (Some(_), Some(was), Some(is)) = (listens(old), &old.cluster, &new.cluster) else {
+    let (Some(was), Some(is)) = (&old.cluster, &new.cluster) else {
         return Vec::new();
     };
+    if was.listen.is_none() || was.listen != is.listen {
+        return Vec::new();
+    }
     let differs = [
         ("cluster.node", was.node != is.node),
         ("cluster.multicast", was.multicast != is.multicast),
@@ -200,9 +199,16 @@ mod tests {
         assert_eq!(waits(&clustered(|c| c.node = NodeId(2))), ["cluster.node"]);
         let queue = clustered(|c| c.limits.queue = 2);
         assert_eq!(waits(&queue), ["cluster.limits.queue"]);
-        assert_eq!(waits(&sample::config()), ["cluster.listen"]);
+        assert_eq!(waits(&sample::config()), [""; 0], "it ends at once");
         let silent = |config: &mut Cluster| config.listen = None;
-        assert_eq!(waits(&clustered(silent)), ["cluster.listen"]);
+        assert_eq!(waits(&clustered(silent)), [""; 0]);
+        let moved =
+            clustered(|c| (c.listen, c.node) = (Some(([127, 0, 0, 1], 2).into()), NodeId(2)));
+        assert_eq!(
+            waits(&moved),
+            [""; 0],
+            "with another socket all is made anew"
+        );
         // Who shares only tickets changes its number at once.
         let renumbered = clustered(|c| (c.listen, c.node) = (None, NodeId(2)));
         assert_eq!(

@@ -18,13 +18,13 @@ use crate::shared::Shared;
 #[derive(Debug)]
 pub struct State {
     shared: Arc<Shared>,
-    replication: Replication,
+    stud: Option<Arc<Watch>>,
     started: Timestamp,
     draining: AtomicBool,
     current: Mutex<Current>,
 }
 
-/// Where sessions come from beside our own handshakes.
+/// Where sessions come from beside our own handshakes, at the start.
 #[derive(Debug, Default)]
 pub struct Replication {
     /// Peers; absent without them.
@@ -38,6 +38,7 @@ pub struct Replication {
 struct Current {
     config: Arc<Config>,
     certificates: Arc<[Certificate]>,
+    node: Option<Arc<Node>>,
     reload: Option<Reload>,
     rotation: Standing,
 }
@@ -53,12 +54,13 @@ impl State {
         let started = Timestamp::from_unix(shared.clock.now().unix);
         Self {
             shared,
-            replication,
+            stud: replication.stud,
             started,
             draining: AtomicBool::new(false),
             current: Mutex::new(Current {
                 certificates: certificates(&config),
                 config,
+                node: replication.node,
                 reload: None,
                 rotation: rotation.standing(),
             }),
@@ -82,6 +84,11 @@ impl State {
             current.config = config;
             current.certificates = certificates;
         });
+    }
+
+    /// This becket is another node of a cluster now, or none.
+    pub fn set_node(&self, node: Option<Arc<Node>>) {
+        self.change(|current| current.node = node);
     }
 
     /// A reload was tried.
@@ -144,8 +151,8 @@ impl View for State {
                 sources: self.shared.admission.sources(),
                 untracked: self.shared.admission.untracked(),
             },
-            cluster: self.replication.node.as_ref().map(|node| node.status(now)),
-            stud: self.replication.stud.as_ref().map(|stud| stud.status()),
+            cluster: current.node.as_ref().map(|node| node.status(now)),
+            stud: self.stud.as_ref().map(|stud| stud.status()),
             certificates: current.certificates,
         }
     }

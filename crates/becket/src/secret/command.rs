@@ -98,6 +98,7 @@ pub const LONGEST: Duration = Duration::from_secs(7 * 86_400 / 2);
 mod tests {
     use super::*;
     use crate::secret;
+    use crate::secret::file::RunUser;
 
     fn flags(file: PathBuf, state: bool) -> SecretFlags {
         SecretFlags {
@@ -113,7 +114,7 @@ mod tests {
         for (name, state) in [("root", false), ("state", true)] {
             let path = folder.path().join(name);
             let said = make(&flags(path.clone(), state), UnixSeconds(1_800_000_000)).unwrap();
-            let opened = secret::open(&path).unwrap();
+            let opened = secret::open(&path, &RunUser::effective()).unwrap();
             assert!(
                 said.contains(&format!("{:08x}", opened.secret.id.0)),
                 "{said}"

@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use becket_sys::privileges;
 use zeroize::Zeroizing;
 
 use crate::config::pem::reason;
@@ -32,11 +33,46 @@ impl FileFault {
     }
 }
 
-/// Reads a small file that only its owner can read.
+/// The user that becket runs as, or will run as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunUser {
+    /// The number.
+    pub uid: u32,
+    /// As a shell command names it.
+    pub name: String,
+}
+
+impl RunUser {
+    /// Whoever runs this process.
+    pub fn effective() -> Self {
+        let uid = privileges::effective_user();
+        let name = match uid {
+            0 => "root".to_owned(),
+            uid => uid.to_string(),
+        };
+        Self { uid, name }
+    }
+
+    /// Whoever else owns a file can change its mode, and read and replace what is in it.
+    fn check_owner(&self, path: &Path, owner: u32) -> Result<(), FileFault> {
+        if owner == 0 || owner == self.uid {
+            return Ok(());
+        }
+        let name = &self.name;
+        let fault = match self.uid {
+            0 => format!("it belongs to user {owner}, and not to root"),
+            _ => format!("it belongs to user {owner}, and neither to root nor to {name}"),
+        };
+        let advice = format!("chown {} {}", quoted(Path::new(name)), quoted(path));
+        Err(FileFault::new(fault, advice))
+    }
+}
+
+/// Reads a small file that belongs to root or to this user, and that only its owner can read.
 ///
 /// # Errors
-/// When it is not there, is no file, is larger than any secret, is not text, or is open to others.
-pub fn read(path: &Path) -> Result<Zeroizing<String>, FileFault> {
+/// When it is not there, is no file, is larger than any secret, is not text, belongs to somebody else or is open to others.
+pub fn read(path: &Path, user: &RunUser) -> Result<Zeroizing<String>, FileFault> {
     let fault = |error: &io::Error| FileFault::new(reason(error), super::ROOT_FILE);
     // To open a pipe would wait for its writer.
     let before = fs::metadata(path).map_err(|error| fault(&error))?;
@@ -45,6 +81,7 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, FileFault> {
     }
     let file = File::open(path).map_err(|error| fault(&error))?;
     let metadata = file.metadata().map_err(|error| fault(&error))?;
+    user.check_owner(path, metadata.uid())?;
     let mode = metadata.mode() & 0o777;
     if mode & 0o077 != 0 {
         let fault = format!("others than its owner may use it (mode {mode:04o})");
@@ -152,6 +189,10 @@ mod tests {
 
     use super::*;
 
+    fn read(path: &Path) -> Result<Zeroizing<String>, FileFault> {
+        super::read(path, &RunUser::effective())
+    }
+
     #[test]
     fn a_file_is_made_for_its_owner_and_never_overwritten() {
         let folder = tempfile::tempdir().unwrap();
@@ -175,6 +216,32 @@ mod tests {
             let quoted = format!("'{}", folder.path().join("it").display());
             assert_eq!(fault.accepted, format!(r"chmod 600 {quoted}'\''s secret'"));
         }
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_refused_with_the_command_that_helps() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        create(&path, "one\n").unwrap();
+        let owner = fs::metadata(&path).unwrap().uid();
+        let user = RunUser {
+            uid: owner + 1,
+            name: "becket".to_owned(),
+        };
+        assert!(user.check_owner(&path, 0).is_ok(), "root");
+        assert!(user.check_owner(&path, owner + 1).is_ok(), "ours");
+        let fault = user.check_owner(&path, owner + 2).unwrap_err();
+        assert!(fault.fault.contains(&(owner + 2).to_string()), "{fault:?}");
+        assert_eq!(fault.accepted, format!("chown becket {}", path.display()));
+        if owner != 0 {
+            let refused = super::read(&path, &user);
+            assert!(refused.unwrap_err().fault.starts_with("it belongs to"));
+            return;
+        }
+        // As root, a file can be given to somebody else.
+        std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+        let refused = super::read(&path, &user);
+        assert!(refused.unwrap_err().fault.contains("user 12345"));
     }
 
     #[test]

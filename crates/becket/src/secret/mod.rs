@@ -21,7 +21,7 @@ use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
 use becket_proto::ticket::{Epoch, SecretId};
 use zeroize::Zeroizing;
 
-use self::file::FileFault;
+use self::file::{FileFault, RunUser};
 use self::ratchet::Ratchet;
 
 /// 32 secret bytes: erased when dropped, never shown.
@@ -117,12 +117,12 @@ pub struct Opened {
     pub ratchet: Option<Ratchet>,
 }
 
-/// Reads a file of either kind.
+/// Reads a file of either kind, for a becket that runs as this user.
 ///
 /// # Errors
 /// What is wrong with it, in words.
-pub fn open(path: &Path) -> Result<Opened, FileFault> {
-    let text = file::read(path)?;
+pub fn open(path: &Path, user: &RunUser) -> Result<Opened, FileFault> {
+    let text = file::read(path, user)?;
     if ratchet::is_state(&text) {
         let ratchet = Ratchet::parse(&text, path)?;
         return Ok(Opened {

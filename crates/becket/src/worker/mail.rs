@@ -35,7 +35,12 @@ impl Worker {
     pub(super) fn read_mail(&mut self) {
         for letter in self.mailbox.take() {
             match letter {
-                Letter::Config { adopted, added } => {
+                Letter::Config {
+                    adopted,
+                    added,
+                    outbox,
+                } => {
+                    self.outbox = outbox;
                     if let Err(error) = self.take_over(&adopted, added) {
                         tracing::error!(%error, worker = self.number, "reload failed in a worker");
                     }

@@ -139,6 +139,16 @@ fn every_fault_is_said_at_once_with_its_key() {
 }
 
 #[test]
+fn how_a_group_is_reached_is_refused_without_one() {
+    let keys = "secret = 'one'\nnode = 1\nlisten = ':7443'\nmulticast-interface = 'eth0'\nmulticast-ttl = 1\n";
+    let expected = [
+        "cluster.multicast-interface = \"eth0\": without a group; accepted: cluster.multicast with it",
+        "cluster.multicast-ttl = 1: without a group; accepted: cluster.multicast with it",
+    ];
+    assert_eq!(errors(&folder(), keys), expected);
+}
+
+#[test]
 fn ticket_rotation_alone_names_the_key_of_the_cluster() {
     let keys = "secret = 'one'\nnode = 1\n[sessions]\nticket-rotation = '8h'\n";
     let found = errors(&folder(), keys);

@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::datagram::{HEADER_LEN, Join, JoinKind, PairId};
-use super::joins::{Begun, HELLO_AGAIN, HELLO_AGAIN_AT_MOST, MAX_CALLED, Reason, is_answered};
-use super::peer::{Ends, Pair, Peer, Stage};
+use super::joins::{Begun, HELLO_AGAIN, HELLO_AGAIN_AT_MOST, Reason, is_answered};
+use super::peer::{Ends, Pair, Peer, Retired, Stage};
 use super::status::{Cause, RefusedJoin};
 use super::vault::{
     JOIN_NONCE_LEN, NONCE_LEN, Party, Role, SHARE_LEN, TAG_LEN, Transcript, Vault, random,
@@ -81,10 +81,9 @@ impl<V: Vault> Replica<V> {
             next: now,
             wait: HELLO_AGAIN,
             ends: now
-                + if reason == Reason::Called {
-                    CALLED_LIFE
-                } else {
-                    BEGUN_LIFE
+                + match reason {
+                    Reason::Called(_) => CALLED_LIFE,
+                    Reason::Listed | Reason::Stale => BEGUN_LIFE,
                 },
             reason,
         };
@@ -162,13 +161,10 @@ impl<V: Vault> Replica<V> {
 
     /// Someone asks for our HELLO. A pair that is live is not joined again.
     fn take_call(&mut self, opened: &Opened, now: Duration) {
-        let live = self.peers.get(&opened.join.from).is_some_and(Peer::is_live);
-        let called = self.joins.begun.values();
-        let called = called
-            .filter(|begun| begun.reason == Reason::Called)
-            .count();
-        if !live && called < MAX_CALLED {
-            self.begin(opened.from, Reason::Called, now);
+        let name = opened.join.from;
+        let live = self.peers.get(&name).is_some_and(Peer::is_live);
+        if !live && self.joins.has_place_for_call(name, opened.from) {
+            self.begin(opened.from, Reason::Called(name), now);
         }
     }
 
@@ -180,6 +176,9 @@ impl<V: Vault> Replica<V> {
             return match &mut pair.stage {
                 Stage::Candidate { due, .. } => {
                     *due = true;
+                    // One of the two was captured and sent again from elsewhere: each gets the WELCOME, and the echo
+                    // says which address it is.
+                    pair.address = opened.from;
                     Ok(())
                 }
                 _ => Err(Cause::Replayed),
@@ -328,7 +327,7 @@ impl<V: Vault> Replica<V> {
     fn replace_others(&mut self, name: PeerName, now: Duration) {
         for peer in self.peers.values_mut() {
             if peer.name.node == name.node && peer.name != name && peer.is_live() {
-                peer.replace(now);
+                peer.retire(Retired::Replaced(now));
             }
         }
     }

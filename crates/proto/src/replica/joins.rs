@@ -4,7 +4,7 @@
 //! is bounded: the list by its limit, joins by the list and the peers, refusals by a constant.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::datagram::PairId;
@@ -19,7 +19,10 @@ use crate::ticket::SecretId;
 pub(super) struct Joins<S> {
     pub(super) listed: Vec<Listed>,
     pub(super) begun: BTreeMap<PairId, Begun<S>>,
-    refused: VecDeque<RefusedJoin>,
+    /// Refused joins from addresses that are not in the list.
+    strangers: VecDeque<RefusedJoin>,
+    /// How often one of these had to make room.
+    left_out: u64,
     /// When the list is to be looked over; at once after each change.
     pub(super) look: Option<Duration>,
 }
@@ -31,6 +34,8 @@ pub(super) struct Listed {
     pub(super) rest: Duration,
     own: bool,
     hellos: u32,
+    /// Joins from there that were refused.
+    refused: Option<RefusedJoin>,
 }
 
 /// A join that we began and that nobody has answered.
@@ -51,8 +56,8 @@ pub(super) struct Begun<S> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     Listed,
-    /// The address called us; it is given up soon.
-    Called,
+    /// A process that says it has this name called us; it is given up soon.
+    Called(PeerName),
     /// The pair was made under a secret that is not the first any more, or its keys are old.
     Stale,
 }
@@ -62,7 +67,8 @@ impl<S> Joins<S> {
         Self {
             listed: Vec::new(),
             begun: BTreeMap::new(),
-            refused: VecDeque::new(),
+            strangers: VecDeque::new(),
+            left_out: 0,
             look: None,
         }
     }
@@ -123,8 +129,26 @@ impl<S> Joins<S> {
             .collect()
     }
 
+    /// Who tried to join in vain: addresses of the list first.
     pub(super) fn refused(&self) -> Vec<RefusedJoin> {
-        self.refused.iter().copied().collect()
+        let listed = self.listed.iter().filter_map(|known| known.refused);
+        listed.chain(self.strangers.iter().copied()).collect()
+    }
+
+    /// How often a stranger was forgotten.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Whether a call may begin one more join. A recorded call can be sent again from any number of addresses: then those
+    /// who call by other names still find a place.
+    pub(super) fn has_place_for_call(&self, name: PeerName, from: SocketAddr) -> bool {
+        let called = self.begun.values().filter_map(|begun| match begun.reason {
+            Reason::Called(by) => Some((by, begun.target.ip())),
+            Reason::Listed | Reason::Stale => None,
+        });
+        let same = |(by, ip): &(PeerName, IpAddr)| *by == name || *ip == from.ip();
+        called.clone().count() < MAX_CALLED && called.filter(same).count() < MAX_CALLED_BY_ONE
     }
 
     /// When there is something to begin, to say again or to give up.
@@ -165,7 +189,7 @@ impl<S> Joins<S> {
 
     pub(super) fn check_invariants(&self, limits: &Limits) {
         debug_assert!(
-            self.refused.len() <= MAX_REFUSED,
+            self.strangers.len() <= MAX_STRANGERS,
             "refused joins without end"
         );
         debug_assert!(
@@ -208,20 +232,35 @@ impl<S> Joins<S> {
         self.look_at(until);
     }
 
-    /// Remembers a join that was refused, by its address: the latest last.
+    /// Remembers a join that was refused, by its address. One of the list has a place of its own, which no stranger takes.
     pub(super) fn refuse(&mut self, mut refused: RefusedJoin) {
-        if let Some(at) = self
-            .refused
-            .iter()
-            .position(|known| known.address == refused.address)
-            && let Some(known) = self.refused.remove(at)
+        let mut listed = self.listed.iter_mut();
+        if let Some(known) = listed.find(|known| known.address == refused.address) {
+            refused.count += known.refused.map_or(0, |known| known.count);
+            known.refused = Some(refused);
+            return;
+        }
+        let same = |known: &RefusedJoin| known.address == refused.address;
+        if let Some(at) = self.strangers.iter().position(same)
+            && let Some(known) = self.strangers.remove(at)
         {
-            refused.count = known.count.saturating_add(1);
+            refused.count += known.count;
         }
-        if self.refused.len() >= MAX_REFUSED {
-            self.refused.pop_front();
+        if self.strangers.len() >= MAX_STRANGERS {
+            self.leave_out_a_stranger(refused.last);
         }
-        self.refused.push_back(refused);
+        self.strangers.push_back(refused);
+    }
+
+    /// Forgets a stranger: one that gave up, or else the one that tried least. Addresses can be invented, each for one try;
+    /// a node that is configured wrongly tries again and again.
+    fn leave_out_a_stranger(&mut self, now: Duration) {
+        let worth = |known: &RefusedJoin| (known.last + STILL_TRIES > now, known.count, known.last);
+        let strangers = self.strangers.iter().enumerate();
+        if let Some((least, _)) = strangers.min_by_key(|(_, known)| worth(known)) {
+            self.strangers.remove(least);
+            self.left_out += 1;
+        }
     }
 }
 
@@ -232,6 +271,7 @@ impl Listed {
             rest: Duration::ZERO,
             own: false,
             hellos: 0,
+            refused: None,
         }
     }
 
@@ -251,7 +291,13 @@ pub(super) const HELLO_AGAIN: Duration = Duration::from_millis(500);
 pub(super) const HELLO_AGAIN_AT_MOST: Duration = Duration::from_secs(5);
 
 /// Joins begun because somebody called.
-pub(super) const MAX_CALLED: usize = 32;
+const MAX_CALLED: usize = 32;
 
-/// Addresses whose refused joins are remembered.
-const MAX_REFUSED: usize = 16;
+/// Of these, for one name or one address: a node may call from several.
+const MAX_CALLED_BY_ONE: usize = 4;
+
+/// Addresses that are not in the list and whose refused joins are remembered.
+const MAX_STRANGERS: usize = 16;
+
+/// A node that wants to join says HELLO every few seconds, and rests for half a minute at most.
+const STILL_TRIES: Duration = Duration::from_secs(60);

@@ -23,6 +23,10 @@ pub struct Limits {
     pub entries_per_peer: usize,
     /// The longest time to live that is accepted; a longer one is shortened. Set it to the table's own.
     pub max_ttl: Duration,
+    /// Clients that one peer may have us remember a server for, at a time, likewise.
+    pub sticks_per_peer: usize,
+    /// The longest time for which a client's server is remembered; a longer one is shortened.
+    pub max_stick_ttl: Duration,
     /// How long a record waits at most for others to fill its datagram.
     pub flush: Duration,
     /// HELLOs opened per second from addresses that are not in the list of peers, all together.
@@ -50,6 +54,8 @@ impl Default for Limits {
             queue_bytes: 256 * 1024,
             entries_per_peer: 200_000,
             max_ttl: Duration::from_secs(300),
+            sticks_per_peer: 200_000,
+            max_stick_ttl: Duration::from_secs(1800),
             flush: Duration::from_millis(2),
             hellos_per_second: 100,
             hellos_per_source: 10,

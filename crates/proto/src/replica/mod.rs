@@ -98,6 +98,15 @@ pub struct PeerName {
     pub boot: Boot,
 }
 
+/// A place in a walk through who sticks: there is a memory for each backend. The default is the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StickCursor {
+    /// The number of the backend, in an order of the caller's.
+    pub backend: usize,
+    /// The place in its memory.
+    pub at: crate::stick::Cursor,
+}
+
 /// Where received records go.
 pub trait Sink {
     /// Takes a record; each that was offered comes at most once. Must not block.
@@ -115,8 +124,9 @@ pub enum Taken {
     Unwanted,
 }
 
-/// Where the sessions for a node that joins come from: the session table, seen through
-/// [`SessionTable::visit`](crate::session_table::SessionTable::visit).
+/// Where the records for a node that joins come from: the session table, seen through
+/// [`SessionTable::visit`](crate::session_table::SessionTable::visit), and who sticks, by
+/// [`Stick::visit`](crate::stick::Stick::visit).
 pub trait Source {
     /// Shows sessions from `from` on, at most `at_most` of them; returns where to go on, or nothing at the end.
     ///
@@ -130,7 +140,17 @@ pub trait Source {
         show: &mut dyn FnMut(SessionRecord<'_>),
     ) -> Option<Cursor>;
 
-    /// How many sessions are held, for the others to choose whom to ask. Called with each keep-alive.
+    /// Likewise where clients were sent: those that came within `youngest`. What `show` is given is sent as
+    /// [`Record::Stuck`].
+    fn visit_sticks(
+        &mut self,
+        from: StickCursor,
+        youngest: Duration,
+        at_most: usize,
+        show: &mut dyn FnMut(StickRecord<'_>),
+    ) -> Option<StickCursor>;
+
+    /// How many sessions are held, for the others to choose whom to ask. Called for keep-alives, once a poll at most.
     fn held(&self) -> u32;
 }
 
@@ -253,6 +273,7 @@ impl<V: Vault> Replica<V> {
             collisions: self.collisions(),
             unanswered: self.joins.unanswered(&self.peers, now),
             refused: self.joins.refused(),
+            refused_left_out: self.joins.left_out(),
             warm_up: self.warming.status(),
             total: self.total,
             peers,

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::PeerName;
 use super::datagram::PairId;
 use super::limits::Limits;
 use super::outbox::Outbox;
@@ -16,6 +15,7 @@ use super::status::{PeerState, PeerStatus, Traffic};
 use super::tally::Tally;
 use super::vault::{NONCE_LEN, SHARE_LEN, Transcript};
 use super::window::Window;
+use super::{PeerName, StickCursor};
 use crate::session_table::Cursor;
 use crate::ticket::SecretId;
 
@@ -72,22 +72,39 @@ pub(super) struct Peer {
     pub(super) pairs: Vec<PairId>,
     pub(super) since: Duration,
     pub(super) heard: Duration,
-    /// When another process of its node took its place.
-    pub(super) replaced: Option<Duration>,
+    /// Why nothing is sent to it any more.
+    pub(super) retired: Option<Retired>,
     pub(super) outbox: Outbox,
-    pub(super) tally: Tally,
+    pub(super) sessions: Tally,
+    pub(super) sticks: Tally,
     /// How many sessions it says it holds.
     pub(super) held: Option<u32>,
     pub(super) dump: Option<Dump>,
     pub(super) traffic: Traffic,
 }
 
-/// A walk through our sessions for one peer.
+/// Why a peer is only listened to, for what of it may still be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retired {
+    /// Another process of its node took its place then.
+    Replaced(Duration),
+    /// It said goodbye.
+    Left,
+}
+
+/// A walk through what we hold for one peer.
 #[derive(Clone, Copy)]
 pub(super) struct Dump {
-    pub(super) at: Cursor,
+    pub(super) at: Walk,
     pub(super) youngest: Duration,
     pub(super) records: u32,
+}
+
+/// Where a dump goes on: first who sticks, which is little and without which a session leads to the wrong server.
+#[derive(Clone, Copy)]
+pub(super) enum Walk {
+    Sticks(StickCursor),
+    Sessions(Cursor),
 }
 
 /// Where a new pair leads, and how far it is proven.
@@ -148,9 +165,10 @@ impl Peer {
             pairs: Vec::new(),
             since: now,
             heard: now,
-            replaced: None,
+            retired: None,
             outbox: Outbox::new(limits.queue_bytes),
-            tally: Tally::new(limits.max_ttl),
+            sessions: Tally::new(limits.max_ttl),
+            sticks: Tally::new(limits.max_stick_ttl),
             held: None,
             dump: None,
             traffic: Traffic::default(),
@@ -158,7 +176,7 @@ impl Peer {
     }
 
     pub(super) fn is_live(&self) -> bool {
-        self.replaced.is_none()
+        self.retired.is_none()
     }
 
     pub(super) fn answers_at(&self, address: SocketAddr) -> bool {
@@ -174,16 +192,21 @@ impl Peer {
         self.address = address;
     }
 
-    /// Another process of the node has taken the place: nothing is sent to this one any more.
-    pub(super) fn replace(&mut self, now: Duration) {
-        self.replaced = Some(now);
+    /// Another process of the node has taken the place, or this one has ended: nothing is sent to it any more.
+    pub(super) fn retire(&mut self, why: Retired) {
+        self.retired = Some(why);
         self.outbox = Outbox::new(0);
         self.dump = None;
     }
 
+    /// Whether it was heard long after another took its place.
+    pub(super) fn outlived_its_replacement(&self, now: Duration) -> bool {
+        matches!(self.retired, Some(Retired::Replaced(since)) if now >= since + REPLACED_GRACE)
+    }
+
     /// It is alive after all, beside whatever took its place.
     pub(super) fn revive(&mut self, limits: &Limits) {
-        if self.replaced.take().is_some() {
+        if self.retired.take().is_some() {
             self.outbox = Outbox::new(limits.queue_bytes);
         }
     }
@@ -208,16 +231,17 @@ impl Peer {
             node: self.name.node,
             boot: self.name.boot,
             address: self.address,
-            state: if self.is_live() {
-                PeerState::Live
-            } else {
-                PeerState::Replaced
+            state: match self.retired {
+                None => PeerState::Live,
+                Some(Retired::Replaced(_)) => PeerState::Replaced,
+                Some(Retired::Left) => PeerState::Left,
             },
             secret,
             since: self.since,
             last_heard: self.heard,
             sessions_held: self.held.unwrap_or(0),
-            entries: self.tally.sum(now),
+            entries: self.sessions.sum(now),
+            sticks: self.sticks.sum(now),
             queued_bytes: self.outbox.len(),
             dumping: self.dump.is_some(),
             traffic: self.traffic,
@@ -227,6 +251,9 @@ impl Peer {
 
 /// Listed addresses remembered for one peer: more than a host has in one name.
 const MAX_ADDRESSES_OF_PEER: usize = 8;
+
+/// What a process sent before another took its place may arrive for so long; later, it is alive.
+const REPLACED_GRACE: Duration = Duration::from_secs(5);
 
 /// The time after which an echo that nobody answered is said again.
 const ECHO_AGAIN: Duration = Duration::from_millis(500);

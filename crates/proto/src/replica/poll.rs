@@ -4,6 +4,7 @@
 //! long enough, as far as the datagrams of the turn and the bytes of the second allow; what cannot leave waits in the queue
 //! of its peer.
 
+use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::ops::Bound;
 use std::time::Duration;
@@ -14,11 +15,12 @@ use super::datagram::{HEADER_LEN, Header, Join, JoinKind, PairId};
 use super::join::{CALL_AGAIN, CANDIDATE_LIFE};
 use super::limits::Limits;
 use super::pace::Pace;
-use super::peer::{Dump, Pair, Peer, Stage};
-use super::record::{Frame, MAX_RECORD, Record};
+use super::peer::{Dump, Pair, Peer, Stage, Walk};
+use super::record::{Frame, MAX_RECORD, Record, SessionRecord, StickRecord};
 use super::status::{Cause, Traffic};
 use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN, TAG_LEN, Vault, random};
 use super::{MAX_DATAGRAM, PeerName, Replica, Source};
+use crate::session_table::Cursor;
 use crate::ticket::SecretId;
 
 /// The way out for one turn.
@@ -51,7 +53,18 @@ impl<V: Vault> Replica<V> {
         self.warming.advance(&mut self.peers, now);
         self.dump(now, source);
         self.send_joins(now, send);
-        self.send_pairs(now, source.held(), send);
+        self.send_pairs(now, source, send);
+    }
+
+    /// Says goodbye to every live peer, so that they need not find out by silence. The end: drop it after that.
+    pub fn leave(&mut self, now: Duration, send: &mut impl FnMut(SocketAddr, &[u8]) -> bool) {
+        let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
+        for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
+            let sending = peer.sending(&self.pairs);
+            if let Some(pair) = sending.and_then(|id| self.pairs.get_mut(&id)) {
+                exit.frame(pair, &mut peer.traffic, Frame::Bye);
+            }
+        }
     }
 
     /// When [`poll`](Self::poll) has something to do, if nothing comes before. May be past: then at once.
@@ -178,9 +191,14 @@ impl<V: Vault> Replica<V> {
     fn send_pairs(
         &mut self,
         now: Duration,
-        held: u32,
+        source: &impl Source,
         send: &mut impl FnMut(SocketAddr, &[u8]) -> bool,
     ) {
+        // Looked at for a keep-alive only, and once for all of them: it takes every lock of the table.
+        let held = OnceCell::new();
+        let alive = || Frame::Alive {
+            held: *held.get_or_init(|| source.held()),
+        };
         let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
         exit.left = self.limits.datagrams_per_turn;
         let begin = self.served.take();
@@ -199,7 +217,7 @@ impl<V: Vault> Replica<V> {
                     if let Some(pair) = self.pairs.get_mut(id)
                         && pair.due().is_some_and(|due| due <= now)
                     {
-                        exit.frame(pair, &mut peer.traffic, Frame::Alive { held });
+                        exit.frame(pair, &mut peer.traffic, alive());
                     }
                 }
                 let sending = peer.sending(&self.pairs).filter(|_| peer.is_live());
@@ -207,7 +225,7 @@ impl<V: Vault> Replica<V> {
                     continue;
                 };
                 if now >= pair.sent + self.limits.keep_alive {
-                    exit.frame(pair, &mut peer.traffic, Frame::Alive { held });
+                    exit.frame(pair, &mut peer.traffic, alive());
                 }
                 if !exit.records(pair, peer, self.limits.flush) && self.served.is_none() {
                     self.served = Some(*name);
@@ -216,7 +234,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Moves sessions into the queues of those that asked for them, as fast as that may go.
+    /// Moves what is held into the queues of those that asked for them, as fast as that may go.
     fn dump(&mut self, now: Duration, source: &mut impl Source) {
         for peer in self.peers.values_mut() {
             let mut chunks = 0;
@@ -238,7 +256,7 @@ impl<V: Vault> Replica<V> {
     }
 }
 
-/// Moves up to `room` sessions; without room, ends the dump. Returns bytes moved.
+/// Moves up to `room` records; without room, ends the dump. Returns bytes moved.
 fn dump_chunk(
     peer: &mut Peer,
     mut dump: Dump,
@@ -248,21 +266,25 @@ fn dump_chunk(
 ) -> u64 {
     let mut record = [0; MAX_RECORD];
     let before = peer.outbox.len();
-    let next = if room == 0 {
-        None
-    } else {
-        source.visit(
-            dump.at,
-            dump.youngest,
-            room,
-            &mut |session| match Record::Sync(session).encode(&mut record) {
-                Some(len) if peer.outbox.push(record.get(..len).unwrap_or_default(), now) => {
-                    dump.records += 1
-                }
-                Some(_) => peer.traffic.drops.note(Cause::QueueFull),
-                None => peer.traffic.drops.note(Cause::TooLarge),
-            },
-        )
+    let mut show = |shown: Record<'_>| match shown.encode(&mut record) {
+        Some(len) if peer.outbox.push(record.get(..len).unwrap_or_default(), now) => {
+            dump.records += 1
+        }
+        Some(_) => peer.traffic.drops.note(Cause::QueueFull),
+        None => peer.traffic.drops.note(Cause::TooLarge),
+    };
+    let next = match dump.at {
+        _ if room == 0 => None,
+        Walk::Sticks(from) => {
+            let mut show = |stick: StickRecord<'_>| show(Record::Stuck(stick));
+            let next = source.visit_sticks(from, dump.youngest, room, &mut show);
+            Some(next.map_or(Walk::Sessions(Cursor::default()), Walk::Sticks))
+        }
+        Walk::Sessions(from) => {
+            let mut show = |session: SessionRecord<'_>| show(Record::Sync(session));
+            let next = source.visit(from, dump.youngest, room, &mut show);
+            next.map(Walk::Sessions)
+        }
     };
     if let Some(next) = next {
         dump.at = next;

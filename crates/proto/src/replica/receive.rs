@@ -10,14 +10,13 @@ use zeroize::Zeroize;
 
 use super::datagram::{HEADER_LEN, Header, PairId};
 use super::limits::Limits;
-use super::peer::{Dump, Peer, Stage};
-use super::record::{Frame, Parsed, Record, SessionRecord};
+use super::peer::{Dump, Peer, Retired, Stage, Walk};
+use super::record::{Frame, Parsed, Record, SessionRecord, StickRecord};
 use super::status::{Cause, Traffic};
 use super::vault::{TAG_LEN, Vault};
 use super::window::Freshness;
-use super::{PeerName, Replica, Sink, Taken};
+use super::{PeerName, Replica, Sink, StickCursor, Taken};
 use crate::reader::Reader;
-use crate::session_table::Cursor;
 
 impl<V: Vault> Replica<V> {
     pub(super) fn take_datagram(
@@ -29,9 +28,9 @@ impl<V: Vault> Replica<V> {
     ) -> Result<(), Cause> {
         match Header::decode(datagram)?.0 {
             Header::Pair { to, sequence } => {
-                let result = self.take_sealed(to, sequence, datagram, now);
+                let result = self.take_sealed((to, from), sequence, datagram, now);
                 let taken = match result {
-                    Ok(()) => self.take_text(to, text(datagram), now, sink),
+                    Ok(()) => self.take_text((to, from), text(datagram), now, sink),
                     Err(cause) => Err(cause),
                 };
                 if let Err(cause) = taken {
@@ -49,7 +48,7 @@ impl<V: Vault> Replica<V> {
     /// Opens a datagram in place and settles what it proves, before a record in it is looked at.
     fn take_sealed(
         &mut self,
-        to: PairId,
+        (to, from): (PairId, SocketAddr),
         sequence: u64,
         datagram: &mut [u8],
         now: Duration,
@@ -77,6 +76,7 @@ impl<V: Vault> Replica<V> {
                 return Err(Cause::NotEchoed);
             }
             pair.stage = Stage::Confirmed;
+            pair.address = from;
             self.complete(to, None, now)?;
         }
         let pair = self.pairs.get_mut(&to).ok_or(Cause::UnknownKey)?;
@@ -84,10 +84,7 @@ impl<V: Vault> Replica<V> {
         pair.stage = Stage::Confirmed;
         let peer = self.peers.get_mut(&pair.peer).ok_or(Cause::UnknownKey)?;
         peer.heard = now;
-        if peer
-            .replaced
-            .is_some_and(|since| now >= since + REPLACED_GRACE)
-        {
+        if peer.outlived_its_replacement(now) {
             peer.revive(&self.limits);
         }
         for traffic in [&mut peer.traffic, &mut self.total] {
@@ -102,7 +99,7 @@ impl<V: Vault> Replica<V> {
     /// Takes the records of an opened datagram. One that is cut short ends it; what came before it counts.
     fn take_text(
         &mut self,
-        to: PairId,
+        (to, from): (PairId, SocketAddr),
         text: &[u8],
         now: Duration,
         sink: &mut impl Sink,
@@ -110,22 +107,29 @@ impl<V: Vault> Replica<V> {
         let pair = self.pairs.get_mut(&to).ok_or(Cause::UnknownKey)?;
         let peer = self.peers.get_mut(&pair.peer).ok_or(Cause::UnknownKey)?;
         let mut reader = Reader::new(text);
+        let mut left = false;
         while !reader.is_empty() {
             let taken = match Frame::next(&mut reader).ok_or(Cause::Malformed)? {
                 Parsed::Frame(Frame::Record(record)) => {
-                    if matches!(record, Record::Sync(_)) {
+                    if matches!(record, Record::Sync(_) | Record::Stuck(_)) {
                         self.warming.received(peer.name, now);
                     }
                     take_record(peer, &record, &self.limits, now, sink)
                 }
                 Parsed::Frame(frame) => {
-                    if matches!(frame, Frame::Echo(_)) {
-                        pair.reply_due = true;
+                    match frame {
+                        Frame::Echo(nonce) => {
+                            pair.reply_due = true;
+                            if nonce == pair.welcome {
+                                // The path that an echo proves, and not the one that a HELLO claimed.
+                                pair.address = from;
+                                peer.address = from;
+                            }
+                        }
+                        Frame::End { .. } => self.warming.ended(peer.name),
+                        Frame::Bye => left = true,
+                        _ => take_frame(peer, frame),
                     }
-                    if matches!(frame, Frame::End { .. }) {
-                        self.warming.ended(peer.name);
-                    }
-                    take_frame(peer, frame);
                     continue;
                 }
                 Parsed::Unknown => Err(Cause::UnknownKind),
@@ -133,7 +137,27 @@ impl<V: Vault> Replica<V> {
             };
             count(taken, [&mut peer.traffic, &mut self.total]);
         }
+        if left {
+            self.farewell(to);
+        }
         Ok(())
+    }
+
+    /// A peer has said goodbye under this pair: nothing is sent to it any more, and its place is free.
+    fn farewell(&mut self, id: PairId) {
+        let Some(pair) = self.pairs.get_mut(&id) else {
+            return;
+        };
+        pair.reply_due = false;
+        let name = pair.peer;
+        if let Some(peer) = self.peers.get_mut(&name) {
+            peer.retire(Retired::Left);
+            peer.pairs = vec![id];
+        }
+        self.pairs
+            .retain(|other, pair| *other == id || pair.peer != name);
+        // Its address will be that of its next process.
+        self.joins.look_at(Duration::ZERO);
     }
 
     fn note_peer(&mut self, to: PairId, cause: Cause) {
@@ -157,29 +181,30 @@ fn take_record(
     now: Duration,
     sink: &mut impl Sink,
 ) -> Result<(), Cause> {
-    let (session, record) = match record {
-        Record::New(session) => {
-            let session = shortened(session, limits);
-            (Some(session), Record::New(session))
+    let record = shortened(record, limits);
+    let kept = match record {
+        Record::New(session) | Record::Sync(session) => {
+            Some((session.ttl, &mut peer.sessions, limits.entries_per_peer))
         }
-        Record::Sync(session) => {
-            let session = shortened(session, limits);
-            (Some(session), Record::Sync(session))
+        Record::Stick(stick) | Record::Stuck(stick) => {
+            Some((stick.ttl, &mut peer.sticks, limits.sticks_per_peer))
         }
-        Record::Del { .. } | Record::Stick(_) => (None, *record),
+        Record::Del { .. } => None,
     };
-    if let Some(session) = session {
-        if session.ttl.is_zero() {
+    let mut tally = None;
+    if let Some((ttl, counted, most)) = kept {
+        if ttl.is_zero() {
             return Err(Cause::Unwanted);
         }
-        if peer.tally.sum(now) >= limits.entries_per_peer {
+        if counted.sum(now) >= most {
             return Err(Cause::TooManyEntries);
         }
+        tally = Some((ttl, counted));
     }
     match sink.take(peer.name, record) {
         Taken::Taken => {
-            if let Some(session) = session {
-                peer.tally.add(now, session.ttl);
+            if let Some((ttl, counted)) = tally {
+                counted.add(now, ttl);
             }
             Ok(())
         }
@@ -188,10 +213,22 @@ fn take_record(
     }
 }
 
-fn shortened<'a>(session: &SessionRecord<'a>, limits: &Limits) -> SessionRecord<'a> {
-    SessionRecord {
+/// The record with a time to live that is accepted here.
+fn shortened<'a>(record: &Record<'a>, limits: &Limits) -> Record<'a> {
+    let session = |session: &SessionRecord<'a>| SessionRecord {
         ttl: session.ttl.min(limits.max_ttl),
         ..*session
+    };
+    let stick = |stick: &StickRecord<'a>| StickRecord {
+        ttl: stick.ttl.min(limits.max_stick_ttl),
+        ..*stick
+    };
+    match record {
+        Record::New(new) => Record::New(session(new)),
+        Record::Sync(old) => Record::Sync(session(old)),
+        Record::Stick(new) => Record::Stick(stick(new)),
+        Record::Stuck(old) => Record::Stuck(stick(old)),
+        Record::Del { .. } => *record,
     }
 }
 
@@ -201,7 +238,7 @@ fn take_frame(peer: &mut Peer, frame: Frame<'_>) {
         // A dump that is under way goes on.
         Frame::Ask { youngest } if peer.dump.is_none() && peer.is_live() => {
             peer.dump = Some(Dump {
-                at: Cursor::default(),
+                at: Walk::Sticks(StickCursor::default()),
                 youngest: Duration::from_secs(youngest.into()),
                 records: 0,
             });
@@ -218,6 +255,3 @@ fn count(taken: Result<(), Cause>, traffic: [&mut Traffic; 2]) {
         }
     }
 }
-
-/// What a process sent before another took its place may arrive for so long; later, it is alive.
-const REPLACED_GRACE: Duration = Duration::from_secs(5);

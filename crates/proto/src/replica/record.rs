@@ -6,11 +6,12 @@
 //! ```text
 //! NEW 1, SYNC 4   policy u64 | ttl u32 | age u32 | lineage u64 | id len u8 | id | state
 //! DEL 2           policy u64 | id len u8 | id
-//! STICK 3         server u64 | ttl u32 | by u8 ( 0: lineage u64   1: policy u64 | id len u8 | id )
+//! STICK 3, STUCK 9  server u64 | ttl u32 | by u8 ( 0: lineage u64   1: policy u64 | id len u8 | id )
 //! ECHO 5          nonce 16
 //! ALIVE 6         sessions held u32
 //! ASK 7           youngest seconds u32
 //! END 8           records of the dump u32
+//! BYE 10          empty
 //! ```
 //!
 //! Times travel as durations in whole seconds, rounded so that no session lives longer by travelling: no clocks are
@@ -41,6 +42,8 @@ pub enum Record<'a> {
     Stick(StickRecord<'a>),
     /// A session of a dump for a node that joins. It may be older than what is held, so it must not replace anything.
     Sync(SessionRecord<'a>),
+    /// Where a client was sent, of such a dump.
+    Stuck(StickRecord<'a>),
 }
 
 /// A session as it travels.
@@ -107,6 +110,8 @@ pub(super) enum Frame<'a> {
     End {
         records: u32,
     },
+    /// The process ends, or takes no part any more.
+    Bye,
 }
 
 /// What stood at the front of a text.
@@ -152,6 +157,7 @@ impl<'a> Frame<'a> {
             Self::Alive { held } => writer.put(ALIVE, &held.to_be_bytes())?,
             Self::Ask { youngest } => writer.put(ASK, &youngest.to_be_bytes())?,
             Self::End { records } => writer.put(END, &records.to_be_bytes())?,
+            Self::Bye => BYE,
         };
         writer.finish(kind)
     }
@@ -165,10 +171,12 @@ impl<'a> Frame<'a> {
             SYNC => session(&mut body).map(|session| Self::Record(Record::Sync(session))),
             DEL => name(&mut body).map(|(policy, id)| Self::Record(Record::Del { policy, id })),
             STICK => stick(&mut body).map(|stick| Self::Record(Record::Stick(stick))),
+            STUCK => stick(&mut body).map(|stick| Self::Record(Record::Stuck(stick))),
             ECHO => body.array().map(Self::Echo),
             ALIVE => body.u32().map(|held| Self::Alive { held }),
             ASK => body.u32().map(|youngest| Self::Ask { youngest }),
             END => body.u32().map(|records| Self::End { records }),
+            BYE => Some(Self::Bye),
             _ => return Some(Parsed::Unknown),
         };
         Some(frame.map_or(Parsed::Malformed, Parsed::Frame))
@@ -252,7 +260,8 @@ impl Writer<'_> {
                 self.name(*policy, id)?;
                 Some(DEL)
             }
-            Record::Stick(stick) => self.stick(stick),
+            Record::Stick(stick) => self.stick(STICK, stick),
+            Record::Stuck(stick) => self.stick(STUCK, stick),
         }
     }
 
@@ -265,7 +274,7 @@ impl Writer<'_> {
         self.put(kind, session.state)
     }
 
-    fn stick(&mut self, stick: &StickRecord<'_>) -> Option<u8> {
+    fn stick(&mut self, kind: u8, stick: &StickRecord<'_>) -> Option<u8> {
         self.bytes(&stick.server.0.to_be_bytes())?;
         self.bytes(&floor(stick.ttl).to_be_bytes())?;
         match stick.by {
@@ -278,7 +287,7 @@ impl Writer<'_> {
                 self.name(policy, id)?;
             }
         }
-        Some(STICK)
+        Some(kind)
     }
 
     fn name(&mut self, policy: PolicyTag, id: &[u8]) -> Option<()> {
@@ -337,6 +346,8 @@ const ECHO: u8 = 5;
 const ALIVE: u8 = 6;
 const ASK: u8 = 7;
 const END: u8 = 8;
+const STUCK: u8 = 9;
+const BYE: u8 = 10;
 
 const BY_LINEAGE: u8 = 0;
 const BY_SESSION: u8 = 1;
@@ -425,6 +436,17 @@ mod tests {
     }
 
     #[test]
+    fn a_goodbye_has_no_body_and_may_get_one() {
+        let mut out = [0; 8];
+        assert_eq!(Frame::Bye.encode(&mut out), Some(3));
+        assert_eq!(out[..3], [10, 0, 0]);
+        for text in [&[10, 0, 0][..], &[10, 0, 1, 7]] {
+            let parsed = Frame::next(&mut Reader::new(text));
+            assert_eq!(parsed, Some(Parsed::Frame(Frame::Bye)));
+        }
+    }
+
+    #[test]
     fn debug_output_shows_no_state() {
         assert!(!format!("{:?}", Record::New(small())).contains("115"));
     }
@@ -434,7 +456,7 @@ mod tests {
 
         #[test]
         fn records_survive_the_round_trip(
-            which in 0..5, policy: u64, id in proptest::collection::vec(any::<u8>(), 1..=32), ttl: u32, age: u32,
+            which in 0..6, policy: u64, id in proptest::collection::vec(any::<u8>(), 1..=32), ttl: u32, age: u32,
             lineage: u64, state in proptest::collection::vec(any::<u8>(), 0..200), more: Vec<u8>,
         ) {
             let (policy, lineage) = (PolicyTag(policy), Lineage(lineage));
@@ -446,6 +468,7 @@ mod tests {
                 1 => Record::Sync(session),
                 2 => Record::Del { policy, id: &id },
                 3 => Record::Stick(StickRecord { by: StickKey::Lineage(lineage), server, ttl }),
+                4 => Record::Stuck(StickRecord { by: StickKey::Lineage(lineage), server, ttl }),
                 _ => Record::Stick(StickRecord { by: StickKey::Session { policy, id: &id }, server, ttl }),
             };
             let mut text = vec![0; 400];
@@ -457,7 +480,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_read_can_be_written(text in proptest::collection::vec(any::<u8>(), 0..100), kind in 1_u8..9) {
+        fn whatever_is_read_can_be_written(text in proptest::collection::vec(any::<u8>(), 0..100), kind in 1_u8..11) {
             let mut text = text;
             text.splice(..0, [kind, 0, text.len() as u8]);
             if let Some((record, _)) = Record::decode(&text) {

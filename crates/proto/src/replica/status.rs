@@ -45,7 +45,7 @@ pub enum Cause {
     UnknownKind,
     /// A session of a policy that is not known here.
     UnknownPolicy,
-    /// A session beyond what one peer may have in our table.
+    /// A session, or a client that sticks, beyond what one peer may have us keep.
     TooManyEntries,
     /// A record that the receiver of records had no use for.
     Unwanted,
@@ -102,8 +102,10 @@ pub struct Status {
     /// Nodes of which two or more processes are alive: a mistake in the configuration. Our own node is among them if
     /// someone else uses its number.
     pub collisions: Vec<NodeId>,
-    /// Who tried to join in vain, the latest last, a bounded number.
+    /// Who tried to join in vain: addresses of the list, then a bounded number of others, the latest last.
     pub refused: Vec<RefusedJoin>,
+    /// How often an address that is not in the list was forgotten to make room for another.
+    pub refused_left_out: u64,
     /// How far this node has come in getting what the others hold.
     pub warm_up: WarmUp,
     /// Of all peers together, those that are gone included, and of datagrams that belong to none.
@@ -131,6 +133,8 @@ pub struct PeerStatus {
     pub sessions_held: u32,
     /// Sessions counted against [`Limits::entries_per_peer`](super::Limits::entries_per_peer).
     pub entries: usize,
+    /// Clients counted against [`Limits::sticks_per_peer`](super::Limits::sticks_per_peer).
+    pub sticks: usize,
     /// Bytes of records that wait to be sent.
     pub queued_bytes: usize,
     /// Whether a dump of our sessions to it is under way.
@@ -146,6 +150,8 @@ pub enum PeerState {
     Live,
     /// Another process of the same node has taken its place; it is only listened to, for as long as it may live.
     Replaced,
+    /// It said goodbye; shown for as long as a silent peer would be.
+    Left,
 }
 
 /// An address of the list of peers at which nobody has answered.

@@ -2,9 +2,10 @@
 //!
 //! A process that just started asks one peer for everything: that which holds most. A peer that was lost for a while, with
 //! both processes alive, is asked for what was made meanwhile. One dump is asked for at a time, so that what arrives stays
-//! within what one peer may send. A request that nothing came of is repeated a few times; what a dump loses on the way is
-//! not asked for again.
+//! within what one peer may send. A dump that does not come to its end is asked for a few times: everything of another
+//! peer each time, where there is another. What a dump loses on the way is not asked for again.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -23,14 +24,14 @@ pub(super) struct Warming {
     departed: VecDeque<(PeerName, Duration)>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Wanted {
     /// Who is to be asked; nobody in particular for everything.
     peer: Option<PeerName>,
     /// Sessions made within so many seconds.
     youngest: u32,
-    /// How often it was asked for.
-    times: u32,
+    /// Who was asked for it, in vain.
+    tried: Vec<PeerName>,
 }
 
 struct Asked {
@@ -69,7 +70,7 @@ impl Warming {
             self.wanted.push_back(Wanted {
                 peer: Some(peer),
                 youngest: u32::try_from(since).unwrap_or(u32::MAX - 1),
-                times: 0,
+                tried: Vec::new(),
             });
         }
     }
@@ -98,9 +99,7 @@ impl Warming {
     /// Asks whoever is to be asked now.
     pub(super) fn advance(&mut self, peers: &mut BTreeMap<PeerName, Peer>, now: Duration) {
         let is_over = |asked: &mut Asked| asked.is_over(peers, now);
-        if let Some(asked) = self.asked.take_if(is_over)
-            && let Some(again) = asked.again()
-        {
+        if let Some(again) = self.asked.take_if(is_over).and_then(Asked::again) {
             self.wanted.push_front(again);
         }
         if self.when(peers).is_none_or(|when| when > now) || self.asked.is_some() {
@@ -150,7 +149,10 @@ impl Warming {
         let live = peers.values_mut().filter(|peer| peer.is_live());
         let peer = match wanted.peer {
             Some(name) => live.into_iter().find(|peer| peer.name == name),
-            None => live.into_iter().max_by_key(|peer| peer.held),
+            None => live.into_iter().max_by_key(|peer| {
+                let times = wanted.tried.iter().filter(|tried| **tried == peer.name);
+                (Reverse(times.count()), peer.held)
+            }),
         };
         // One that went away meanwhile is remembered as departed.
         let Some(peer) = peer else { return };
@@ -175,19 +177,18 @@ impl Asked {
         !here || now >= self.last + QUIET
     }
 
-    fn again(&self) -> Option<Wanted> {
-        let again = Wanted {
-            times: self.wanted.times + 1,
-            ..self.wanted
-        };
-        (self.records == 0 && again.times < MAX_TIMES).then_some(again)
+    /// The same once more, since the end of it did not come.
+    fn again(self) -> Option<Wanted> {
+        let mut again = self.wanted;
+        again.tried.push(self.peer);
+        (again.tried.len() < MAX_TIMES).then_some(again)
     }
 }
 
 const EVERYTHING: Wanted = Wanted {
     peer: None,
     youngest: u32::MAX,
-    times: 0,
+    tried: Vec::new(),
 };
 
 /// For others than the first peer to become live.
@@ -199,7 +200,7 @@ const QUIET: Duration = Duration::from_secs(6);
 /// What may have been under way when a peer was last heard.
 const MARGIN: Duration = Duration::from_secs(6);
 
-const MAX_TIMES: u32 = 4;
+const MAX_TIMES: usize = 4;
 
 /// Peers remembered because something of theirs may be missing here.
 const MAX_REMEMBERED: usize = 128;

@@ -12,7 +12,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use becket_proto::replica::{
-    Boot, Limits, PeerName, PeerState, Record, Replica, SessionRecord, Sink, Source, Status, Taken,
+    Boot, Limits, PeerName, PeerState, Record, Replica, ServerTag, SessionRecord, Sink, Source,
+    Status, StickCursor, StickKey, StickRecord, Taken,
 };
 use becket_proto::session_table::{
     Cursor, Limits as TableLimits, Lives, Lookup, PolicyTag, Session, SessionTable,
@@ -61,10 +62,14 @@ pub(crate) struct Shelf {
     table: Table,
     now: Duration,
     news: HashMap<Vec<u8>, u32>,
+    /// Clients by lineage, and the server that each was sent to.
+    pub(crate) sticks: BTreeMap<u64, ServerTag>,
     pub(crate) taken: u64,
     pub(crate) answer: Taken,
     /// The last record that is no session's.
     pub(crate) last: Option<String>,
+    /// How many sessions it says it holds, at least.
+    pub(crate) claims: u32,
 }
 
 /// A clock that began somewhere and runs a little wrong.
@@ -202,6 +207,18 @@ impl Cluster {
     /// Ends a node's process without a word.
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].running = false;
+    }
+
+    /// Ends a node's process with a goodbye.
+    pub(crate) fn leave(&mut self, node: usize) {
+        let now = self.local(node);
+        let at = &mut self.nodes[node];
+        let (network, from) = (&mut self.network, at.address);
+        at.replica.leave(now, &mut |to, bytes| {
+            network.send(from, to, bytes);
+            true
+        });
+        at.running = false;
     }
 
     /// Starts a node's process anew: it knows nothing, and its clock begins elsewhere.
@@ -457,9 +474,11 @@ impl Shelf {
             table: SessionTable::new(limits, BuildHasherDefault::default()),
             now: Duration::ZERO,
             news: HashMap::new(),
+            sticks: BTreeMap::new(),
             taken: 0,
             answer: Taken::Taken,
             last: None,
+            claims: 0,
         }
     }
 
@@ -490,8 +509,11 @@ impl Sink for Shelf {
                 self.table.remove(policy, id);
                 return self.answer;
             }
-            Record::Stick(_) => {
+            Record::Stick(stick) | Record::Stuck(stick) => {
                 self.last = Some(format!("{record:?}"));
+                if let StickKey::Lineage(lineage) = stick.by {
+                    self.sticks.entry(lineage.0).or_insert(stick.server);
+                }
                 return self.answer;
             }
         };
@@ -527,8 +549,27 @@ impl Source for Shelf {
         })
     }
 
+    fn visit_sticks(
+        &mut self,
+        from: StickCursor,
+        _: Duration,
+        at_most: usize,
+        show: &mut dyn FnMut(StickRecord<'_>),
+    ) -> Option<StickCursor> {
+        let shown = self.sticks.iter().skip(from.backend).take(at_most);
+        for (lineage, server) in shown {
+            show(StickRecord {
+                by: StickKey::Lineage(Lineage(*lineage)),
+                server: *server,
+                ttl: TTL,
+            });
+        }
+        let backend = from.backend + at_most;
+        (backend < self.sticks.len()).then_some(StickCursor { backend, ..from })
+    }
+
     fn held(&self) -> u32 {
-        self.table.len() as u32
+        self.claims.max(self.table.len() as u32)
     }
 }
 

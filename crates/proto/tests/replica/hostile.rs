@@ -2,12 +2,13 @@
 //!
 //! `Cluster::deliver` asserts after each datagram that no more than one was opened, and that every bound holds.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use becket_proto::replica::Cause;
 
-use crate::cluster::{Cluster, SECRET};
+use crate::cluster::{Cluster, GROUP, SECRET};
 use crate::toy_vault::Random;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -216,6 +217,154 @@ fn hellos_that_are_sent_back_do_not_keep_nodes_apart() {
     assert!(cluster.status(0).unanswered[0].own);
     still_works(&mut cluster);
     assert!(cluster.status(0).unanswered.is_empty());
+}
+
+/// Two nodes of which the first lists the second, and its HELLO, which has not arrived yet.
+fn greeting(seed: u64) -> (Cluster, Vec<u8>) {
+    let mut cluster = Cluster::new(seed);
+    cluster.network.tap = true;
+    cluster.add(&[SECRET]);
+    cluster.add(&[SECRET]);
+    cluster.list(0, &[1]);
+    cluster.network.tap = false;
+    let recorded = std::mem::take(&mut cluster.network.recorded);
+    let [(_, _, hello)] = &recorded[..] else {
+        panic!("{} datagrams", recorded.len())
+    };
+    let hello = hello.clone();
+    (cluster, hello)
+}
+
+#[test]
+fn a_hello_that_somebody_else_sends_first_leads_to_who_echoes() {
+    let (mut cluster, hello) = greeting(10);
+    cluster.deliver(1, foreign(), &hello);
+    cluster.run(Duration::from_millis(100));
+    assert_eq!(
+        cluster.live(1),
+        [cluster.nodes[0].name],
+        "at the first HELLO"
+    );
+    assert_eq!(cluster.status(1).peers[0].address, cluster.nodes[0].address);
+    still_works(&mut cluster);
+    let id = cluster.offer(1);
+    cluster.run(SECOND);
+    assert_eq!(cluster.came(0, &id), 1);
+}
+
+#[test]
+fn a_hello_that_somebody_else_repeats_leads_to_who_echoes() {
+    let (mut cluster, hello) = greeting(11);
+    cluster.run(Duration::from_millis(2));
+    for _ in 0..3 {
+        cluster.deliver(1, foreign(), &hello);
+    }
+    still_works(&mut cluster);
+    assert_eq!(cluster.status(1).peers[0].address, cluster.nodes[0].address);
+}
+
+#[test]
+fn an_echo_that_somebody_else_sends_first_is_set_right_by_the_next() {
+    let (mut cluster, _) = greeting(12);
+    cluster.network.tap = true;
+    let echo = loop {
+        cluster.run(Duration::from_micros(10));
+        let (node, two) = (&cluster.nodes[0].address, &cluster.nodes[1].address);
+        let mut recorded = cluster.network.recorded.iter();
+        let echo = recorded.find(|(from, to, bytes)| {
+            from == node && to == two && bytes.get(4..8) != Some(&[0; 4])
+        });
+        if let Some((_, _, bytes)) = echo {
+            break bytes.clone();
+        }
+    };
+    cluster.network.tap = false;
+    cluster.deliver(1, foreign(), &echo);
+    assert_eq!(cluster.status(1).peers[0].address, foreign());
+    cluster.run(SECOND * 2);
+    assert_eq!(cluster.status(1).peers[0].address, cluster.nodes[0].address);
+    still_works(&mut cluster);
+}
+
+#[test]
+fn strangers_do_not_push_each_other_s_or_a_listed_peer_s_refusal_out() {
+    let mut cluster = Cluster::new(13);
+    cluster.add(&[SECRET]);
+    let wrong = [1, 2].map(|_| cluster.add(&[(SECRET.0 + 1, 5)]));
+    cluster.list(0, &[wrong[0]]);
+    cluster.network.tap = true;
+    for node in wrong {
+        cluster.list(node, &[0]);
+    }
+    cluster.network.tap = false;
+    let (_, _, hello) = cluster.network.recorded[0].clone();
+    for round in 0..20 {
+        cluster.run(SECOND);
+        for stranger in 0..200_u16 {
+            let invented = SocketAddr::from(([203, 0, 113, round], 1000 + stranger));
+            cluster.deliver(0, invented, &hello);
+        }
+    }
+    let status = cluster.status(0);
+    let address = |node: usize| cluster.nodes[node].address;
+    assert_eq!(status.refused.len(), 1 + 16);
+    assert_eq!(
+        status.refused[0].address,
+        address(wrong[0]),
+        "the list first"
+    );
+    let tries = |node: usize| {
+        let mut refused = status.refused.iter();
+        let refused = refused.find(|refused| refused.address == address(node));
+        refused.map_or(0, |refused| refused.count)
+    };
+    assert!(tries(wrong[0]) > 3, "{:?}", status.refused);
+    assert!(tries(wrong[1]) > 3, "{:?}", status.refused);
+    assert_eq!(status.refused_left_out, 20 * 200 + 1 - 16);
+    // Who tries no more makes room, however often it tried.
+    cluster.kill(wrong[1]);
+    cluster.run(SECOND * 90);
+    for stranger in 0..16 {
+        let invented = SocketAddr::from(([203, 0, 114, 1], 1000 + stranger));
+        cluster.deliver(0, invented, &hello);
+    }
+    let gone = cluster.nodes[wrong[1]].address;
+    let refused = cluster.status(0).refused;
+    assert!(refused.iter().all(|refused| refused.address != gone));
+}
+
+#[test]
+fn a_call_that_is_repeated_from_everywhere_leaves_room_for_others() {
+    let mut cluster = Cluster::new(14);
+    cluster.network.tap = true;
+    for node in 0..3 {
+        cluster.add(&[SECRET]);
+        cluster.list_addresses(node, vec![GROUP.parse().unwrap()]);
+    }
+    cluster.network.tap = false;
+    let recorded = std::mem::take(&mut cluster.network.recorded);
+    let call_of = |node: usize| {
+        let from = cluster.nodes[node].address;
+        let mut calls = recorded.iter();
+        calls.find(|call| call.0 == from).expect("a call").2.clone()
+    };
+    let (repeated, other) = (call_of(1), call_of(2));
+    cluster.kill(1);
+    cluster.kill(2);
+    for host in 0..50 {
+        let invented = SocketAddr::from(([203, 0, 113, host], 7000));
+        cluster.deliver(0, invented, &repeated);
+    }
+    cluster.network.tap = true;
+    cluster.deliver(0, foreign(), &other);
+    let greeted = cluster.network.recorded.iter().map(|(_, to, _)| *to);
+    assert!(greeted.into_iter().any(|to| to == foreign()));
+    cluster.run(SECOND);
+    let greeted: BTreeSet<_> = cluster.network.recorded.iter().map(|sent| sent.1).collect();
+    let invented = greeted
+        .iter()
+        .filter(|to| **to != foreign() && to.port() == 7000);
+    assert!(invented.count() <= 1 + 4, "{greeted:?}");
 }
 
 #[test]

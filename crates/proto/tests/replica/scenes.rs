@@ -194,6 +194,31 @@ fn a_dead_peer_is_given_up_and_found_again() {
 }
 
 #[test]
+fn a_dump_that_stops_in_the_middle_is_asked_for_elsewhere() {
+    let mut cluster = Cluster::full(35, 3);
+    cluster.run(SECOND * 10);
+    for _ in 0..40 {
+        (0..100).for_each(|_| drop(cluster.offer(0)));
+        cluster.run(Duration::from_millis(50));
+    }
+    // It says that it holds more than the other, is asked, and is slow.
+    cluster.nodes[0].shelf.claims = 1_000_000;
+    cluster.set_limits(0, |limits| limits.sync_bytes_per_second = 50_000);
+    cluster.run(SECOND * 10);
+    cluster.restart(1);
+    cluster.run(SECOND * 5);
+    let WarmUp::Receiving { from, records } = cluster.status(1).warm_up else {
+        panic!("{:?}", cluster.status(1).warm_up)
+    };
+    assert_eq!(from, cluster.nodes[0].name.node);
+    assert!(records > 0 && cluster.nodes[1].shelf.len() < 4000);
+    cluster.kill(0);
+    cluster.run(SECOND * 20);
+    assert_eq!(cluster.status(1).warm_up, WarmUp::Done);
+    assert_eq!(cluster.nodes[1].shelf.len(), 4000);
+}
+
+#[test]
 fn a_rotation_of_the_secret_loses_nothing() {
     let mut cluster = Cluster::full(10, 3);
     cluster.run(SECOND * 10);

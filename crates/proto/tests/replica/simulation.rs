@@ -19,7 +19,7 @@ use crate::cluster::{Census, Cluster, GROUP, OTHER, SECRET};
 const RUNS: u64 = 5000;
 
 /// What one of [`RUNS`] runs must have met.
-const MET: [&str; 17] = [
+const MET: [&str; 18] = [
     "of 2 nodes",
     "of 16 nodes",
     "skewed clocks",
@@ -32,6 +32,7 @@ const MET: [&str; 17] = [
     "unknown-key",
     "kills",
     "restarts",
+    "goodbyes",
     "islands",
     "lists",
     "secrets",
@@ -182,7 +183,7 @@ fn trouble(cluster: &mut Cluster, count: usize, census: &mut Census) {
 
 /// One blow for one node, or a few sessions that are made there.
 fn strike(cluster: &mut Cluster, node: usize, census: &mut Census) {
-    match cluster.random.below(14) {
+    match cluster.random.below(15) {
         0 => {
             cluster.kill(node);
             census.note("kills", 1);
@@ -207,6 +208,10 @@ fn strike(cluster: &mut Cluster, node: usize, census: &mut Census) {
             let way = cluster.random.below(ways.len() as u64) as usize;
             cluster.set_secrets(node, ways[way]);
             census.note("secrets", 1);
+        }
+        6 if cluster.nodes[node].running => {
+            cluster.leave(node);
+            census.note("goodbyes", 1);
         }
         _ => {
             for _ in 0..cluster.random.below(20) {

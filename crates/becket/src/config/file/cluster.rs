@@ -27,7 +27,7 @@ pub struct FileCluster {
     /// Name of a network interface.
     pub multicast_interface: Option<String>,
     /// Hops.
-    pub multicast_ttl: u64,
+    pub multicast_ttl: Option<u64>,
     /// A duration.
     pub rotation: Scalar,
     /// A duration; instead of `sessions.max-age`.
@@ -58,7 +58,7 @@ impl Default for FileCluster {
             resolve_interval: "30s".into(),
             multicast: None,
             multicast_interface: None,
-            multicast_ttl: 1,
+            multicast_ttl: None,
             rotation: "8h".into(),
             session_max_age: None,
             tls12_tickets: false,

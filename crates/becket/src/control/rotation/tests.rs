@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::config::{Cluster, ClusterLimits, Config};
 use crate::control::sample;
 use crate::metrics::Resumption;
+use crate::secret::file::RunUser;
 use crate::secret::{SecretBytes, SharedSecret};
 use crate::tls::context::{self, Resuming};
 use crate::tls::tickets::Ticketer;
@@ -246,7 +247,8 @@ fn a_state_is_kept_in_its_file_and_goes_on_from_there() {
     assert!(running.tick(DAY, at(later)).expect("secrets"));
     running.save(at(later)).expect("saved");
     let ticket = seal(&ticketer(&running, 1), later);
-    let opened = crate::secret::open(&path).expect("a state").ratchet;
+    let opened = crate::secret::open(&path, &RunUser::effective());
+    let opened = opened.expect("a state").ratchet;
     let read = opened.expect("a ratchet");
     assert_eq!(read.floor(), EpochNumber(((later - HOUR) / HOUR) as u32));
     let again = Rotation::of(&shared, vec![read], at(later + 1)).expect("secrets");
