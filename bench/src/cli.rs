@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+use crate::order::{Effort, Order};
 use crate::part::Part;
 use crate::peer::{Kind, Peer};
-use crate::runner::{Effort, Order};
 use crate::{Error, catalog, conditions};
 
 /// Re-runs the field's experiments on TLS terminators, side by side, and reports.

@@ -21,6 +21,7 @@ pub mod keys;
 pub mod library;
 pub mod load;
 pub mod measure;
+pub mod order;
 pub mod page;
 pub mod part;
 pub mod peer;

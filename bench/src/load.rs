@@ -11,7 +11,7 @@ use clap::Parser;
 
 use crate::Error;
 use crate::keys::NAME;
-use crate::result::{Sample, figures};
+use crate::result::{Sample, figures, rounded};
 use crate::scenario::Settings;
 
 /// What is asked of the load tool.
@@ -146,11 +146,6 @@ pub fn sample(round: u32, step: &Step, body: u64) -> Sample {
         put(figures::MB_PER_CPU_S, cpu.map(|cpu| bytes / cpu));
     }
     sample
-}
-
-/// Four digits after the point are more than any clock here has; the stored file stays small.
-pub fn rounded(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
 }
 
 fn share(part: u64, whole: u64) -> f64 {

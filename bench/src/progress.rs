@@ -6,7 +6,7 @@ use std::time::Instant;
 use becket_load::clock;
 
 use crate::Error;
-use crate::runner::Order;
+use crate::order::Order;
 use crate::scenario::{Measure, Scenario};
 
 /// Tells how far the run is. Remaining time is what is planned, corrected by how long it took so far.

@@ -263,8 +263,7 @@ impl Sample {
     /// Writes a figure down, with four digits after the point: the stored file stays small.
     pub fn put(&mut self, name: &str, value: f64) {
         if value.is_finite() {
-            self.figures
-                .insert(name.to_owned(), crate::load::rounded(value));
+            self.figures.insert(name.to_owned(), rounded(value));
         }
     }
 }
@@ -274,6 +273,11 @@ impl Case {
     pub fn column(&self, peer: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.peer == peer)
     }
+}
+
+/// Four digits after the point are more than any clock here has; the stored file stays small.
+pub fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use becket_load::clock;
 
@@ -18,89 +17,6 @@ use crate::progress::Progress;
 use crate::result::{Case, Column, Outcome, Run, SCHEMA_VERSION};
 use crate::scenario::{Measure, Scenario, Settings};
 use crate::{Error, conditions, guard, library, store};
-
-/// How much of a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Effort {
-    /// `full`, `quick` or `smoke`.
-    pub name: &'static str,
-    /// Rounds.
-    pub rounds: u32,
-    /// Length of a measurement.
-    pub time: Duration,
-    /// Connections of the idle measure, at most.
-    pub idle: usize,
-    /// Descriptors that a process may have.
-    pub open_files: u64,
-}
-
-impl Effort {
-    /// For figures that are to be kept.
-    pub fn full() -> Self {
-        Self {
-            name: "full",
-            rounds: 3,
-            time: Duration::from_millis(650),
-            idle: 10_000,
-            open_files: 0,
-        }
-    }
-
-    /// For a first look.
-    pub fn quick() -> Self {
-        Self {
-            name: "quick",
-            rounds: 2,
-            time: Duration::from_millis(350),
-            idle: 2_000,
-            ..Self::full()
-        }
-    }
-
-    /// To see that everything works; its figures mean nothing.
-    pub fn smoke() -> Self {
-        Self {
-            name: "smoke",
-            rounds: 1,
-            time: Duration::from_millis(60),
-            idle: 50,
-            ..Self::full()
-        }
-    }
-
-    /// Returns the cases of a scenario: all, the quick values', or the first and the last.
-    ///
-    /// # Errors
-    /// As [`Scenario::cases`].
-    pub fn cases(&self, scenario: &Scenario) -> Result<Vec<(String, Settings)>, Error> {
-        let mut cases = scenario.cases(self.name != "full")?;
-        if self.name == "smoke" && cases.len() > 2 {
-            cases.drain(1..cases.len() - 1);
-        }
-        Ok(cases)
-    }
-
-    /// Returns how many idle connections a server can have: it needs two descriptors for each.
-    pub fn most_idle(&self) -> usize {
-        let room = usize::try_from(self.open_files.saturating_sub(2_000) / 2).unwrap_or(usize::MAX);
-        self.idle.min(room)
-    }
-}
-
-/// What is asked for.
-#[derive(Clone, Debug)]
-pub struct Order {
-    /// The scenarios.
-    pub scenarios: Vec<Scenario>,
-    /// The peers.
-    pub peers: Vec<Peer>,
-    /// How much.
-    pub effort: Effort,
-    /// Where the result goes.
-    pub out: PathBuf,
-    /// The command line.
-    pub command: Vec<String>,
-}
 
 /// Runs everything and stores it.
 ///
@@ -258,7 +174,7 @@ impl<'a> Runner<'a> {
         Ok(Case {
             label: label.to_owned(),
             settings: settings.text.clone(),
-            library_us: library_us.transpose()?.map(crate::load::rounded),
+            library_us: library_us.transpose()?.map(crate::result::rounded),
             columns,
         })
     }

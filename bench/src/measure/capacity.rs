@@ -12,7 +12,7 @@ use becket_stats::report::{Negotiated, Report, Step};
 
 use super::Stage;
 use crate::load::{self, Ask};
-use crate::result::Point;
+use crate::result::{Point, rounded};
 use crate::{Error, peer::Server};
 
 /// What was found.
@@ -163,14 +163,14 @@ pub(super) fn point(step: &Step) -> Point {
         .whole_corrected
         .as_ref()
         .unwrap_or(&step.latency.whole);
-    let per_s = |count: u64| load::rounded(count as f64 / step.seconds.max(1e-9));
+    let per_s = |count: u64| rounded(count as f64 / step.seconds.max(1e-9));
     Point {
-        asked_per_s: load::rounded(step.rate_asked_per_s.unwrap_or_default()),
-        attempted_per_s: load::rounded(step.rate_attempted_per_s),
-        succeeded_per_s: load::rounded(step.rate_succeeded_per_s),
+        asked_per_s: rounded(step.rate_asked_per_s.unwrap_or_default()),
+        attempted_per_s: rounded(step.rate_attempted_per_s),
+        succeeded_per_s: rounded(step.rate_succeeded_per_s),
         failed_per_s: per_s(step.failed),
-        p50_us: load::rounded(late.p50_us),
-        p99_us: load::rounded(late.p99_us),
+        p50_us: rounded(late.p50_us),
+        p99_us: rounded(late.p99_us),
     }
 }
 

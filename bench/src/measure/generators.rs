@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use becket_load::clock;
 
 use super::Stage;
-use crate::load::{self, rounded};
-use crate::result::{Column, Sample, figures};
+use crate::load;
+use crate::result::{Column, Sample, figures, rounded};
 use crate::{Error, place};
 
 pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {

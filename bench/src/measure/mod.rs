@@ -22,7 +22,7 @@ use crate::load::Ask;
 use crate::peer::Server;
 use crate::result::{Column, figures};
 use crate::scenario::{Measure, Settings};
-use crate::{Error, runner::Effort};
+use crate::{Error, order::Effort};
 
 pub use capacity::{Capacities, Capacity};
 
