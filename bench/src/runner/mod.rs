@@ -1,0 +1,230 @@
+//! A run from beginning to end: cases in order, servers up and down, progress, the stored file.
+
+mod parts;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use becket_load::clock;
+
+use self::parts::OPEN_LOOP;
+use crate::farm::Farm;
+use crate::keys::Keyring;
+use crate::measure::{self, Capacities, Stage, failover};
+use crate::order::Order;
+use crate::peer::{Kind, Peer, Site};
+use crate::place::Place;
+use crate::progress::Progress;
+use crate::result::{Case, Column, Outcome, Run, SCHEMA_VERSION, rounded};
+use crate::scenario::{Measure, Scenario, Settings};
+use crate::{Error, conditions, guard, library, store};
+
+/// Runs everything and stores it.
+///
+/// # Errors
+/// [`Error::Interrupted`] or what made the run void; nothing then looks like a whole run.
+pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
+    store::prepare(&order.out)?;
+    let mut runner = Runner::new(order, stop)?;
+    let result = runner.work();
+    match result {
+        Ok(()) => {
+            store::whole(&runner.order.out, &runner.run)?;
+            Ok(runner.run)
+        }
+        Err(Error::Stopped) if !runner.run.scenarios.is_empty() => Err(Error::Interrupted(
+            store::partial(&runner.order.out, &runner.run)?,
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+struct Runner<'a> {
+    order: Order,
+    stop: &'a Arc<AtomicBool>,
+    place: Place,
+    directory: tempfile::TempDir,
+    keys: Keyring,
+    run: Run,
+    capacities: Capacities,
+    progress: Progress,
+}
+
+impl<'a> Runner<'a> {
+    fn new(mut order: Order, stop: &'a Arc<AtomicBool>) -> Result<Self, Error> {
+        let place = Place::here()?;
+        order.effort.open_files = conditions::raise_open_files()?;
+        let directory = tempfile::Builder::new()
+            .prefix("becket-bench-")
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .tempdir()
+            .map_err(|e| Error::os("making a directory for the run", e))?;
+        guard::start(directory.path())?;
+        let run = Run {
+            schema: SCHEMA_VERSION,
+            tool: concat!("becket-bench ", env!("CARGO_PKG_VERSION")).to_owned(),
+            effort: order.effort.name.to_owned(),
+            rounds: order.effort.rounds,
+            seconds: order.effort.time.as_secs_f64(),
+            command: order.command.clone(),
+            conditions: conditions::now(&place, order.effort.open_files),
+            peers: order.peers.iter().map(Peer::describe).collect(),
+            ..Run::default()
+        };
+        let progress = Progress::new(&order)?;
+        Ok(Self {
+            keys: Keyring::new(directory.path()),
+            order,
+            stop,
+            place,
+            directory,
+            run,
+            capacities: Capacities::default(),
+            progress,
+        })
+    }
+
+    fn work(&mut self) -> Result<(), Error> {
+        let begin = clock::now();
+        for scenario in self.order.scenarios.clone() {
+            let started = clock::now();
+            let mut outcome = Outcome {
+                id: scenario.id.clone(),
+                measure: format!("{:?}", scenario.measure),
+                not_available: scenario.not_available.clone(),
+                ..Outcome::default()
+            };
+            let cases = match scenario.not_available {
+                Some(_) => Vec::new(),
+                None => self.order.effort.cases(&scenario)?,
+            };
+            for (label, settings) in &cases {
+                self.progress.begin(&scenario, label);
+                let case = self.case(&scenario, label, settings)?;
+                outcome.cases.push(case);
+                self.progress.end(&scenario, &self.order);
+            }
+            outcome.took_s = (clock::now() - started).as_secs_f64();
+            self.run.scenarios.push(outcome);
+            self.run.took_s = (clock::now() - begin).as_secs_f64();
+            store::partial(&self.order.out, &self.run)?;
+        }
+        self.run.conditions.load_after = conditions::load();
+        self.run.complete = true;
+        Ok(())
+    }
+
+    fn case(
+        &mut self,
+        scenario: &Scenario,
+        label: &str,
+        settings: &Settings,
+    ) -> Result<Case, Error> {
+        let certificate = self.keys.file(settings.key)?;
+        let client = self.place.client(settings.workers).to_vec();
+        let backend = self.backend((scenario.measure, settings), &client)?;
+        if scenario.measure == Measure::Failover {
+            let columns = self.failover(settings, &certificate, backend.1)?;
+            return Ok(Case {
+                label: label.to_owned(),
+                settings: settings.text.clone(),
+                library_us: None,
+                columns,
+            });
+        }
+        let terminator = settings.passthrough;
+        let terminator = terminator.then(|| self.terminator(settings, &certificate, backend.1));
+        let terminator = terminator.transpose()?;
+        let behind = terminator
+            .as_ref()
+            .map_or(backend.1, |server| server.address);
+        let (mut servers, reasons) = self.servers(scenario, settings, &certificate, behind)?;
+        let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
+        let mut relay = has_floor.then(|| self.relay(behind)).transpose()?;
+        let mut columns = if servers.is_empty() {
+            Vec::new()
+        } else {
+            measure::run(
+                scenario.measure,
+                &mut Stage {
+                    settings,
+                    servers: &mut servers,
+                    relay: relay.as_mut(),
+                    backend: backend.1,
+                    client: &client,
+                    effort: &self.order.effort,
+                    capacities: &mut self.capacities,
+                    stop: self.stop,
+                },
+            )?
+        };
+        drop((servers, relay));
+        for (index, reason) in reasons {
+            columns.insert(index.min(columns.len()), reason);
+        }
+        if !KEEPS_SHAPE.contains(&scenario.id.as_str()) {
+            columns
+                .iter_mut()
+                .for_each(|column| column.histogram.clear());
+        }
+        let library_us = (has_floor && !settings.passthrough).then(|| {
+            let cpu = self.place.server(1).first().copied().unwrap_or(0);
+            let time = self.order.effort.time / 4;
+            library::transaction_us(settings, &certificate, cpu, time)
+        });
+        Ok(Case {
+            label: label.to_owned(),
+            settings: settings.text.clone(),
+            library_us: library_us.transpose()?.map(rounded),
+            columns,
+        })
+    }
+
+    /// Measures the loss of a node: the servers of a case are farms, started anew in each round.
+    fn failover(
+        &mut self,
+        settings: &Settings,
+        certificate: &Path,
+        backend: SocketAddr,
+    ) -> Result<Vec<Column>, Error> {
+        let peer = self.order.peers.iter().find(|p| p.kind == Kind::Becket);
+        let Some(peer) = peer else {
+            return Ok(Vec::new());
+        };
+        let start = |clustered| {
+            Farm::start(
+                peer,
+                &Site {
+                    address: backend,
+                    backend,
+                    certificate,
+                    settings,
+                    directory: self.directory.path(),
+                    connections: OPEN_LOOP as u64,
+                    cpus: self.place.server(settings.workers),
+                    extra: "",
+                },
+                clustered,
+            )
+        };
+        let client = self.place.client(settings.workers).to_vec();
+        failover::run(
+            &Stage {
+                settings,
+                servers: &mut [],
+                relay: None,
+                backend,
+                client: &client,
+                effort: &self.order.effort,
+                capacities: &mut self.capacities,
+                stop: self.stop,
+            },
+            &start,
+        )
+    }
+}
+
+/// Scenarios whose histograms are kept and drawn.
+const KEEPS_SHAPE: &[&str] = &["implementations", "latency", "maxconn"];

@@ -1,0 +1,237 @@
+//! What a case needs: the backend, the servers before it, the relay that is the floor.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use super::Runner;
+use crate::Error;
+use crate::farm;
+use crate::measure::queued;
+use crate::peer::{Kind, Peer, Server, Site};
+use crate::process::{Launch, Process, free_address};
+use crate::result::Column;
+use crate::scenario::{Measure, Scenario, Settings};
+
+impl Runner<'_> {
+    /// Starts the servers of a case; those that have no figure are returned with their places and reasons.
+    #[expect(
+        clippy::type_complexity,
+        reason = "two lists that are made together and used at once"
+    )]
+    pub(super) fn servers(
+        &mut self,
+        scenario: &Scenario,
+        settings: &Settings,
+        certificate: &Path,
+        backend: SocketAddr,
+    ) -> Result<(Vec<Server>, Vec<(usize, Column)>), Error> {
+        let (mut servers, mut reasons) = (Vec::new(), Vec::new());
+        let connections = match scenario.measure {
+            Measure::Idle | Measure::Queued => {
+                settings.connections.min(self.order.effort.most_idle()) + ROOM
+            }
+            _ => settings.connections.max(OPEN_LOOP) + ROOM,
+        };
+        let asked = self.order.peers.iter().filter(|peer| {
+            scenario.peers.is_empty() || scenario.peers.iter().any(|name| name == peer.kind.name())
+        });
+        for (index, peer) in asked.enumerate() {
+            if let Some(reason) = self.reason(scenario, peer, settings) {
+                reasons.push((index, Column::without(&peer.name, reason)));
+                continue;
+            }
+            let address = free_address()?;
+            let aside = match scenario.measure {
+                Measure::Queued => queued::sections(address, backend, certificate),
+                _ => String::new(),
+            };
+            let site = Site {
+                address,
+                backend,
+                certificate,
+                settings,
+                directory: self.directory.path(),
+                connections: connections as u64,
+                cpus: self.place.server(settings.workers),
+                extra: &aside,
+            };
+            let server = match settings.cluster {
+                true => self.clustered(peer, &site)?,
+                false => peer.start(&site)?,
+            };
+            let known = self
+                .run
+                .peers
+                .iter_mut()
+                .find(|known| known.name == peer.name);
+            if let Some(known) = known.filter(|known| known.configuration.is_empty()) {
+                known.configuration.clone_from(&server.configuration);
+            }
+            servers.push(server);
+        }
+        Ok((servers, reasons))
+    }
+
+    /// Starts a server and, where the clients are, another node of its cluster.
+    fn clustered(&self, peer: &Peer, site: &Site<'_>) -> Result<Server, Error> {
+        let sections = farm::sections(peer, site.directory, 2)?;
+        let [first, second] = sections.as_slice() else {
+            return peer.start(site);
+        };
+        let other = Peer {
+            name: format!("{}-other", peer.name),
+            ..peer.clone()
+        };
+        let companion = other.start(&Site {
+            address: free_address()?,
+            extra: second,
+            cpus: self.place.client(site.settings.workers),
+            ..site.clone()
+        })?;
+        let server = peer.start(&Site {
+            extra: first,
+            ..site.clone()
+        })?;
+        Ok(Server {
+            companion: Some(Box::new(companion)),
+            ..server
+        })
+    }
+
+    /// Starts what ends TLS behind servers that only pass it on: a becket where the clients are.
+    pub(super) fn terminator(
+        &self,
+        settings: &Settings,
+        certificate: &Path,
+        backend: SocketAddr,
+    ) -> Result<Server, Error> {
+        let terminating = Settings {
+            passthrough: false,
+            servers: 1,
+            ..settings.clone()
+        };
+        let peer = Peer {
+            name: "terminator".to_owned(),
+            ..Peer::find(Kind::Becket.name(), self.program_of(Kind::Becket))?
+        };
+        peer.start(&Site {
+            address: free_address()?,
+            backend,
+            certificate,
+            settings: &terminating,
+            directory: self.directory.path(),
+            connections: OPEN_LOOP as u64,
+            cpus: self.place.client(settings.workers),
+            extra: "",
+        })
+    }
+
+    fn program_of(&self, kind: Kind) -> Option<PathBuf> {
+        let peer = self.order.peers.iter().find(|peer| peer.kind == kind);
+        peer.map(|peer| peer.program.clone())
+    }
+
+    fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<String> {
+        let library = self
+            .run
+            .peers
+            .iter()
+            .find(|p| p.name == peer.name)
+            .map(|p| p.library.as_str());
+        let old = library.is_some_and(|l| OLD_OPENSSL.iter().any(|old| l.starts_with(old)));
+        if settings.group == "x25519mlkem768" && peer.kind != Kind::Becket && old {
+            return Some(format!(
+                "{} has no X25519MLKEM768",
+                library.unwrap_or_default()
+            ));
+        }
+        if settings.spread && settings.workers > self.place.most_workers() {
+            return Some(format!(
+                "needs {} CPUs, here are {}: workers must not share with the client",
+                settings.workers * 2,
+                self.place.all().len()
+            ));
+        }
+        scenario.reason(peer.kind.name(), settings)
+    }
+
+    pub(super) fn backend(
+        &self,
+        (measure, settings): (Measure, &Settings),
+        cpus: &[usize],
+    ) -> Result<(Process, SocketAddr), Error> {
+        let address = free_address()?;
+        let threads = (cpus.len() / 2).max(1);
+        let mut args = vec![
+            "--serve".to_owned(),
+            match settings.servers {
+                1 => address.to_string(),
+                // It answers at every address of the loopback network.
+                _ => format!("0.0.0.0:{}", address.port()),
+            },
+            "-t".to_owned(),
+            threads.to_string(),
+        ];
+        let service = match measure {
+            Measure::Burst => SERVICE,
+            // So that two clients' own costs do not matter, and their counting is compared.
+            Measure::Generators if settings.connections == 1 => &["--service-time", "20ms"],
+            _ => &[],
+        };
+        args.extend(service.iter().map(|arg| (*arg).to_owned()));
+        let process = self.own("backend", &["backend", "--"], args, (address, cpus))?;
+        Ok((process, address))
+    }
+
+    pub(super) fn relay(&self, backend: SocketAddr) -> Result<Server, Error> {
+        let address = free_address()?;
+        let args = vec![address.to_string(), backend.to_string()];
+        let process = self.own("relay", &["relay"], args, (address, self.place.server(1)))?;
+        Ok(Server {
+            name: "relay".to_owned(),
+            address,
+            process,
+            configuration: String::new(),
+            companion: None,
+        })
+    }
+
+    fn own(
+        &self,
+        name: &str,
+        part: &[&str],
+        args: Vec<String>,
+        (address, cpus): (SocketAddr, &[usize]),
+    ) -> Result<Process, Error> {
+        let program =
+            std::env::current_exe().map_err(|e| Error::os("finding the own program", e))?;
+        let first = std::iter::once("part")
+            .chain(part.iter().copied())
+            .map(str::to_owned);
+        let mut process = Process::start(Launch {
+            name: format!("the bench's {name}"),
+            program,
+            args: first.chain(args).collect(),
+            env: Vec::new(),
+            cpus: cpus.to_vec(),
+            log: self.directory.path().join(format!("{name}.log")),
+        })?;
+        process.wait_for(address)?;
+        Ok(process)
+    }
+}
+
+/// The service time of the burst's backend: 9 ms for up to 30 at once, then 9 ms * (n / 30)^2.
+const SERVICE: &[&str] = &["--service-time", "9ms", "--service-knee", "30"];
+/// Connections that an open loop may have.
+pub(super) const OPEN_LOOP: usize = 4_000;
+const ROOM: usize = 300;
+/// OpenSSL got X25519MLKEM768 with 3.5.
+const OLD_OPENSSL: &[&str] = &[
+    "OpenSSL 1.",
+    "OpenSSL 3.0",
+    "OpenSSL 3.1",
+    "OpenSSL 3.2",
+    "OpenSSL 3.3",
+    "OpenSSL 3.4",
+];
