@@ -25,6 +25,7 @@ mod early_data_is_marked_and_never_replayed;
 mod examples_are_visited;
 mod examples_run;
 mod garbage_is_refused_and_nothing_leaks;
+mod hosts_leave_nothing_behind;
 mod limits_hold;
 mod logs_reopen;
 mod logs_reopen_under_another_user;
