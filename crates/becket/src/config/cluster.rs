@@ -1,7 +1,7 @@
 //! `[cluster]`: what this becket shares with others, and the part of `prepare` that checks it.
 //!
 //! Secrets are read here, from files that only their owner can read. The chain of a secret that
-//! forgets does not stay in the [`Config`](super::Config), which lives on until a reload: it
+//! forgets does not stay in the [`Config`], which lives on until a reload: it
 //! travels beside it, in [`Prepared::ratchets`](super::prepare::Prepared). A peer whose name does
 //! not resolve is a warning: names are looked up again while it runs, and a cluster must be able
 //! to start in any order.
