@@ -312,15 +312,16 @@ fn a_server_that_cannot_be_reached_costs_nobody_an_answer() {
             let (host, at) = (&stage.network.hosts[server + 1], address(server));
             host.route();
             let before = stage.network.hosts[0].unreachables();
-            host.ip(&format!("addr del {at}/32 dev lo"));
+            // As long as the address is there, it comes before the route.
             host.ip(&format!("route add {route} {at}/32"));
+            host.ip(&format!("addr del {at}/32 dev lo"));
             stage.answer(&becket, &others(server));
             becomes(&becket, server, "out-of-service");
             stage.answer(&becket, &others(server));
             let told = stage.network.hosts[0].unreachables() - before;
             assert_eq!(told > 0, route != "blackhole", "{route}");
-            host.ip(&format!("route del {route} {at}/32"));
             host.ip(&format!("addr add {at}/32 dev lo"));
+            host.ip(&format!("route del {route} {at}/32"));
             becomes(&becket, server, "in-service");
             stage.answer(&becket, &[0, 1, 2]);
         }
