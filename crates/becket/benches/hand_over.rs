@@ -33,8 +33,8 @@ use mio::{Events, Interest, Poll, Token, Waker};
 const MIXES: [(&str, f64); 3] = [("relays", 0.0), ("half of each", 0.5), ("handshakes", 1.0)];
 const RELAY: Duration = Duration::from_micros(15);
 const HANDSHAKE: Duration = Duration::from_micros(160);
-/// As `limits.handshakes-per-turn`.
-const HANDSHAKES_PER_TURN: u64 = 16;
+/// As `limits.handshake-time-per-turn`.
+const HANDSHAKE_TIME_PER_TURN: Duration = Duration::from_millis(1);
 /// How long a slot is held, on average.
 const HELD: Duration = Duration::from_micros(200);
 const MAIL: Token = Token(0);
@@ -251,9 +251,11 @@ impl<'a> Worker<'a> {
             }
             let relays = self.desk.relays.swap(0, SeqCst);
             (0..relays).for_each(|_| self.step(RELAY));
-            let handshakes = self.desk.handshakes.load(SeqCst).min(HANDSHAKES_PER_TURN);
-            self.desk.handshakes.fetch_sub(handshakes, SeqCst);
-            (0..handshakes).for_each(|_| self.step(HANDSHAKE));
+            let enough = now() + HANDSHAKE_TIME_PER_TURN;
+            while self.desk.handshakes.load(SeqCst) > 0 && now() < enough {
+                self.desk.handshakes.fetch_sub(1, SeqCst);
+                self.step(HANDSHAKE);
+            }
         }
         self.times
     }

@@ -2,7 +2,7 @@
 //!
 //! Run with `cargo bench -p becket --bench slots`. The promise is under a microsecond, and no system call: with
 //! `threads = 2` two workers meet at the same counters. `hand_over` is the way through the queue: a slot is given
-//! back, goes to who waits, and is given back again.
+//! back, goes to who waits, and is given back again. What time it takes between two workers is in `hand_over.rs`.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket::backend::inbox::{Inbox, Notice, Tray};
-use becket::backend::line::BackendState;
+use becket::backend::line::{BackendState, Wait};
 use becket::backend::pool::{Guest, Pick, Pool};
 use becket::backend::registry::lone_state;
+use becket::backend::slot::Slot;
 use becket::config::{Backend, Balance, Server, ServerAddress, StickBy};
 use becket_proto::ticket::Lineage;
 use divan::{Bencher, black_box};
@@ -93,6 +94,44 @@ fn the_same_for_a_client_that_sticks(bencher: Bencher<'_, '_>) {
     });
 }
 
+/// To the one who can use it, behind so many who have tried that server and wait for another one.
+#[divan::bench(args = [1, 1_000, 100_000])]
+fn hand_over_past(bencher: Bencher<'_, '_>, waiting: usize) {
+    let mut backend = backend(2, Balance::First, 1);
+    backend.queue_length = 200_000;
+    let backend = Arc::new(backend);
+    let state = lone_state(&backend, Vec::new());
+    let tray = Arc::<Tray>::default();
+    let inbox = Arc::clone(&tray) as Arc<dyn Inbox>;
+    let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0);
+    let (Pick::Slot(first), Pick::Slot(_other)) = (
+        pool.pick(&guest(), None, &[]),
+        pool.pick(&guest(), None, &[]),
+    ) else {
+        return;
+    };
+    let tried = [first.server().key()];
+    let waits: Vec<_> = (0..waiting)
+        .filter_map(|place| pool.wait(place, &tried, None).ok())
+        .collect();
+    let mut held = Some(first);
+    bencher.bench_local(|| {
+        let wait = pool.wait(0, &[], None);
+        held = None;
+        held = granted(&tray);
+        wait.map(Wait::end)
+    });
+    drop((waits, held));
+}
+
+fn granted(tray: &Tray) -> Option<Slot> {
+    let notices = tray.take();
+    notices.into_iter().find_map(|notice| match notice {
+        Notice::Granted(grant) => grant.slot,
+        Notice::Failed(_) => None,
+    })
+}
+
 #[divan::bench(args = [1, 10_000])]
 fn hand_over(bencher: Bencher<'_, '_>, waiting: usize) {
     let mut backend = backend(1, Balance::RoundRobin, 1);
@@ -112,11 +151,7 @@ fn hand_over(bencher: Bencher<'_, '_>, waiting: usize) {
     bencher.bench_local(|| {
         waits.extend(pool.wait(0, &[], None));
         held = None;
-        let notices = tray.take();
-        held = notices.into_iter().find_map(|notice| match notice {
-            Notice::Granted(grant) => grant.slot,
-            Notice::Failed(_) => None,
-        });
+        held = granted(&tray);
         if let Some(wait) = waits.pop_front() {
             wait.end();
         }

@@ -118,6 +118,20 @@ mod tests {
     use crate::config::{Backend, Server, ServerAddress};
 
     #[test]
+    fn whoever_is_awake_sees_that_letters_have_come() {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
+        let mailbox = Mailbox::new(waker);
+        for _ in 0..2 {
+            assert!(!mailbox.is_loaded());
+            mailbox.post(Letter::Drain);
+            mailbox.post(Letter::Stop);
+            assert!(mailbox.is_loaded());
+            assert!(matches!(mailbox.take()[..], [Letter::Drain, Letter::Stop]));
+        }
+    }
+
+    #[test]
     fn a_slot_for_a_worker_that_has_ended_is_free_again() {
         let poll = mio::Poll::new().unwrap();
         let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
