@@ -329,6 +329,15 @@ fn a_reload_ends_replication_and_another_begins_it() {
     let held = a.holds();
     let later = make_session(b, &openssl, "later.pem");
     resumes(a, &openssl, &later, held + 1);
+    // The same without the whole section: keys of tickets are the node's own again.
+    let text = b.place.read("becket.toml");
+    let (before, section) = text.split_once("[cluster]").expect("the section");
+    let (_, after) = section.split_once("\n[").expect("another section");
+    b.place.write("becket.toml", &format!("{before}[{after}"));
+    assert!(b.host.within(|| b.becket().reload()));
+    eventually("it has left", || peer_state(a) == "left");
+    assert_eq!(b.status()["cluster"], Value::Null);
+    assert_eq!(visit(b, &openssl, &["-sess_in", &later]), "id");
 }
 
 #[test]
