@@ -355,14 +355,12 @@ async fn who_leaves_has_left_at_once_and_its_socket_is_free() {
         address,
         ..
     } = b;
-    let begun = a.shared.clock.now().mono;
     membership.leave().await;
+    // Silence would have it vanish from the list, and not leave.
     until("it has left", || a.status().peers[0].state == "left").await;
     let status = a.status();
     assert!(!status.peers.iter().any(|peer| peer.state == "live"));
     assert!(UdpSocket::bind(address).is_ok(), "the socket is closed");
-    let quick = a.shared.clock.now().mono - begun < Duration::from_secs(10);
-    assert!(quick, "before silence could tell");
     // A worker that has not heard of it yet.
     outbox.leave(Note::Made(SessionName::new(KNOWN, b"one").unwrap()));
 }
