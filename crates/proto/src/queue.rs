@@ -8,26 +8,21 @@
 //! Lanes are at most [`MOST_LANES`]. Who would need a further one waits in the lane that knows most of what it has
 //! tried, and may be given what it knows to fail: that costs it a retry.
 //!
-//! One who is sent away again keeps its [`Arrival`], also if it had not to wait the first time. Its seat is looked for
-//! from both ends: who returns to those who have tried nothing is older than nearly all of them, and those who have
-//! tried the same come back in about the order in which they came.
+//! One who is sent away again keeps its [`Arrival`], also if it had not to wait the first time. In which order they come
+//! back is up to the servers that send them, so a lane is a tree: a place in its middle is found as fast as its ends.
 //!
-//! Places are in a vector and linked, so that to join, to be taken and to leave cost the same however many wait, and
-//! nothing is allocated once the vector has grown. Whoever waits holds a [`Ticket`], which names one stay for ever: a
-//! ticket whose holder was served or has left is simply not found.
+//! Whoever waits holds a [`Ticket`], which names one stay for ever: a ticket whose holder was served or has left is
+//! simply not found.
 //!
 //! It knows no lock, no clock and no limit: the terminator's `backend/line.rs` does, and hands out slots.
-//!
-//! Invariants: within a lane arrivals do not fall; a lane but the first is in use as long as somebody waits in it.
+
+use std::collections::BTreeMap;
 
 /// Items in order of arrival.
 #[derive(Debug)]
 pub struct Queue<T> {
     /// The first is for those who have tried nothing, and always there.
-    lanes: Vec<Lane>,
-    places: Vec<Place<T>>,
-    /// The first free place; the others follow through `next`.
-    free: u32,
+    lanes: Vec<Lane<T>>,
     len: usize,
     arrivals: Arrival,
     stays: u64,
@@ -41,8 +36,8 @@ pub struct Arrival(pub u64);
 /// Names one stay in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    place: u32,
-    stay: u64,
+    lane: usize,
+    seat: Seat,
 }
 
 /// Somebody who was taken out, with what it was taken for.
@@ -60,21 +55,17 @@ pub struct Taken<T, S> {
 
 /// Those who have tried the same.
 #[derive(Debug)]
-struct Lane {
+struct Lane<T> {
     /// In order, each once.
     tried: Vec<u64>,
-    first: u32,
-    last: u32,
+    waiting: BTreeMap<Seat, T>,
 }
 
-#[derive(Debug)]
-struct Place<T> {
-    item: Option<T>,
+/// Who sits before whom: by arrival, then by stay. No two stays have the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Seat {
     arrival: Arrival,
     stay: u64,
-    lane: usize,
-    previous: u32,
-    next: u32,
 }
 
 impl Arrival {
@@ -88,8 +79,6 @@ impl<T> Default for Queue<T> {
     fn default() -> Self {
         Self {
             lanes: vec![Lane::of(Vec::new())],
-            places: Vec::new(),
-            free: NONE,
             len: 0,
             arrivals: Arrival::default(),
             stays: 0,
@@ -113,32 +102,36 @@ impl<T> Queue<T> {
         self.arrivals
     }
 
-    /// Joins: a newcomer the end, who was here `before` its place by that. Constant time for newcomers, but for the
-    /// growth of the vector; who returns steps over those between it and the nearer end of its lane.
+    /// Whether somebody waits who has tried nothing.
+    pub fn holds_novices(&self) -> bool {
+        self.lanes.first().is_some_and(Lane::is_used)
+    }
+
+    /// What all who wait have tried: to none of them it is a loss when somebody else takes it. `None` when nobody waits.
+    pub fn tried_by_all(&self) -> Option<Vec<u64>> {
+        let mut used = self.lanes.iter().filter(|lane| lane.is_used());
+        let mut tried = used.next()?.tried.clone();
+        for lane in used {
+            tried.retain(|one| lane.tried.contains(one));
+        }
+        Some(tried)
+    }
+
+    /// Joins: a newcomer the end, who was here `before` its place by that.
     pub fn join(&mut self, item: T, tried: &[u64], before: Option<Arrival>) -> Ticket {
         let arrival = before.unwrap_or(Arrival((self.arrivals.0 | 1) + 1));
         self.arrivals = self.arrivals.max(Arrival(arrival.0 & !1));
         self.stays += 1;
-        let lane = self.lane_for(tried);
-        let previous = self.seat_behind(lane, arrival);
-        let next = match self.places.get(previous as usize) {
-            Some(place) => place.next,
-            None => self.lanes.get(lane).map_or(NONE, |lane| lane.first),
-        };
-        let at = self.occupy(Place {
-            item: Some(item),
+        let seat = Seat {
             arrival,
             stay: self.stays,
-            lane,
-            previous,
-            next,
-        });
-        self.link(lane, (previous, at), (at, next));
-        self.len += 1;
-        Ticket {
-            place: at,
-            stay: self.stays,
+        };
+        let lane = self.lane_for(tried);
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.waiting.insert(seat, item);
+            self.len += 1;
         }
+        Ticket { lane, seat }
     }
 
     /// Takes out the longest waiter for whom something is found. `find` is told what somebody has tried, the longest
@@ -147,23 +140,21 @@ impl<T> Queue<T> {
         &mut self,
         mut find: impl FnMut(&[u64]) -> Option<S>,
     ) -> Option<Taken<T, S>> {
-        let mut asked = (Arrival::default(), 0);
+        let mut asked = None;
         loop {
-            let heads = self.lanes.iter().filter_map(|lane| {
-                let head = self.places.get(lane.first as usize)?;
-                Some(((head.arrival, head.stay), lane))
+            let lanes = self.lanes.iter().enumerate();
+            let heads = lanes.filter_map(|(index, lane)| {
+                let (seat, _) = lane.waiting.first_key_value()?;
+                Some((*seat, index, &lane.tried))
             });
-            let unasked = heads.filter(|(age, _)| *age > asked);
-            let (age, lane) = unasked.min_by_key(|(age, _)| *age)?;
-            asked = age;
-            if let Some(found) = find(&lane.tried) {
-                let ticket = Ticket {
-                    place: lane.first,
-                    stay: age.1,
-                };
-                return self.detach(ticket.place).map(|item| Taken {
+            let unasked = heads.filter(|(seat, ..)| Some(*seat) > asked);
+            let (seat, lane, tried) = unasked.min_by_key(|(seat, ..)| *seat)?;
+            asked = Some(seat);
+            if let Some(found) = find(tried) {
+                let ticket = Ticket { lane, seat };
+                return self.cancel(ticket).map(|item| Taken {
                     ticket,
-                    arrival: age.0,
+                    arrival: seat.arrival,
                     item,
                     found,
                 });
@@ -171,13 +162,12 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Leaves the queue, from wherever. Nothing when the ticket's holder is no longer in it. Constant time.
+    /// Leaves the queue, from wherever. Nothing when the ticket's holder is no longer in it.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
-        let place = self.places.get(ticket.place as usize)?;
-        if place.stay != ticket.stay {
-            return None;
-        }
-        self.detach(ticket.place)
+        let lane = self.lanes.get_mut(ticket.lane)?;
+        let item = lane.waiting.remove(&ticket.seat)?;
+        self.len -= 1;
+        Some(item)
     }
 
     /// The lane of those who have tried this; see the limit above.
@@ -206,96 +196,31 @@ impl<T> Queue<T> {
 
     /// The lane that knows most of what was tried, and nothing else.
     fn nearest_lane(&self, tried: &[u64]) -> usize {
-        let knows = |lane: &Lane| lane.tried.iter().all(|one| tried.contains(one));
+        let knows = |lane: &Lane<T>| lane.tried.iter().all(|one| tried.contains(one));
         let lanes = self.lanes.iter().enumerate();
         let nearest = lanes
             .filter(|(_, lane)| knows(lane))
             .max_by_key(|(_, lane)| lane.tried.len());
         nearest.map_or(0, |(index, _)| index)
     }
-
-    /// The place in a lane behind which to sit; [`NONE`] is its front.
-    fn seat_behind(&self, lane: usize, arrival: Arrival) -> u32 {
-        let Some(lane) = self.lanes.get(lane) else {
-            return NONE;
-        };
-        let (mut front, mut back) = (lane.first, lane.last);
-        loop {
-            match self.places.get(back as usize) {
-                Some(place) if place.arrival > arrival => back = place.previous,
-                _ => return back,
-            }
-            match self.places.get(front as usize) {
-                Some(place) if place.arrival <= arrival => front = place.next,
-                Some(place) => return place.previous,
-                None => return lane.last,
-            }
-        }
-    }
-
-    fn occupy(&mut self, place: Place<T>) -> u32 {
-        let at = self.free;
-        match self.places.get_mut(at as usize) {
-            Some(free) => {
-                self.free = free.next;
-                *free = place;
-                at
-            }
-            None => {
-                self.places.push(place);
-                // More than a process has descriptors would be needed not to fit.
-                (self.places.len() - 1) as u32
-            }
-        }
-    }
-
-    fn detach(&mut self, at: u32) -> Option<T> {
-        let free = self.free;
-        let place = self.places.get_mut(at as usize)?;
-        let item = place.item.take()?;
-        let (lane, previous, next) = (place.lane, place.previous, place.next);
-        place.next = free;
-        self.free = at;
-        self.link(lane, (previous, next), (previous, next));
-        self.len -= 1;
-        Some(item)
-    }
-
-    /// Sets what follows the first of `forth`, and what precedes the second of `back`, in a lane.
-    fn link(&mut self, lane: usize, forth: (u32, u32), back: (u32, u32)) {
-        let Some(lane) = self.lanes.get_mut(lane) else {
-            return;
-        };
-        match self.places.get_mut(forth.0 as usize) {
-            Some(place) => place.next = forth.1,
-            None => lane.first = forth.1,
-        }
-        match self.places.get_mut(back.1 as usize) {
-            Some(place) => place.previous = back.0,
-            None => lane.last = back.0,
-        }
-    }
 }
 
-impl Lane {
+impl<T> Lane<T> {
     fn of(tried: Vec<u64>) -> Self {
         Self {
             tried,
-            first: NONE,
-            last: NONE,
+            waiting: BTreeMap::new(),
         }
     }
 
     fn is_used(&self) -> bool {
-        self.first != NONE
+        !self.waiting.is_empty()
     }
 }
 
 /// As many as there are single servers and some pairs of them in a large backend of which much fails at once; to look at
 /// the first of each is a few microseconds.
 pub const MOST_LANES: usize = 64;
-/// No place.
-const NONE: u32 = u32::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -367,6 +292,21 @@ mod tests {
         assert_eq!(asked, [vec![7, 8], vec![8]]);
         let taken = queue.take_first(|tried| (!tried.contains(&7)).then_some(()));
         assert_eq!(taken.map(|taken| taken.item), Some('c'));
+    }
+
+    #[test]
+    fn what_all_have_tried_nobody_minds() {
+        let mut queue = Queue::default();
+        assert_eq!(queue.tried_by_all(), None);
+        queue.join('a', &[7, 8], None);
+        let b = queue.join('b', &[8, 9], None);
+        assert_eq!(queue.tried_by_all(), Some(vec![8]));
+        queue.cancel(b);
+        assert_eq!(queue.tried_by_all(), Some(vec![7, 8]));
+        assert!(!queue.holds_novices());
+        queue.join('c', &[], None);
+        assert_eq!(queue.tried_by_all(), Some(vec![]));
+        assert!(queue.holds_novices());
     }
 
     #[test]
