@@ -1,7 +1,7 @@
 //! What all workers know of one backend: who waits for a slot, and which server a client had.
 //!
 //! The queue is first in, first out, over all workers. Newcomers see that somebody waits and go behind
-//! them; a slot that becomes free is given to whoever has waited for longest, whichever worker holds
+//! them, unless none of those would take a server that is free; a slot that becomes free is given to whoever has waited for longest, whichever worker holds
 //! that connection, through the worker's [`Inbox`].
 //!
 //! No wake-up is lost: a slot is given back by "count one less, then look whether somebody waits", a
@@ -32,6 +32,8 @@ pub struct BackendState {
     name: String,
     /// How many wait: the length of the queue, readable without its lock.
     waiting: AtomicUsize,
+    /// Whether one of them would take any server.
+    wants_any: AtomicBool,
     /// Of the last who had to wait; see [`Arrival`].
     arrivals: AtomicU64,
     /// How many may.
@@ -98,6 +100,7 @@ impl BackendState {
         Self {
             name,
             waiting: AtomicUsize::new(0),
+            wants_any: AtomicBool::new(false),
             arrivals: AtomicU64::new(0),
             room: AtomicUsize::new(0),
             hand_overs: AtomicU64::new(0),
@@ -159,6 +162,18 @@ impl BackendState {
     /// How many wait.
     pub fn waiting(&self) -> usize {
         self.waiting.load(SeqCst)
+    }
+
+    /// Servers that none of those who wait would take, by [`ServerState::key`]; `None` when nobody waits. Takes
+    /// the lock only where all who wait have tried something.
+    pub(super) fn unwanted(&self) -> Option<Vec<u64>> {
+        if self.waiting() == 0 {
+            return None;
+        }
+        if self.wants_any.load(Relaxed) {
+            return Some(Vec::new());
+        }
+        self.lock().queue.tried_by_all()
     }
 
     /// Slots that were handed to somebody who waited, ever.
@@ -297,6 +312,7 @@ impl BackendState {
 
     /// Says how many wait, to those who have not the lock.
     fn count(&self, queue: &Queue<Waiter>) {
+        self.wants_any.store(queue.holds_novices(), Relaxed);
         self.waiting.store(queue.len(), SeqCst);
         self.arrivals.store(queue.arrivals().0, Relaxed);
     }

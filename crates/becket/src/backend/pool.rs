@@ -163,17 +163,26 @@ impl Pool {
         self.backend.proxy_tlvs
     }
 
-    /// Chooses a server for a newcomer and claims a slot there, unless others wait already. `had` is
-    /// the server that [`Self::recall`] found, `tried` are those that failed it.
+    /// Chooses a server for a newcomer and claims a slot there, unless others wait for it already. `had`
+    /// is the server that [`Self::recall`] found, `tried` are those that failed it.
     pub fn pick(&self, guest: &Guest<'_>, had: Option<u64>, tried: &[u64]) -> Pick {
-        if self.state.waiting() > 0 {
-            return self.shortage(tried);
-        }
+        let unwanted = self.state.unwanted();
+        let is_wanted = |server: u64| {
+            let unwanted = unwanted.as_ref();
+            unwanted.is_some_and(|unwanted| !unwanted.contains(&server))
+        };
+        let had = had.filter(|server| !is_wanted(*server));
         if let Some(slot) = had.and_then(|server| self.claim_again(server, tried)) {
             return Pick::Slot(slot);
         }
+        if unwanted.as_ref().is_some_and(Vec::is_empty) {
+            return self.shortage(tried);
+        }
         self.survey(tried);
         let mut candidates = self.candidates.borrow_mut();
+        for candidate in candidates.iter_mut() {
+            candidate.open &= !is_wanted(candidate.key);
+        }
         while let Some(index) = self.choose(&candidates, guest) {
             let known = self.servers.get(index);
             if let Some(slot) = known.and_then(|known| Slot::claim(&known.state)) {
@@ -581,7 +590,6 @@ mod tests {
         let picky = fixture.pool.wait(10, &tried, None).unwrap();
         drop(first);
         assert!(fixture.granted().is_empty(), "free, and of no use");
-        assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
         let newcomer = fixture.pool.wait(11, &[], None).unwrap();
         let grants = fixture.granted();
         assert!(newcomer.is_over_by(&grants[0]) && grants[0].slot.is_some());
@@ -687,6 +695,30 @@ mod tests {
             5,
             "out of service: balanced as usual"
         );
+    }
+
+    #[test]
+    fn while_others_wait_for_one_server_the_rest_are_balanced_and_stuck_to_as_ever() {
+        let mut backend = Backend::plain("app", servers(3));
+        backend.balance = Balance::SourceHash;
+        backend.servers[2].maxconn = Some(1);
+        let fixture = fixture(backend);
+        let keys: Vec<u64> = fixture.servers.iter().map(|one| one.key()).collect();
+        let held = Slot::claim(&fixture.servers[2]).unwrap();
+        let hashed = fixture.picks(1);
+        let waits = fixture.pool.wait(10, &keys[..2], None).unwrap();
+        for index in [0, 1] {
+            let _others = [(); 3].map(|()| Slot::claim(&fixture.servers[index]).unwrap());
+            assert_eq!(fixture.picks(1), hashed);
+            let Pick::Slot(slot) = fixture.pool.pick(&guest(), Some(keys[index]), &[]) else {
+                panic!("it is free");
+            };
+            assert_eq!(fixture.place(&slot), index);
+        }
+        let only_that = fixture.pool.pick(&guest(), Some(keys[2]), &keys[..2]);
+        assert!(matches!(only_that, Pick::Full), "behind who waits");
+        drop(held);
+        assert!(waits.is_over_by(&fixture.granted()[0]));
     }
 
     #[test]
