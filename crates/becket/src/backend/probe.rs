@@ -24,7 +24,7 @@ use super::check::{Failure, Plan};
 use super::registry::Backends;
 use super::state::{Health, ServerState};
 use crate::clock::Now;
-use crate::config::{Backend, Config, Server, ServerAddress};
+use crate::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
 
 /// All servers that are looked after.
 #[derive(Debug)]
@@ -410,8 +410,9 @@ impl Name {
 /// Gives a server its new addresses, unless they are the old ones in another order.
 fn replace_addresses(server: &Arc<ServerState>, found: &[SocketAddr]) {
     let mut seen = HashSet::new();
-    let new = found.iter().filter(|address| seen.insert(**address));
-    let new: Vec<ServerAddress> = new.map(|address| ServerAddress::Tcp(*address)).collect();
+    let found = found.iter().filter(|address| seen.insert(**address));
+    let found: Vec<SocketAddr> = found.copied().take(MOST_ADDRESSES).collect();
+    let new: Vec<ServerAddress> = found.iter().copied().map(ServerAddress::Tcp).collect();
     let old = server.addresses();
     if old.len() == new.len() && new.iter().all(|address| old.contains(address)) {
         return;
@@ -679,6 +680,21 @@ mod tests {
         assert!(!server.watched.lost_its_name());
         assert_eq!(addresses(&server), ["192.0.2.9:80"]);
         assert_eq!(fixture.oracle.0.lock().unwrap().1, 5);
+    }
+
+    #[test]
+    fn a_name_with_addresses_without_end_has_some() {
+        let mut fixture = Fixture::new();
+        let none = config::Health::default();
+        let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
+        let many: Vec<String> = (1..=4000).map(|port| format!("192.0.2.1:{port}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        fixture.oracle.says(&many);
+        fixture.after(60);
+        assert_eq!(addresses(&server), many[..MOST_ADDRESSES]);
+        let generation = server.generation();
+        fixture.after(60);
+        assert_eq!(server.generation(), generation, "no news");
     }
 
     #[test]

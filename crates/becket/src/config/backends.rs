@@ -194,10 +194,18 @@ impl Draft<'_> {
             }),
             Some(address) => self.resolve(path, text, &address),
         };
-        found.into_iter().map(ServerAddress::Tcp).collect()
+        let count = found.len();
+        if count > MOST_ADDRESSES {
+            let fault = format!("the name has {count} addresses; {MOST_ADDRESSES} are used");
+            self.report.warn(Problem::new(path, fault).text(text));
+        }
+        let used = found.into_iter().take(MOST_ADDRESSES);
+        used.map(ServerAddress::Tcp).collect()
     }
 }
 
+/// Addresses of a server that are used: some more than a client would be led to, and a DNS server may say thousands.
+pub const MOST_ADDRESSES: usize = 64;
 /// As HAProxy: enough steps for any pair of machines.
 const MOST_WEIGHT: u32 = 256;
 /// More than a process has descriptors.

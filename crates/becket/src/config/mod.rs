@@ -39,6 +39,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::backends::MOST_ADDRESSES;
 pub use self::balancing::{Balance, OnDown, QueuePlace, StickBy};
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;

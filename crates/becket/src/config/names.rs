@@ -41,7 +41,9 @@ impl Names {
         thread::scope(|scope| {
             // The last one is looked up here.
             for _ in 1..names.len().min(AT_A_TIME) {
-                scope.spawn(|| all.look_up_each(&next, resolve));
+                let look_up = || all.look_up_each(&next, resolve);
+                // A thread that is not to be had is not needed: it only takes longer.
+                let _fewer = thread::Builder::new().spawn_scoped(scope, look_up);
             }
             all.look_up_each(&next, resolve);
         });

@@ -1,7 +1,7 @@
 //! Certificates and files for the tests of the configuration.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,6 +77,7 @@ fn resolve(host: &str) -> io::Result<Vec<IpAddr>> {
             "2001:db8::1".parse().unwrap(),
         ]),
         "empty.test" => Ok(Vec::new()),
+        "many.test" => Ok((0..1000).map(|n| Ipv4Addr::from_bits(n).into()).collect()),
         _ => Err(io::Error::other("name not known")),
     }
 }

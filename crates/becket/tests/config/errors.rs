@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{Folder, Made, NOW, lines, site};
 use becket::config::flags::Flags;
 use becket::config::source::Source;
-use becket::config::{AlpnMismatch, ClientAuth, NamePattern, ServerAddress};
+use becket::config::{AlpnMismatch, ClientAuth, MOST_ADDRESSES, NamePattern, ServerAddress};
 use rustls_pki_types::UnixTime;
 
 fn now() -> UnixTime {
@@ -204,6 +204,11 @@ fn a_name_resolves_to_all_its_addresses_or_is_a_warning_where_it_is_looked_up_ag
     let warning = r#"backend[app].server[0].address = "empty.test:80": the name does not resolve yet: it has no address"#;
     assert_eq!(lines(&prepared.warnings), [warning]);
     assert!(prepared.config.backends[0].servers[0].addresses.is_empty());
+    let prepared = folder.prepare(&text("many.test")).unwrap();
+    let warning = r#"backend[app].server[0].address = "many.test:80": the name has 1000 addresses; 64 are used"#;
+    assert_eq!(lines(&prepared.warnings), [warning]);
+    let used = &prepared.config.backends[0].servers[0].addresses;
+    assert_eq!(used.len(), MOST_ADDRESSES);
     let never = "name = 'app'\nresolve-interval = 'off'";
     let text = text("empty.test").replace("name = 'app'", never);
     assert!(text.contains(never));
