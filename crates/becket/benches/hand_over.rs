@@ -2,7 +2,9 @@
 //!
 //! Run with `cargo bench -p becket --bench hand_over [-- SAMPLES]`. The waiter's thread plays a worker: the real pool,
 //! queue, mailbox, waker and poll, and turns as `worker/mod.rs` has them, with steps that only spend time. Their
-//! lengths are those of real ones: 15 us to relay a few records, 160 us for the CPU of a full handshake with P-256.
+//! lengths are those of real ones: 15 us to relay a few records; 80 us, or 300 us, for the hello of a full handshake with
+//! P-256, or RSA-2048, which is the longest step of its connection: what rustls takes in all is 69 us, or 288 us
+//! (`library in memory` of the stored run), and a receive and a send come to it.
 //! Steps arrive at random, as many as make the worker busy for 0, 50 or 90 % of the time, and slots are given back at
 //! random times, so what is seen is what a random moment finds. Two CPUs, one for each thread; the connect is not made.
 //!
@@ -29,10 +31,16 @@ use hdrhistogram::Histogram;
 use mio::net::UnixStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-/// What the worker is busy with: the share of its busy time that goes into handshakes.
-const MIXES: [(&str, f64); 3] = [("relays", 0.0), ("half of each", 0.5), ("handshakes", 1.0)];
+/// What the worker is busy with: the share of its busy time that goes into handshakes, and how long the step of one is.
+const MIXES: [(&str, f64, Duration); 4] = [
+    ("relays", 0.0, P256),
+    ("half P-256", 0.5, P256),
+    ("P-256", 1.0, P256),
+    ("half RSA-2048", 0.5, RSA),
+];
 const RELAY: Duration = Duration::from_micros(15);
-const HANDSHAKE: Duration = Duration::from_micros(160);
+const P256: Duration = Duration::from_micros(80);
+const RSA: Duration = Duration::from_micros(300);
 /// As `limits.handshake-time-per-turn`.
 const HANDSHAKE_TIME_PER_TURN: Duration = Duration::from_millis(1);
 /// How long a slot is held, on average.
@@ -68,7 +76,7 @@ fn main() -> io::Result<()> {
 /// What is measured once.
 struct Case {
     busy: f64,
-    mix: (&'static str, f64),
+    mix: (&'static str, f64, Duration),
     between: bool,
     samples: u64,
 }
@@ -91,13 +99,13 @@ fn measure(case: &Case, cpus: &[usize]) -> io::Result<()> {
         returned: Mutex::new(None),
         over: AtomicBool::new(false),
     });
-    let mut giver = Giver::new(&desk, busy, mix.1);
+    let mut giver = Giver::new(&desk, busy, (mix.1, mix.2));
     let times = thread::scope(|scope| {
         let worker = scope.spawn(|| {
             pin(cpus, 1);
             let inbox = Arc::clone(&desk.mailbox) as Arc<dyn Inbox>;
             let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0);
-            let times = Worker::new(poll, theirs, &desk, pool, case.between).run(case.samples);
+            let times = Worker::new(poll, theirs, &desk, pool, case).run(case.samples);
             desk.over.store(true, SeqCst);
             times
         });
@@ -154,13 +162,13 @@ struct Giver<'a> {
 }
 
 impl<'a> Giver<'a> {
-    fn new(desk: &'a Desk, busy: f64, handshakes: f64) -> Self {
+    fn new(desk: &'a Desk, busy: f64, (handshakes, length): (f64, Duration)) -> Self {
         let every =
             |step: Duration, share: f64| (share > 0.0).then(|| (step.div_f64(busy * share), now()));
         Self {
             desk,
             relays: every(RELAY, if busy > 0.0 { 1.0 - handshakes } else { 0.0 }),
-            handshakes: every(HANDSHAKE, if busy > 0.0 { handshakes } else { 0.0 }),
+            handshakes: every(length, if busy > 0.0 { handshakes } else { 0.0 }),
             slot: None,
             random: 1,
         }
@@ -211,18 +219,20 @@ struct Worker<'a> {
     pool: Pool,
     wait: Option<Wait>,
     between: bool,
+    handshake: Duration,
     times: Vec<Duration>,
 }
 
 impl<'a> Worker<'a> {
-    fn new(poll: Poll, bell: UnixStream, desk: &'a Desk, pool: Pool, between: bool) -> Self {
+    fn new(poll: Poll, bell: UnixStream, desk: &'a Desk, pool: Pool, case: &Case) -> Self {
         Self {
             poll,
             bell,
             desk,
             pool,
             wait: None,
-            between,
+            between: case.between,
+            handshake: case.mix.2,
             times: Vec::new(),
         }
     }
@@ -254,7 +264,7 @@ impl<'a> Worker<'a> {
             let enough = now() + HANDSHAKE_TIME_PER_TURN;
             while self.desk.handshakes.load(SeqCst) > 0 && now() < enough {
                 self.desk.handshakes.fetch_sub(1, SeqCst);
-                self.step(HANDSHAKE);
+                self.step(self.handshake);
             }
         }
         self.times
