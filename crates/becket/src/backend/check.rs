@@ -10,6 +10,7 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use becket_proto::proxy_header::{Endpoints, Format, ProxyHeader, Tlvs};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, ProtocolVersion};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
 use crate::config::{ProxyVersion, ServerAddress};
@@ -174,7 +175,7 @@ impl Plan {
 
     async fn connect(&self, address: &ServerAddress) -> io::Result<Stream> {
         let address = match address {
-            ServerAddress::Unix(path) => return UnixStream::connect(path).await.map(Stream::Unix),
+            ServerAddress::Unix(path) => return connect_unix(path).await.map(Stream::Unix),
             ServerAddress::Tcp(address) => *address,
         };
         let socket = match address.is_ipv4() {
@@ -346,6 +347,16 @@ impl Secure {
     }
 }
 
+/// Waits for room in the backlog, as clients are made to: connect(2) does not, and nobody tells when there is some.
+async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(RETRY).await,
+            outcome => return outcome,
+        }
+    }
+}
+
 /// A connected socket.
 enum Stream {
     Tcp(TcpStream),
@@ -402,6 +413,8 @@ impl Stream {
 
 /// How long a server may take to say what it thinks of a handshake: it has no other use of the time.
 pub const FAREWELL: Duration = Duration::from_secs(1);
+/// Between two looks at a unix socket whose backlog is full.
+const RETRY: Duration = Duration::from_millis(50);
 /// More than a status line, and small enough for the stack.
 const CHUNK: usize = 2048;
 
@@ -415,6 +428,7 @@ mod tests {
     use rustls::crypto::aws_lc_rs;
     use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
     use rustls::{ServerConfig, ServerConnection};
+    use tokio::net::UnixSocket;
 
     use super::*;
     use crate::tls::onward::Unverified;
@@ -534,6 +548,30 @@ mod tests {
             ..http(ServerAddress::Tcp(listener.local_addr().unwrap()))
         };
         assert_eq!(run(&plan).unwrap_err().to_string(), "no answer within 50ms");
+    }
+
+    #[test]
+    fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("app");
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let socket = UnixSocket::new_stream().unwrap();
+            socket.bind(&path).unwrap();
+            // One connection waits, and the next would have to.
+            let listener = socket.listen(0).unwrap();
+            let _first = UnixStream::connect(&path).await.unwrap();
+            let full = UnixStream::connect(&path).await.unwrap_err();
+            assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+            let plan = plan(ServerAddress::Unix(path));
+            let accepting = async { while listener.accept().await.is_ok() {} };
+            tokio::select! {
+                biased;
+                outcome = plan.run() => outcome.unwrap(),
+                () = accepting => panic!("nobody accepts any more"),
+            }
+        });
     }
 
     #[test]
