@@ -1,8 +1,8 @@
 //! The part of `/metrics` about the cluster; nothing of it is there when sessions are not
 //! replicated.
 //!
-//! The label `node` is a number that a peer with the secret says is its own, so there are no more
-//! of them than peers can be live; no other label depends on what peers do.
+//! The label `node` is a number that a peer with the secret says is its own, and there are no more
+//! of them than a state machine remembers peers; no other label depends on what peers do.
 
 use std::collections::BTreeMap;
 use std::fmt;

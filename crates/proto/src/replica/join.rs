@@ -254,7 +254,7 @@ impl<V: Vault> Replica<V> {
         self.pairs
             .insert(to, Pair::new(keys, &transcript, ends, now));
         let completed = self.complete(to, Some(target), now);
-        if completed.is_err() {
+        if completed == Err(Cause::TooManyPeers) {
             self.joins.rest(target, now + REST);
         }
         completed
@@ -269,6 +269,11 @@ impl<V: Vault> Replica<V> {
     ) -> Result<(), Cause> {
         let pair = self.pairs.get(&id).ok_or(Cause::UnknownKey)?;
         let (name, address) = (pair.peer, pair.address);
+        if self.peers.get(&name).is_some_and(Peer::has_left) {
+            // An answer that was under way for longer than the goodbye.
+            self.pairs.remove(&id);
+            return Err(Cause::UnknownKey);
+        }
         if !self.has_place(name) {
             self.pairs.remove(&id);
             return Err(Cause::TooManyPeers);
@@ -278,6 +283,9 @@ impl<V: Vault> Replica<V> {
             self.replace_others(name, now);
         }
         self.forget_oldest_boot(name);
+        if !known {
+            self.forget_a_retired();
+        }
         let limits = &self.limits;
         let peer = self.peers.entry(name);
         let peer = peer.or_insert_with(|| Peer::new(name, address, limits, now));
@@ -302,11 +310,14 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Whether one more process can be a peer. One that takes the place of another always can.
-    fn has_place(&self, name: PeerName) -> bool {
+    /// Whether one more process can be live. One that takes the place of another always can.
+    pub(super) fn has_place(&self, name: PeerName) -> bool {
+        if self.peers.get(&name).is_some_and(Peer::is_live) {
+            return true;
+        }
         let live = self.peers.values().filter(|peer| peer.is_live());
         let others = live.filter(|peer| peer.name.node != name.node);
-        others.count() < self.limits.peers || self.peers.contains_key(&name)
+        others.count() < self.limits.peers
     }
 
     /// Keeps a node that restarts all the time from filling the memory with its past.
@@ -318,6 +329,17 @@ impl<V: Vault> Replica<V> {
         if of_node.clone().count() >= MAX_BOOTS_OF_NODE
             && let Some(oldest) = of_node.min_by_key(|peer| peer.heard).map(|peer| peer.name)
         {
+            self.depart(oldest);
+        }
+    }
+
+    /// Keeps one that comes and goes under ever new numbers from filling it with those that it gave up.
+    fn forget_a_retired(&mut self) {
+        if self.peers.len() < self.limits.peers * MAX_BOOTS_OF_NODE {
+            return;
+        }
+        let retired = self.peers.values().filter(|peer| !peer.is_live());
+        if let Some(oldest) = retired.min_by_key(|peer| peer.heard).map(|peer| peer.name) {
             self.depart(oldest);
         }
     }

@@ -179,6 +179,18 @@ impl Peer {
         self.retired.is_none()
     }
 
+    /// A genuine datagram of it came. One that has left stays no longer for what it still says.
+    pub(super) fn hear(&mut self, now: Duration) {
+        if !self.has_left() {
+            self.heard = now;
+        }
+    }
+
+    /// It said goodbye. It never comes back: who speaks for its node next is another process.
+    pub(super) fn has_left(&self) -> bool {
+        self.retired == Some(Retired::Left)
+    }
+
     pub(super) fn answers_at(&self, address: SocketAddr) -> bool {
         self.address == address || self.reached_by.contains(&address)
     }

@@ -82,9 +82,12 @@ impl<V: Vault> Replica<V> {
         let pair = self.pairs.get_mut(&to).ok_or(Cause::UnknownKey)?;
         pair.heard = now;
         pair.stage = Stage::Confirmed;
-        let peer = self.peers.get_mut(&pair.peer).ok_or(Cause::UnknownKey)?;
-        peer.heard = now;
-        if peer.outlived_its_replacement(now) {
+        let name = pair.peer;
+        let peer = self.peers.get(&name).ok_or(Cause::UnknownKey)?;
+        let revives = peer.outlived_its_replacement(now) && self.has_place(name);
+        let peer = self.peers.get_mut(&name).ok_or(Cause::UnknownKey)?;
+        peer.hear(now);
+        if revives {
             peer.revive(&self.limits);
         }
         for traffic in [&mut peer.traffic, &mut self.total] {
