@@ -3,7 +3,7 @@
 //! A plain blocking client opens them one by one, asks once on each (so that both sides' buffers have
 //! been used), and holds them while the kernel is asked for the proportional set size.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
@@ -115,13 +115,36 @@ fn open(stage: &Stage<'_>, address: SocketAddr, config: &Arc<ClientConfig>) -> i
 }
 
 /// Asks, and waits for the whole answer.
-pub(super) fn ask(stage: &Stage<'_>, (socket, tls): &mut Client) -> io::Result<()> {
-    let mut stream = Stream::new(tls, socket);
+pub(super) fn ask(stage: &Stage<'_>, client: &mut Client) -> io::Result<()> {
+    send(stage, client)?;
+    receive(stage, client)
+}
+
+/// Sends a request.
+pub(super) fn send(stage: &Stage<'_>, (socket, tls): &mut Client) -> io::Result<()> {
     let request = format!(
         "GET /bytes/{} HTTP/1.1\r\nHost: {NAME}\r\n\r\n",
         stage.settings.body
     );
-    stream.write_all(request.as_bytes())?;
+    Stream::new(tls, socket).write_all(request.as_bytes())
+}
+
+/// Whether something of an answer has come. Does not wait.
+pub(super) fn is_answered((socket, tls): &mut Client) -> io::Result<bool> {
+    socket.set_nonblocking(true)?;
+    let begun = Stream::new(tls, socket)
+        .fill_buf()
+        .map(|got| !got.is_empty());
+    socket.set_nonblocking(false)?;
+    match begun {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        begun => begun,
+    }
+}
+
+/// Receives a whole answer.
+pub(super) fn receive(stage: &Stage<'_>, (socket, tls): &mut Client) -> io::Result<()> {
+    let mut stream = Stream::new(tls, socket);
     let mut got = Vec::new();
     let mut piece = [0; 4096];
     while !whole(&got, stage.settings.body) {

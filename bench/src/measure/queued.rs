@@ -2,10 +2,11 @@
 //!
 //! The server has a second door, without a limit, at the same port of [`ASIDE`]. One client takes the only slot and
 //! keeps it; with the queue empty, and again when it is full, the server is left alone for a while, and then
-//! clients go through the other door at a low rate. In the end the slot is given back, and the first of the queue
-//! must get its answer: they did wait.
+//! clients go through the other door at a low rate. The first of the queue asks at once, and must get its answer when the
+//! slot is given back, and not before: they did wait.
 
 use std::fmt::Write as _;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::thread;
@@ -39,17 +40,32 @@ fn queue(stage: &Stage<'_>, server: &Server, config: &Arc<ClientConfig>) -> Resu
     let before = server.process.weight();
     let mut waiting = idle::enter(stage, server.address, config, count)?;
     let after = server.process.weight();
+    let first = waiting.first_mut();
+    first
+        .map(|client| idle::send(stage, client))
+        .transpose()
+        .map_err(wrong)?;
     let growth = after.pss_bytes.saturating_sub(before.pss_bytes) as f64;
     let weight = (growth / waiting.len().max(1) as f64).round();
     sample.put(figures::PSS_PER_CONNECTION, weight);
     sample.put(figures::HELD, waiting.len() as f64);
     leave_alone(stage, server, FULL, &mut sample)?;
     visit(stage, server, FULL, &mut sample)?;
+    let Some(first) = waiting.first_mut() else {
+        return Ok(sample);
+    };
+    if idle::is_answered(first).map_err(wrong)? {
+        return Err(Error::Asked(
+            "who was to wait was served: nothing was measured".to_owned(),
+        ));
+    }
     drop(slot);
-    let first = waiting.first_mut().map(|client| idle::ask(stage, client));
-    let wrong = |e| Error::os("the first of the queue is not served".to_owned(), e);
-    first.transpose().map_err(wrong)?;
+    idle::receive(stage, first).map_err(wrong)?;
     Ok(sample)
+}
+
+fn wrong(error: io::Error) -> Error {
+    Error::os("asking as the first of the queue", error)
 }
 
 /// CPU time while nothing happens.

@@ -220,7 +220,7 @@ impl Prober {
         }
         self.checks_running += 1;
         watch.check.running = true;
-        plan.addresses = watch.server.addresses();
+        plan.addresses = reachable(&watch.server, &watch.backend);
         let plan = plan.clone();
         self.running
             .spawn(async move { Ended::Check(index, plan.run().await) });
@@ -404,6 +404,17 @@ impl Name {
             tracing::warn!(server = %name, reason, "name does not resolve, its last addresses stay");
         }
         self.look_up_later(server, now);
+    }
+}
+
+/// The addresses that a client tries before it has no connect left: where only a later one answers, no client
+/// gets to it, and the server is not well.
+fn reachable(server: &ServerState, backend: &Backend) -> Arc<[ServerAddress]> {
+    let addresses = server.addresses();
+    let tried = (backend.retries as usize).saturating_add(1);
+    match addresses.get(..tried) {
+        Some(first) if first.len() < addresses.len() => first.into(),
+        _ => addresses,
     }
 }
 
@@ -680,6 +691,26 @@ mod tests {
         assert!(!server.watched.lost_its_name());
         assert_eq!(addresses(&server), ["192.0.2.9:80"]);
         assert_eq!(fixture.oracle.0.lock().unwrap().1, 5);
+    }
+
+    #[test]
+    fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        for (retries, expected) in [(0, Condition::OutOfService), (1, Condition::InService)] {
+            let mut config = backend("app.test:80", &address, CHECKED);
+            let good = config.servers[0].addresses[0].clone();
+            // Nobody listens at that port.
+            let bad = ServerAddress::Tcp("127.0.0.1:1".parse().unwrap());
+            config.servers[0].addresses = vec![bad, good];
+            config.retries = retries;
+            let mut fixture = Fixture::new();
+            fixture.oracle.says(&["127.0.0.1:1", &address]);
+            let server = fixture.adopt(config);
+            fixture.settle();
+            fixture.after(11);
+            assert_eq!(server.watched.condition(), expected);
+        }
     }
 
     #[test]

@@ -63,7 +63,12 @@ impl Queued {
             );
             return then.refuse(CloseReason::QueueFull, core, turn);
         };
-        core.deadline = turn.now.mono + pool.backend().queue_timeout;
+        // One whom a server failed has waited for that one, too.
+        let left = pool
+            .backend()
+            .queue_timeout
+            .saturating_sub(core.facts.queued);
+        core.deadline = turn.now.mono + left;
         // On the heap: those who relay, of whom there are many, keep no room for it.
         Next::Go(Phase::Queued(Box::new(Self {
             wait: Some(wait),

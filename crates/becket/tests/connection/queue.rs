@@ -232,6 +232,27 @@ fn a_client_whose_connect_fails_waits_before_those_who_came_later() {
 }
 
 #[test]
+fn all_the_waiting_of_a_client_counts_for_the_time_out() {
+    let house = two_servers();
+    let (first, other) = (take(&house), take(&house));
+    let limit = house.config.backends[0].queue_timeout;
+    let (mut stage, mut client) = enter(&house, [Plan::Later]);
+    stage.wait(limit * 3 / 4);
+    drop(first);
+    client.talk(&mut stage);
+    assert_eq!(waiting(&house), 0, "one has a slot for it");
+    stage.net.dialled[0].near.fail(ErrorKind::ConnectionRefused);
+    client.talk(&mut stage);
+    assert_eq!(waiting(&house), 1, "for the other one");
+    stage.wait(limit / 4 + Duration::from_millis(1));
+    client.talk(&mut stage);
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::QueueTimeout));
+    drop(other);
+}
+
+#[test]
 fn a_connect_that_fails_gives_its_slot_back_before_another_is_looked_for() {
     let house = two_servers();
     let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Accept]);
