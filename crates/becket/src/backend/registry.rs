@@ -38,12 +38,19 @@ pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<Backen
     state
 }
 
-/// The configured servers as the nodes of a cluster speak of them.
+/// The servers of backends whose clients are known by their sessions, as the nodes of a cluster speak of them.
 #[derive(Debug, Default)]
 struct KnownToPeers {
     servers: HashMap<ServerTag, Arc<ServerState>>,
-    /// Backends whose clients are known by their sessions.
-    sticky: Vec<Arc<BackendState>>,
+    sticky: Vec<Sticky>,
+}
+
+/// A backend whose clients are known by their sessions.
+#[derive(Debug)]
+struct Sticky {
+    backend: Arc<BackendState>,
+    /// Its servers by [`ServerState::key`]: a dump asks for each client, under a lock that workers take.
+    tags: HashMap<u64, ServerTag>,
 }
 
 /// By what a client of `stick = "tls-session"` is remembered.
@@ -163,15 +170,13 @@ impl Backends {
         mut show: impl FnMut(&PeerStick, Duration),
     ) -> Option<StickCursor> {
         let known = Arc::clone(&self.known_to_peers());
-        let backend = known.sticky.get(from.backend)?;
-        let servers = backend.servers();
+        let Sticky { backend, tags } = known.sticky.get(from.backend)?;
         let life = backend.stick_life();
         let at = backend.visit_sticks(from.at, now, at_most, |client, server, remaining| {
-            let mut servers = servers.iter();
-            if let Some(server) = servers.find(|one| one.key() == server) {
+            if let Some(server) = tags.get(&server) {
                 let stick = PeerStick {
                     lineage: lineage_of(client),
-                    server: server.tag(),
+                    server: *server,
                     life: remaining,
                 };
                 show(&stick, life.saturating_sub(remaining));
@@ -205,14 +210,19 @@ impl Backends {
 impl KnownToPeers {
     fn new<'a>(backends: impl Iterator<Item = &'a Arc<BackendState>>) -> Self {
         let mut known = Self::default();
-        for backend in backends {
+        for backend in backends.filter(|backend| backend.sticks_by_session()) {
             let servers = backend.servers();
-            let servers = servers.iter();
-            let tagged = servers.map(|server| (server.tag(), Arc::clone(server)));
+            let tagged = servers
+                .iter()
+                .map(|server| (server.tag(), Arc::clone(server)));
             known.servers.extend(tagged);
-            if backend.sticks_by_session() {
-                known.sticky.push(Arc::clone(backend));
-            }
+            known.sticky.push(Sticky {
+                backend: Arc::clone(backend),
+                tags: servers
+                    .iter()
+                    .map(|server| (server.key(), server.tag()))
+                    .collect(),
+            });
         }
         known
     }
@@ -280,14 +290,15 @@ mod tests {
     #[test]
     fn what_a_peer_says_of_a_client_is_kept_for_the_servers_that_are_configured_now() {
         let backends = Backends::default();
-        let sticky = |servers: &[(&str, &[&str])]| {
+        let with = |by: StickBy, servers: &[(&str, &[&str])]| {
             let mut config = config(servers);
             for backend in &mut Arc::get_mut(&mut config).unwrap().backends {
                 let backend = Arc::get_mut(backend).unwrap();
-                backend.stick_entries = 100;
+                (backend.stick_entries, backend.stick) = (100, by);
             }
             config
         };
+        let sticky = |servers: &[(&str, &[&str])]| with(StickBy::TlsSession, servers);
         let now = Duration::from_secs(1);
         backends.adopt(&sticky(&[("app", &["/a", "/b"]), ("other", &["/b"])]));
         let told = |name: &str, lineage| PeerStick {
@@ -313,6 +324,11 @@ mod tests {
         assert!(
             !backends.learn_from_peer(&other, false, now),
             "no such server"
+        );
+        backends.adopt(&with(StickBy::Source, &[("app", &["/a", "/b"])]));
+        assert!(
+            !backends.learn_from_peer(&other, false, now),
+            "here, a client is an address"
         );
     }
 
