@@ -1,13 +1,15 @@
 //! SIGTERM drains: no new clients, the others finish, exit 0, or 3 when the time is over. SIGINT
 //! stops now.
 
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use becket_e2e::{
-    Backend, Becket, Client, Place, Shape, Signal, Trust, eventually, http_get, now, read_to_end,
-    until,
+    Backend, Becket, Client, Place, Shape, Signal, Trust, eventually, fresh_address, holds_for,
+    http_get, now, read_to_end, until,
 };
 
 /// A client that has heard its echo.
@@ -89,6 +91,45 @@ fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
     );
     assert_eq!(becket.next_reason(), "stopped");
     assert!(becket.log().contains("timeouts.drain"), "{}", becket.log());
+}
+
+#[test]
+fn a_reload_that_is_late_for_a_drain_opens_nothing() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let shape = Shape::new(backend.address);
+    let mut becket = Becket::start(&place, &shape);
+    let mut client = talk(&becket, &Trust::new(&place));
+    // Who reads this file waits for its writer.
+    let file = place.path("becket.toml");
+    std::fs::remove_file(&file).unwrap();
+    assert!(
+        Command::new("mkfifo")
+            .arg(&file)
+            .status()
+            .unwrap()
+            .success()
+    );
+    becket.signal(Signal::HUP);
+    let mut writer = OpenOptions::new().write(true).open(&file).unwrap();
+    becket.signal(Signal::TERM);
+    eventually("it drains", || becket.log().contains("draining"));
+    let late = fresh_address();
+    let listener = format!(
+        "[[listener]]\nname = \"late\"\nbind = [\"{late}\"]\n\
+         certificates = [\"site.pem\"]\nbackend = \"app\""
+    );
+    let text = shape.section(&listener).text();
+    writer.write_all(text.as_bytes()).unwrap();
+    drop(writer);
+    holds_for(Duration::from_secs(1), "the late door stays shut", || {
+        TcpStream::connect_timeout(&late, Duration::from_millis(100)).is_err()
+    });
+    echo(&mut client);
+    client.close_notify().unwrap();
+    drop(client);
+    assert_eq!(becket.ended(), Some(0));
+    assert!(becket.log().contains("not reloaded"), "{}", becket.log());
 }
 
 #[test]

@@ -332,8 +332,11 @@ impl Control {
         tracing::info!("log files reopened");
     }
 
-    fn drain(&self) -> Instant {
+    fn drain(&mut self) -> Instant {
         tracing::info!("draining");
+        if self.reloading.give_up() {
+            tracing::warn!("draining: not reloaded");
+        }
         self.notify(&[Notice::Stopping]);
         self.state.set_draining();
         self.crew.drain();

@@ -40,6 +40,12 @@ impl Reloading {
         self.running = Some(tokio::task::spawn_blocking(prepare));
     }
 
+    /// Forgets what is being prepared and what was asked for: it would open doors that a drain has closed. Returns
+    /// whether there was anything.
+    pub fn give_up(&mut self) -> bool {
+        std::mem::take(self).running.is_some()
+    }
+
     /// Waits for what is being prepared, for ever when there is nothing. Nothing is lost when
     /// the future is dropped.
     pub async fn prepared(&mut self) -> Result<Prepared, Vec<String>> {
