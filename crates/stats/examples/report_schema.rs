@@ -1,4 +1,4 @@
-//! Prints the JSON schema of a report: `cargo run -p becket-stats --example schema >
+//! Prints the JSON schema of a report: `cargo run -p becket-stats --example report_schema >
 //! crates/stats/schema/becket-load.schema.json` after the types have changed.
 
 fn main() -> Result<(), serde_json::Error> {
