@@ -7,7 +7,7 @@ use becket_e2e::{Authority, Backend, Key, OpenSsl, Place, Shape, fresh_address, 
 use serde_json::Value;
 
 use crate::check_reports::check;
-use crate::tls_to_servers::{TRUSTED, openssl_server};
+use crate::tls_to_servers::{TRUSTED, asking_server, openssl_server};
 
 /// Exit code, and what is said of the only server.
 #[track_caller]
@@ -82,13 +82,8 @@ fn a_server_that_misses_our_certificate_fails_though_its_handshake_is_done() {
         return;
     };
     let place = Place::new();
-    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
-    place.issue("becket.pem", &["front.example.org"], Key::Ecdsa);
-    let ca = place.text("ca.pem");
-    let asks = ["-Verify", "1", "-verify_return_error", "-CAfile", &ca];
     for version in ["-tls1_2", "-tls1_3"] {
-        let flags = [&asks[..], &[version]].concat();
-        let (_server, at) = openssl_server(&openssl, &place, "app.pem", &flags);
+        let (_server, at) = asking_server(&openssl, &place, version);
         fails(&place, &Shape::new(at).backend(TRUSTED), "alert");
         let shown = Shape::new(at)
             .backend(TRUSTED)

@@ -32,6 +32,22 @@ pub(crate) fn openssl_server(
     (kept, at)
 }
 
+/// One that speaks `version` and wants a certificate of ours; `becket.pem` is one.
+pub(crate) fn asking_server(openssl: &OpenSsl, place: &Place, version: &str) -> (Kept, SocketAddr) {
+    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
+    place.issue("becket.pem", &["front.example.org"], Key::Ecdsa);
+    let ca = place.text("ca.pem");
+    let asks = [
+        "-Verify",
+        "1",
+        "-verify_return_error",
+        "-CAfile",
+        &ca,
+        version,
+    ];
+    openssl_server(openssl, place, "app.pem", &asks)
+}
+
 /// The answer to one request, or what came before an end that was not clean.
 fn ask(becket: &Becket, place: &Place) -> Result<String, String> {
     let mut client = Client::connect(becket.web, &Trust::new(place)).unwrap();
@@ -124,19 +140,8 @@ fn a_server_that_asks_is_shown_a_certificate() {
         return;
     };
     let place = Place::new();
-    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
-    place.issue("becket.pem", &["front.example.org"], Key::Ecdsa);
-    let ca = place.text("ca.pem");
     for version in ["-tls1_2", "-tls1_3"] {
-        let flags = [
-            "-Verify",
-            "1",
-            "-CAfile",
-            &ca,
-            "-verify_return_error",
-            version,
-        ];
-        let (_server, at) = openssl_server(&openssl, &place, "app.pem", &flags);
+        let (_server, at) = asking_server(&openssl, &place, version);
         let shown = format!("{TRUSTED}\ntls.client-certificate = \"becket.pem\"");
         let becket = Becket::start(&place, &Shape::new(at).backend(&shown));
         let answer = ask(&becket, &place).unwrap();

@@ -1,8 +1,8 @@
 //! What all workers know of one backend: who waits for a slot, and which server a client had.
 //!
 //! The queue is first in, first out, over all workers. Newcomers see that somebody waits and go behind
-//! them, unless none of those would take a server that is free; a slot that becomes free is given to whoever has waited for longest, whichever worker holds
-//! that connection, through the worker's [`Inbox`].
+//! them, unless none of those would take a server that is free; a slot that becomes free is given to
+//! whoever has waited for longest, whichever worker holds that connection, through the worker's [`Inbox`].
 //!
 //! No wake-up is lost: a slot is given back by "count one less, then look whether somebody waits", a
 //! waiter arrives by "be counted, then look for a slot", all four sequentially consistent, and

@@ -1,0 +1,410 @@
+//! One worker's view of a backend: who gets what, who waits, and who comes back.
+
+use super::*;
+use crate::backend::inbox::{Grant, Notice, Tray};
+use crate::backend::state::Health;
+use crate::config::Server;
+
+struct Fixture {
+    pool: Pool,
+    servers: Arc<[Arc<ServerState>]>,
+    tray: Arc<Tray>,
+}
+
+/// Unix sockets that are named in turn.
+fn servers(count: usize) -> Vec<Server> {
+    let server = |index| {
+        let name = format!("/s{index}");
+        Server::plain(&name, vec![ServerAddress::Unix(name.clone().into())])
+    };
+    (0..count).map(server).collect()
+}
+
+fn fixture(backend: Backend) -> Fixture {
+    let tray = Arc::new(Tray::default());
+    let pool = Pool::lone(Arc::new(backend), Arc::clone(&tray) as Arc<dyn Inbox>);
+    Fixture {
+        servers: pool.state.servers(),
+        pool,
+        tray,
+    }
+}
+
+fn guest() -> Guest<'static> {
+    Guest {
+        source: IpAddr::from([192, 0, 2, 1]),
+        name: Some("a.test"),
+        lineage: Some(Lineage(7)),
+    }
+}
+
+impl Fixture {
+    fn try_pick(&self) -> Option<Slot> {
+        match self.pool.pick(&guest(), None, &[]) {
+            Pick::Slot(slot) => Some(slot),
+            Pick::Full | Pick::Nobody => None,
+        }
+    }
+
+    fn pick(&self) -> Slot {
+        self.try_pick().expect("a slot")
+    }
+
+    /// The server of a slot, by its place.
+    fn place(&self, slot: &Slot) -> usize {
+        let mut servers = self.servers.iter();
+        let place = servers.position(|server| Arc::ptr_eq(server, slot.server()));
+        place.expect("one of ours")
+    }
+
+    fn picks(&self, count: usize) -> Vec<usize> {
+        (0..count).map(|_| self.place(&self.pick())).collect()
+    }
+
+    fn in_use(&self) -> Vec<u32> {
+        self.servers.iter().map(|server| server.in_use()).collect()
+    }
+
+    fn granted(&self) -> Vec<Grant> {
+        let notices = self.tray.take().into_iter();
+        let grant = |notice| match notice {
+            Notice::Granted(grant) => Some(grant),
+            Notice::Failed(_) => None,
+        };
+        notices.filter_map(grant).collect()
+    }
+}
+
+#[test]
+fn every_way_to_balance_finds_the_free_server_and_counts_it() {
+    use Balance::{First, LeastConnections, RoundRobin, SniHash, SourceHash, TwoRandomChoices};
+    for balance in [
+        RoundRobin,
+        LeastConnections,
+        TwoRandomChoices,
+        First,
+        SourceHash,
+        SniHash,
+    ] {
+        let mut backend = Backend::plain("app", servers(3));
+        backend.balance = balance;
+        backend
+            .servers
+            .iter_mut()
+            .for_each(|server| server.maxconn = Some(2));
+        let fixture = fixture(backend);
+        let slots: Vec<Slot> = (0..6).map(|_| fixture.pick()).collect();
+        assert_eq!(fixture.in_use(), [2, 2, 2], "{balance:?}");
+        assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+        drop(slots);
+        assert_eq!(fixture.in_use(), [0, 0, 0]);
+    }
+}
+
+#[test]
+fn round_robin_honours_weights_and_workers_begin_apart() {
+    let mut backend = Backend::plain("app", servers(3));
+    backend.servers[0].weight = 2;
+    let picks = fixture(backend).picks(400);
+    let share = |server| picks.iter().filter(|pick| **pick == server).count();
+    assert_eq!([share(0), share(1), share(2)], [200, 100, 100]);
+
+    let backend = Arc::new(Backend::plain("app", servers(3)));
+    let state = lone_state(&backend, Vec::new());
+    let begins = |start| {
+        let tray = Arc::new(Tray::default());
+        let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), tray, start);
+        let Pick::Slot(slot) = pool.pick(&guest(), None, &[]) else {
+            panic!("a slot");
+        };
+        slot.server().name().to_string()
+    };
+    assert_eq!([begins(0), begins(1), begins(2)], ["/s0", "/s1", "/s2"]);
+}
+
+#[test]
+fn servers_that_are_out_of_service_get_nobody() {
+    let mut backend = Backend::plain("app", servers(4));
+    backend.servers[0].disabled = true;
+    backend.servers[1].weight = 0;
+    let fixture = fixture(backend);
+    fixture.servers[2].set_health(Health::Failing);
+    assert_eq!(fixture.picks(5), [3; 5]);
+    fixture.servers[3].set_health(Health::Failing);
+    assert!(matches!(
+        fixture.pool.pick(&guest(), None, &[]),
+        Pick::Nobody
+    ));
+    fixture.servers[2].set_health(Health::Passing);
+    assert_eq!(fixture.picks(5), [2; 5]);
+}
+
+#[test]
+fn backups_serve_when_nobody_else_can_and_not_because_the_others_are_full() {
+    let mut backend = Backend::plain("app", servers(3));
+    backend.servers[0].maxconn = Some(1);
+    backend.servers[1].backup = true;
+    backend.servers[2].backup = true;
+    let fixture = fixture(backend);
+    let held = fixture.pick();
+    assert_eq!(fixture.place(&held), 0);
+    assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+    drop(held);
+    fixture.servers[0].set_health(Health::Failing);
+    assert_eq!(fixture.picks(4), [1, 2, 1, 2]);
+}
+
+#[test]
+fn a_server_that_failed_is_not_chosen_again() {
+    let fixture = fixture(Backend::plain("app", servers(2)));
+    let tried = [fixture.servers[0].key()];
+    let Pick::Slot(slot) = fixture.pool.pick(&guest(), None, &tried) else {
+        panic!("a slot");
+    };
+    assert_eq!(fixture.place(&slot), 1);
+    let both = [fixture.servers[0].key(), fixture.servers[1].key()];
+    assert!(matches!(
+        fixture.pool.pick(&guest(), None, &both),
+        Pick::Nobody
+    ));
+}
+
+#[test]
+fn a_free_slot_goes_to_the_longest_waiter_and_newcomers_go_behind() {
+    let mut backend = Backend::plain("app", servers(1));
+    backend.servers[0].maxconn = Some(1);
+    backend.queue_length = 2;
+    let fixture = fixture(backend);
+    let held = fixture.pick();
+    let first = fixture.pool.wait(10, &[], None).unwrap();
+    let second = fixture.pool.wait(11, &[], None).unwrap();
+    assert!(
+        fixture.pool.wait(12, &[], None).is_err(),
+        "the queue is full"
+    );
+    assert!(fixture.granted().is_empty());
+    drop(held);
+    assert_eq!(fixture.in_use(), [1], "handed over");
+    assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+    let grant = fixture.granted().remove(0);
+    assert!(first.is_over_by(&grant) && !second.is_over_by(&grant));
+    assert_eq!(grant.place, 10);
+    drop(first);
+    // Nobody took it: it goes on.
+    drop(grant);
+    assert!(second.is_over_by(&fixture.granted()[0]));
+    assert_eq!(fixture.in_use(), [0]);
+    assert_eq!(fixture.pool.state.hand_overs(), 2);
+}
+
+/// Two servers with a slot each, and a queue for one.
+fn narrow() -> (Fixture, [u64; 2]) {
+    let mut backend = Backend::plain("app", servers(2));
+    backend.queue_length = 1;
+    for server in &mut backend.servers {
+        server.maxconn = Some(1);
+    }
+    let fixture = fixture(backend);
+    let keys = [fixture.servers[0].key(), fixture.servers[1].key()];
+    (fixture, keys)
+}
+
+#[test]
+fn who_is_sent_on_keeps_its_place_and_is_not_refused() {
+    for waits_first in [false, true] {
+        let (fixture, keys) = narrow();
+        let mut ours = fixture.pick();
+        let other = fixture.pick();
+        if waits_first {
+            let wait = fixture.pool.wait(10, &[], None).unwrap();
+            drop(ours);
+            ours = fixture.granted().remove(0).slot.unwrap();
+            wait.end();
+        }
+        let tried = [keys[fixture.place(&ours)]];
+        let newer = fixture.pool.wait(11, &tried, None).unwrap();
+        assert!(fixture.pool.wait(12, &[], None).is_err(), "it is full");
+        let arrival = ours.arrival();
+        drop(ours);
+        let sent_on = fixture.pool.wait(10, &tried, Some(arrival)).unwrap();
+        drop(other);
+        let grants = fixture.granted();
+        assert!(sent_on.is_over_by(&grants[0]), "it came first");
+        assert!(!newer.is_over_by(&grants[0]) && grants.len() == 1);
+    }
+}
+
+#[test]
+fn a_newcomer_may_have_what_all_who_wait_cannot_use() {
+    let (fixture, keys) = narrow();
+    let (first, _second) = (fixture.pick(), fixture.pick());
+    let tried = [keys[fixture.place(&first)]];
+    let picky = fixture.pool.wait(10, &tried, None).unwrap();
+    drop(first);
+    assert!(fixture.granted().is_empty(), "free, and of no use");
+    let newcomer = fixture.pool.wait(11, &[], None).unwrap();
+    let grants = fixture.granted();
+    assert!(newcomer.is_over_by(&grants[0]) && grants[0].slot.is_some());
+    assert!(fixture.pool.wait(12, &[], None).is_err(), "full as before");
+    assert_eq!(fixture.pool.state.waiting(), 1);
+    drop(picky);
+}
+
+#[test]
+fn who_leaves_the_queue_is_passed_over() {
+    let mut backend = Backend::plain("app", servers(1));
+    backend.servers[0].maxconn = Some(1);
+    let fixture = fixture(backend);
+    let held = fixture.pick();
+    let first = fixture.pool.wait(10, &[], None).unwrap();
+    let second = fixture.pool.wait(11, &[], None).unwrap();
+    drop(first);
+    assert_eq!(fixture.pool.state.waiting(), 1);
+    drop(held);
+    assert!(second.is_over_by(&fixture.granted()[0]));
+}
+
+#[test]
+fn who_waits_is_told_when_no_server_is_left_and_served_when_one_is_back() {
+    let mut backend = Backend::plain("app", servers(2));
+    backend
+        .servers
+        .iter_mut()
+        .for_each(|server| server.maxconn = Some(1));
+    let fixture = fixture(backend);
+    let held = [fixture.pick(), fixture.pick()];
+    let first = fixture.pool.wait(10, &[], None).unwrap();
+    let tried = [fixture.servers[0].key()];
+    let second = fixture.pool.wait(11, &tried, None).unwrap();
+    fixture.servers[1].set_health(Health::Failing);
+    let grants = fixture.granted();
+    assert!(second.is_over_by(&grants[0]) && grants[0].slot.is_none());
+    assert_eq!(grants.len(), 1, "the first still waits");
+    drop(held);
+    let grants = fixture.granted();
+    assert!(first.is_over_by(&grants[0]) && grants[0].slot.is_some());
+    drop(grants);
+
+    let held = fixture.pick();
+    let third = fixture.pool.wait(12, &[], None).unwrap();
+    fixture.servers[0].set_health(Health::Failing);
+    let grants = fixture.granted();
+    assert!(third.is_over_by(&grants[0]) && grants[0].slot.is_none());
+    drop(held);
+    assert_eq!(fixture.in_use(), [0, 0]);
+}
+
+#[test]
+fn the_limit_grows_with_the_queue() {
+    let mut backend = Backend::plain("app", servers(1));
+    backend.servers[0].minconn = Some(2);
+    backend.servers[0].maxconn = Some(10);
+    backend.queue_length = 4;
+    let fixture = fixture(backend);
+    let server = &fixture.servers[0];
+    assert_eq!(server.limit(), 2);
+    let mut held = vec![fixture.pick(), fixture.pick()];
+    let mut waits = Vec::new();
+    // One waits: 2 + 8 * 1 / 4 = 4, so it is served at once, and so is the next.
+    for in_use in [3, 4] {
+        waits.push(fixture.pool.wait(0, &[], None).unwrap());
+        held.extend(fixture.granted().remove(0).slot);
+        assert_eq!((server.in_use(), server.limit()), (in_use, 2));
+    }
+    waits.push(fixture.pool.wait(0, &[], None).unwrap());
+    assert_eq!((server.limit(), fixture.granted().len()), (4, 0));
+    waits.push(fixture.pool.wait(0, &[], None).unwrap());
+    // Two wait: the limit is 6 for the first of them, and then 4 again.
+    assert_eq!((server.limit(), server.in_use()), (4, 5));
+}
+
+#[test]
+fn a_client_that_sticks_has_its_server_again_while_that_has_room() {
+    let mut backend = Backend::plain("app", servers(8));
+    backend.stick = StickBy::TlsSession;
+    backend.stick_entries = 100;
+    backend.servers[5].maxconn = Some(1);
+    let fixture = fixture(backend);
+    let now = Duration::from_secs(1);
+    assert_eq!(fixture.pool.recall(&guest(), now), None);
+    fixture.pool.learn(&guest(), &fixture.servers[5], now);
+    let had = fixture.pool.recall(&guest(), now);
+    let Pick::Slot(slot) = fixture.pool.pick(&guest(), had, &[]) else {
+        panic!("a slot");
+    };
+    assert_eq!(fixture.place(&slot), 5);
+    let Pick::Slot(other) = fixture.pool.pick(&guest(), had, &[]) else {
+        panic!("a slot");
+    };
+    assert_ne!(fixture.place(&other), 5, "full: balanced as usual");
+    drop(slot);
+    fixture.servers[5].set_health(Health::Failing);
+    let Pick::Slot(other) = fixture.pool.pick(&guest(), had, &[]) else {
+        panic!("a slot");
+    };
+    assert_ne!(
+        fixture.place(&other),
+        5,
+        "out of service: balanced as usual"
+    );
+}
+
+#[test]
+fn while_others_wait_for_one_server_the_rest_are_balanced_and_stuck_to_as_ever() {
+    let mut backend = Backend::plain("app", servers(3));
+    backend.balance = Balance::SourceHash;
+    backend.servers[2].maxconn = Some(1);
+    let fixture = fixture(backend);
+    let keys: Vec<u64> = fixture.servers.iter().map(|one| one.key()).collect();
+    let held = Slot::claim(&fixture.servers[2]).unwrap();
+    let hashed = fixture.picks(1);
+    let waits = fixture.pool.wait(10, &keys[..2], None).unwrap();
+    for index in [0, 1] {
+        let _others = [(); 3].map(|()| Slot::claim(&fixture.servers[index]).unwrap());
+        assert_eq!(fixture.picks(1), hashed);
+        let Pick::Slot(slot) = fixture.pool.pick(&guest(), Some(keys[index]), &[]) else {
+            panic!("it is free");
+        };
+        assert_eq!(fixture.place(&slot), index);
+    }
+    let only_that = fixture.pool.pick(&guest(), Some(keys[2]), &keys[..2]);
+    assert!(matches!(only_that, Pick::Full), "behind who waits");
+    drop(held);
+    assert!(waits.is_over_by(&fixture.granted()[0]));
+}
+
+#[test]
+fn sources_take_turns_within_their_family() {
+    let sources = ["192.0.2.1", "::1", "192.0.2.2"].map(|one| one.parse().unwrap());
+    let backend = Backend {
+        source: sources.to_vec(),
+        ..Backend::plain("app", servers(1))
+    };
+    let pool = fixture(backend).pool;
+    let from = |to: &str| {
+        let to = ServerAddress::Tcp(to.parse().unwrap());
+        pool.source(&to).unwrap().to_string()
+    };
+    let turns = [(); 3].map(|()| from("127.0.0.1:80"));
+    assert_eq!(turns, ["192.0.2.1", "192.0.2.2", "192.0.2.1"]);
+    assert_eq!(from("[::2]:80"), "::1");
+    assert_eq!(pool.source(&ServerAddress::Unix("/app".into())), None);
+    let plain = fixture(Backend::plain("app", servers(1))).pool;
+    let to = ServerAddress::Tcp("127.0.0.1:80".parse().unwrap());
+    assert_eq!(plain.source(&to), None);
+}
+
+#[test]
+fn addresses_that_change_are_seen_at_the_next_look() {
+    let fixture = fixture(Backend::plain("app", servers(1)));
+    let server = &fixture.servers[0];
+    let before = fixture.pool.addresses(server);
+    assert!(Rc::ptr_eq(&before, &fixture.pool.addresses(server)));
+    server.set_addresses(&[ServerAddress::Unix("/other".into())]);
+    assert_eq!(
+        *fixture.pool.addresses(server),
+        [ServerAddress::Unix("/other".into())]
+    );
+    server.set_addresses(&[]);
+    assert_eq!(fixture.pool.addresses(server).len(), 1, "none is no answer");
+}

@@ -1,0 +1,329 @@
+//! The prober with scripted names and real sockets: who is in service, and what names become.
+
+use std::net::TcpListener;
+use std::sync::Mutex;
+
+use becket_proto::health::{Checks, Passive};
+use tokio::runtime::{Builder, Runtime};
+
+use super::*;
+use crate::backend::watched::Watched;
+use crate::clock::Clock;
+use crate::config;
+use crate::config::CheckKind;
+
+const CHECKED: config::Health = config::Health {
+    check: CheckKind::Connect,
+    rules: Rules {
+        checks: Some(Checks {
+            interval: Duration::from_secs(10),
+            fast_interval: Duration::from_secs(1),
+            rise: 1,
+            fall: 2,
+        }),
+        passive: None,
+        slow_start: Duration::from_secs(10),
+    },
+    timeout: Duration::from_secs(5),
+    path: String::new(),
+    host: None,
+    expect: Vec::new(),
+};
+
+/// What a resolver says next, and how often it was asked.
+#[derive(Clone, Debug, Default)]
+struct Oracle(Arc<Mutex<(Vec<String>, usize)>>);
+
+impl Oracle {
+    fn says(&self, addresses: &[&str]) {
+        self.0.lock().unwrap().0 = addresses.iter().map(ToString::to_string).collect();
+    }
+}
+
+impl Resolve for Oracle {
+    fn resolve(&self, _: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
+        let mut told = self.0.lock().unwrap();
+        told.1 += 1;
+        let found = told.0.iter();
+        found
+            .map(|one| one.parse().map_err(io::Error::other))
+            .collect()
+    }
+}
+
+struct Fixture {
+    runtime: Runtime,
+    prober: Prober,
+    backends: Backends,
+    oracle: Oracle,
+    now: Now,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let oracle = Oracle::default();
+        Self {
+            runtime: Builder::new_current_thread().enable_all().build().unwrap(),
+            prober: Prober::new(Arc::new(oracle.clone())),
+            backends: Backends::default(),
+            oracle,
+            now: Clock::start().now(),
+        }
+    }
+
+    fn adopt(&mut self, backend: Backend) -> Arc<ServerState> {
+        let backend = [Arc::new(backend)];
+        let states = self.backends.adopt_all(&backend);
+        self.prober.adopt(&backend, &self.backends, self.now.mono);
+        Arc::clone(&states[0].servers()[0])
+    }
+
+    /// Does what is due now, and all that follows from it.
+    fn settle(&mut self) {
+        let Self {
+            runtime,
+            prober,
+            now,
+            ..
+        } = self;
+        runtime.block_on(async {
+            prober.advance(*now);
+            while !prober.running.is_empty() {
+                let ended = prober.ended().await;
+                prober.take(ended, *now);
+            }
+        });
+    }
+
+    fn after(&mut self, seconds: u64) {
+        self.now.mono += Duration::from_secs(seconds);
+        self.settle();
+    }
+}
+
+fn backend(server: &str, address: &str, health: config::Health) -> Backend {
+    let addresses = vec![ServerAddress::Tcp(address.parse().unwrap())];
+    Backend {
+        health,
+        resolve_interval: Some(Duration::from_secs(60)),
+        ..Backend::plain("app", vec![Server::plain(server, addresses)])
+    }
+}
+
+#[test]
+fn a_server_is_left_and_found_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let text = address.to_string();
+    let mut fixture = Fixture::new();
+    let server = fixture.adopt(backend(&text, &text, CHECKED));
+    assert_eq!(server.watched.condition(), Condition::OnTrial);
+    fixture.settle();
+    assert_eq!(server.watched.condition(), Condition::InService);
+    drop(listener);
+    fixture.after(11);
+    assert!(server.is_in_service(), "one bad check is not enough");
+    fixture.after(2);
+    assert!(!server.is_in_service());
+    let (_, reason) = server.watched.change().unwrap();
+    assert!(reason.contains("refused"), "{reason}");
+    let _listener = TcpListener::bind(address).unwrap();
+    fixture.after(11);
+    assert!(server.is_in_service());
+    assert_eq!(server.weight(), 1, "it starts slowly");
+    fixture.after(5);
+    assert_eq!(server.weight(), 50);
+    fixture.after(5);
+    assert_eq!(server.weight(), 100);
+    assert_eq!(server.watched.outages(), 1);
+    assert_eq!(server.watched.check_failures(), 2);
+}
+
+#[test]
+fn what_is_known_outlives_a_reload_and_ends_with_the_checks() {
+    let nobody = "127.0.0.1:9";
+    let mut fixture = Fixture::new();
+    let server = fixture.adopt(backend(nobody, nobody, CHECKED));
+    fixture.settle();
+    assert!(!server.is_in_service());
+    let same = fixture.adopt(backend(nobody, nobody, CHECKED));
+    assert!(Arc::ptr_eq(&server, &same) && !server.is_in_service());
+    fixture.adopt(backend(nobody, nobody, config::Health::default()));
+    assert!(server.is_in_service());
+    assert_eq!(server.watched.condition(), Condition::Unchecked);
+    fixture
+        .prober
+        .adopt(&[], &fixture.backends, fixture.now.mono);
+    assert!(fixture.prober.watches.is_empty());
+}
+
+#[test]
+fn connects_that_fail_pause_a_server() {
+    let health = config::Health {
+        rules: Rules {
+            passive: Some(Passive {
+                failures: 3,
+                pause: Duration::from_secs(5),
+            }),
+            ..config::Health::default().rules
+        },
+        ..config::Health::default()
+    };
+    let mut fixture = Fixture::new();
+    let server = fixture.adopt(backend("127.0.0.1:9", "127.0.0.1:9", health));
+    for _ in 0..3 {
+        server.note_failure();
+    }
+    fixture.settle();
+    assert_eq!(server.watched.condition(), Condition::OutOfService);
+    assert!(!server.is_in_service());
+    fixture.after(5);
+    assert_eq!(server.watched.condition(), Condition::OnTrial);
+    assert!(server.is_in_service());
+    server.note_connect();
+    fixture.settle();
+    assert_eq!(server.watched.condition(), Condition::InService);
+}
+
+fn addresses(server: &ServerState) -> Vec<String> {
+    let shown = |address: &ServerAddress| match address {
+        ServerAddress::Tcp(address) => address.to_string(),
+        ServerAddress::Unix(path) => path.display().to_string(),
+    };
+    server.addresses().iter().map(shown).collect()
+}
+
+#[test]
+fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
+    let mut fixture = Fixture::new();
+    let none = config::Health::default();
+    let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
+    fixture.oracle.says(&["192.0.2.1:80", "192.0.2.2:80"]);
+    fixture.settle();
+    assert_eq!(fixture.oracle.0.lock().unwrap().1, 0, "it is not time yet");
+    fixture.after(60);
+    assert_eq!(addresses(&server), ["192.0.2.1:80", "192.0.2.2:80"]);
+    let generation = server.generation();
+    fixture
+        .oracle
+        .says(&["192.0.2.2:80", "192.0.2.1:80", "192.0.2.1:80"]);
+    fixture.after(60);
+    assert_eq!(server.generation(), generation, "the order is no news");
+    for fails in [&[][..], &["garbage"]] {
+        fixture.oracle.says(fails);
+        fixture.after(60);
+        assert!(server.watched.lost_its_name());
+        assert_eq!(addresses(&server), ["192.0.2.1:80", "192.0.2.2:80"]);
+    }
+    fixture.oracle.says(&["192.0.2.9:80"]);
+    fixture.after(60);
+    assert!(!server.watched.lost_its_name());
+    assert_eq!(addresses(&server), ["192.0.2.9:80"]);
+    assert_eq!(fixture.oracle.0.lock().unwrap().1, 5);
+}
+
+#[test]
+fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    for (retries, expected) in [(0, Condition::OutOfService), (1, Condition::InService)] {
+        let mut config = backend("app.test:80", &address, CHECKED);
+        let good = config.servers[0].addresses[0].clone();
+        // Nobody listens at that port.
+        let bad = ServerAddress::Tcp("127.0.0.1:1".parse().unwrap());
+        config.servers[0].addresses = vec![bad, good];
+        config.retries = retries;
+        let mut fixture = Fixture::new();
+        fixture.oracle.says(&["127.0.0.1:1", &address]);
+        let server = fixture.adopt(config);
+        fixture.settle();
+        fixture.after(11);
+        assert_eq!(server.watched.condition(), expected);
+    }
+}
+
+#[test]
+fn a_name_with_addresses_without_end_has_some() {
+    let mut fixture = Fixture::new();
+    let none = config::Health::default();
+    let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
+    let many: Vec<String> = (1..=4000).map(|port| format!("192.0.2.1:{port}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    fixture.oracle.says(&many);
+    fixture.after(60);
+    assert_eq!(addresses(&server), many[..MOST_ADDRESSES]);
+    let generation = server.generation();
+    fixture.after(60);
+    assert_eq!(server.generation(), generation, "no news");
+}
+
+#[test]
+fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut fixture = Fixture::new();
+    let mut config = backend("app.test:80", &address, CHECKED);
+    config.servers[0].addresses.clear();
+    let server = fixture.adopt(config);
+    fixture.after(5);
+    assert!(!server.is_in_service() && server.watched.lost_its_name());
+    assert_eq!(server.watched.checks(), 0, "nobody knows where");
+    fixture.oracle.says(&[&address]);
+    fixture.after(5);
+    assert!(server.is_in_service() && !server.watched.lost_its_name());
+    assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
+    fixture.after(1);
+    assert_eq!(server.watched.condition(), Condition::InService);
+    // From now on it is one like any other.
+    fixture.after(58);
+    assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
+    fixture.after(1);
+    assert_eq!(fixture.oracle.0.lock().unwrap().1, 3);
+    // A reload at a moment when the resolver fails takes nothing away.
+    let mut config = backend("app.test:80", &address, CHECKED);
+    config.servers[0].addresses.clear();
+    fixture.adopt(config);
+    assert!(server.is_in_service() && server.watched.lost_its_name());
+    assert_eq!(addresses(&server), [address]);
+}
+
+#[test]
+fn an_address_or_a_socket_is_not_resolved() {
+    let mut fixture = Fixture::new();
+    fixture.adopt(backend(
+        "192.0.2.1:80",
+        "192.0.2.1:80",
+        config::Health::default(),
+    ));
+    fixture.after(600);
+    assert_eq!(fixture.oracle.0.lock().unwrap().1, 0);
+}
+
+#[test]
+fn not_all_servers_are_checked_at_a_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = ServerAddress::Tcp(listener.local_addr().unwrap());
+    let server = |index: usize| Server::plain(&format!("/{index}"), vec![address.clone()]);
+    let mut fixture = Fixture::new();
+    let backend = Backend {
+        health: CHECKED,
+        ..Backend::plain("app", (0..100).map(server).collect())
+    };
+    fixture.adopt(backend);
+    let Fixture {
+        runtime,
+        prober,
+        now,
+        ..
+    } = &mut fixture;
+    runtime.block_on(async { prober.advance(*now) });
+    assert_eq!(prober.running.len(), MOST_CHECKS);
+    fixture.settle();
+    fixture.settle();
+    let states = fixture
+        .prober
+        .watches
+        .iter()
+        .map(|watch| &watch.server.watched);
+    assert_eq!(states.map(Watched::checks).sum::<u64>(), 100);
+}
