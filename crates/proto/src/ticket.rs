@@ -23,10 +23,9 @@ use std::time::Duration;
 /// Orders the keys of one policy: one that seals, and those that still open what was sealed before or elsewhere.
 ///
 /// Moving a value in memory can leave a copy of its bytes behind, so `K` should be a pointer (`Box`, `Arc`) to a key
-/// that erases itself on drop. The ring drops a key as soon as it has no use for it and never clones one.
+/// that erases itself on drop. The ring never clones a key.
 pub struct KeyRing<K> {
     policy: TicketPolicy,
-    window: EpochWindow,
     sealing: RingKey<K>,
     opening: Vec<RingKey<K>>,
 }
@@ -38,15 +37,6 @@ pub struct KeyId {
     pub secret: SecretId,
     /// The start of the epoch that the key serves.
     pub epoch: Epoch,
-}
-
-/// Says how far from the sealing key's epoch a key is still kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EpochWindow {
-    /// The time between two rotations, counted in whole seconds.
-    pub period: Duration,
-    /// How many periods a key outlives its own epoch; 0 keeps only the sealing epoch and, ahead of it, the next.
-    pub keep: u32,
 }
 
 /// The answer of [`KeyRing::select`]: a key to try, or why there is none. Each is a counter.
@@ -72,38 +62,21 @@ struct RingKey<K> {
 
 impl<K> KeyRing<K> {
     /// Starts a ring with the key that seals.
-    pub fn new(policy: TicketPolicy, window: EpochWindow, id: KeyId, key: K) -> Self {
+    pub fn new(policy: TicketPolicy, id: KeyId, key: K) -> Self {
         Self {
             policy,
-            window,
             sealing: RingKey { id, key },
             opening: Vec::new(),
         }
     }
 
-    /// Makes `key` the one that seals, keeps the former for opening, and drops every key outside the window around the
-    /// new one. Returns how many were dropped.
-    ///
-    /// A key with the same id is replaced: what it sealed no longer opens.
-    pub fn rotate(&mut self, id: KeyId, key: K) -> usize {
-        let before = self.len();
-        let former = std::mem::replace(&mut self.sealing, RingKey { id, key });
-        self.opening.push(former);
-        let window = self.window;
-        self.opening
-            .retain(|held| held.id != id && window.holds(id.epoch, held.id.epoch));
-        before + 1 - self.len()
-    }
-
     /// Adds a key that only opens: of another accepted secret, or of an epoch that a peer may already or still be in.
-    /// Returns whether it was added; the sealing key is never replaced, and a key outside the window is dropped.
-    pub fn accept(&mut self, id: KeyId, key: K) -> bool {
-        if id == self.sealing.id || !self.window.holds(self.sealing.id.epoch, id.epoch) {
-            return false;
+    /// The key that seals is never replaced; of two keys of one name the later is kept.
+    pub fn accept(&mut self, id: KeyId, key: K) {
+        if id != self.sealing.id {
+            self.opening.retain(|held| held.id != id);
+            self.opening.push(RingKey { id, key });
         }
-        self.opening.retain(|held| held.id != id);
-        self.opening.push(RingKey { id, key });
-        true
     }
 
     /// The key that seals, and its name for the header.
@@ -135,15 +108,6 @@ impl<K> KeyRing<K> {
         self.policy
     }
 
-    /// How many keys are held, the sealing one included: at least 1.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "a ring always holds the key that seals"
-    )]
-    pub fn len(&self) -> usize {
-        1 + self.opening.len()
-    }
-
     fn keys(&self) -> impl Iterator<Item = &RingKey<K>> {
         std::iter::once(&self.sealing).chain(&self.opening)
     }
@@ -156,17 +120,6 @@ impl<K> fmt::Debug for KeyRing<K> {
             .field("policy", &self.policy)
             .field("keys", &ids)
             .finish_non_exhaustive()
-    }
-}
-
-impl EpochWindow {
-    /// Says whether a key of `epoch` is of use while `sealing` is the epoch that seals: at most `keep` periods behind
-    /// it or one ahead, so that neither a late rotation nor a clock that goes back keeps old keys alive.
-    fn holds(self, sealing: Epoch, epoch: Epoch) -> bool {
-        let period = self.period.as_secs();
-        let (sealing, epoch) = (u64::from(sealing.0), u64::from(epoch.0));
-        epoch <= sealing.saturating_add(period)
-            && epoch.saturating_add(period.saturating_mul(self.keep.into())) >= sealing
     }
 }
 
@@ -302,18 +255,11 @@ fn take<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-    use std::rc::Rc;
-
     use proptest::prelude::*;
 
     use super::*;
 
     const POLICY: TicketPolicy = TicketPolicy(7);
-    const WINDOW: EpochWindow = EpochWindow {
-        period: Duration::from_secs(100),
-        keep: 2,
-    };
 
     fn id(secret: u32, epoch: u32) -> KeyId {
         KeyId {
@@ -355,8 +301,8 @@ mod tests {
 
     #[test]
     fn a_mismatch_is_named_by_its_cause() {
-        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), "now");
-        assert!(ring.accept(id(1, 900), "before"));
+        let mut ring = KeyRing::new(POLICY, id(1, 1000), "now");
+        ring.accept(id(1, 900), "before");
         let good = header(id(1, 900));
         assert_eq!(ring.select(&good), Selection::Key(&"before"));
         assert_eq!(
@@ -375,62 +321,15 @@ mod tests {
     }
 
     #[test]
-    fn the_former_key_still_opens_after_a_rotation() {
-        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), 'a');
-        assert_eq!(ring.rotate(id(1, 1100), 'b'), 0);
-        assert_eq!(ring.sealing(), (id(1, 1100), &'b'));
-        assert_eq!(ring.select(&header(id(1, 1000))), Selection::Key(&'a'));
-    }
-
-    #[test]
-    fn a_late_rotation_drops_all_that_is_out_of_time() {
-        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), 'a');
-        assert_eq!(ring.rotate(id(1, 1100), 'b'), 0);
-        assert_eq!(ring.rotate(id(1, 9000), 'c'), 2);
-        assert_eq!(ring.len(), 1);
-    }
-
-    #[test]
-    fn a_clock_that_goes_back_does_not_keep_keys_of_the_far_future() {
-        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 9000), 'a');
-        assert_eq!(ring.rotate(id(1, 1000), 'b'), 1);
-        assert!(!ring.accept(id(1, 1101), 'c'));
-        assert!(
-            ring.accept(id(1, 1100), 'c'),
-            "one epoch ahead is of use: a peer may be there"
-        );
-    }
-
-    #[test]
     fn an_accepted_key_never_replaces_the_one_that_seals() {
-        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), 'a');
-        assert!(!ring.accept(id(1, 1000), 'b'));
+        let mut ring = KeyRing::new(POLICY, id(1, 1000), 'a');
+        ring.accept(id(1, 1000), 'b');
         assert_eq!(ring.sealing(), (id(1, 1000), &'a'));
     }
 
     #[test]
-    fn a_dropped_key_is_dropped_at_once() {
-        struct Erased(Rc<Cell<u32>>);
-        impl Drop for Erased {
-            fn drop(&mut self) {
-                self.0.set(self.0.get() + 1);
-            }
-        }
-        let erased = Rc::new(Cell::new(0));
-        let mut ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), Erased(Rc::clone(&erased)));
-        ring.rotate(id(1, 1200), Erased(Rc::clone(&erased)));
-        assert_eq!(erased.get(), 0);
-        ring.rotate(id(1, 1201), Erased(Rc::clone(&erased)));
-        assert_eq!(
-            erased.get(),
-            1,
-            "the key of 1000 is more than two periods old"
-        );
-    }
-
-    #[test]
     fn debug_output_shows_ids_and_no_key() {
-        let ring = KeyRing::new(POLICY, WINDOW, id(1, 1000), "hunter2");
+        let ring = KeyRing::new(POLICY, id(1, 1000), "hunter2");
         assert!(!format!("{ring:?}").contains("hunter2"));
     }
 
@@ -480,7 +379,7 @@ mod tests {
             match TicketHeader::decode(&ticket) {
                 Some((header, sealed)) => {
                     prop_assert_eq!([&header.encode()[..], sealed].concat(), ticket.clone());
-                    let ring = KeyRing::new(POLICY, WINDOW, id(1, 1), ());
+                    let ring = KeyRing::new(POLICY, id(1, 1), ());
                     prop_assert!(!matches!(ring.select(&header), Selection::Key(())) || header.key == id(1, 1));
                 }
                 None => prop_assert!(ticket.len() < TicketHeader::LEN),
@@ -488,33 +387,20 @@ mod tests {
             prop_assert_eq!(TicketContext::decode(&ticket).is_none(), ticket.len() < TicketContext::LEN);
         }
 
-        /// The model remembers every key ever given and recomputes who must be held.
+        /// The model remembers every key ever given and recomputes which must be held.
         #[test]
-        fn the_ring_agrees_with_a_model(
-            steps in proptest::collection::vec((any::<bool>(), 0_u32..3, 0_u32..12), 1..40), keep in 0_u32..4,
-        ) {
-            let window = EpochWindow { period: Duration::from_secs(10), keep };
-            let near = |sealing: u32, epoch: u32| epoch <= sealing + 10 && epoch + 10 * keep >= sealing;
-            let mut ring = KeyRing::new(POLICY, window, id(0, 50), usize::MAX);
-            let mut sealing = id(0, 50);
+        fn the_ring_agrees_with_a_model(steps in proptest::collection::vec((0_u32..3, 0_u32..12), 1..40)) {
+            let sealing = id(0, 25);
+            let mut ring = KeyRing::new(POLICY, sealing, usize::MAX);
             let mut held = vec![(sealing, usize::MAX)];
-            for (serial, (rotate, secret, epoch)) in steps.into_iter().enumerate() {
+            for (serial, (secret, epoch)) in steps.into_iter().enumerate() {
                 let new = id(secret, epoch * 5);
-                if rotate {
-                    ring.rotate(new, serial);
-                    held.retain(|(old, _)| *old != new && near(new.epoch.0, old.epoch.0));
+                ring.accept(new, serial);
+                if new != sealing {
+                    held.retain(|(old, _)| *old != new);
                     held.push((new, serial));
-                    sealing = new;
-                } else {
-                    let fits = new != sealing && near(sealing.epoch.0, new.epoch.0);
-                    prop_assert_eq!(ring.accept(new, serial), fits);
-                    if fits {
-                        held.retain(|(old, _)| *old != new);
-                        held.push((new, serial));
-                    }
                 }
-                prop_assert_eq!(ring.len(), held.len());
-                prop_assert_eq!(ring.sealing().0, sealing);
+                prop_assert_eq!(ring.sealing(), (sealing, &usize::MAX));
                 for (secret, epoch) in (0..3).flat_map(|secret| (0..12).map(move |epoch| (secret, epoch * 5))) {
                     let wanted = id(secret, epoch);
                     let known = held.iter().any(|(old, _)| old.secret.0 == secret);

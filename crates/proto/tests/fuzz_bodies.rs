@@ -12,9 +12,6 @@
 #[path = "../../../fuzz/src/client_hello.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod client_hello;
-#[path = "../../../fuzz/src/http_head.rs"]
-#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
-mod http_head;
 #[path = "../../../fuzz/src/http_status.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod http_status;
@@ -112,16 +109,6 @@ fn proxy_headers_survive_mutation() {
     inputs.push(b"PROXY UNKNOWN anything\r\n".to_vec());
     inputs.push(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec());
     run_on_mutations(&inputs, proxy_header::run);
-}
-
-#[test]
-fn request_heads_survive_mutation() {
-    let inputs = [
-        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, close\r\n\r\n".to_vec(),
-        b"\r\nPOST /x HTTP/1.0\nContent-Length: 12\nTransfer-Encoding: chunked\n\nbody".to_vec(),
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-    ];
-    run_on_mutations(&inputs, http_head::run);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! that is none with a fatal alert.
 
 use becket_proto::client_hello::{ClientHello, Malformed, NotHello, Peek, peek};
-use becket_proto::http_head::PLAIN_HTTP_ANSWER;
+use becket_proto::plain_http::PLAIN_HTTP_ANSWER;
 
 use crate::close_reason::CloseReason;
 use crate::scratch::Buffer;

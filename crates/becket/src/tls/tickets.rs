@@ -19,7 +19,7 @@ use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use becket_proto::session_table::PolicyTag;
 use becket_proto::ticket::{
-    EpochWindow, KeyId, KeyRing, NodeId, Selection, TicketContext, TicketHeader, too_old,
+    KeyId, KeyRing, NodeId, Selection, TicketContext, TicketHeader, too_old,
 };
 use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
@@ -76,16 +76,8 @@ impl Ticketer {
     /// Derives the policy's keys, one HKDF each. Returns nothing when there is no secret.
     pub fn new(secrets: &Secrets, policy: [u8; 32], max_age: Duration) -> Option<Self> {
         let (sealing, opening) = secrets.epochs.split_last()?;
-        // Who rotates decides what is kept, early or late: the window admits all that is listed.
-        let start = |epoch: &EpochSecret| epoch.id.epoch.0;
-        let span = |epoch| start(sealing).abs_diff(start(epoch));
-        let widest = opening.iter().map(span).max().unwrap_or(0);
-        let window = EpochWindow {
-            period: Duration::from_secs(widest.into()),
-            keep: 1,
-        };
         let tag = PolicyTag::from_digest(&policy).for_ticket();
-        let mut ring = KeyRing::new(tag, window, sealing.id, derive(sealing, &policy)?);
+        let mut ring = KeyRing::new(tag, sealing.id, derive(sealing, &policy)?);
         for epoch in opening {
             ring.accept(epoch.id, derive(epoch, &policy)?);
         }

@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use super::{Malformed, NotHello};
-use crate::http_head::{self, Resemblance};
+use crate::plain_http::{self, Resemblance};
 use crate::proxy_header;
 use crate::reader::Prefix;
 
@@ -85,7 +85,7 @@ fn alert(rest: &[u8]) -> Result<bool, NotHello> {
 
 /// Names the other protocols that are known to come to a TLS port by mistake.
 fn foreign(input: &[u8]) -> Result<bool, NotHello> {
-    let http = http_head::resemblance(input);
+    let http = plain_http::resemblance(input);
     let proxy = proxy_header::signature(input);
     match (http, proxy) {
         (Resemblance::Request, _) => Err(NotHello::PlainHttp),

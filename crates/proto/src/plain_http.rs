@@ -1,0 +1,86 @@
+//! A request of HTTP in clear text that comes to a TLS port: how it is told apart, and what it is answered.
+//!
+//! Looks at the first bytes alone, borrows them, and reads no request.
+//! Source: RFC 9110 section 9, RFC 9112, RFC 9113 section 3.4.
+
+use crate::reader::{Prefix, prefix};
+
+/// How the first bytes of a connection compare with an HTTP request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resemblance {
+    /// Too few bytes to tell.
+    Undecided,
+    /// They start with a method and a blank, or with the preface of HTTP/2.
+    Request,
+    /// They are something else.
+    Other,
+}
+
+/// Says whether the first bytes of a connection look like an HTTP request in clear text.
+pub fn resemblance(input: &[u8]) -> Resemblance {
+    let mut result = Resemblance::Other;
+    for token in REQUEST_STARTS {
+        match prefix(input, token) {
+            Prefix::Whole => return Resemblance::Request,
+            Prefix::Partial => result = Resemblance::Undecided,
+            Prefix::Differs => {}
+        }
+    }
+    result
+}
+
+/// The whole answer, in clear text, to a clear-text request on a TLS port. Close the connection after it.
+pub const PLAIN_HTTP_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 81\r\n\
+    Connection: close\r\n\
+    \r\n\
+    This port speaks HTTPS, and a plain HTTP request came. Use https:// to reach it.\n";
+
+/// What tells a request in its first bytes. The methods are those of RFC 9110 9 and PATCH (RFC 5789).
+const REQUEST_STARTS: [&[u8]; 10] = [
+    b"GET ",
+    b"POST ",
+    b"HEAD ",
+    b"PUT ",
+    b"OPTIONS ",
+    b"DELETE ",
+    b"CONNECT ",
+    b"PATCH ",
+    b"TRACE ",
+    b"PRI * HTTP/2",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_are_told_from_other_protocols() {
+        for (input, expected) in [
+            ("", Resemblance::Undecided),
+            ("P", Resemblance::Undecided),
+            ("PATCH", Resemblance::Undecided),
+            ("PATCH ", Resemblance::Request),
+            ("GET /", Resemblance::Request),
+            ("PRI * HTTP/2.0\r\n", Resemblance::Request),
+            ("PROXY TCP4", Resemblance::Other),
+            ("get /", Resemblance::Other),
+            ("SSH-2.0", Resemblance::Other),
+        ] {
+            assert_eq!(resemblance(input.as_bytes()), expected, "{input}");
+        }
+    }
+
+    #[test]
+    fn the_answer_to_plain_http_counts_its_own_body_right() {
+        let text = std::str::from_utf8(PLAIN_HTTP_ANSWER).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())),
+            "body has {}",
+            body.len()
+        );
+        assert!(head.starts_with("HTTP/1.1 400 ") && head.ends_with("Connection: close"));
+    }
+}
