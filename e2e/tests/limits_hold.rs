@@ -54,22 +54,103 @@ fn a_handshake_too_many_is_turned_away() {
         .limits("handshakes = 3")
         .process("workers = 1");
     let becket = Becket::start(&place, &shape);
-    let held: Vec<TcpStream> = (0..3)
-        .map(|_| TcpStream::connect(becket.web).unwrap())
-        .collect();
-    let in_flight = || becket.metrics().sum("becket_handshakes_in_flight", &[]) as u64;
-    eventually("three handshakes", || in_flight() == 3);
     let trust = Trust::new(&place);
+    // Each has said a whole hello, and was answered; it says no more.
+    let held: Vec<Client> = (0..3)
+        .map(|_| {
+            let mut client = Client::begin(becket.web, &trust, "www.example.org").unwrap();
+            client.tls.write_tls(&mut client.socket).unwrap();
+            client.socket.read_exact(&mut [0]).unwrap();
+            client
+        })
+        .collect();
+    assert_eq!(in_flight(&becket), 3);
     assert!(Client::connect(becket.web, &trust).is_err());
     assert_eq!(becket.metrics().closed("handshake-limit"), 1);
     drop(held);
-    eventually("no handshakes", || in_flight() == 0);
+    eventually("no handshakes", || in_flight(&becket) == 0);
     assert!(
         Client::connect(becket.web, &trust)
             .unwrap()
             .ask(REQUEST)
             .is_ok()
     );
+}
+
+fn in_flight(becket: &Becket) -> u64 {
+    becket.metrics().sum("becket_handshakes_in_flight", &[]) as u64
+}
+
+/// Clients that say one byte of a hello and no more.
+fn one_byte_clients(becket: &Becket, number: usize) -> Vec<TcpStream> {
+    let one = || {
+        let mut socket = TcpStream::connect(becket.web).unwrap();
+        socket.write_all(&[22]).unwrap();
+        socket
+    };
+    (0..number).map(|_| one()).collect()
+}
+
+#[test]
+fn silent_clients_make_room_for_newcomers_the_oldest_first() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address)
+        .listener("defer-accept = \"off\"")
+        .limits("handshakes = 20")
+        .timeouts("hello = \"1m\"\nhandshake = \"1m\"")
+        .process("workers = 1");
+    let becket = Becket::start(&place, &shape);
+    let mut held = one_byte_clients(&becket, 20);
+    eventually("all are there", || in_flight(&becket) == 20);
+    let trust = Trust::new(&place);
+    for round in 1..=3 {
+        let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
+        assert!(answer.unwrap().ends_with(b"well met"));
+        let metrics = becket.metrics();
+        assert_eq!(metrics.closed("handshake-displaced"), round);
+        // Its place is free again; another silent one takes it.
+        held.extend(one_byte_clients(&becket, 1));
+        eventually("all are there again", || in_flight(&becket) == 20);
+    }
+    // Who came first has gone first.
+    for (at, socket) in held.iter_mut().enumerate() {
+        socket.set_nonblocking(true).unwrap();
+        let gone = match socket.read(&mut [0]) {
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+            Ok(_) => true,
+        };
+        assert_eq!(gone, at < 3, "{at}");
+    }
+    assert_eq!(becket.metrics().closed("handshake-limit"), 0);
+    drop(held);
+    becket.idle();
+}
+
+#[test]
+fn a_source_has_its_share_of_half_open_handshakes() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address)
+        .listener("defer-accept = \"off\"")
+        .section("[admission]\nhalf-open-per-source = 3")
+        .timeouts("hello = \"1m\"\nhandshake = \"1m\"")
+        .process("workers = 1");
+    let becket = Becket::start(&place, &shape);
+    let held = one_byte_clients(&becket, 3);
+    eventually("all are there", || in_flight(&becket) == 3);
+    let trust = Trust::new(&place);
+    assert!(Client::connect(becket.web, &trust).is_err());
+    assert_eq!(becket.metrics().closed("source-half-open"), 1);
+    // It may still have as many connections as it likes, if they have keys.
+    drop(held);
+    eventually("no handshakes", || in_flight(&becket) == 0);
+    let open: Vec<Client> = (0..8)
+        .map(|_| Client::connect(becket.web, &trust).unwrap())
+        .collect();
+    assert_eq!(becket.metrics().closed("source-half-open"), 1);
+    drop(open);
+    becket.idle();
 }
 
 /// Sets the soft limit of descriptors of a running becket.

@@ -14,7 +14,7 @@ const START: [u8; 9] = [22, 3, 1, 0x30, 0, 1, 0, 0x2f, 0xfc];
 fn becket(place: &Place, backend: &Backend, timeout: &str) -> Becket {
     let shape = Shape::new(backend.address)
         .listener("defer-accept = \"off\"")
-        .timeouts(&format!("handshake = \"{timeout}\""));
+        .timeouts(&format!("handshake = \"{timeout}\"\nhello = \"{timeout}\""));
     Becket::start(place, &shape)
 }
 
@@ -47,7 +47,7 @@ fn the_slot_is_free_after_the_timeout_however_busy_the_client_is() {
     assert!(took >= Duration::from_millis(900), "{took:?}");
     for _ in 0..2 {
         let line = becket.next_access();
-        assert_eq!(line["reason"], "handshake-timeout");
+        assert_eq!(line["reason"], "hello-timeout");
         let total = line["total_us"].as_u64().unwrap();
         assert!((950_000..2_000_000).contains(&total), "{line}");
     }

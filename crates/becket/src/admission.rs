@@ -1,9 +1,12 @@
 //! Who is let in when more want to than can be served: connections of a source at accept, full handshakes where the
 //! private key would be used.
 //!
+//! Unfinished handshakes of a source are counted by each worker for itself, without a lock, since that is done for every
+//! client: the kernel spreads the connections of a source over the workers, and each admits its part of the bound.
+//!
 //! [`Admission`] is what all workers share: one bucket for all full handshakes, which is one atomic number, and the
 //! sources, spread over shards with a lock each. A [`Gate`] is a worker's way in, under the rules of its configuration;
-//! where nothing is limited there is no gate, and nothing of this is run.
+//! what is not limited takes neither a lock nor an atomic number.
 //!
 //! The signature is what a full handshake costs more than a resumed one, so only the former needs a
 //! token. Whether a handshake is full is
@@ -15,6 +18,7 @@
 //! What is not admitted is *shed*: reset, which costs the least on both sides, and counted by its [`CloseReason`].
 //! The arithmetic is [`becket_proto::admission`]'s.
 
+use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -25,11 +29,12 @@ use std::time::Duration;
 use becket_proto::admission::{Bucket, Claim, Rate, Source, Sources};
 
 use crate::close_reason::CloseReason;
-use crate::config;
+use crate::config::{self, Face};
 
 /// What all workers share.
 #[derive(Debug)]
 pub struct Admission {
+    workers: usize,
     /// A [`Bucket`] of tokens for full handshakes.
     bucket: AtomicU64,
     /// Full handshakes that have begun and not ended.
@@ -42,10 +47,11 @@ pub struct Admission {
 
 impl Admission {
     /// Nobody is in. The table holds nothing and allocates nothing until it is used.
-    pub fn new() -> Self {
+    pub fn new(workers: usize) -> Self {
         let seed = RandomState::new();
         let shard = || Mutex::new(Sources::new(0, seed.clone()));
         Self {
+            workers,
             bucket: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
             untracked: AtomicU64::new(0),
@@ -119,12 +125,6 @@ impl Admission {
     }
 }
 
-impl Default for Admission {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 fn lock(shard: &Mutex<Sources<RandomState>>) -> MutexGuard<'_, Sources<RandomState>> {
     // Counts in a poisoned shard are whole: no step of the table leaves them otherwise.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
@@ -136,18 +136,35 @@ impl config::Listener {
     ///
     /// # Errors
     ///
-    /// Its network is denied, or its source has as many connections as it may have.
+    /// Its network is denied, or its source has as many connections, or handshakes, as it may have.
     pub fn admit(
         &self,
         client: IpAddr,
         gate: Option<&Rc<Gate>>,
         now: Duration,
-    ) -> Result<Option<Box<Visit>>, CloseReason> {
+    ) -> Result<Entry, CloseReason> {
         if !self.lets_in(client) {
             return Err(CloseReason::DeniedNetwork);
         }
-        gate.map_or(Ok(None), |gate| gate.enter(client, now))
+        let Some(gate) = gate else {
+            return Ok(Entry::default());
+        };
+        let half_open = match self.face {
+            Face::Plain => None,
+            Face::Tls | Face::Passthrough | Face::StartTls(_) => gate.half_open(client, now)?,
+        };
+        let visit = gate.enter(client, now)?;
+        Ok(Entry { visit, half_open })
     }
+}
+
+/// What counts a client that was let in.
+#[derive(Debug, Default)]
+pub struct Entry {
+    /// Until it is gone, where connections of a source are limited.
+    pub visit: Option<Box<Visit>>,
+    /// Until it has keys.
+    pub half_open: Option<Box<HalfOpen>>,
 }
 
 /// One worker's way in.
@@ -155,19 +172,53 @@ impl config::Listener {
 pub struct Gate {
     shared: Arc<Admission>,
     rules: config::Admission,
+    /// This worker's clients without keys, counted as connections.
+    half_open: Rc<RefCell<Sources<RandomState>>>,
 }
 
 impl Gate {
-    /// A gate under these rules, which the table takes its limit from; none where nothing is limited.
-    pub fn new(shared: &Arc<Admission>, rules: &config::Admission) -> Option<Rc<Self>> {
-        if !rules.limits_handshakes() && rules.connections_per_source.is_none() {
-            return None;
-        }
+    /// A gate under these rules, which the tables take their limit from. It goes on with what the worker's gate before it
+    /// has counted.
+    pub fn new(
+        shared: &Arc<Admission>,
+        rules: &config::Admission,
+        before: Option<&Self>,
+    ) -> Rc<Self> {
         shared.set_limit(rules.sources);
-        Some(Rc::new(Self {
+        let half_open = match before {
+            Some(before) => Rc::clone(&before.half_open),
+            None => Rc::new(RefCell::new(Sources::new(0, shared.seed.clone()))),
+        };
+        let most = rules.sources.div_ceil(shared.workers);
+        half_open.borrow_mut().set_limit(most);
+        Rc::new(Self {
             shared: Arc::clone(shared),
             rules: rules.clone(),
-        }))
+            half_open,
+        })
+    }
+
+    /// Counts a client without keys, until the [`HalfOpen`] is dropped. Takes no lock: each worker admits its part.
+    fn half_open(
+        &self,
+        client: IpAddr,
+        now: Duration,
+    ) -> Result<Option<Box<HalfOpen>>, CloseReason> {
+        let Some(most) = self.rules.half_open_per_source else {
+            return Ok(None);
+        };
+        // More workers than connections do not exist; then each admits one.
+        let most = most.div_ceil(u32::try_from(self.shared.workers).unwrap_or(u32::MAX));
+        let source = self.rules.prefixes.source(client);
+        let claim = self.half_open.borrow_mut().connect(source, most, now);
+        match self.shared.note(claim) {
+            Claim::Granted => Ok(Some(Box::new(HalfOpen {
+                sources: Rc::clone(&self.half_open),
+                source,
+            }))),
+            Claim::Refused => Err(CloseReason::SourceHalfOpen),
+            Claim::Untracked => Ok(None),
+        }
     }
 
     /// Counts a connection of a client, until the [`Visit`] is dropped. Takes one shard's lock if connections of a source
@@ -193,7 +244,7 @@ impl Gate {
 
     /// Whether a full handshake would be admitted now. Takes nothing.
     fn look(&self, client: IpAddr, now: Duration) -> Result<(), CloseReason> {
-        let Self { shared, rules } = self;
+        let Self { shared, rules, .. } = self;
         let in_flight = shared.in_flight();
         if rules.all.in_flight.is_some_and(|most| in_flight >= most) {
             return Err(CloseReason::AdmissionInFlight);
@@ -210,7 +261,7 @@ impl Gate {
 
     /// Takes what a full handshake costs: of the source first, and only what it may have of what all have.
     fn begin(&self, client: IpAddr, now: Duration) -> Result<FullHandshake, CloseReason> {
-        let Self { shared, rules } = self;
+        let Self { shared, rules, .. } = self;
         if !shared.start(rules.all.in_flight) {
             return Err(CloseReason::AdmissionInFlight);
         }
@@ -249,6 +300,19 @@ pub struct Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         self.shared.shard(self.source).disconnect(self.source);
+    }
+}
+
+/// A client without keys that is counted for its source.
+#[derive(Debug)]
+pub struct HalfOpen {
+    sources: Rc<RefCell<Sources<RandomState>>>,
+    source: Source,
+}
+
+impl Drop for HalfOpen {
+    fn drop(&mut self) {
+        self.sources.borrow_mut().disconnect(self.source);
     }
 }
 
@@ -352,15 +416,16 @@ mod tests {
     }
 
     fn gate(all: Share, source: Share) -> (Arc<Admission>, Rc<Gate>) {
-        let shared = Arc::new(Admission::new());
+        let shared = Arc::new(Admission::new(2));
         let rules = config::Admission {
             all,
             source,
             connections_per_source: Some(2),
+            half_open_per_source: Some(5),
             prefixes: Prefixes::default(),
             sources: 1000,
         };
-        let gate = Gate::new(&shared, &rules).unwrap();
+        let gate = Gate::new(&shared, &rules, None);
         (shared, gate)
     }
 
@@ -476,7 +541,7 @@ mod tests {
 
     #[test]
     fn workers_share_one_bucket() {
-        let shared = Arc::new(Admission::new());
+        let shared = Arc::new(Admission::new(4));
         let rate = rate(1000);
         let taken: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
@@ -491,8 +556,28 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_there_is_no_gate() {
-        let shared = Arc::new(Admission::new());
-        assert!(Gate::new(&shared, &config::Admission::default()).is_none());
+    fn a_worker_admits_its_part_of_the_half_open_ones_of_a_source_also_over_a_reload() {
+        let (shared, gate) = gate(Share::default(), Share::default());
+        let mut held: Vec<_> = (0..3).map(|_| gate.half_open(ONE, NOW).unwrap()).collect();
+        assert_eq!(
+            gate.half_open(ONE, NOW).unwrap_err(),
+            CloseReason::SourceHalfOpen
+        );
+        assert!(gate.half_open(OTHER, NOW).unwrap().is_some());
+        let again = Gate::new(&shared, &gate.rules, Some(&gate));
+        assert!(again.half_open(ONE, NOW).is_err());
+        held.pop();
+        assert!(again.half_open(ONE, NOW).unwrap().is_some());
+        let anothers = Gate::new(&shared, &gate.rules, None);
+        assert!(anothers.half_open(ONE, NOW).unwrap().is_some());
+    }
+
+    #[test]
+    fn without_limits_nothing_is_counted() {
+        let shared = Arc::new(Admission::new(1));
+        let gate = Gate::new(&shared, &config::Admission::default(), None);
+        assert!(gate.half_open(ONE, NOW).unwrap().is_none());
+        assert!(gate.enter(ONE, NOW).unwrap().is_none());
+        assert!(Charge::of(Some(&gate), ONE).is_none());
     }
 }

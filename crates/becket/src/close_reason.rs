@@ -39,6 +39,9 @@ reasons! {
     ProxyHeader = "proxy-header",
     /// The client left before the handshake was done.
     HandshakeAborted = "handshake-aborted",
+    /// No whole hello came within `timeouts.hello`, the PROXY header before it included, or within
+    /// `timeouts.handshake` where that is shorter.
+    HelloTimeout = "hello-timeout",
     /// The handshake took longer than `timeouts.handshake`.
     HandshakeTimeout = "handshake-timeout",
     /// The handshake failed: nothing in common, bad signature, broken message.
@@ -62,12 +65,17 @@ reasons! {
     AlpnMismatch = "alpn-mismatch",
     /// The client's certificate was missing, not trusted or no longer valid.
     ClientCertificate = "client-certificate",
-    /// `limits.handshakes` was reached.
+    /// `limits.handshakes` was reached, by clients with whole hellos.
     HandshakeLimit = "handshake-limit",
+    /// `limits.handshakes` was reached, and it was the oldest without a whole hello: a newcomer has
+    /// its place.
+    HandshakeDisplaced = "handshake-displaced",
     /// It came from a network that `deny` names, or from none that `allow` names.
     DeniedNetwork = "denied-network",
     /// Its source had `admission.connections-per-source` connections.
     SourceConnections = "source-connections",
+    /// Its source had `admission.half-open-per-source` unfinished handshakes.
+    SourceHalfOpen = "source-half-open",
     /// A full handshake, and `admission.full-handshakes-per-second` was used up.
     AdmissionRate = "admission-rate",
     /// A full handshake, and `admission.full-handshakes-in-flight` was reached.

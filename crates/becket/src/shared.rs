@@ -49,7 +49,7 @@ impl Shared {
             early,
             backends: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
-            admission: Arc::default(),
+            admission: Arc::new(Admission::new(workers)),
             connections: AtomicUsize::new(0),
         }
     }

@@ -15,6 +15,7 @@ pub mod epoch;
 pub mod half_pipe;
 pub mod health;
 pub mod http_status;
+pub mod index_queue;
 pub mod networks;
 pub mod plain_http;
 pub mod proxy_header;

@@ -56,10 +56,13 @@ impl Draft<'_> {
         });
         let connections = admission.connections_per_source;
         let connections = self.number("connections-per-source", connections);
+        let half_open = Some(admission.half_open_per_source);
+        let half_open = self.number("half-open-per-source", half_open);
         Admission {
             all,
             source,
             connections_per_source: connections.map(NonZeroU32::get),
+            half_open_per_source: half_open.map(NonZeroU32::get),
             prefixes: Prefixes {
                 v4: self.prefix("prefix-v4", admission.prefix_v4, 32),
                 v6: self.prefix("prefix-v6", admission.prefix_v6, 128),
@@ -91,8 +94,7 @@ impl Draft<'_> {
         if number.is_none() {
             let problem = Problem::new(format!("admission.{key}"), "not in range");
             let problem = problem.value(written.to_string());
-            self.report
-                .error(problem.accepted("1 to 10000000; without the key there is no limit"));
+            self.report.error(problem.accepted("1 to 10000000"));
         }
         number
     }

@@ -278,6 +278,8 @@ impl Default for FileLimits {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FileTimeouts {
+    /// From accept to a whole hello.
+    pub hello: Scalar,
     /// From accept to the end of the handshake.
     pub handshake: Scalar,
     /// To connect to a server.
@@ -295,6 +297,7 @@ pub struct FileTimeouts {
 impl Default for FileTimeouts {
     fn default() -> Self {
         Self {
+            hello: "3s".into(),
             handshake: "10s".into(),
             connect: "5s".into(),
             idle: "10m".into(),
@@ -348,6 +351,8 @@ pub struct FileAdmission {
     pub source_full_handshakes_in_flight: Option<u64>,
     /// Open, of one source.
     pub connections_per_source: Option<u64>,
+    /// Without keys, of one source.
+    pub half_open_per_source: u64,
     /// Bits of an IPv4 address that make a source.
     pub prefix_v4: u64,
     /// Bits of an IPv6 address that make a source.
@@ -366,6 +371,7 @@ impl Default for FileAdmission {
             source_burst: None,
             source_full_handshakes_in_flight: None,
             connections_per_source: None,
+            half_open_per_source: 1000,
             prefix_v4: 32,
             prefix_v6: 64,
             sources: 100_000,

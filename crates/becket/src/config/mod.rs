@@ -410,6 +410,8 @@ pub struct Limits {
 /// How long each phase of a connection may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
+    /// From accept to a whole hello.
+    pub hello: Duration,
     /// From accept to the end of the handshake.
     pub handshake: Duration,
     /// To connect to a server.
@@ -447,6 +449,8 @@ pub struct Admission {
     pub source: Share,
     /// Connections of one source.
     pub connections_per_source: Option<u32>,
+    /// Connections without keys of one source, over all workers.
+    pub half_open_per_source: Option<u32>,
     /// How much of an address makes a source.
     pub prefixes: Prefixes,
     /// Sources that are tracked at most.

@@ -179,6 +179,7 @@ impl Draft<'_> {
         let mut read =
             |key: &str, value| self.duration(&format!("timeouts.{key}"), value, SHORTEST..=LONGEST);
         Timeouts {
+            hello: read("hello", &timeouts.hello),
             handshake: read("handshake", &timeouts.handshake),
             connect: read("connect", &timeouts.connect),
             idle: read("idle", &timeouts.idle),

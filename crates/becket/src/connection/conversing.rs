@@ -7,7 +7,9 @@
 //! server in hand ([`Core::joined`]), and at its end both are joined ([`rejoin`]).
 //!
 //! What either side can make us hold: a greeting, a command, and the answers to those that came in
-//! one read. `timeouts.handshake` covers talk and handshake, counted from the connect.
+//! one read. `timeouts.handshake` covers talk and handshake, counted from the connect;
+//! `timeouts.hello` only what comes behind the talk, since mail servers keep clients waiting for
+//! their greeting on purpose.
 
 use std::rc::Rc;
 
@@ -94,7 +96,7 @@ impl<N: Net> Conversing<N> {
             match self.progress {
                 Progress::Over(over) => return self.close(over, core, turn),
                 _ if !self.answer.is_empty() => return Next::Wait(Phase::Conversing(self)),
-                Progress::Begin => return self.secure(core),
+                Progress::Begin => return self.secure(core, turn),
                 Progress::Talking => {}
             }
             let heard = if self.dialog.awaits_greeting() {
@@ -102,7 +104,7 @@ impl<N: Net> Conversing<N> {
             } else if begins_with_tls(core, &self.dialog) {
                 // It stays in the socket: the handshake reads it.
                 self.insists_on = Some(POSTGRESQL);
-                return self.secure(core);
+                return self.secure(core, turn);
             } else {
                 self.hear_client(core, turn)
             };
@@ -214,7 +216,10 @@ impl<N: Net> Conversing<N> {
     }
 
     /// The client's next byte is TLS.
-    fn secure(self, core: &mut Core<N>) -> Next<N> {
+    fn secure(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
+        core.deadline = core
+            .handshake_until
+            .min(turn.now.mono + turn.timeouts.hello);
         core.joined = Some(self.joined);
         let handshaking = Handshaking::new(self.door);
         Next::Go(Phase::Handshaking(match self.insists_on {

@@ -8,7 +8,7 @@
 //! The header is looked at where it lies, in the socket, until it is whole, and then taken out to
 //! the byte: what follows it is for the next phase, which need not know that there was one. Nothing
 //! is held meanwhile. A header has [`MAX_V2_BYTES`] at most and counts towards
-//! `timeouts.handshake`.
+//! `timeouts.hello`.
 //!
 //! Source: HAProxy's proxy-protocol.txt, sections 2 to 5; the codec is
 //! [`becket_proto::proxy_header`].
@@ -81,7 +81,7 @@ impl Greeting {
     /// The header took too long.
     pub fn expire<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let detail = "no whole proxy header".to_owned();
-        refuse(CloseReason::HandshakeTimeout, detail, core, turn)
+        refuse(CloseReason::HelloTimeout, detail, core, turn)
     }
 }
 
@@ -111,7 +111,7 @@ fn look<N: Net>(
             if header.endpoints != Endpoints::Local {
                 let client = core.facts.client.ip();
                 match listener.admit(client, turn.gate, turn.now.mono) {
-                    Ok(visit) => core.visit = visit,
+                    Ok(entry) => core.count(entry),
                     Err(reason) => return Look::Refused(reason, String::new()),
                 }
             }

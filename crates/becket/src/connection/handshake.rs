@@ -8,7 +8,7 @@
 //!    goes on to its server with whatever plaintext has come already.
 //!
 //! What a client can make us hold: `limits.client-hello` bytes of whatever is unfinished, the hello
-//! or a record after it, `timeouts.handshake` long; 80 KiB where client certificates are asked for,
+//! for `timeouts.hello` or a record after it, `timeouts.handshake` long in all; 80 KiB where client certificates are asked for,
 //! since a chain may be that long.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
@@ -118,6 +118,11 @@ impl Handshaking {
         self
     }
 
+    /// Whether no whole hello has come.
+    pub fn lacks_hello(&self) -> bool {
+        self.chosen.is_none() && self.slot.is_none()
+    }
+
     /// Whether a whole hello is held, and a slot has come for it.
     fn has_waited(&self) -> bool {
         self.slot.is_some() && self.chosen.is_none()
@@ -155,7 +160,10 @@ impl Handshaking {
 
     /// The handshake took too long.
     pub fn expire<N: Net>(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let reason = CloseReason::HandshakeTimeout;
+        let reason = match self.lacks_hello() {
+            true => CloseReason::HelloTimeout,
+            false => CloseReason::HandshakeTimeout,
+        };
         let detail = format!("{} bytes received", core.client.traffic.received);
         turn.failures.note(&core.facts, reason, &detail, turn.now);
         end(reason, turn)
@@ -212,6 +220,7 @@ impl Handshaking {
             self.held = input.to_vec();
             return Ok(false);
         };
+        core.deadline = core.handshake_until;
         let name = server_name(&hello);
         core.facts.server_name.clone_from(&name);
         let served = match self.door.front.choose(&hello, name.as_deref()) {
@@ -354,6 +363,7 @@ impl Handshaking {
             chosen.engine.keep(chosen.resuming.take());
         }
         core.facts.tls = Some(agreed);
+        core.half_open = None;
         let session = chosen.resuming.and_then(|resuming| resuming.session);
         core.session = session.map(Box::new);
         if let Some(joined) = core.joined.take() {

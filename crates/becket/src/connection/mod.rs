@@ -50,7 +50,7 @@ use self::peeking::Peeking;
 use self::queued::Queued;
 use self::relay::{Joined, Relaying};
 use self::securing::Securing;
-use crate::admission::{Gate, Visit};
+use crate::admission::{Entry, Gate, HalfOpen, Visit};
 use crate::backend::inbox::Grant;
 use crate::backend::state::ServerState;
 use crate::clock::Now;
@@ -142,6 +142,8 @@ pub struct Core<N: Net> {
     pub joined: Option<Box<Joined<N>>>,
     /// Counts it for its source until it is gone, where that is limited.
     pub visit: Option<Box<Visit>>,
+    /// Counts it for its source until it has keys.
+    pub half_open: Option<Box<HalfOpen>>,
 }
 
 /// Where a connection is in its life.
@@ -202,6 +204,14 @@ pub enum Side {
     Server,
 }
 
+impl<N: Net> Core<N> {
+    /// Counts the connection for its source.
+    fn count(&mut self, entry: Entry) {
+        self.visit = entry.visit;
+        self.half_open = entry.half_open;
+    }
+}
+
 impl<N: Net> Phase<N> {
     /// Where a client begins who needs no introduction, or has had one.
     fn first(door: Rc<Door>, counters: &Counters) -> Self {
@@ -225,9 +235,11 @@ impl<N: Net> Connection<N> {
         client: N::Client,
         door: Rc<Door>,
         facts: Facts,
-        deadline: Duration,
+        timeouts: &Timeouts,
         counters: &Counters,
     ) -> Self {
+        let handshake_until = facts.accepted + timeouts.handshake;
+        let deadline = handshake_until.min(facts.accepted + timeouts.hello);
         let listener = door.front.listener();
         let face = door.face;
         let phase = match listener.accept_proxy {
@@ -244,11 +256,12 @@ impl<N: Net> Connection<N> {
                 client: Leg::new(client, ready),
                 facts,
                 deadline,
-                handshake_until: deadline,
+                handshake_until,
                 session: None,
                 fin_is_an_end: face == Face::Plain,
                 joined: None,
                 visit: None,
+                half_open: None,
             },
             phase: Some(phase),
         }
@@ -262,9 +275,9 @@ impl<N: Net> Connection<N> {
         };
     }
 
-    /// Counts the connection for its source until it is gone.
-    pub fn count(&mut self, visit: Option<Box<Visit>>) {
-        self.core.visit = visit;
+    /// Counts the connection for its source.
+    pub fn count(&mut self, entry: Entry) {
+        self.core.count(entry);
     }
 
     /// Takes note of readiness. Returns whether the connection should be advanced for it.
@@ -430,6 +443,15 @@ impl<N: Net> Connection<N> {
         }
     }
 
+    /// Whether the client has not even said a whole hello, which is all that it could do at once.
+    pub fn lacks_hello(&self) -> bool {
+        match &self.phase {
+            Some(Phase::Greeting(_) | Phase::Peeking(_) | Phase::Conversing(_)) => true,
+            Some(Phase::Handshaking(phase)) => phase.lacks_hello(),
+            _ => false,
+        }
+    }
+
     /// The session in the table that must be forgotten when the connection ended like this.
     ///
     /// RFC 5246, section 7.2.2: after a fatal alert "servers and clients MUST forget any
@@ -446,6 +468,13 @@ impl<N: Net> Connection<N> {
         self.core
             .facts
             .record(self.core.client.traffic, reason, now)
+    }
+
+    /// Goes, so that a newcomer can be served: a reset costs the least on both sides.
+    pub fn displace(&mut self, turn: &Turn<'_, N>) -> CloseReason {
+        self.core.client.socket.reset_on_close();
+        self.stop(turn);
+        CloseReason::HandshakeDisplaced
     }
 
     /// The process stops: counts what is being cut off.

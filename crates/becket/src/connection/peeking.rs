@@ -9,7 +9,7 @@
 //! is a hint that nobody has verified; a TLS 1.2 session ID by which server was seen to make it
 //! ([`Learner`]). Neither gives a client more than a server that it could have had by chance.
 //!
-//! What a client can make us hold: `limits.client-hello` bytes, `timeouts.handshake` long.
+//! What a client can make us hold: `limits.client-hello` bytes, `timeouts.hello` long.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -70,6 +70,7 @@ impl Peeking {
             match self.choose(core, turn) {
                 Ok(Some(established)) => {
                     turn.counters.handshakes_ended.add(1);
+                    core.half_open = None;
                     turn.scratch.sealed_out.clear();
                     return Connecting::begin(established, core, turn);
                 }
@@ -82,7 +83,7 @@ impl Peeking {
 
     /// The hello took too long.
     pub fn expire<N: Net>(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let reason = CloseReason::HandshakeTimeout;
+        let reason = CloseReason::HelloTimeout;
         let detail = format!("{} bytes received", core.client.traffic.received);
         turn.failures.note(&core.facts, reason, &detail, turn.now);
         end(reason, turn)

@@ -205,6 +205,7 @@ const LIMITS: Limits = Limits {
 };
 
 const TIMEOUTS: Timeouts = Timeouts {
+    hello: Duration::from_secs(3),
     handshake: Duration::from_secs(10),
     connect: Duration::from_secs(5),
     idle: Duration::from_secs(600),

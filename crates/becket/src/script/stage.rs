@@ -86,8 +86,7 @@ impl Stage {
         self.client = Some(near.watch());
         let listener = door.front.listener().name.clone();
         let facts = Facts::new(CLIENT, listener, self.now);
-        let deadline = self.now.mono + self.timeouts.handshake;
-        let mut connection = Connection::new(near, door, facts, deadline, &self.counters);
+        let mut connection = Connection::new(near, door, facts, &self.timeouts, &self.counters);
         if self.skips_greeting {
             connection.skip_greeting(&self.counters);
         }

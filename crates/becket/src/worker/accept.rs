@@ -14,9 +14,10 @@ use mio::net::TcpStream;
 
 use super::{Slot, Worker, token_of};
 use crate::acceptor::{Accepted, Acceptor};
+use crate::admission::Entry;
 use crate::close_reason::CloseReason;
 use crate::connection::facts::Facts;
-use crate::connection::{Connection, Side};
+use crate::connection::{Advanced, Connection, Side};
 use crate::door::Door;
 use crate::leg::Traffic;
 use crate::net::BOTH;
@@ -75,19 +76,19 @@ impl Worker {
         self.counters.accepted.add(1);
         let listener = door.front.listener();
         let facts = Facts::new(address, Arc::clone(&listener.name), self.now);
-        let share = self.config.limits.handshakes.div_ceil(self.shared.workers);
-        if self.handshakes >= share {
-            return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
-        }
         let entered = match listener.accept_proxy {
             // Who the client is, the header will say.
-            Some(_) => Ok(None),
+            Some(_) => Ok(Entry::default()),
             None => listener.admit(address.ip(), self.gate.as_ref(), self.now.mono),
         };
-        let visit = match entered {
-            Ok(visit) => visit,
+        let counted = match entered {
+            Ok(counted) => counted,
             Err(reason) => return self.turn_away(&socket, &facts, reason),
         };
+        let share = self.config.limits.handshakes.div_ceil(self.shared.workers);
+        if self.handshakes >= share && !self.displace() {
+            return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
+        }
         let entry = self.connections.vacant_entry();
         let index = entry.key();
         let token = token_of(index, Side::Client);
@@ -99,9 +100,12 @@ impl Worker {
         {
             return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
         }
-        let deadline = self.now.mono + self.config.timeouts.handshake;
-        let mut connection = Connection::new(socket, door, facts, deadline, &self.counters);
-        connection.count(visit);
+        let timeouts = &self.config.timeouts;
+        let mut connection = Connection::new(socket, door, facts, timeouts, &self.counters);
+        connection.count(counted);
+        if connection.lacks_hello() {
+            self.without_hello.push(index);
+        }
         entry.insert(Box::new(Slot {
             connection,
             queued: false,
@@ -111,6 +115,17 @@ impl Worker {
         }));
         self.handshakes += 1;
         self.enqueue(index);
+    }
+
+    /// Gives up the oldest client without a whole hello. False when all have one.
+    fn displace(&mut self) -> bool {
+        let Some(oldest) = self.without_hello.first() else {
+            return false;
+        };
+        self.advance(oldest, |connection, turn| {
+            Advanced::Ended(connection.displace(turn))
+        });
+        true
     }
 
     /// Resets a client that cannot be served, which costs the least on both sides.

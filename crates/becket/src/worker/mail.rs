@@ -138,7 +138,9 @@ impl Worker {
             registry.register(&mut socket, token, Interest::READABLE)?;
             entry.insert(Acceptor::new(socket, address, bound.inherited, door));
         }
-        self.gate = Gate::new(&self.shared.admission, &config.admission);
+        let before = self.gate.as_deref();
+        let gate = Gate::new(&self.shared.admission, &config.admission, before);
+        self.gate = Some(gate);
         self.config = config;
         self.pools = pools;
         Ok(())

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_proto::index_queue::IndexQueue;
 use becket_proto::timers::Timers;
 use becket_sys::reserve::ReserveFd;
 use mio::event::Event;
@@ -65,7 +66,7 @@ pub struct Worker {
     failures: FailureLog,
     acceptors: Slab<Acceptor>,
     first_acceptor: usize,
-    /// Who is asked about new clients; `None` where nothing of them is limited.
+    /// Who is asked about new clients.
     gate: Option<Rc<Gate>>,
     /// By backend index; kept when only ticket keys change.
     pools: Rc<[Rc<Pool>]>,
@@ -75,6 +76,8 @@ pub struct Worker {
     established: VecDeque<usize>,
     handshaking: VecDeque<usize>,
     handshakes: usize,
+    /// Those of them without a whole hello, the oldest first.
+    without_hello: IndexQueue,
     timers: Timers<Alarm>,
     alarms: u32,
     reserve: ReserveFd,
@@ -167,6 +170,7 @@ impl Worker {
             established: VecDeque::new(),
             handshaking: VecDeque::new(),
             handshakes: 0,
+            without_hello: IndexQueue::new(),
             timers: Timers::new(now.mono, TICK),
             alarms: 0,
             reserve: ReserveFd::new()?,
@@ -354,6 +358,10 @@ impl Worker {
             _ => {}
         }
         slot.handshaking = handshaking;
+        match slot.connection.lacks_hello() {
+            true => self.without_hello.push(index),
+            false => self.without_hello.remove(index),
+        }
     }
 
     /// Makes sure that an alarm rings no later than the deadline. A later deadline needs none
@@ -386,6 +394,7 @@ impl Worker {
         if slot.handshaking {
             self.handshakes -= 1;
         }
+        self.without_hello.remove(index);
         self.counters.closed.of(reason).add(1);
         self.shared.release_connection();
         self.paused_until = None;

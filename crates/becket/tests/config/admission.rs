@@ -25,9 +25,10 @@ fn rate(per_second: u32, burst: u32) -> Option<Rate> {
 }
 
 #[test]
-fn nothing_is_limited_unless_it_is_asked_for() {
+fn only_half_open_handshakes_are_limited_unless_more_is_asked_for() {
     let admission = prepared("").admission;
     let expected = Admission {
+        half_open_per_source: Some(1000),
         prefixes: Prefixes { v4: 32, v6: 64 },
         sources: 100_000,
         ..Admission::default()
@@ -41,6 +42,7 @@ fn a_burst_is_a_second_s_worth_unless_it_is_set() {
     let admission = prepared(
         "[admission]\nfull-handshakes-per-second = 100\nsource-full-handshakes-per-second = 10\n\
          source-burst = 30\nsource-full-handshakes-in-flight = 5\nconnections-per-source = 7\n\
+         half-open-per-source = 8\n\
          prefix-v4 = 24\nprefix-v6 = 48\nsources = 1000\n",
     )
     .admission;
@@ -54,6 +56,7 @@ fn a_burst_is_a_second_s_worth_unless_it_is_set() {
             in_flight: Some(5),
         },
         connections_per_source: Some(7),
+        half_open_per_source: Some(8),
         prefixes: Prefixes { v4: 24, v6: 48 },
         sources: 1000,
     };
@@ -68,12 +71,13 @@ fn every_fault_is_reported_with_its_key_path() {
     let site = site("['a.pem']\nallow = ['192.0.2.1/24', '::/0']\ndeny = ['here']");
     let text = site
         + "[admission]\nfull-handshakes-per-second = 0\nsource-burst = 5\n\
-           connections-per-source = 10000001\nprefix-v4 = 33\nprefix-v6 = 129\nsources = 0\n";
+           connections-per-source = 10000001\nhalf-open-per-source = 0\nprefix-v4 = 33\nprefix-v6 = 129\nsources = 0\n";
     let errors = lines(&folder.prepare(&text).unwrap_err().errors);
     let expected = [
         "admission.full-handshakes-per-second = 0: not in range; accepted: 1 to 10000000",
         "admission.source-burst = 5: a burst of nothing: admission.source-full-handshakes-per-second is not set",
         "admission.connections-per-source = 10000001: not in range",
+        "admission.half-open-per-source = 0: not in range; accepted: 1 to 10000000",
         "admission.prefix-v4 = 33: not the length of a prefix; accepted: 0 to 32",
         "admission.prefix-v6 = 129: not the length of a prefix; accepted: 0 to 128",
         "admission.sources = 0: not in range",

@@ -21,9 +21,9 @@ fn house(admission: &str) -> (House, Stage, Arc<Admission>) {
     let house = House::new(&format!(
         "{TWO_POLICIES}{BACKEND}[admission]\n{admission}\n"
     ));
-    let admission = Arc::new(Admission::new());
+    let admission = Arc::new(Admission::new(1));
     let mut stage = house.stage();
-    stage.gate = Gate::new(&admission, &house.config.admission);
+    stage.gate = Some(Gate::new(&admission, &house.config.admission, None));
     (house, stage, admission)
 }
 

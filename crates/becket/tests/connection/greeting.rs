@@ -1,9 +1,11 @@
 //! The PROXY header in front of the hello: who is believed, what it changes, what is refused.
 
 use std::io::Write;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket::admission::{Admission, Gate};
 use becket::close_reason::CloseReason;
 use becket::script::net::Plan;
 use becket::script::stage::Stage;
@@ -192,19 +194,19 @@ fn garbage_is_refused_at_the_first_byte_that_shows_it() {
 }
 
 #[test]
-fn a_header_that_does_not_end_costs_the_time_of_a_handshake_and_no_memory() {
+fn a_header_that_does_not_end_costs_the_time_of_a_hello_and_no_memory() {
     let house = house("any", "192.0.2.1");
     let mut stage = house.stage();
     let mut client = enter(&house, &mut stage);
     client.end.write_all(b"PROXY TCP4 192").unwrap();
     assert!(stage.settle());
-    let limit = stage.timeouts.handshake;
+    let limit = stage.timeouts.hello;
     stage.wait(limit - Duration::from_millis(1));
     stage.settle();
     assert_eq!(stage.closed(), None);
     stage.wait(Duration::from_millis(1));
     stage.settle();
-    assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
+    assert_eq!(stage.closed(), Some(CloseReason::HelloTimeout));
 }
 
 #[test]
@@ -280,4 +282,29 @@ fn a_listener_without_tls_expects_the_header_too() {
     assert_eq!(stage.record().unwrap().id.as_deref(), Some(&b"one"[..]));
     assert!(!stage.is_handshaking());
     assert_eq!(stage.counters.handshakes_begun.value(), 0);
+}
+
+#[test]
+fn half_open_handshakes_are_counted_by_the_address_of_the_header() {
+    let house = house("any", "192.0.2.1");
+    let rules = becket::config::Admission {
+        half_open_per_source: Some(1),
+        ..house.config.admission
+    };
+    let gate = Gate::new(&Arc::new(Admission::new(1)), &rules, None);
+    let come = |source: &str| {
+        let mut stage = house.stage();
+        stage.gate = Some(Rc::clone(&gate));
+        let mut client = enter(&house, &mut stage);
+        let header = format!("PROXY TCP4 {source} 192.0.2.9 5 443\r\n");
+        client.end.write_all(header.as_bytes()).unwrap();
+        assert!(stage.settle());
+        (stage.closed(), stage, client)
+    };
+    let (none, stage, client) = come("198.51.100.1");
+    assert_eq!(none, None);
+    assert_eq!(come("198.51.100.1").0, Some(CloseReason::SourceHalfOpen));
+    assert_eq!(come("198.51.100.2").0, None);
+    drop((stage, client));
+    assert_eq!(come("198.51.100.1").0, None);
 }

@@ -92,12 +92,37 @@ fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
 fn a_slow_client_is_given_up_at_the_time_out() {
     let house = house("");
     let (mut stage, _end, _) = send(&house, b"\x16\x03\x01");
+    stage.wait(house.config.timeouts.hello - Duration::from_millis(1));
+    stage.settle();
+    assert!(stage.is_handshaking());
+    stage.wait(Duration::from_millis(1));
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HelloTimeout));
+}
+
+#[test]
+fn a_client_with_a_whole_hello_has_the_time_of_a_handshake() {
+    let house = house("");
+    let mut stage = house.stage();
+    let config = Arc::new(house.client(&TLS13));
+    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    client.flush();
+    stage.settle();
     stage.wait(house.config.timeouts.handshake - Duration::from_millis(1));
     stage.settle();
     assert!(stage.is_handshaking());
     stage.wait(Duration::from_millis(1));
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::HandshakeTimeout));
+}
+
+#[test]
+fn the_hello_has_no_more_time_than_the_handshake() {
+    let house = house("[timeouts]\nhandshake = '1s'");
+    let (mut stage, _end, _) = send(&house, b"\x16\x03\x01");
+    stage.wait(Duration::from_secs(1));
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HelloTimeout));
 }
 
 #[test]

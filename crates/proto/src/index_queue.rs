@@ -1,0 +1,197 @@
+//! A queue of small numbers that anyone can leave: who has been in it for longest, in constant time.
+//!
+//! Numbers are places of a slab, so the links between them are an array and nothing is searched or
+//! allocated for one that comes or goes. The terminator keeps its clients without a whole hello in
+//! it: when there are too many, the one that came first goes.
+//!
+//! Owns eight bytes for each number up to the largest that was ever in it. Invariants: a number is
+//! in it once or not at all; what comes again goes to the end.
+
+/// Numbers in the order in which they came.
+#[derive(Debug)]
+pub struct IndexQueue {
+    links: Vec<Link>,
+    first: u32,
+    last: u32,
+}
+
+/// The neighbours of one number.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    before: u32,
+    after: u32,
+}
+
+impl IndexQueue {
+    /// An empty queue, without memory of its own.
+    pub fn new() -> Self {
+        Self {
+            links: Vec::new(),
+            first: NONE,
+            last: NONE,
+        }
+    }
+
+    /// Puts a number at the end, unless it is in the queue. Numbers from `u32::MAX - 1` on are not taken.
+    pub fn push(&mut self, index: usize) {
+        let Some(number) = u32::try_from(index).ok().filter(|number| *number < ABSENT) else {
+            return;
+        };
+        if self.contains(index) {
+            return;
+        }
+        if self.links.len() <= index {
+            self.links.resize(index + 1, Link::ABSENT);
+        }
+        let link = Link {
+            before: self.last,
+            after: NONE,
+        };
+        self.set(number, |old| *old = link);
+        match self.last {
+            NONE => self.first = number,
+            last => self.set(last, |link| link.after = number),
+        }
+        self.last = number;
+    }
+
+    /// Takes a number out, if it is in the queue.
+    pub fn remove(&mut self, index: usize) {
+        let Some(link) = self.links.get_mut(index) else {
+            return;
+        };
+        let Link { before, after } = std::mem::replace(link, Link::ABSENT);
+        if before == ABSENT {
+            return;
+        }
+        match before {
+            NONE => self.first = after,
+            before => self.set(before, |link| link.after = after),
+        }
+        match after {
+            NONE => self.last = before,
+            after => self.set(after, |link| link.before = before),
+        }
+    }
+
+    /// Whether a number is in the queue.
+    pub fn contains(&self, index: usize) -> bool {
+        let link = self.links.get(index);
+        link.is_some_and(|link| link.before != ABSENT)
+    }
+
+    /// The number that came first.
+    pub fn first(&self) -> Option<usize> {
+        (self.first != NONE).then_some(self.first as usize)
+    }
+
+    fn set(&mut self, number: u32, change: impl FnOnce(&mut Link)) {
+        if let Some(link) = self.links.get_mut(number as usize) {
+            change(link);
+        }
+    }
+}
+
+impl Default for IndexQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Link {
+    /// Of a number that is not in the queue.
+    const ABSENT: Self = Self {
+        before: ABSENT,
+        after: ABSENT,
+    };
+}
+
+/// No neighbour.
+const NONE: u32 = u32::MAX;
+/// Not in the queue.
+const ABSENT: u32 = u32::MAX - 1;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Op {
+        Push(usize),
+        Remove(usize),
+        PopFirst,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            3 => (0_usize..12).prop_map(Op::Push),
+            2 => (0_usize..14).prop_map(Op::Remove),
+            1 => Just(Op::PopFirst),
+        ]
+    }
+
+    /// What is in the queue, by walking it from either end.
+    fn walk(queue: &IndexQueue) -> (Vec<usize>, Vec<usize>) {
+        let follow = |start: u32, next: fn(&Link) -> u32| {
+            let mut found = Vec::new();
+            let mut at = start;
+            while at != NONE {
+                found.push(at as usize);
+                at = next(&queue.links[at as usize]);
+            }
+            found
+        };
+        let forwards = follow(queue.first, |link| link.after);
+        let mut backwards = follow(queue.last, |link| link.before);
+        backwards.reverse();
+        (forwards, backwards)
+    }
+
+    proptest! {
+        #[test]
+        fn it_keeps_the_order_of_a_list_that_is_searched(ops in proptest::collection::vec(op(), 1..200)) {
+            let mut queue = IndexQueue::new();
+            let mut naive: VecDeque<usize> = VecDeque::new();
+            for op in ops {
+                match op {
+                    Op::Push(index) => {
+                        queue.push(index);
+                        if !naive.contains(&index) {
+                            naive.push_back(index);
+                        }
+                    }
+                    Op::Remove(index) => {
+                        queue.remove(index);
+                        naive.retain(|other| *other != index);
+                    }
+                    Op::PopFirst => {
+                        let first = queue.first();
+                        prop_assert_eq!(first, naive.pop_front());
+                        if let Some(first) = first {
+                            queue.remove(first);
+                        }
+                    }
+                }
+                let (forwards, backwards) = walk(&queue);
+                prop_assert_eq!(&forwards, &backwards);
+                prop_assert_eq!(forwards, Vec::from(naive.clone()));
+                for index in 0..14 {
+                    prop_assert_eq!(queue.contains(index), naive.contains(&index));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_fits_no_link_is_not_taken() {
+        let mut queue = IndexQueue::new();
+        queue.push(usize::MAX);
+        queue.push(ABSENT as usize);
+        assert_eq!(queue.first(), None);
+        assert!(queue.links.is_empty());
+    }
+}
