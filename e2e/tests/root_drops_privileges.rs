@@ -3,42 +3,16 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::path::Path;
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, Place, Shape, Signal, Tool, Trust, eventually, finish,
-    fresh_host, until,
+    Backend, Becket, Client, Key, Place, Shape, Signal, Trust, eventually, finish, fresh_host,
+    give, nobody, open_to_all, until,
 };
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 const AS_NOBODY: &str = "workers = 2\nuser = \"nobody\"";
-
-/// The ID of the user `nobody`, if we are root and there is one.
-fn nobody() -> Option<u32> {
-    if !rustix::process::geteuid().is_root() {
-        Tool::skip("needs root");
-        return None;
-    }
-    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let line = passwd.lines().find(|line| line.starts_with("nobody:"));
-    let id = line.and_then(|line| line.split(':').nth(2)?.parse().ok());
-    if id.is_none() {
-        Tool::skip("needs a user nobody");
-    }
-    id
-}
-
-/// Gives the place to a user.
-fn give(place: &Place, user: u32) {
-    fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o755)).unwrap();
-    chown(place.folder(), Some(user), None).unwrap();
-    for name in ["site.pem", "becket.toml"] {
-        if place.path(name).exists() {
-            chown(place.path(name), Some(user), None).unwrap();
-        }
-    }
-}
 
 /// A line of `/proc/PID/status`, of every thread.
 fn of_all_threads(becket: &Becket, key: &str) -> Vec<String> {
@@ -106,7 +80,7 @@ fn low_ports_are_bound_and_nobody_serves_them() {
 fn a_user_that_cannot_read_the_key_again_is_refused_before_anything_serves() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
-    fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    open_to_all(&place);
     let shape = Shape::new("127.0.0.1:1").process(AS_NOBODY);
     place.write("becket.toml", &shape.text());
     // The key belongs to root and is for nobody else.

@@ -2,7 +2,7 @@
 //! which it can still be undone, and privileges given up at the end.
 //!
 //! 1. load and check the configuration;
-//! 2. install the log;
+//! 2. install the log, its file opened as the run user;
 //! 3. set the limits of the process;
 //! 4. bind all sockets;
 //! 5. check that the run user can read what a reload needs, and become it;
@@ -31,7 +31,7 @@ use crate::cluster::socket::Bound;
 use crate::cluster::stud::reception::{self, Reception};
 use crate::config::error::{Problem, Rejected};
 use crate::config::source::Source;
-use crate::config::{AccessLog, Config, Log};
+use crate::config::{AccessLog, Config};
 use crate::control::access_log::AccessWriter;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
@@ -90,7 +90,8 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         .load(UnixTime::since_unix_epoch(now.unix))
         .map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
-    let logging = log::install(&config.log)?;
+    let user = run_user(&config)?;
+    let logging = log::install(&config.log, user.as_ref())?;
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }
@@ -104,8 +105,8 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let reject = |errors| rejected(&source, errors);
     let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
     let (bound, of_stud) = datagrams(&config).map_err(reject)?;
-    let (admin, mut access) = outlets(&config, &runtime, reject)?;
-    change_identity(&config, &prepared.files)?;
+    let (admin, mut access) = outlets(&config, &runtime, user.as_ref(), reject)?;
+    change_identity(&config, user.as_ref(), &prepared.files)?;
 
     let (table, early) = (session_table(&config), session_table(&config));
     let shared = Arc::new(Shared::new(workers, clock, table, early));
@@ -185,6 +186,7 @@ fn session_table(config: &Config) -> Arc<SessionTable> {
 fn outlets(
     config: &Config,
     runtime: &Runtime,
+    user: Option<&Identity>,
     reject: impl Fn(Vec<Problem>) -> StartError,
 ) -> Result<(Option<TcpListener>, AccessWriter), StartError> {
     let admin = match config.admin {
@@ -198,7 +200,7 @@ fn outlets(
         }
     };
     let target = config.log.access.clone().unwrap_or(AccessLog::Stderr);
-    let access = AccessWriter::open(&target, config.log.format)
+    let access = AccessWriter::open(&target, config.log.format, user)
         .map_err(|error| system("log.access", error))?;
     Ok((admin, access))
 }
@@ -251,18 +253,28 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     privileges::forbid_new_privileges().map_err(|error| system("no_new_privs", error))
 }
 
+/// Whom becket becomes; nobody else where no user is configured.
+fn run_user(config: &Config) -> Result<Option<Identity>, StartError> {
+    let process = &config.process;
+    let find = |user: &String| Identity::find(user, process.group.as_deref());
+    let found = process.user.as_ref().map(find).transpose();
+    found.map_err(|error| system("process.user", error))
+}
+
 /// Becomes the configured user, once it is sure that a reload will be able to read its files.
-fn change_identity(config: &Config, files: &[std::path::PathBuf]) -> Result<(), StartError> {
-    let Some(user) = &config.process.user else {
+fn change_identity(
+    config: &Config,
+    user: Option<&Identity>,
+    files: &[std::path::PathBuf],
+) -> Result<(), StartError> {
+    let (Some(identity), Some(user)) = (user, &config.process.user) else {
         if privileges::is_root() {
             tracing::warn!("running as root; process.user names the user to become");
         }
         return Ok(());
     };
-    let identity = Identity::find(user, config.process.group.as_deref())
-        .map_err(|error| system("process.user", error))?;
     for path in files {
-        let readable = privileges::readable_by(path, &identity)
+        let readable = privileges::readable_by(path, identity)
             .map_err(|error| system("process.user", error))?;
         if !readable {
             let text = format!("{user} cannot read {}, as a reload must", path.display());
@@ -270,20 +282,7 @@ fn change_identity(config: &Config, files: &[std::path::PathBuf]) -> Result<(), 
             return Err(system("process.user", error));
         }
     }
-    hand_over_logs(&config.log, &identity).map_err(|error| system("log files", error))?;
-    privileges::drop_to(&identity).map_err(|error| system("process.user", error))?;
-    Ok(())
-}
-
-/// Gives the log files that root made to the run user, who will have to open them anew.
-fn hand_over_logs(log: &Log, identity: &Identity) -> io::Result<()> {
-    let access = match &log.access {
-        Some(AccessLog::File(path)) => Some(path),
-        Some(AccessLog::Stderr) | None => None,
-    };
-    for path in log.file.iter().chain(access) {
-        std::os::unix::fs::chown(path, Some(identity.uid), Some(identity.gid))?;
-    }
+    privileges::drop_to(identity).map_err(|error| system("process.user", error))?;
     Ok(())
 }
 

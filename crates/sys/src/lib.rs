@@ -12,6 +12,7 @@ mod cgroup;
 pub mod cpu;
 pub mod fd_passing;
 pub mod identity;
+pub mod log_file;
 pub mod memory;
 pub mod notify;
 pub mod privileges;

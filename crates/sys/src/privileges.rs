@@ -90,7 +90,7 @@ pub fn readable_by(path: &Path, identity: &Identity) -> io::Result<bool> {
     let opened = if !is_root() && geteuid().as_raw() == identity.uid {
         open(path)
     } else {
-        open_as(path, identity)?
+        acting_as(identity, || open(path))?
     };
     match opened {
         Ok(()) => Ok(true),
@@ -99,20 +99,27 @@ pub fn readable_by(path: &Path, identity: &Identity) -> io::Result<bool> {
     }
 }
 
-/// Opens a path in a thread with other credentials. The outer result is about the thread, the inner one about the path.
-fn open_as(path: &Path, identity: &Identity) -> io::Result<io::Result<()>> {
+/// Does something in a thread with other credentials and no capability; what it opens is the caller's. Needs root.
+///
+/// # Errors
+/// About the thread; what `act` returns is within.
+pub(crate) fn acting_as<T: Send>(
+    identity: &Identity,
+    act: impl FnOnce() -> T + Send,
+) -> io::Result<T> {
+    refuse_unchanged(identity)?;
     // A thread that changes its user makes the whole process undumpable.
     let dumpable = dumpable_behavior()?;
     let outcome = std::thread::scope(|scope| {
-        let asking = std::thread::Builder::new()
-            .name("readable-by".into())
+        let acting = std::thread::Builder::new()
+            .name("acting-as".into())
             .spawn_scoped(scope, || {
                 take_on(identity)?;
-                Ok(open(path))
+                Ok(act())
             })?;
-        asking.join().unwrap_or_else(|_| {
+        acting.join().unwrap_or_else(|_| {
             Err(io::Error::other(
-                "the thread that opens files as the run user panicked",
+                "the thread that acts as the run user panicked",
             ))
         })
     });

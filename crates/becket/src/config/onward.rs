@@ -12,7 +12,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{DnsName, ServerName};
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, KeyLogFile, RootCertStore, SupportedProtocolVersion, version};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, version};
 
 use super::crl::Asked;
 use super::error::Problem;
@@ -22,6 +22,7 @@ use super::pem::Pem;
 use super::prepare::Draft;
 use super::values::{self, Address};
 use super::{Server, Versions};
+use crate::tls::key_log::LateKeyLog;
 use crate::tls::onward::Unverified;
 use crate::tls::verifier;
 
@@ -106,7 +107,7 @@ impl Draft<'_> {
             }
         };
         if self.file.process.key_log {
-            client.key_log = Arc::new(KeyLogFile::new());
+            client.key_log = Arc::new(LateKeyLog::default());
         }
         Some(Onward {
             client,

@@ -12,6 +12,8 @@ use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::Instant;
 
+use becket_sys::identity::Identity;
+
 use crate::config::{AccessLog, LogFormat};
 use crate::log::access::AccessRecord;
 use crate::log::{Output, RateLimit};
@@ -43,18 +45,18 @@ pub struct AccessWriter {
 }
 
 impl AccessWriter {
-    /// Opens the file, or stderr.
+    /// Opens the file, as `user` if it is given, or stderr.
     ///
     /// # Errors
     /// What the system says when the file cannot be opened for appending.
-    pub fn open(log: &AccessLog, format: LogFormat) -> io::Result<Self> {
+    pub fn open(log: &AccessLog, format: LogFormat, user: Option<&Identity>) -> io::Result<Self> {
         let path = match log {
             AccessLog::Stderr => None,
             AccessLog::File(path) => Some(path.as_path()),
         };
         Ok(Self {
             receivers: Vec::new(),
-            output: Output::open(path)?,
+            output: Output::open(path, user)?,
             format,
             lines: String::with_capacity(BLOCK_BYTES + 1024),
             held: 0,
@@ -143,7 +145,7 @@ mod tests {
     use std::path::Path;
 
     fn writer(path: &Path) -> AccessWriter {
-        AccessWriter::open(&AccessLog::File(path.to_owned()), LogFormat::Json).unwrap()
+        AccessWriter::open(&AccessLog::File(path.to_owned()), LogFormat::Json, None).unwrap()
     }
 
     fn lines(path: &Path) -> usize {

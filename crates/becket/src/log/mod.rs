@@ -16,6 +16,7 @@ mod timestamp;
 
 use std::io::{self, IsTerminal};
 
+use becket_sys::identity::Identity;
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -49,12 +50,12 @@ pub enum LogError {
     Installed,
 }
 
-/// Installs the log for the whole process. Called once, before the first thread is started.
+/// Installs the log for the whole process, whose file is opened as `user` if it is given. Called once, before the first thread is started.
 ///
 /// # Errors
 /// A filter that does not parse, a file that does not open, or a second call.
-pub fn install(log: &Log) -> Result<Logging, LogError> {
-    let output = Output::open(log.file.as_deref()).map_err(LogError::File)?;
+pub fn install(log: &Log, user: Option<&Identity>) -> Result<Logging, LogError> {
+    let output = Output::open(log.file.as_deref(), user).map_err(LogError::File)?;
     let (subscriber, logging) = subscriber(log, output)?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Installed)?;
     Ok(logging)
@@ -134,7 +135,7 @@ mod tests {
     /// Runs `act` under the subscriber of `log` and returns what was written.
     fn written(log: &Log, act: impl FnOnce(&Logging)) -> String {
         let path = log.file.as_deref().unwrap();
-        let output = Output::open(Some(path)).unwrap();
+        let output = Output::open(Some(path), None).unwrap();
         let (subscriber, logging) = subscriber(log, output).unwrap();
         tracing::subscriber::with_default(subscriber, || act(&logging));
         fs::read_to_string(path).unwrap()
@@ -182,7 +183,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let log = log(LogFormat::Text, "info", &path);
-        let output = Output::open(Some(&path)).unwrap();
+        let output = Output::open(Some(&path), None).unwrap();
         let (subscriber, logging) = subscriber(&log, output).unwrap();
         fs::rename(&path, &moved).unwrap();
         fs::create_dir(&path).unwrap();

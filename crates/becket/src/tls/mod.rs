@@ -12,6 +12,7 @@
 //!   [`session_name`]: policy and ID;
 //! * [`engine`]: rustls' unbuffered connections as "bytes in, bytes out";
 //! * [`onward`]: TLS towards the servers of a backend;
+//! * [`key_log`]: the file that `SSLKEYLOGFILE` names;
 //! * [`names`]: what versions, suites and groups are called;
 //! * [`rehearsal`]: handshakes in memory, for `becket check`.
 //!
@@ -24,6 +25,7 @@ pub mod early;
 pub mod engine;
 pub mod front;
 pub mod identity;
+pub mod key_log;
 pub mod metered;
 pub mod names;
 pub mod onward;

@@ -17,11 +17,12 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{ClientHello as ReadHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::server::{ProducesTickets, danger::ClientCertVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{KeyLogFile, ServerConfig, SupportedProtocolVersion, version};
+use rustls::{ServerConfig, SupportedProtocolVersion, version};
 
 use super::certs::CertificateMap;
 use super::context;
 use super::early::EarlyStore;
+use super::key_log::LateKeyLog;
 use super::sessions::Store;
 use super::tickets::{Secrets, Ticketer};
 use crate::cluster::outbox::Outbox;
@@ -88,7 +89,7 @@ impl Twins {
             .ok_or_else(|| rustls::Error::General("no ticket secret".into()))?;
         let mut plain = base(policy, certificates, verifier.clone())?;
         if parts.key_log {
-            plain.key_log = Arc::new(KeyLogFile::new());
+            plain.key_log = Arc::new(LateKeyLog::default());
         }
         let mut with_alpn = plain.clone();
         with_alpn.alpn_protocols.clone_from(&route.alpn);

@@ -1,0 +1,45 @@
+//! The user `nobody`, as whom tests that begin as root go on.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+
+use crate::place::Place;
+use crate::tool::Tool;
+
+/// The number of the user `nobody`; nothing, and a line about it, without root or such a user.
+pub fn nobody() -> Option<u32> {
+    if !rustix::process::geteuid().is_root() {
+        Tool::skip("needs root");
+        return None;
+    }
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let line = passwd.lines().find(|line| line.starts_with("nobody:"));
+    let id = line.and_then(|line| line.split(':').nth(2)?.parse().ok());
+    if id.is_none() {
+        Tool::skip("needs a user nobody");
+    }
+    id
+}
+
+/// Gives the place to a user, with its key and configuration.
+///
+/// # Panics
+/// Without root.
+pub fn give(place: &Place, user: u32) {
+    open_to_all(place);
+    chown(place.folder(), Some(user), None).expect("root gives the folder");
+    for name in ["site.pem", "becket.toml"] {
+        if place.path(name).exists() {
+            chown(place.path(name), Some(user), None).expect("root gives the file");
+        }
+    }
+}
+
+/// Lets everybody enter the place.
+///
+/// # Panics
+/// When it is another's.
+pub fn open_to_all(place: &Place) {
+    let all = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(place.folder(), all).expect("our folder");
+}
