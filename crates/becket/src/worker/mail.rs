@@ -56,8 +56,9 @@ impl Worker {
                 Letter::Notice(Notice::Failed(server)) => self.leave_server(&server),
                 Letter::Drain => {
                     self.ending = Ending::Draining;
+                    let now = self.clock.mono();
                     for (_, acceptor) in &mut self.acceptors {
-                        acceptor.retire(self.now.mono);
+                        acceptor.retire(now);
                     }
                 }
                 Letter::Stop => self.ending = Ending::Now,
@@ -120,10 +121,12 @@ impl Worker {
                 .position(|listener| listener.bind.contains(&address))?;
             doors.get(listener).cloned()
         };
+        // The turn may have begun long ago: doors take time.
+        let now = self.clock.mono();
         for (_, acceptor) in &mut self.acceptors {
             match door_at(acceptor.address()) {
                 Some(door) => acceptor.door = door,
-                None => acceptor.retire(self.now.mono),
+                None => acceptor.retire(now),
             }
         }
         for bound in added {

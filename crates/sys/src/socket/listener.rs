@@ -77,6 +77,13 @@ pub struct Keepalive {
 /// `CAP_NET_BIND_SERVICE`; `AddrNotAvailable` for an address that no interface has; whatever the kernel says of an option out
 /// of its range.
 pub fn listen(address: SocketAddr, options: &ListenOptions) -> io::Result<TcpListener> {
+    let socket = bound(address, options)?;
+    socket.listen(clamp(options.backlog.into()))?;
+    Ok(socket.into())
+}
+
+/// A socket with all its options that does not listen yet.
+fn bound(address: SocketAddr, options: &ListenOptions) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM.nonblocking(),
@@ -124,24 +131,23 @@ pub fn listen(address: SocketAddr, options: &ListenOptions) -> io::Result<TcpLis
         )?;
     }
     socket.bind(&address.into())?;
-    socket.listen(clamp(options.backlog.into()))?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// Finds out whether something already serves `address`, be it another becket whose sockets share it.
 ///
-/// Binds and listens once without `SO_REUSEPORT` and closes at once. Connections left in TIME_WAIT do not count. A client that
-/// connects within these microseconds is reset: probe before the address is announced. The answer can be stale when it arrives.
+/// Binds once without `SO_REUSEPORT` and closes at once: the kernel refuses that beside a socket that listens. Connections left in
+/// TIME_WAIT do not count. The probe does not listen itself, so that no client gets in whom the close would reset. The answer can
+/// be stale when it arrives.
 ///
 /// # Errors
 /// `AddrInUse` if the address is served; otherwise as [`listen`].
 pub fn probe(address: SocketAddr) -> io::Result<()> {
     let options = ListenOptions {
         reuse_port: false,
-        backlog: 1,
         ..ListenOptions::default()
     };
-    listen(address, &options).map(drop)
+    bound(address, &options).map(drop)
 }
 
 /// Makes a listening socket deaf to new connections, so that it can be emptied by accepting and then closed without a reset.
@@ -324,6 +330,32 @@ mod tests {
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
         drop((client, listener));
         probe(address).unwrap();
+    }
+
+    #[test]
+    fn a_probe_lets_nobody_in() {
+        let free = listen(LOOPBACK, &ListenOptions::default()).unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let over = std::sync::atomic::AtomicBool::new(false);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        std::thread::scope(|scope| {
+            let clients = scope.spawn(|| {
+                let mut got_in = 0;
+                while !over.load(relaxed) {
+                    let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                    // From the address itself a socket may connect to itself.
+                    client
+                        .bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into())
+                        .unwrap();
+                    got_in += usize::from(client.connect(&address.into()).is_ok());
+                }
+                got_in
+            });
+            let failed = (0..5000).filter(|_| probe(address).is_err()).count();
+            over.store(true, relaxed);
+            assert_eq!((failed, clients.join().unwrap()), (0, 0));
+        });
     }
 
     #[test]
