@@ -2,7 +2,8 @@
 //! readers, early answers, resets.
 
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -219,8 +220,47 @@ fn a_server_that_resets_gives_no_clean_end() {
     }
 }
 
+/// Reads some of what comes, answers a part, and resets; how much differs from one connection to the next.
+fn breaks_off() -> Backend {
+    let round = AtomicUsize::new(0);
+    Backend::new(move |mut stream| {
+        let round = round.fetch_add(1, SeqCst);
+        let (takes, says) = (round * 7919 % 150_000, round * 104_729 % 300_000);
+        stream.read_exact(&mut vec![0; takes])?;
+        stream.write_all(&vec![b'y'; says])?;
+        reset(stream);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_client_without_tls_is_told_of_a_reset_in_one_direction_or_the_other() {
+    let place = Place::new();
+    let backend = breaks_off();
+    let becket = Becket::start(&place, &Shape::new(backend.address).plain());
+    for round in 0..120 {
+        let mut client = TcpStream::connect(becket.web).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut upload = client.try_clone().unwrap();
+        let sender = thread::spawn(move || {
+            upload.write_all(&[b'x'; 200_000])?;
+            // Half of them end their upload, and listen on.
+            match round % 2 {
+                0 => upload.shutdown(Shutdown::Write),
+                _ => Ok(()),
+            }
+        });
+        let (_, end) = read_to_end(&mut client);
+        let sent = sender.join().unwrap();
+        // The kernel tells of a reset once: a send that was told leaves an end to the next receive.
+        assert!(end.is_err() || sent.is_err(), "round {round}: a clean end");
+        drop(client);
+        assert_ne!(becket.next_reason(), "finished");
+    }
+}
+
 /// Answers after the head of a request, and reads no more of it.
-fn early_answer(keep: Arc<Mutex<Vec<std::net::TcpStream>>>) -> Backend {
+fn early_answer(keep: Arc<Mutex<Vec<TcpStream>>>) -> Backend {
     Backend::new(move |mut stream| {
         read_head(&mut stream)?;
         stream.write_all(&[b'y'; 300_000])?;

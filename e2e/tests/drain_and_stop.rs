@@ -5,11 +5,13 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use becket_e2e::{
-    Backend, Becket, Client, Place, Shape, Signal, Trust, eventually, fresh_address, holds_for,
-    http_get, now, read_to_end, until,
+    Backend, Becket, Client, PATIENCE, Place, Shape, Signal, Trust, eventually, fresh_address,
+    holds_for, http_get, now, read_to_end, until,
 };
 
 /// A client that has heard its echo.
@@ -147,6 +149,33 @@ fn an_interrupt_stops_now() {
         start.elapsed()
     );
     assert!(client.read(&mut [0]).is_err(), "a cut passed for an end");
+    assert_eq!(becket.next_reason(), "stopped");
+}
+
+#[test]
+fn without_tls_a_cut_is_a_reset_on_both_sides() {
+    let place = Place::new();
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let backend = Backend::new(move |mut stream| {
+        stream.write_all(b"x")?;
+        let (_, end) = read_to_end(&mut stream);
+        tell.lock().unwrap().send(end).ok();
+        Ok(())
+    });
+    let mut becket = Becket::start(&place, &Shape::new(backend.address).plain());
+    let mut client = TcpStream::connect(becket.web).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.read_exact(&mut [0]).unwrap();
+    becket.signal(Signal::INT);
+    assert_eq!(becket.ended(), Some(0));
+    for end in [
+        read_to_end(&mut client).1,
+        told.recv_timeout(PATIENCE).unwrap(),
+    ] {
+        let fault = end.expect_err("a cut passed for an end").kind();
+        assert_eq!(fault, io::ErrorKind::ConnectionReset);
+    }
     assert_eq!(becket.next_reason(), "stopped");
 }
 

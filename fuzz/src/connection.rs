@@ -20,6 +20,7 @@ use becket::config::file::File;
 use becket::config::prepare::{World, prepare};
 use becket::control::rotation::Rotation;
 use becket::door::Door;
+use becket::metrics::Counters;
 use becket::script::link::End;
 use becket::script::net::Plan;
 use becket::script::stage::Stage;
@@ -79,6 +80,8 @@ struct Play {
     forged: bool,
     sealer: Option<Sealer>,
     clear: Clear,
+    /// What the worker had counted before it came.
+    before: [u64; 4],
 }
 
 /// What an honest client does in clear before TLS.
@@ -112,6 +115,7 @@ impl Play {
         let name = ServerName::try_from("a.test").expect("a name");
         let tls = ClientConnection::new(Arc::clone(config), name).expect("a client");
         Self {
+            before: traffic(&place.stage.counters),
             end: Some(end),
             tls: (kind & 3 != 0).then_some(tls),
             forged: kind & 3 == 3,
@@ -187,6 +191,7 @@ impl Play {
                 }
             }
             22 => place.stage.wait(Duration::from_millis(1 << (amount % 16))),
+            23 if amount < 16 => place.stage.stop(),
             _ => drop(place.stage.turn()),
         }
     }
@@ -253,8 +258,18 @@ impl Play {
             place.stage.wait(longest);
             assert!(place.stage.settle(), "does not come to rest");
         }
+        let record = place.stage.record().expect("the end of a client");
         assert!(place.stage.closed().is_some(), "outlives its time-outs");
         let counters = &place.stage.counters;
+        let after = traffic(counters);
+        let counted = std::array::from_fn(|i| after[i] - self.before[i]);
+        let logged = [
+            record.client_bytes_in,
+            record.client_bytes_out,
+            record.server_bytes_in,
+            record.server_bytes_out,
+        ];
+        assert_eq!(logged, counted, "the log and the metric differ");
         assert_eq!(
             counters.handshakes_begun.value(),
             counters.handshakes_ended.value()
@@ -262,6 +277,17 @@ impl Play {
         place.stage.net.dialled.clear();
         relaying
     }
+}
+
+/// From and to clients, from and to servers.
+fn traffic(counters: &Counters) -> [u64; 4] {
+    let servers = counters.server_traffic();
+    [
+        counters.client_bytes_in.value(),
+        counters.client_bytes_out.value(),
+        servers.received,
+        servers.sent,
+    ]
 }
 
 /// Seals records of TLS 1.3 (RFC 8446, section 5.2) with whatever is in them.

@@ -18,6 +18,8 @@ pub struct Leg<S> {
     pub ready: Ready,
     /// Bytes so far.
     pub traffic: Traffic,
+    /// A send was told that the peer had reset.
+    reset: bool,
 }
 
 /// Bytes that a leg carried.
@@ -60,6 +62,7 @@ impl<S: Socket> Leg<S> {
             socket,
             ready,
             traffic: Traffic::default(),
+            reset: false,
         }
     }
 
@@ -76,6 +79,7 @@ impl<S: Socket> Leg<S> {
     ) -> Result<Got, Fault> {
         let room = buffer.room(most).get_mut(..most).unwrap_or_default();
         match self.socket.receive(room).map_err(Fault::from) {
+            Ok(0) if self.reset => Err(Fault::Reset),
             Ok(0) => {
                 self.ready.readable = false;
                 Ok(Got::End)
@@ -108,7 +112,10 @@ impl<S: Socket> Leg<S> {
         let sent = match self.socket.send(bytes).map_err(Fault::from) {
             Ok(n) => n,
             Err(Fault::WouldBlock) => 0,
-            Err(fault) => return Err(fault),
+            Err(fault) => {
+                self.reset |= fault == Fault::Reset;
+                return Err(fault);
+            }
         };
         self.ready.writable = sent == bytes.len();
         self.traffic.sent += sent as u64;

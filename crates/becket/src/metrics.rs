@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustls::HandshakeKind;
 
 use crate::close_reason::CloseReason;
+use crate::leg::Traffic;
 
 /// A number that one thread counts up and any thread reads.
 #[derive(Debug, Default)]
@@ -84,6 +85,14 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// What came from servers and went to them.
+    pub fn server_traffic(&self) -> Traffic {
+        Traffic {
+            received: self.server_bytes_in.value(),
+            sent: self.server_bytes_out.value(),
+        }
+    }
+
     /// Counts a handshake with a server.
     pub fn count_server_handshake(&self, kind: Option<HandshakeKind>) {
         let [full, resumed] = &self.server_handshakes;

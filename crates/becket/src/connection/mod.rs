@@ -350,6 +350,36 @@ impl<N: Net> Connection<N> {
 
     /// Ends what goes on with the server, which went out of service; see [`Self::is_at`].
     pub fn leave_server(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
+        self.metered(turn, Self::go_without_server)
+    }
+
+    /// Does all that can be done now.
+    pub fn advance(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
+        self.metered(turn, Self::go_on)
+    }
+
+    /// The deadline has passed: gives up, or tries the next server.
+    pub fn expire(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
+        self.metered(turn, Self::go_overdue)
+    }
+
+    /// Does a step, and takes for the connection's own what the worker counted meanwhile: so both
+    /// are one number, whatever becomes of a server's socket.
+    fn metered(
+        &mut self,
+        turn: &mut Turn<'_, N>,
+        step: impl FnOnce(&mut Self, &mut Turn<'_, N>) -> Advanced,
+    ) -> Advanced {
+        let before = turn.counters.server_traffic();
+        let advanced = step(self, turn);
+        let after = turn.counters.server_traffic();
+        let traffic = &mut self.core.facts.server_traffic;
+        traffic.received += after.received - before.received;
+        traffic.sent += after.sent - before.sent;
+        advanced
+    }
+
+    fn go_without_server(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
         let next = match self.phase.take() {
             Some(Phase::Connecting(phase)) => phase.leave_server(&mut self.core, turn),
             Some(Phase::Securing(phase)) => phase.leave_server(&mut self.core, turn),
@@ -364,8 +394,7 @@ impl<N: Net> Connection<N> {
         self.follow(next, turn)
     }
 
-    /// Does all that can be done now.
-    pub fn advance(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
+    fn go_on(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
         while let Some(phase) = self.phase.take() {
             let next = match phase {
                 Phase::Entering(phase) => phase.advance(&mut self.core, turn),
@@ -395,8 +424,7 @@ impl<N: Net> Connection<N> {
         Advanced::Ended(CloseReason::Internal)
     }
 
-    /// The deadline has passed: gives up, or tries the next server.
-    pub fn expire(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
+    fn go_overdue(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
         let next = match self.phase.take() {
             Some(Phase::Entering(phase)) => phase.advance(&mut self.core, turn),
             Some(Phase::Greeting(phase)) => phase.expire(&mut self.core, turn),
@@ -418,7 +446,7 @@ impl<N: Net> Connection<N> {
             Next::End(reason) => Advanced::Ended(reason),
             Next::Go(phase) | Next::Wait(phase) | Next::Yield(phase) => {
                 self.phase = Some(phase);
-                self.advance(turn)
+                self.go_on(turn)
             }
         }
     }
@@ -477,7 +505,7 @@ impl<N: Net> Connection<N> {
         CloseReason::HandshakeDisplaced
     }
 
-    /// The process stops: counts what is being cut off.
+    /// The process stops: counts what is being cut off. Who would take FIN for an end is reset.
     pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
         let without_keys = match &self.phase {
             Some(Phase::Peeking(_) | Phase::Conversing(_) | Phase::Handshaking(_)) => true,
@@ -486,6 +514,13 @@ impl<N: Net> Connection<N> {
         };
         if without_keys {
             turn.counters.handshakes_ended.add(1);
+        }
+        match &mut self.phase {
+            Some(Phase::Relaying(phase)) => phase.cut_off(&mut self.core),
+            // It has had its end, and may not have taken it yet.
+            Some(Phase::Closing(_)) => {}
+            _ if self.core.fin_is_an_end => self.core.client.socket.reset_on_close(),
+            _ => {}
         }
         CloseReason::Stopped
     }

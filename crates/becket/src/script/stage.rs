@@ -50,6 +50,8 @@ pub struct Stage {
     queued: bool,
     /// The connection's server went out of service.
     leaves: bool,
+    /// The process stops.
+    stops: bool,
     closed: Option<AccessRecord>,
 }
 
@@ -71,6 +73,7 @@ impl Stage {
             client: None,
             queued: false,
             leaves: false,
+            stops: false,
             closed: None,
         }
     }
@@ -119,7 +122,9 @@ impl Stage {
             failures: &mut self.failures,
             gate: self.gate.as_ref(),
         };
-        let advanced = if std::mem::take(&mut self.leaves) {
+        let advanced = if std::mem::take(&mut self.stops) {
+            Advanced::Ended(connection.stop(&turn))
+        } else if std::mem::take(&mut self.leaves) {
             connection.leave_server(&mut turn)
         } else if overdue {
             connection.expire(&mut turn)
@@ -141,6 +146,13 @@ impl Stage {
     /// Does turns until there is nothing to do. False when it does not come to rest.
     pub fn settle(&mut self) -> bool {
         (0..MOST_TURNS).any(|_| !self.turn())
+    }
+
+    /// The process stops, and cuts the connection off if there is one.
+    pub fn stop(&mut self) {
+        self.stops = true;
+        self.queued = true;
+        self.turn();
     }
 
     /// Moves the clocks on.

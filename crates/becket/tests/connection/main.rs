@@ -4,6 +4,7 @@
 
 mod admission;
 mod common;
+mod cuts;
 mod early_data;
 mod greeting;
 mod handshake;

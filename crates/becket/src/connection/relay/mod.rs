@@ -46,9 +46,6 @@ pub struct Relaying<N: Net> {
     learner: Option<Box<Learner>>,
     to_server: HalfPipe,
     to_client: HalfPipe,
-    /// A send found that the server had reset: what it sent before may still be read, but the
-    /// end that follows is none.
-    server_reset: bool,
     /// The client ended without close_notify while the server could still have sent.
     truncated: bool,
 }
@@ -97,7 +94,6 @@ impl<N: Net> Relaying<N> {
             to_client: joined.to_client,
             slot: joined.slot,
             learner: joined.learner,
-            server_reset: false,
             truncated: false,
         }
     }
@@ -164,6 +160,16 @@ impl<N: Net> Relaying<N> {
             CloseReason::IdleTimeout
         };
         self.abort(reason, core, turn)
+    }
+
+    /// The process stops: neither side is to take what it got for the whole.
+    pub fn cut_off(&mut self, core: &mut Core<N>) {
+        if core.fin_is_an_end && !self.to_client.is_finished() {
+            core.client.socket.reset_on_close();
+        }
+        if !self.to_server.is_finished() {
+            self.server.socket.reset_on_close();
+        }
     }
 
     fn pass_readiness(&mut self, core: &Core<N>) {
@@ -250,7 +256,6 @@ impl<N: Net> Relaying<N> {
 
     /// Both directions have ended.
     fn complete(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
-        core.facts.server_traffic = self.server.traffic;
         let reason = if self.truncated {
             CloseReason::ClientTruncated
         } else {
@@ -265,7 +270,6 @@ impl<N: Net> Relaying<N> {
 
     /// One side failed: the other must not take what it got for the whole.
     fn abort(mut self, reason: CloseReason, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
-        core.facts.server_traffic = self.server.traffic;
         // A server whose TLS is broken is sent the alert that says so, and a reset would overtake it.
         if !self.to_server.is_finished() && reason != CloseReason::ServerTlsError {
             self.server.socket.reset_on_close();

@@ -53,9 +53,6 @@ impl<N: Net> Relaying<N> {
                 .server
                 .receive(buffer, most, counter)
                 .map_err(|_| CloseReason::ServerReset)?;
-            if got == Got::End && self.server_reset {
-                return Err(CloseReason::ServerReset);
-            }
             if got == Got::End {
                 self.to_client.end_source();
                 return Ok(());
@@ -83,8 +80,8 @@ impl<N: Net> Relaying<N> {
                 self.to_client.block_source();
                 return Ok(());
             }
-            Ok(Got::End) if !self.server_reset => return Err(CloseReason::ServerTruncated),
-            Ok(Got::End) | Err(_) => return Err(CloseReason::ServerReset),
+            Ok(Got::End) => return Err(CloseReason::ServerTruncated),
+            Err(_) => return Err(CloseReason::ServerReset),
         }
         if !self.server.ready.readable {
             self.to_client.block_source();

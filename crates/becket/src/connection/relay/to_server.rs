@@ -124,17 +124,15 @@ impl<N: Net> Relaying<N> {
     /// What a send to the server means. Nothing when the server takes no more: it may have
     /// answered early and closed, and then its answer is still to be read.
     fn server_took(&mut self, result: Result<usize, Fault>) -> Option<usize> {
-        let Err(fault) = result else {
+        if result.is_ok() {
             if !self.server.ready.writable {
                 self.to_server.block_sink();
             }
-            return result.ok();
-        };
-        // EPIPE says that FIN had come before; after a reset the kernel reports an end as well.
-        self.server_reset = fault != Fault::Closed;
-        self.server.ready.readable = true;
-        self.to_client.handle_readable();
-        self.to_server.finish();
-        None
+        } else {
+            self.server.ready.readable = true;
+            self.to_client.handle_readable();
+            self.to_server.finish();
+        }
+        result.ok()
     }
 }
