@@ -113,6 +113,8 @@ reasons! {
     HalfClosedTimeout = "half-closed-timeout",
     /// The client did not take the last bytes within `timeouts.linger`.
     LingerTimeout = "linger-timeout",
+    /// The client went on sending behind the end of all it was to get, and was reset after 1 MiB of it.
+    LingerLimit = "linger-limit",
     /// The process stopped.
     Stopped = "stopped",
     /// A fault of ours; the log says which.

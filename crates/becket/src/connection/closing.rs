@@ -3,7 +3,7 @@
 //! A socket that is closed with unread bytes in it sends a reset, and a reset may overtake the
 //! last bytes of the answer in the client's kernel (RFC 9112, section 9.6 describes it). So the
 //! connection is half-closed, and what still comes is read and dropped until the client has
-//! ended or `timeouts.linger` is over.
+//! ended, `timeouts.linger` is over, or it has sent more than [`MOST_DROPPED`].
 
 use super::{Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
@@ -18,6 +18,8 @@ pub struct Closing {
     last: Vec<u8>,
     sent: usize,
     finished: bool,
+    /// Bytes that came and were dropped.
+    dropped: usize,
 }
 
 impl Closing {
@@ -42,6 +44,7 @@ impl Closing {
             last,
             sent: 0,
             finished: false,
+            dropped: 0,
         }))
     }
 
@@ -69,9 +72,17 @@ impl Closing {
             let counter = &turn.counters.client_bytes_in;
             turn.scratch.sealed_in.clear();
             match client.receive(&mut turn.scratch.sealed_in, READ, counter) {
-                Ok(Got::Bytes) => left = left.saturating_sub(turn.scratch.sealed_in.len()),
+                Ok(Got::Bytes) => {
+                    let came = turn.scratch.sealed_in.len();
+                    left = left.saturating_sub(came);
+                    self.dropped += came;
+                }
                 Ok(Got::Nothing) => break,
                 Ok(Got::End) | Err(_) => return Next::End(self.reason),
+            }
+            if self.dropped > MOST_DROPPED {
+                core.client.socket.reset_on_close();
+                return Next::End(self.unless_finished(CloseReason::LingerLimit));
             }
         }
         Next::Wait(Phase::Closing(self))
@@ -79,9 +90,17 @@ impl Closing {
 
     /// The client did not close in time.
     pub fn expire<N: Net>(self) -> Next<N> {
-        Next::End(match self.reason {
-            CloseReason::Finished => CloseReason::LingerTimeout,
+        Next::End(self.unless_finished(CloseReason::LingerTimeout))
+    }
+
+    /// What led here, unless all was well until `now`.
+    fn unless_finished(&self, now: CloseReason) -> CloseReason {
+        match self.reason {
+            CloseReason::Finished => now,
             reason => reason,
-        })
+        }
     }
 }
+
+/// What was under way when the client learnt of the end fits in; more is a client that does not care.
+const MOST_DROPPED: usize = 1024 * 1024;

@@ -10,8 +10,9 @@ use becket::script::net::Plan;
 use becket::script::stage::Stage;
 use becket::socket::Socket;
 use proptest::prelude::*;
+use rustls::version::{TLS12, TLS13};
 
-use crate::common::{House, server_got, server_says};
+use crate::common::{House, house, server_got, server_says};
 
 /// A listener and a server without TLS.
 fn plain() -> House {
@@ -266,4 +267,33 @@ fn who_has_had_its_end_keeps_it_when_the_process_stops() {
     assert_eq!(stage.closed(), Some(CloseReason::Stopped));
     assert_eq!(client.receive_all(), b"answer");
     assert!(client.watch().is_ended());
+}
+
+#[test]
+fn a_client_that_goes_on_sending_behind_its_end_is_reset_after_a_mebibyte() {
+    for version in [&TLS12, &TLS13] {
+        let (mut stage, mut client) = house("").relaying(version);
+        server_says(&mut stage, b"413 too large");
+        stage.net.dialled[0].far.finish();
+        client.talk(&mut stage);
+        stage.net.dialled[0]
+            .near
+            .fail(std::io::ErrorKind::BrokenPipe);
+        client.say(b"more");
+        assert_eq!(client.talk(&mut stage), None, "lingers");
+        assert_eq!(client.received, b"413 too large");
+        let before = stage.counters.client_bytes_in.value();
+        while stage.closed().is_none() && stage.counters.client_bytes_in.value() < 1 << 24 {
+            client.say(&[7; 10_000]);
+            client.talk(&mut stage);
+        }
+        assert_eq!(stage.closed(), Some(CloseReason::LingerLimit));
+        assert!(client.end.watch().is_broken());
+        let dropped = stage.counters.client_bytes_in.value() - before;
+        assert!(
+            (1 << 20..(1 << 20) + (1 << 17)).contains(&dropped),
+            "{dropped}"
+        );
+        check_sums(&stage);
+    }
 }
