@@ -20,6 +20,7 @@ pub struct Shape {
     timeouts: String,
     sessions: String,
     process: String,
+    admin_keys: String,
     sections: String,
 }
 
@@ -53,6 +54,7 @@ impl Shape {
             timeouts: String::new(),
             sessions: String::new(),
             process: "workers = 2\n".to_owned(),
+            admin_keys: String::new(),
             sections: String::new(),
         }
     }
@@ -118,6 +120,12 @@ impl Shape {
         self
     }
 
+    /// Adds keys of `[admin]`.
+    pub fn admin_keys(mut self, keys: &str) -> Self {
+        add(&mut self.admin_keys, keys);
+        self
+    }
+
     /// Adds whole sections.
     pub fn section(mut self, text: &str) -> Self {
         add(&mut self.sections, text);
@@ -164,6 +172,7 @@ impl Shape {
             line(keys);
         }
         line(&format!("[admin]\naddress = \"{}\"", self.admin));
+        line(&self.admin_keys);
         line("[log]\nformat = \"json\"\nfile = \"becket.log\"\naccess = \"access.log\"");
         text
     }

@@ -131,7 +131,8 @@ fn taken(config: &Config) -> Vec<Problem> {
         let path = format!("listener[{}].bind", listener.name);
         listener.bind.iter().map(move |at| (path.clone(), *at))
     });
-    let admin = config.admin.map(|at| ("admin.address".to_owned(), at));
+    let admin = config.admin.as_ref();
+    let admin = admin.map(|admin| ("admin.address".to_owned(), admin.address));
     let probed = listening.chain(admin).filter_map(|(path, address)| {
         let error = becket_sys::socket::probe(address).err()?;
         let fault = match error.kind() {

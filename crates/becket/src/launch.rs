@@ -11,7 +11,7 @@
 //! Until the last step nothing serves, so a start that fails has changed nothing.
 
 use std::io;
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use becket_proto::session_table::{Limits, SessionTable};
@@ -19,7 +19,6 @@ use becket_sys::identity::Identity;
 use becket_sys::notify::Notifier;
 use becket_sys::{fd_passing, privileges, rlimit};
 use rustls::pki_types::UnixTime;
-use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -105,7 +104,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let reject = |errors| rejected(&source, errors);
     let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
     let (bound, of_stud) = datagrams(&config).map_err(reject)?;
-    let (admin, mut access) = outlets(&config, &runtime, user.as_ref(), reject)?;
+    let (admin, mut access) = outlets(&config, user.as_ref(), reject)?;
     change_identity(&config, user.as_ref(), &prepared.files)?;
 
     let (table, early) = (session_table(&config), session_table(&config));
@@ -185,14 +184,14 @@ fn session_table(config: &Config) -> Arc<SessionTable> {
 /// changed.
 fn outlets(
     config: &Config,
-    runtime: &Runtime,
     user: Option<&Identity>,
     reject: impl Fn(Vec<Problem>) -> StartError,
 ) -> Result<(Option<TcpListener>, AccessWriter), StartError> {
-    let admin = match config.admin {
+    let admin = match &config.admin {
         None => None,
-        Some(address) => {
-            let bound = runtime.block_on(TcpListener::bind(address));
+        Some(admin) => {
+            let address = admin.address;
+            let bound = TcpListener::bind(address);
             Some(bound.map_err(|error| {
                 let problem = Problem::new("admin.address", error.to_string());
                 reject(vec![problem.value(address.to_string())])

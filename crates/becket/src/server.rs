@@ -10,6 +10,7 @@
 //! It runs on the main thread. Nothing on the data path ever waits for it.
 
 use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,7 +95,7 @@ pub struct Control {
     /// The access log.
     pub access: AccessWriter,
     /// The socket of the admin pages.
-    pub admin: Option<tokio::net::TcpListener>,
+    pub admin: Option<TcpListener>,
     /// Tells of workers that have ended.
     pub ended: UnboundedReceiver<Ended>,
     /// The service manager, where there is one.
@@ -156,11 +157,9 @@ impl Control {
             return;
         };
         let view = Arc::clone(&self.state) as Arc<dyn View>;
-        tokio::spawn(async move {
-            if let Err(error) = admin::serve(listener, view).await {
-                tracing::error!(%error, "admin pages are gone");
-            }
-        });
+        if let Err(error) = admin::start(listener, view) {
+            tracing::error!(%error, "no admin pages");
+        }
     }
 
     /// The regular work: lines of the access log, ticket keys, expired sessions, signs of life.

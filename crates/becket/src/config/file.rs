@@ -410,6 +410,8 @@ impl Default for FileLog {
 pub struct FileAdmin {
     /// `HOST:PORT` or `[V6]:PORT`.
     pub address: Option<String>,
+    /// Names by which browsers and scrapers call the pages.
+    pub hosts: Vec<String>,
 }
 
 /// `[process]`

@@ -20,6 +20,7 @@ pub mod source;
 pub mod stud;
 pub mod values;
 
+mod admin;
 mod admission;
 mod backends;
 mod balancing;
@@ -39,6 +40,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::admin::Admin;
 pub use self::backends::MOST_ADDRESSES;
 pub use self::balancing::{Balance, OnDown, QueuePlace, StickBy};
 use becket_proto::admission::{Prefixes, Share};
@@ -74,8 +76,8 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     /// Where and how to log.
     pub log: Log,
-    /// The address of `/metrics` and `/status`; nothing listens when absent.
-    pub admin: Option<SocketAddr>,
+    /// Where `/metrics` and `/status` are; nothing listens when absent.
+    pub admin: Option<Admin>,
     /// What concerns the process as a whole; a reload does not change it.
     pub process: Process,
 }

@@ -268,26 +268,6 @@ impl Draft<'_> {
         file
     }
 
-    fn admin(&mut self) -> Option<SocketAddr> {
-        let text = self.file.admin.address.as_deref()?;
-        let path = "admin.address";
-        let address = self.report.take(path, text, values::listen_address(text))?;
-        if matches!(address, Address::Any(_)) {
-            self.report.error(
-                Problem::new(
-                    path,
-                    "the admin page has no password, so the address must be explicit",
-                )
-                .text(text)
-                .accepted("HOST:PORT or [V6]:PORT, such as 127.0.0.1:9443"),
-            );
-            return None;
-        }
-        let address = self.resolve(path, text, &address).into_iter().next()?;
-        self.claim(path, text, address);
-        Some(address)
-    }
-
     fn process(&mut self) -> Process {
         let file = self.file;
         let process = &file.process;

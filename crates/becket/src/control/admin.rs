@@ -1,92 +1,156 @@
 //! The admin pages: `/`, `/metrics`, `/status`, `/healthz`.
 //!
-//! Read-only, without authentication: the address is meant for loopback or a management network. It
-//! runs on the control thread's tokio runtime and reads the server through a [`View`].
+//! Read-only, without authentication: the address is meant for loopback or a management network.
+//! They have two threads of their own: one lets clients in and speaks with them ([`visits`]) and answers
+//! `/healthz`, one makes the other pages, one at a time, from a [`View`] of the server. So whoever floods
+//! them takes time from other pages, but health checks do not wait for pages, and signals, reloads and
+//! rotation, which are control's, wait for neither.
 //!
-//! Bounded: [`SLOTS`] connections at a time, each with one request and [`LIFETIME`] in all, so that
-//! none is held open for ever. Every answer closes its connection.
+//! At most [`PAGES`] are on their way; further ones are refused. [`host`] says which names are ours.
 
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::map_response;
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use hyper::Request;
+use hyper::body::Incoming;
 use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
 
-use super::doorway::Doorway;
 use super::exposition::{self, Scrape};
+use super::host;
 use super::index::index;
 use super::status::Status;
 use super::view::View;
+use super::visits::{self, Refusal};
+use crate::log::Escaped;
 
-/// Serves the pages until the future is dropped. Needs a tokio runtime with I/O and time; the
-/// connections are tasks of that runtime.
+/// Serves the pages until the process ends.
 ///
 /// # Errors
-/// None in practice: failed accepts are tried again.
-pub async fn serve(listener: TcpListener, view: Arc<dyn View>) -> io::Result<()> {
-    let doorway = Doorway::new(listener, SLOTS, Some(LIFETIME));
-    axum::serve(doorway, router(view)).await
+/// No thread, or no descriptors for its event loop.
+pub fn start(listener: std::net::TcpListener, view: Arc<dyn View>) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let mut runtime = Builder::new_current_thread();
+    runtime
+        .enable_all()
+        .thread_name("page")
+        .max_blocking_threads(1);
+    let runtime = runtime.build()?;
+    let thread = thread::Builder::new().name("visits".to_owned());
+    thread.spawn(move || {
+        let served = runtime.block_on(async {
+            let listener = TcpListener::from_std(listener)?;
+            match visits::receive(listener, Arc::new(Desk::new(view))).await {}
+        });
+        let served: io::Result<()> = served;
+        if let Err(error) = served {
+            tracing::error!(%error, "admin pages are gone");
+        }
+    })?;
+    Ok(())
 }
 
-fn router(view: Arc<dyn View>) -> Router {
-    Router::new()
-        .route("/", get(home))
-        .route("/metrics", get(metrics))
-        .route("/status", get(status))
-        .route("/healthz", get(healthz))
-        .fallback(unknown)
-        .layer(map_response(close))
-        .with_state(view)
+/// What answers requests.
+pub(super) struct Desk {
+    view: Arc<dyn View>,
+    places: Arc<Semaphore>,
 }
 
-/// Makes the answer the last one of its connection.
-async fn close(mut answer: Response) -> Response {
-    let close = HeaderValue::from_static("close");
-    answer.headers_mut().insert(header::CONNECTION, close);
-    answer
+impl Desk {
+    fn new(view: Arc<dyn View>) -> Self {
+        Self {
+            view,
+            places: Arc::new(Semaphore::new(PAGES)),
+        }
+    }
+
+    /// Counts a visit that did not get what it was for.
+    pub(super) fn count(&self, refusal: Refusal) {
+        self.view.refusals().of(refusal).add(1);
+    }
+
+    /// Answers, and returns the place of the page, to be given back when all of it was sent.
+    pub(super) async fn answer(
+        &self,
+        request: &Request<Incoming>,
+    ) -> (Response, Option<OwnedSemaphorePermit>) {
+        let path = request.uri().path();
+        if ![Method::GET, Method::HEAD].contains(request.method()) {
+            let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n");
+            let allowed = HeaderValue::from_static("GET, HEAD");
+            answer.headers_mut().insert(header::ALLOW, allowed);
+            return (answer, None);
+        }
+        // It tells nothing that is worth a foreign site's while, and balancers send names of their own.
+        if path == "/healthz" {
+            return (self.health(), None);
+        }
+        if let Some(answer) = self.misdirected(request) {
+            return (answer, None);
+        }
+        let make = match path {
+            "/" => home,
+            "/metrics" => metrics,
+            "/status" => status,
+            _ => return (plain(StatusCode::NOT_FOUND, "no such page\n"), None),
+        };
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            self.count(Refusal::Busy);
+            let text = "too many pages are on their way\n";
+            return (plain(StatusCode::SERVICE_UNAVAILABLE, text), None);
+        };
+        let view = Arc::clone(&self.view);
+        // With its place: whoever leaves does not make room before the page that it asked for is made.
+        let made = spawn_blocking(move || (make(&*view), Some(place))).await;
+        made.unwrap_or_else(|_| (plain(StatusCode::INTERNAL_SERVER_ERROR, "no page\n"), None))
+    }
+
+    /// 200 while serving, 503 while draining, so that a balancer stops sending clients.
+    fn health(&self) -> Response {
+        match self.view.is_draining() {
+            false => plain(StatusCode::OK, "serving\n"),
+            true => plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
+        }
+    }
+
+    fn misdirected(&self, request: &Request<Incoming>) -> Option<Response> {
+        let config = self.view.config();
+        let names = config.admin.as_ref().map_or(&[][..], |admin| &admin.hosts);
+        let host = host::foreign(request.uri(), request.headers(), names)?;
+        self.count(Refusal::ForeignHost);
+        let host = Escaped::new(host);
+        let text = format!(
+            "the host \"{host}\" is not an address, not localhost, and not in admin.hosts\n"
+        );
+        Some(plain(StatusCode::MISDIRECTED_REQUEST, text))
+    }
 }
 
-async fn home(State(view): State<Arc<dyn View>>) -> Response {
-    let page = index(&Status::of(&*view));
-    answer("text/html; charset=utf-8", page)
+fn home(view: &dyn View) -> Response {
+    page("text/html; charset=utf-8", index(&Status::of(view)))
 }
 
-async fn metrics(State(view): State<Arc<dyn View>>) -> Response {
-    answer(exposition::CONTENT_TYPE, Scrape::of(&*view).render())
+fn metrics(view: &dyn View) -> Response {
+    page(exposition::CONTENT_TYPE, Scrape::of(view).render())
 }
 
-async fn status(State(view): State<Arc<dyn View>>) -> Response {
-    let object = serde_json::to_string_pretty(&Status::of(&*view));
+fn status(view: &dyn View) -> Response {
+    let object = serde_json::to_string_pretty(&Status::of(view));
     let line = object.map(|text| text + "\n").map_err(|_| fmt::Error);
-    answer("application/json", line)
+    page("application/json", line)
 }
 
-/// 200 while serving, 503 while draining, so that a balancer stops sending clients.
-async fn healthz(State(view): State<Arc<dyn View>>) -> Response {
-    let (code, text) = match view.condition().draining {
-        false => (StatusCode::OK, "serving\n"),
-        true => (StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
-    };
-    (
-        code,
-        answer("text/plain; charset=utf-8", Ok(text.to_owned())),
-    )
-        .into_response()
+fn plain(code: StatusCode, text: impl Into<String>) -> Response {
+    (code, page("text/plain; charset=utf-8", Ok(text.into()))).into_response()
 }
 
-async fn unknown() -> Response {
-    let page = answer("text/plain; charset=utf-8", Ok("no such page\n".to_owned()));
-    (StatusCode::NOT_FOUND, page).into_response()
-}
-
-fn answer(content_type: &'static str, body: Result<String, fmt::Error>) -> Response {
+fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Response {
     let headers = [
         (header::CONTENT_TYPE, content_type),
         (header::CACHE_CONTROL, "no-store"),
@@ -103,10 +167,8 @@ fn answer(content_type: &'static str, body: Result<String, fmt::Error>) -> Respo
     }
 }
 
-/// Connections at a time. A scraper or two, a balancer's probes and some browsers need ten.
-const SLOTS: usize = 64;
-/// For one connection in all. A page takes milliseconds.
-const LIFETIME: Duration = Duration::from_secs(10);
+/// Pages on their way at a time: bounds the memory that clients hold who do not read.
+const PAGES: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -115,69 +177,95 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
     use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::{Mutex, mpsc};
+    use std::time::Duration;
 
-    fn fetch(address: SocketAddr, path: &str) -> String {
-        request(address, &format!("GET {path}"))
+    /// How long anything may take on a busy machine.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn serve(sample: Sample) -> (SocketAddr, Arc<Sample>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, sample) = (listener.local_addr().unwrap(), Arc::new(sample));
+        start(listener, Arc::clone(&sample) as Arc<dyn View>).unwrap();
+        (address, sample)
     }
 
-    /// Sends a request and reads until the server closes, which it does long before its time-out.
+    fn sample() -> Sample {
+        Sample::new(vec![Arc::default()])
+    }
+
+    /// Sends a request and reads until the server closes.
     fn request(address: SocketAddr, line: &str) -> String {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(LIFETIME / 2)).unwrap();
-        write!(stream, "{line} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut stream = ask(address, line);
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
     }
 
-    /// Runs `test` beside a server that ends with it.
-    fn with_server(test: impl FnOnce(SocketAddr, Arc<Sample>) + Send + 'static) {
-        let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime.enable_all().build().unwrap().block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let sample = Arc::new(Sample::new(vec![Arc::default()]));
-            let view: Arc<dyn View> = Arc::clone(&sample) as _;
-            tokio::spawn(serve(listener, view));
-            let client = tokio::task::spawn_blocking(move || test(address, sample));
-            client.await.unwrap();
-        });
+    fn ask(address: SocketAddr, line: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "{line} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        stream
     }
 
     #[test]
     fn every_page_answers_and_closes() {
-        with_server(|address, _| {
-            for (path, part) in [
-                ("/", "<h1>becket"),
-                ("/metrics", "becket_workers 1\n"),
-                ("/status", "\"state\": \"serving\""),
-                ("/healthz", "serving\n"),
-            ] {
-                let answer = fetch(address, path);
-                assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-                assert!(answer.contains("connection: close\r\n"), "{answer}");
-                assert!(answer.contains(part), "{part} is not in {answer}");
-            }
-        });
+        let (address, _) = serve(sample());
+        for (path, part) in [
+            ("/", "<h1>becket"),
+            ("/metrics", "becket_workers 1\n"),
+            ("/status", "\"state\": \"serving\""),
+            ("/healthz", "serving\n"),
+        ] {
+            let answer = request(address, &format!("GET {path}"));
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+            assert!(answer.contains("connection: close\r\n"), "{answer}");
+            assert!(answer.contains(part), "{part} is not in {answer}");
+        }
     }
 
     #[test]
     fn health_turns_to_503_while_draining() {
-        with_server(|address, sample| {
-            sample.draining.store(true, Relaxed);
-            let answer = fetch(address, "/healthz");
-            assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
-            assert!(answer.contains("cache-control: no-store\r\n"), "{answer}");
-        });
+        let (address, sample) = serve(sample());
+        sample.draining.store(true, Relaxed);
+        let answer = request(address, "GET /healthz");
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        assert!(answer.contains("cache-control: no-store\r\n"), "{answer}");
     }
 
     #[test]
     fn a_refused_request_closes_its_connection_too() {
-        with_server(|address, _| {
-            let answer = request(address, "GET /other");
-            assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
-            let answer = request(address, "DELETE /metrics");
-            assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+        let (address, _) = serve(sample());
+        let answer = request(address, "GET /other");
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        let answer = request(address, "DELETE /metrics");
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    }
+
+    #[test]
+    fn health_is_told_while_a_page_is_made_and_pages_beyond_the_places_are_refused() {
+        let mut sample = sample();
+        let (gate, opened) = mpsc::channel::<()>();
+        let opened = Mutex::new(opened);
+        // Every page waits for the end of the test.
+        sample.on_page = Some(Box::new(move || {
+            assert!(opened.lock().unwrap().recv_timeout(PATIENCE).is_err());
+        }));
+        let (address, sample) = serve(sample);
+        let pages: Vec<_> = (0..=PAGES).map(|_| ask(address, "GET /metrics")).collect();
+        let busy = || sample.refusals().of(Refusal::Busy).value();
+        while busy() == 0 {
+            let answer = request(address, "GET /healthz");
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+        drop(gate);
+        let answers = pages.into_iter().map(|mut stream| {
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
         });
+        let refused = answers.filter(|answer| answer.starts_with("HTTP/1.1 503 "));
+        assert_eq!(refused.count(), 1);
     }
 }

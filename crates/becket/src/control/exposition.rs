@@ -22,6 +22,7 @@ use prometheus_client::registry::Registry;
 
 use super::process::Process;
 use super::view::{Condition, View};
+use super::visits::Refusal;
 use crate::backend::line::BackendState;
 use crate::close_reason::CloseReason;
 use crate::metrics::{
@@ -42,6 +43,8 @@ pub struct Scrape {
     pub backends: Vec<Arc<BackendState>>,
     /// What the kernel says.
     pub process: Process,
+    /// Visits of the pages that did not get what they were for, in the order of [`Refusal::ALL`].
+    pub refusals: [u64; Refusal::ALL.len()],
 }
 
 impl Scrape {
@@ -52,6 +55,7 @@ impl Scrape {
             condition: view.condition(),
             backends: view.backends(),
             process: Process::read(),
+            refusals: Refusal::ALL.map(|refusal| view.refusals().of(refusal).value()),
         }
     }
 
@@ -338,6 +342,15 @@ impl Scrape {
         )
     }
 
+    fn refusals(&self, page: &mut Page<'_>) -> fmt::Result {
+        let reasons = Refusal::ALL.iter().zip(self.refusals);
+        page.counters(
+            "becket_admin_refused",
+            "Visits of the admin pages that did not get what they were for",
+            reasons.map(|(refusal, count)| ([("reason", refusal.label())], count)),
+        )
+    }
+
     fn process(&self, page: &mut Page<'_>) -> fmt::Result {
         page.gauge(
             "process_start_time_seconds",
@@ -375,6 +388,7 @@ impl Collector for Scrape {
         self.stud(&mut page)?;
         self.admission(&mut page)?;
         self.state(&mut page)?;
+        self.refusals(&mut page)?;
         self.process(&mut page)
     }
 }

@@ -4,6 +4,7 @@
 //! every new address; only when all of that worked are the workers told. A reload that fails has
 //! changed nothing, and says everything that is wrong.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -120,11 +121,15 @@ fn stud(old: &Config, new: &Config) -> Option<String> {
     other.then(|| "cluster.stud-listen".to_owned())
 }
 
+fn admin(config: &Config) -> Option<SocketAddr> {
+    config.admin.as_ref().map(|admin| admin.address)
+}
+
 /// The keys that differ and wait for a restart.
 pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     let (was, is) = (&old.process, &new.process);
     let differs = [
-        ("admin.address", old.admin != new.admin),
+        ("admin.address", admin(old) != admin(new)),
         ("log.format", old.log.format != new.log.format),
         ("log.file", old.log.file != new.log.file),
         ("log.access", old.log.access != new.log.access),

@@ -12,6 +12,7 @@ use rustls::sign::CertifiedKey;
 use super::certificates::certificates;
 use super::rotation::{Due, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
+use super::visits::Refusals;
 use crate::backend::line::BackendState;
 use crate::backend::registry::Backends;
 use crate::cluster::status::ClusterStatus;
@@ -30,7 +31,10 @@ pub(super) struct Sample {
     config: Arc<Config>,
     backends: Backends,
     counters: Vec<Arc<Counters>>,
-    /// What `condition` says.
+    refusals: Refusals,
+    /// Called for each page.
+    pub(super) on_page: Option<Box<dyn Fn() + Send + Sync>>,
+    /// What `is_draining` says.
     pub(super) draining: AtomicBool,
 }
 
@@ -43,6 +47,8 @@ impl Sample {
             config,
             backends,
             counters,
+            refusals: Refusals::default(),
+            on_page: None,
             draining: AtomicBool::new(false),
         }
     }
@@ -62,12 +68,15 @@ impl View for Sample {
     }
 
     fn condition(&self) -> Condition {
+        if let Some(on_page) = &self.on_page {
+            on_page();
+        }
         let now = Timestamp::from_unix(Duration::from_secs(1_800_000_000));
         Condition {
             now,
             started: Timestamp::from_unix(Duration::from_secs(1_799_990_000)),
             uptime: Duration::from_secs(10_000),
-            draining: self.draining.load(Relaxed),
+            draining: self.is_draining(),
             reload: Some(Reload {
                 time: now,
                 errors: vec!["listener.web.bind: \"<b>\" is not an address".to_owned()],
@@ -92,6 +101,14 @@ impl View for Sample {
             stud: Some(StudStatus::sample()),
             certificates: certificates(&self.config),
         }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 }
 

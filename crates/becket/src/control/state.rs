@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::certificates::{Certificate, certificates};
 use super::rotation::{Rotation, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
+use super::visits::Refusals;
 use crate::backend::line::BackendState;
 use crate::cluster::node::Node;
 use crate::cluster::stud::reception::Watch;
@@ -21,6 +22,7 @@ pub struct State {
     stud: Option<Arc<Watch>>,
     started: Timestamp,
     draining: AtomicBool,
+    refusals: Refusals,
     current: Mutex<Current>,
 }
 
@@ -57,6 +59,7 @@ impl State {
             stud: replication.stud,
             started,
             draining: AtomicBool::new(false),
+            refusals: Refusals::default(),
             current: Mutex::new(Current {
                 certificates: certificates(&config),
                 config,
@@ -135,7 +138,7 @@ impl View for State {
             now: Timestamp::from_unix(now.unix),
             started: self.started,
             uptime: now.mono,
-            draining: self.draining.load(Relaxed),
+            draining: self.is_draining(),
             reload: current.reload,
             sessions: Occupancy {
                 entries: self.shared.table.len(),
@@ -155,5 +158,13 @@ impl View for State {
             stud: self.stud.as_ref().map(|stud| stud.status()),
             certificates: current.certificates,
         }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Relaxed)
+    }
+
+    fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 }

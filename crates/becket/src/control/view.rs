@@ -1,7 +1,7 @@
 //! What the admin pages may see of the running server.
 //!
 //! [`View`] is implemented by [`State`](super::state::State) and read by `admin`; the pages hold
-//! nothing themselves. Every method is called on the control thread, once per page, and must not
+//! nothing themselves. Every method is called on a thread of the pages, once per page, and must not
 //! wait for a worker.
 
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::certificates::Certificate;
 use super::rotation::Standing;
+use super::visits::Refusals;
 use crate::backend::line::BackendState;
 use crate::cluster::status::ClusterStatus;
 use crate::cluster::stud::reception::StudStatus;
@@ -28,6 +29,10 @@ pub trait View: Send + Sync + 'static {
     fn backends(&self) -> Vec<Arc<BackendState>>;
     /// What is neither configured nor counted.
     fn condition(&self) -> Condition;
+    /// Whether it stopped accepting and finishes what it has. Takes no lock.
+    fn is_draining(&self) -> bool;
+    /// Visits of the pages that did not get what they were for; the pages count them here.
+    fn refusals(&self) -> &Refusals;
 }
 
 /// What is neither configured nor counted.

@@ -22,7 +22,6 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use super::introduction::{Introduced, Introduction, Introductions};
-use crate::control::doorway::Doorway;
 
 /// The running server; stops when it is dropped.
 #[derive(Debug)]
@@ -80,12 +79,12 @@ impl Drop for Backend {
 }
 
 async fn serve(socket: std::net::TcpListener) -> io::Result<()> {
-    let doorway = Doorway::new(TcpListener::from_std(socket)?, SLOTS, None);
+    let introductions = Introductions::new(TcpListener::from_std(socket)?, SLOTS);
     let pages = Router::new()
         .route("/", get(home))
         .route("/bytes/{count}", get(bytes));
     let service = pages.into_make_service_with_connect_info::<Introduced>();
-    axum::serve(Introductions(doorway), service).await
+    axum::serve(introductions, service).await
 }
 
 async fn home(ConnectInfo(introduced): ConnectInfo<Introduced>, headers: HeaderMap) -> Response {

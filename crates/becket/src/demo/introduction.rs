@@ -19,8 +19,9 @@ use becket_proto::proxy_header::{
     Accept, Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, Refusal, decode,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::control::doorway::{Doorway, Visit};
 use crate::log::Escaped;
 
 /// What becket said about a connection, escaped for display; `None` is what it did not say.
@@ -55,19 +56,36 @@ impl Connected<IncomingStream<'_, Introductions>> for Introduced {
     }
 }
 
-/// A listening socket whose connections may start with a PROXY header.
+/// A listening socket whose connections may start with a PROXY header. It lets in a bounded number at a
+/// time; the others wait in the kernel's queue.
 #[derive(Debug)]
-pub struct Introductions(pub Doorway);
+pub struct Introductions {
+    listener: TcpListener,
+    slots: Arc<Semaphore>,
+}
+
+impl Introductions {
+    /// Lets in `slots` connections at a time.
+    pub fn new(listener: TcpListener, slots: usize) -> Self {
+        Self {
+            listener,
+            slots: Arc::new(Semaphore::new(slots)),
+        }
+    }
+}
 
 impl Listener for Introductions {
     type Io = Guest;
     type Addr = Introduced;
 
     async fn accept(&mut self) -> (Guest, Introduced) {
-        let (visit, _) = self.0.accept().await;
+        // Nobody closes the semaphore; were it closed, connections would be counted no more.
+        let slot = Arc::clone(&self.slots).acquire_owned().await.ok();
+        let (stream, _) = Listener::accept(&mut self.listener).await;
         let introduced = Introduced::default();
         let guest = Guest {
-            visit,
+            stream,
+            _slot: slot,
             introduced: introduced.clone(),
             start: Start::Header(Vec::new()),
         };
@@ -82,7 +100,8 @@ impl Listener for Introductions {
 /// One connection, read from behind its header.
 #[derive(Debug)]
 pub struct Guest {
-    visit: Visit,
+    stream: TcpStream,
+    _slot: Option<OwnedSemaphorePermit>,
     introduced: Introduced,
     start: Start,
 }
@@ -102,7 +121,7 @@ impl Guest {
         while let Start::Header(bytes) = &mut self.start {
             let mut space = [0; 1024];
             let mut space = ReadBuf::new(&mut space);
-            ready!(Pin::new(&mut self.visit).poll_read(cx, &mut space))?;
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut space))?;
             bytes.extend_from_slice(space.filled());
             let is_end = space.filled().is_empty() || bytes.len() > MAX_V2_BYTES;
             let len = match decode(bytes, Accept::V2) {
@@ -132,7 +151,7 @@ impl AsyncRead for Guest {
     ) -> Poll<io::Result<()>> {
         let rest = ready!(self.poll_rest(cx))?;
         if rest.is_empty() {
-            return Pin::new(&mut self.visit).poll_read(cx, buf);
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
         let len = rest.len().min(buf.remaining());
         for byte in rest.drain(..len) {
@@ -148,7 +167,7 @@ impl AsyncWrite for Guest {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.visit).poll_write(cx, buf)
+        Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -156,19 +175,19 @@ impl AsyncWrite for Guest {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.visit).poll_write_vectored(cx, bufs)
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.visit.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.visit).poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.visit).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

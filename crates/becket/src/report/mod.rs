@@ -94,7 +94,12 @@ fn fetch(address: &str) -> io::Result<Option<Vec<u8>>> {
     let mut stream = connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(b"GET /status HTTP/1.1\r\nHost: becket\r\nConnection: close\r\n\r\n")?;
+    // An address is a host that is always accepted; a name might not be.
+    let host = stream.peer_addr()?;
+    write!(
+        stream,
+        "GET /status HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )?;
     let mut answer = Vec::new();
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
     let ok = answer.starts_with(b"HTTP/1.1 200 ");

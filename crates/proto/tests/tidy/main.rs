@@ -71,9 +71,13 @@ fn identifiers_and_file_names_keep_to_the_lexicon() {
     demand_none(faults);
 }
 
-/// systemd(1) is a service manager, and calls itself so.
+/// systemd(1) is a service manager, and calls itself so; `hyper_util` is the name of a crate.
 fn is_excepted(path: &str, word: &str) -> bool {
-    word == "manager" && path.starts_with("crates/sys/")
+    match word {
+        "manager" => path.starts_with("crates/sys/"),
+        "util" => path == "crates/becket/src/control/visits.rs",
+        _ => false,
+    }
 }
 
 #[test]

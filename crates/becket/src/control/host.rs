@@ -1,0 +1,116 @@
+//! By which names the admin pages may be asked for.
+//!
+//! The pages have no password: what keeps a foreign web site from them is that a browser does not show
+//! one site to another. A site whose own name begins to resolve to our address (DNS rebinding) goes
+//! around that, but its name is still in the request. So a host must be what no foreign site can have:
+//! an address, `localhost`, or a name that the configuration lists.
+//!
+//! A request without a host passes: browsers always send one, and health checks in HTTP/1.0 do not.
+//! Source: RFC 9112, section 3.2.
+
+use std::net::IpAddr;
+
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Uri, header};
+
+/// Finds a host of the request that is not ours, in its `Host` fields or in its target.
+pub(super) fn foreign<'a>(
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
+    names: &[String],
+) -> Option<&'a [u8]> {
+    let target = uri
+        .authority()
+        .map(|authority| authority.as_str().as_bytes());
+    let fields = headers.get_all(header::HOST).into_iter();
+    let mut hosts = fields.map(|field| field.as_bytes()).chain(target);
+    hosts.find(|host| !is_ours(host, names))
+}
+
+fn is_ours(host: &[u8], names: &[String]) -> bool {
+    let Ok(authority) = Authority::try_from(host) else {
+        return false;
+    };
+    let name = authority.host();
+    // A user before the name is not for this field.
+    if !host.starts_with(name.as_bytes()) {
+        return false;
+    }
+    let within = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
+    if within.unwrap_or(name).parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let own = names.iter().map(String::as_str).chain(["localhost"]);
+    own.into_iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn passes(host: &str) -> bool {
+        is_ours(host.as_bytes(), &["becket.example".to_owned()])
+    }
+
+    #[test]
+    fn addresses_localhost_and_listed_names_pass_with_any_port() {
+        for host in [
+            "127.0.0.1",
+            "192.0.2.1:9443",
+            "[::1]",
+            "[2001:db8::1]:9443",
+            "localhost",
+            "LocalHost:80",
+            "localhost.",
+            "becket.example",
+            "BECKET.example.:9443",
+        ] {
+            assert!(passes(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn what_another_site_could_be_called_does_not() {
+        for host in [
+            "",
+            ":80",
+            "evil.example",
+            "evil.example:9443",
+            "127.0.0.1.evil.example",
+            "127.0.0.1@evil.example",
+            "evil.example@127.0.0.1",
+            "becket.example.evil.example",
+            "localhost.evil.example",
+            "notlocalhost",
+            "localhost..",
+            "::1",
+            "localhost, evil.example",
+        ] {
+            assert!(!passes(host), "{host}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_passes_only_if_it_is_one_of_ours(
+            label in "[a-zA-Z0-9_-]{1,10}",
+            rest in "(\\.[a-z0-9-]{1,6}){0,3}(\\.[a-z]{2,6})",
+            port in "(:[0-9]{1,5})?",
+        ) {
+            let name = format!("{label}{rest}");
+            prop_assume!(name != "becket.example");
+            let host = format!("{name}{port}");
+            prop_assert!(!passes(&host));
+        }
+
+        #[test]
+        fn no_bytes_panic(host in proptest::collection::vec(any::<u8>(), 0..64)) {
+            is_ours(&host, &[]);
+        }
+    }
+}

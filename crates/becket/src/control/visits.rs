@@ -1,0 +1,144 @@
+//! Who is let in to the admin pages, and for how long.
+//!
+//! Everybody is let in at once, so that a health check never waits for others. What is bounded are
+//! those who have not asked for anything yet ([`NEWCOMERS`]: the oldest goes when one more comes), the
+//! time until they must have asked ([`HEADER`]), the pages on their way (the desk's places), and the
+//! time of a visit in all ([`LIFETIME`]). Each visit has one request; every answer closes it.
+//!
+//! What is answered is [`Desk`]'s work.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::AbortHandle;
+
+use super::admin::Desk;
+use crate::metrics::Counter;
+
+/// Why a visit ended without the answer that it was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It had not asked for anything, and a newer one came.
+    Crowded,
+    /// It took too long to ask, or to take its answer.
+    Late,
+    /// As many pages as may be were on their way.
+    Busy,
+    /// It named a host that is not ours.
+    ForeignHost,
+}
+
+impl Refusal {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Crowded, Self::Late, Self::Busy, Self::ForeignHost];
+
+    /// The label of the metric.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Crowded => "crowded",
+            Self::Late => "late",
+            Self::Busy => "busy",
+            Self::ForeignHost => "foreign-host",
+        }
+    }
+}
+
+/// One counter per [`Refusal`]. The thread of the pages is the one that counts.
+#[derive(Debug, Default)]
+pub struct Refusals([Counter; Refusal::ALL.len()]);
+
+impl Refusals {
+    /// The counter of one reason.
+    pub fn of(&self, refusal: Refusal) -> &Counter {
+        &self.0[refusal as usize]
+    }
+}
+
+/// What is known of a visit while it lasts.
+#[derive(Default)]
+struct Visit {
+    has_asked: AtomicBool,
+    /// The place of its page, until all of the page was sent.
+    place: OnceLock<Option<OwnedSemaphorePermit>>,
+}
+
+/// A visit that was seen without a request when it was last looked at.
+struct Newcomer {
+    visit: Weak<Visit>,
+    task: AbortHandle,
+}
+
+impl Newcomer {
+    fn is_silent(&self) -> bool {
+        let visit = self.visit.upgrade();
+        visit.is_some_and(|visit| !visit.has_asked.load(Relaxed))
+    }
+}
+
+/// Lets visits in for ever.
+pub(super) async fn receive(mut listener: TcpListener, desk: Arc<Desk>) -> Infallible {
+    let mut newcomers = VecDeque::new();
+    loop {
+        let (stream, _) = Listener::accept(&mut listener).await;
+        newcomers.retain(Newcomer::is_silent);
+        if newcomers.len() >= NEWCOMERS
+            && let Some(oldest) = newcomers.pop_front()
+        {
+            oldest.task.abort();
+            desk.count(Refusal::Crowded);
+        }
+        let visit = Arc::default();
+        newcomers.push_back(Newcomer {
+            visit: Arc::downgrade(&visit),
+            task: tokio::spawn(attend(stream, visit, Arc::clone(&desk))).abort_handle(),
+        });
+        // Its request may be here already: that is looked at before more are let in.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// One request, one answer.
+async fn attend(stream: TcpStream, visit: Arc<Visit>, desk: Arc<Desk>) {
+    let service = service_fn(|request| {
+        let (visit, desk) = (Arc::clone(&visit), Arc::clone(&desk));
+        async move {
+            visit.has_asked.store(true, Relaxed);
+            let (answer, place) = desk.answer(&request).await;
+            // There is one request, so it was not set before.
+            visit.place.set(place).ok();
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER)
+        .max_buf_size(BUFFER)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let is_late = match tokio::time::timeout(LIFETIME, connection).await {
+        Ok(ended) => ended.is_err_and(|error| error.is_timeout()),
+        Err(_) => true,
+    };
+    if is_late {
+        desk.count(Refusal::Late);
+    }
+}
+
+/// Visits that have not asked for anything yet. A scraper or two, a balancer's probes and some browsers need
+/// ten; it takes as many newer ones within a round trip to push a client out.
+const NEWCOMERS: usize = 32;
+/// For a whole header, which fits into one segment.
+const HEADER: Duration = Duration::from_secs(1);
+/// For one visit in all. A page takes milliseconds.
+const LIFETIME: Duration = Duration::from_secs(10);
+/// For the header that comes, and of the page that goes. A browser sends a kilobyte.
+const BUFFER: usize = 16 * 1024;

@@ -1,0 +1,125 @@
+//! Whoever holds or floods the admin address keeps neither a health check nor a signal waiting.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::thread;
+
+use becket_e2e::{Backend, Becket, PATIENCE, Place, Shape, Signal, eventually, http_get, until};
+
+fn start(place: &Place) -> Becket {
+    let backend = Backend::http("well met");
+    Becket::start(place, &Shape::new(backend.address))
+}
+
+/// Sends bytes and reads until becket closes.
+fn exchange(admin: SocketAddr, bytes: &str) -> String {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(bytes.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn refused(becket: &Becket, reason: &str) -> u64 {
+    let label = format!("reason=\"{reason}\"");
+    let name = "becket_admin_refused_total";
+    becket.metrics().sum(name, &[&label]) as u64
+}
+
+#[test]
+fn silent_connections_do_not_silence_a_health_check() {
+    let place = Place::new();
+    let becket = start(&place);
+    for count in [500, 64] {
+        let silent: Vec<TcpStream> = (0..count)
+            .map(|_| TcpStream::connect(becket.admin).unwrap())
+            .collect();
+        assert_eq!(http_get(becket.admin, "/healthz").unwrap().0, 200);
+        assert_eq!(http_get(becket.admin, "/metrics").unwrap().0, 200);
+        // The first of them went, to make room or because its time was over.
+        silent[0].set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!((&silent[0]).read(&mut [0]).unwrap(), 0);
+    }
+    assert!(refused(&becket, "crowded") > 0);
+}
+
+#[test]
+fn a_header_that_never_ends_is_cut_off() {
+    let place = Place::new();
+    let becket = start(&place);
+    let mut slow = TcpStream::connect(becket.admin).unwrap();
+    slow.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
+    until("it is cut off", || slow.write_all(b"x").err());
+    eventually("it is counted", || refused(&becket, "late") == 1);
+}
+
+#[test]
+fn a_request_gets_one_answer_and_no_idle_connection_stays() {
+    let place = Place::new();
+    let becket = start(&place);
+    let admin = becket.admin;
+    let request =
+        format!("GET /healthz HTTP/1.1\r\nHost: {admin}\r\nConnection: keep-alive\r\n\r\n");
+    for text in [request.clone(), request.repeat(8)] {
+        let answer = exchange(admin, &text);
+        assert_eq!(answer.matches("HTTP/1.1 200 OK").count(), 1, "{answer}");
+        assert!(answer.contains("connection: close\r\n"), "{answer}");
+    }
+}
+
+#[test]
+fn a_foreign_host_sees_no_page() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let hosts = "hosts = [\"pages.test\"]";
+    let becket = Becket::start(&place, &Shape::new(backend.address).admin_keys(hosts));
+    let ask = |path: &str, host: &str| {
+        let text = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        exchange(becket.admin, &text)
+    };
+    for path in ["/", "/metrics", "/status"] {
+        let answer = ask(path, "rebound.test:80");
+        assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
+        assert!(answer.contains("\"rebound.test:80\""), "{answer}");
+        assert!(answer.contains("admin.hosts"), "{answer}");
+        for host in ["localhost", "[::1]:1", "pages.test:9443"] {
+            let answer = ask(path, host);
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        }
+    }
+    let absolute = ask("http://rebound.test/status", "localhost");
+    assert!(absolute.starts_with("HTTP/1.1 421 "), "{absolute}");
+    let health = ask("/healthz", "rebound.test");
+    assert!(health.starts_with("HTTP/1.1 200 "), "{health}");
+    let old = exchange(becket.admin, "GET /status HTTP/1.0\r\n\r\n");
+    assert!(old.starts_with("HTTP/1.0 200 "), "{old}");
+    assert_eq!(refused(&becket, "foreign-host"), 4);
+}
+
+#[test]
+fn a_reload_comes_before_the_pages_of_a_flood() {
+    let place = Place::new();
+    let becket = start(&place);
+    let (over, pages) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    if http_get(becket.admin, "/metrics").is_ok() {
+                        pages.fetch_add(1, SeqCst);
+                    }
+                }
+            });
+        }
+        until("the flood has begun", || {
+            (pages.load(SeqCst) > 200).then_some(())
+        });
+        becket.signal(Signal::HUP);
+        until("the reload is done", || {
+            becket.log().contains("\"reloaded\"").then_some(())
+        });
+        over.store(true, SeqCst);
+    });
+}
