@@ -77,6 +77,23 @@ fn a_server_that_is_somebody_else_fails() {
 }
 
 #[test]
+fn a_server_that_shows_too_many_certificates_fails_for_that() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
+    let alike: String = (0..9)
+        .map(|_| Authority::new("alike").pem().to_owned())
+        .collect();
+    place.write("alike.pem", &alike);
+    let more = ["-cert_chain", &place.text("alike.pem")];
+    let (_server, at) = openssl_server(&openssl, &place, "app.pem", &more);
+    let shape = Shape::new(at).backend(TRUSTED);
+    fails(&place, &shape, "9 intermediate certificates");
+}
+
+#[test]
 fn a_server_that_misses_our_certificate_fails_though_its_handshake_is_done() {
     let Some(openssl) = OpenSsl::find() else {
         return;

@@ -65,6 +65,9 @@ reasons! {
     AlpnMismatch = "alpn-mismatch",
     /// The client's certificate was missing, not trusted or no longer valid.
     ClientCertificate = "client-certificate",
+    /// The client's chain of certificates is longer than `limits.certificate-chain`, or has more
+    /// certificates than any path needs.
+    ClientChain = "client-chain",
     /// `limits.handshakes` was reached, by clients with whole hellos.
     HandshakeLimit = "handshake-limit",
     /// `limits.handshakes` was reached, and it was the oldest without a whole hello: a newcomer has
@@ -101,6 +104,9 @@ reasons! {
     ServerTlsError = "server-tls-error",
     /// The certificate of the last server that was tried was not trusted, not valid or not its own.
     ServerCertificate = "server-certificate",
+    /// That of the last server that was tried is longer than `limits.certificate-chain`, or has more
+    /// certificates than any path needs.
+    ServerChain = "server-chain",
     /// The server ended its stream without close_notify; the client saw no clean end.
     ServerTruncated = "server-truncated",
     /// The server reset the connection; the client saw no clean end.

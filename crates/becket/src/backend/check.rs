@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::clock::Clock;
 use crate::config::{ProxyVersion, ServerAddress};
+use crate::tls::chain;
 
 /// What is done to find out whether a server is well.
 #[derive(Clone, Debug)]
@@ -83,7 +84,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Connect(error) => write!(f, "connect: {error}"),
             Self::Broken(error) => write!(f, "after connect: {error}"),
-            Self::Tls(error) => write!(f, "tls: {error}"),
+            Self::Tls(error) => write!(f, "tls: {}", chain::explain(error)),
             Self::Status(status) => write!(f, "status {status}"),
             Self::NotHttp => f.write_str("the answer is not HTTP"),
             Self::TimedOut(time) => write!(f, "no answer within {time:?}"),

@@ -250,6 +250,8 @@ pub struct FileLimits {
     pub handshakes: u64,
     /// A size.
     pub client_hello: Scalar,
+    /// A size.
+    pub certificate_chain: Scalar,
     /// Connections.
     pub accepts_per_turn: u64,
     /// Handshakes.
@@ -266,6 +268,7 @@ impl Default for FileLimits {
             connections: None,
             handshakes: 10_000,
             client_hello: "16KiB".into(),
+            certificate_chain: "16KiB".into(),
             accepts_per_turn: 64,
             handshakes_per_turn: 16,
             handshake_time_per_turn: "1ms".into(),

@@ -399,6 +399,8 @@ pub struct Limits {
     pub handshakes: usize,
     /// Bytes of an unfinished ClientHello, record headers included.
     pub client_hello: usize,
+    /// Bytes of a peer's chain of certificates.
+    pub certificate_chain: usize,
     /// Connections accepted in one turn of a worker's loop.
     pub accepts_per_turn: usize,
     /// Handshakes moved in one turn of a worker's loop.

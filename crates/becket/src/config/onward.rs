@@ -37,6 +37,8 @@ pub struct Onward {
     pub verify: bool,
     /// Lists that are asked whether a server's certificate is revoked.
     pub lists: usize,
+    /// Bytes of a server's chain of certificates.
+    pub most_chain: usize,
     /// The name to verify, instead of each server's own.
     pub name: Option<ServerName<'static>>,
     /// The name to send.
@@ -113,6 +115,7 @@ impl Draft<'_> {
             client,
             verifier,
             lists,
+            most_chain: self.most_chain,
             verify: file.verify == FileVerify::Full,
             name,
             sni: sni?,

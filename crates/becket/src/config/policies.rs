@@ -163,7 +163,7 @@ impl Draft<'_> {
         client_auth: &ClientAuth,
         revocation: &Revocation,
     ) -> Option<Arc<dyn ClientCertVerifier>> {
-        let built = verifier::of_clients(client_auth, revocation);
+        let built = verifier::of_clients(client_auth, revocation, self.most_chain);
         built.unwrap_or_else(|error| {
             let problem = Problem::new(format!("{path}.client-ca"), error.to_string());
             self.report.error(problem);

@@ -94,7 +94,10 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         used_policies: HashSet::new(),
         used_backends: HashSet::new(),
         metered: false,
+        most_chain: 0,
     };
+    let limits = draft.limits();
+    draft.most_chain = limits.certificate_chain;
     let admission = draft.admission();
     draft.metered = admission.limits_handshakes();
     let backends = draft.backends();
@@ -108,7 +111,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     let config = Config {
         listeners,
         backends,
-        limits: draft.limits(),
+        limits,
         timeouts: draft.timeouts(),
         sessions,
         admission,
@@ -148,6 +151,8 @@ pub(super) struct Draft<'a> {
     pub(super) used_backends: HashSet<usize>,
     /// Full handshakes are limited, so keys cost a token.
     pub(super) metered: bool,
+    /// Bytes of a peer's chain of certificates.
+    pub(super) most_chain: usize,
 }
 
 impl Draft<'_> {
@@ -160,7 +165,12 @@ impl Draft<'_> {
                 None => default_connections(self.world.descriptors),
             },
             handshakes: self.count("limits.handshakes", limits.handshakes),
-            client_hello: self.size("limits.client-hello", &limits.client_hello, HELLO_BYTES),
+            client_hello: self.size("limits.client-hello", &limits.client_hello, MESSAGE_BYTES),
+            certificate_chain: self.size(
+                "limits.certificate-chain",
+                &limits.certificate_chain,
+                MESSAGE_BYTES,
+            ),
             accepts_per_turn: self.count("limits.accepts-per-turn", limits.accepts_per_turn),
             handshakes_per_turn: self
                 .count("limits.handshakes-per-turn", limits.handshakes_per_turn),
@@ -513,8 +523,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// A hello of curl is about 600 bytes, one with X25519MLKEM768 1.8 KB. rustls takes no handshake
-/// message above 64 KiB.
-const HELLO_BYTES: RangeInclusive<u64> = 1024..=64 * 1024;
+/// message above 64 KiB, and a certificate has some hundred bytes at least.
+const MESSAGE_BYTES: RangeInclusive<u64> = 1024..=64 * 1024;
 
 /// At least one TLS record (RFC 8446, section 5.1), or it could never be relayed.
 const TURN_BYTES: RangeInclusive<u64> = 16 * 1024..=1024 * 1024 * 1024;

@@ -36,6 +36,7 @@ use crate::close_reason::CloseReason;
 use crate::config::ServerAddress;
 use crate::door::Door;
 use crate::leg::{Leg, Ready};
+use crate::tls::chain;
 use crate::tls::engine::Engine;
 
 /// What a client brings that is to be connected.
@@ -461,7 +462,7 @@ impl Caller {
         let error = self.setback.as_ref().map(|setback| &setback.error);
         let (reason, detail) = match error {
             None => (CloseReason::NoServer, "no server is in service".to_owned()),
-            Some(error) => (reason_of(error), error.to_string()),
+            Some(error) => (reason_of(error), in_words(error)),
         };
         let detail = format!("backend {}: {detail}", self.pool.name());
         turn.failures.note(&core.facts, reason, &detail, turn.now);
@@ -481,11 +482,16 @@ fn guest<N: Net>(lineage: Option<Lineage>, core: &Core<N>) -> Guest<'_> {
 
 fn reason_of(error: &io::Error) -> CloseReason {
     match (securing::tls_error(error), error.kind()) {
+        (Some(error), _) if chain::is_excess(error) => CloseReason::ServerChain,
         (Some(rustls::Error::InvalidCertificate(_)), _) => CloseReason::ServerCertificate,
         (Some(_), _) => CloseReason::ServerTlsError,
         (None, io::ErrorKind::TimedOut) => CloseReason::ConnectTimeout,
         (None, _) => CloseReason::ConnectFailed,
     }
+}
+
+fn in_words(error: &io::Error) -> String {
+    securing::tls_error(error).map_or_else(|| error.to_string(), chain::explain)
 }
 
 /// Starts to connect: from the backend's next source, and from the others as long as one has no port

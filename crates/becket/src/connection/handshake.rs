@@ -8,8 +8,8 @@
 //!    goes on to its server with whatever plaintext has come already.
 //!
 //! What a client can make us hold: `limits.client-hello` bytes of whatever is unfinished, the hello
-//! for `timeouts.hello` or a record after it, `timeouts.handshake` long in all; 80 KiB where client certificates are asked for,
-//! since a chain may be that long.
+//! for `timeouts.hello` or a record after it, `timeouts.handshake` long in all; where client
+//! certificates are asked for, as much as a chain of `limits.certificate-chain` needs.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
 
@@ -38,6 +38,7 @@ use crate::leg::{Got, Ready};
 use crate::metrics::Offer;
 use crate::scratch::READ;
 use crate::socket::Socket;
+use crate::tls::chain;
 use crate::tls::context::{self, Resuming};
 use crate::tls::engine::{Engine, Received};
 use crate::tls::front::{Choice, server_name};
@@ -242,10 +243,9 @@ impl Handshaking {
         if !self.has_slot(served.route, core, turn)? {
             return Ok(false);
         }
-        let route = self.door.front.route(served.route);
-        let most_held = match route.and_then(|(_, twins)| twins.verifier()) {
-            Some(_) => LARGEST_CHAIN,
-            None => turn.limits.client_hello,
+        let most_held = match self.asks_for_certificate(served.route) {
+            true => chain::most_held(turn.limits.certificate_chain),
+            false => turn.limits.client_hello,
         };
         self.held = Vec::new();
         let engine = Engine::new(served.config, most_held)
@@ -307,6 +307,8 @@ impl Handshaking {
 
     /// Gives what came to TLS, which leaves plaintext and its answer in the scratch buffers.
     fn converse<N: Net>(&mut self, turn: &mut Turn<'_, N>) -> Result<Received, Failed> {
+        let route = self.chosen.as_ref().map(|chosen| chosen.route);
+        let asks = route.is_some_and(|route| self.asks_for_certificate(route));
         let Some(chosen) = &mut self.chosen else {
             return Err(Failed::quietly(CloseReason::Internal));
         };
@@ -326,9 +328,14 @@ impl Handshaking {
         .map_err(
             |error| match chosen.resuming.as_ref().and_then(Resuming::shed) {
                 Some(reason) => Failed::shed(reason),
-                None => Failed::new(reason_of_error(&error), error.to_string()),
+                None => Failed::new(reason_of_error(&error, asks), chain::explain(&error)),
             },
         )
+    }
+
+    fn asks_for_certificate(&self, route: usize) -> bool {
+        let route = self.door.front.route(route);
+        route.is_some_and(|(_, twins)| twins.verifier().is_some())
     }
 
     /// Keys are ready: checks who resumed, counts, and goes on to a server.
@@ -470,8 +477,11 @@ fn end<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
     Next::End(reason)
 }
 
-fn reason_of_error(error: &rustls::Error) -> CloseReason {
+/// `asks` says whether the client has to show a certificate: nothing else that it sends behind its
+/// hello is as long.
+fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
     match error {
+        _ if asks && chain::is_excess(error) => CloseReason::ClientChain,
         rustls::Error::InvalidCertificate(_)
         | rustls::Error::InvalidCertRevocationList(_)
         | rustls::Error::NoCertificatesPresented => CloseReason::ClientCertificate,
@@ -482,5 +492,3 @@ fn reason_of_error(error: &rustls::Error) -> CloseReason {
 
 /// RFC 7301, section 3.2.
 const NO_APPLICATION_PROTOCOL: u8 = 120;
-/// rustls takes handshake messages up to 64 KiB; a chain may be that long, in records.
-pub(super) const LARGEST_CHAIN: usize = 80 * 1024;

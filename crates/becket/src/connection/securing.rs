@@ -5,7 +5,7 @@
 //! keys, so as long as a connection is here, another server can be tried without harm: a
 //! handshake that fails counts as a connect that failed. `timeouts.connect` covers both.
 //!
-//! What a server can make us hold: [`LARGEST_CHAIN`] of an unfinished record or message.
+//! What a server can make us hold: a record, or a message with a chain of `limits.certificate-chain`.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7; `tls/onward.rs` makes the engine.
 
@@ -16,7 +16,6 @@ use becket_proto::half_pipe::HalfPipe;
 use rustls::client::UnbufferedClientConnection;
 
 use super::connect::Attempt;
-use super::handshake::LARGEST_CHAIN;
 use super::{Core, Net, Next, Phase, Turn};
 use crate::backend::state::ServerState;
 use crate::close_reason::CloseReason;
@@ -66,9 +65,7 @@ impl Prelude {
         core: &Core<N>,
         to_server: &mut HalfPipe,
     ) -> io::Result<()> {
-        let mut engine = tls
-            .open(server, &core.facts, LARGEST_CHAIN)
-            .map_err(fault)?;
+        let mut engine = tls.open(server, &core.facts).map_err(fault)?;
         let (mut plain, mut hello) = (Buffer::at(0, 0), Buffer::at(0, HELLO));
         engine
             .receive(&mut [], &mut plain, &mut hello)

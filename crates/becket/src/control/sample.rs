@@ -215,6 +215,7 @@ const LIMITS: Limits = Limits {
     connections: 10,
     handshakes: 10,
     client_hello: 16 * 1024,
+    certificate_chain: 16 * 1024,
     accepts_per_turn: 1,
     handshakes_per_turn: 1,
     handshake_time_per_turn: Duration::from_millis(1),

@@ -22,7 +22,7 @@ use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, ReadEarlyData,
     UnbufferedStatus, WriteTraffic,
 };
-use rustls::{CommonState, Error, HandshakeKind, ServerConfig};
+use rustls::{CommonState, Error, HandshakeKind, OtherError, ServerConfig};
 
 use super::context::{self, Resuming};
 use crate::scratch::{Buffer, LARGEST_RECORD};
@@ -120,6 +120,18 @@ pub struct Received {
     /// The peer sent close_notify: no more data follows.
     pub ended: bool,
 }
+
+/// A peer's message, or record, is longer than this many bytes, which is all that is held of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overfull(pub usize);
+
+impl fmt::Display for Overfull {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "more than {} bytes of an unfinished message", self.0)
+    }
+}
+
+impl std::error::Error for Overfull {}
 
 impl Engine {
     /// Starts the server's side of a handshake. Of an unfinished record or message at most
@@ -247,11 +259,8 @@ impl<C: TlsSide> Engine<C> {
             return Ok(received);
         }
         if rest.len() > self.most_held {
-            let text = format!(
-                "more than {} bytes of an unfinished message",
-                self.most_held
-            );
-            return Err(Error::General(text));
+            let cause = Overfull(self.most_held);
+            return Err(Error::Other(OtherError(Arc::new(cause))));
         }
         self.held = rest.to_vec();
         Ok(received)

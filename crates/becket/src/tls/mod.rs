@@ -4,7 +4,7 @@
 //! * [`metered`]: keys that cost a token, where full handshakes are limited;
 //! * [`presented`]: what the PROXY header says of our certificate; [`identity`]: of the client's;
 //! * [`policy`]: the digest of a policy, the border that sessions never cross;
-//! * [`verifier`]: client certificates;
+//! * [`verifier`]: client certificates; [`chain`]: what is refused before that;
 //! * [`twins`]: the few `ServerConfig`s of one route, and which of them answers a hello;
 //! * [`front`]: the routes of one listener: from a peeked hello to a twin, or a refusal;
 //! * [`context`]: what the running handshake tells the store and the ticketer, and back;
@@ -20,6 +20,7 @@
 //! touches (twins, ticket keys) is then owned by one thread, and no reference count is fought over.
 
 pub mod certs;
+pub mod chain;
 pub mod context;
 pub mod early;
 pub mod engine;

@@ -17,6 +17,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
+use super::chain;
 use super::engine::Engine;
 use crate::config::{Backend, Onward, ServerAlpn, Sni};
 use crate::connection::facts::Facts;
@@ -29,6 +30,8 @@ pub struct ServerTls {
     servers: Vec<Face>,
     sni: Sni,
     alpn: ServerAlpn,
+    /// What an engine holds of an unfinished record or message, in bytes.
+    most_held: usize,
 }
 
 /// One server's.
@@ -52,6 +55,7 @@ impl ServerTls {
                 .collect(),
             sni: onward.sni.clone(),
             alpn: onward.alpn.clone(),
+            most_held: chain::most_held(onward.most_chain),
         })
     }
 
@@ -61,8 +65,7 @@ impl ServerTls {
         self.sni == Sni::Client || self.alpn == ServerAlpn::Client
     }
 
-    /// Begins TLS to a server for a client. Of an unfinished record or message the engine holds
-    /// at most `most_held` bytes.
+    /// Begins TLS to a server for a client.
     ///
     /// # Errors
     ///
@@ -71,7 +74,6 @@ impl ServerTls {
         &self,
         server: &str,
         client: &Facts,
-        most_held: usize,
     ) -> Result<Engine<UnbufferedClientConnection>, Error> {
         let known = self.servers.iter().find(|face| *face.server == *server);
         // A reload brought it, and this client has waited since before. It resumes nothing.
@@ -100,7 +102,7 @@ impl ServerTls {
         };
         let config = Arc::clone(&face.config);
         let connection = UnbufferedClientConnection::new_with_alpn(config, sent, alpn)?;
-        Ok(Engine::of(connection, most_held))
+        Ok(Engine::of(connection, self.most_held))
     }
 }
 
@@ -136,6 +138,7 @@ impl Face {
             let named = Named {
                 name: name.clone(),
                 verifier: Arc::clone(&onward.verifier),
+                most_chain: onward.most_chain,
             };
             config.dangerous().set_certificate_verifier(Arc::new(named));
         }
@@ -147,11 +150,14 @@ impl Face {
     }
 }
 
-/// Verifies that a certificate is for one name, whatever name was sent as SNI.
+/// Verifies that a certificate is for one name, whatever name was sent as SNI. Looks at the chain
+/// before anybody else does.
 #[derive(Debug)]
 struct Named {
     name: ServerName<'static>,
     verifier: Arc<dyn ServerCertVerifier>,
+    /// `limits.certificate-chain`.
+    most_chain: usize,
 }
 
 impl ServerCertVerifier for Named {
@@ -163,6 +169,7 @@ impl ServerCertVerifier for Named {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        chain::judge(end_entity, intermediates, self.most_chain)?;
         self.verifier
             .verify_server_cert(end_entity, intermediates, &self.name, ocsp_response, now)
     }

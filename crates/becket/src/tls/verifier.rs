@@ -3,9 +3,9 @@
 //!
 //! The verification itself is rustls' (webpki, RFC 5280), revocation lists included: the whole
 //! chain is looked up in them. A list that is overdue is used all the same: it is the operator who is
-//! told, and no client could help it. What is added is a note in the
-//! handshake's [`Resuming`](super::context::Resuming): a session ends with the certificate that it
-//! rests on.
+//! told, and no client could help it. What is added is a look at the chain before webpki gets it
+//! ([`chain`]), and a note in the handshake's [`Resuming`](super::context::Resuming): a session ends
+//! with the certificate that it rests on.
 
 use std::sync::Arc;
 
@@ -19,10 +19,11 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::context;
+use super::{chain, context};
 use crate::config::{ClientAuth, Revocation, UnknownStatus};
 
-/// Makes the verifier of a policy; `None` when no certificate is asked for.
+/// Makes the verifier of a policy; `None` when no certificate is asked for. Chains have at most
+/// `most_chain` bytes.
 ///
 /// # Errors
 ///
@@ -30,6 +31,7 @@ use crate::config::{ClientAuth, Revocation, UnknownStatus};
 pub fn of_clients(
     client_auth: &ClientAuth,
     revocation: &Revocation,
+    most_chain: usize,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, VerifierBuilderError> {
     let Some(roots) = client_auth.authorities() else {
         return Ok(None);
@@ -43,8 +45,8 @@ pub fn of_clients(
     if revocation.unknown == UnknownStatus::Allow {
         builder = builder.allow_unknown_revocation_status();
     }
-    let verifier = builder.build()?;
-    Ok(Some(Arc::new(Noting(verifier))))
+    let inner = builder.build()?;
+    Ok(Some(Arc::new(Noting { inner, most_chain })))
 }
 
 /// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.
@@ -81,24 +83,28 @@ pub fn accepts(
         ..Revocation::default()
     };
     let anybody = ClientAuth::Required(Arc::clone(authorities));
-    of_clients(&anybody, &revocation).map(drop)
+    of_clients(&anybody, &revocation, usize::MAX).map(drop)
 }
 
-/// Verifies as the inner verifier does.
+/// Verifies as the inner verifier does, chains that are fit for it.
 #[derive(Debug)]
-pub struct Noting(pub Arc<dyn ClientCertVerifier>);
+struct Noting {
+    inner: Arc<dyn ClientCertVerifier>,
+    /// `limits.certificate-chain`.
+    most_chain: usize,
+}
 
 impl ClientCertVerifier for Noting {
     fn offer_client_auth(&self) -> bool {
-        self.0.offer_client_auth()
+        self.inner.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.0.client_auth_mandatory()
+        self.inner.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.inner.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -107,7 +113,8 @@ impl ClientCertVerifier for Noting {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.0.verify_client_cert(leaf, intermediates, now)?;
+        chain::judge(leaf, intermediates, self.most_chain)?;
+        let verified = self.inner.verify_client_cert(leaf, intermediates, now)?;
         context::with(|resuming| resuming.client_until = until(leaf));
         Ok(verified)
     }
@@ -118,7 +125,7 @@ impl ClientCertVerifier for Noting {
         leaf: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, leaf, signed)
+        self.inner.verify_tls12_signature(message, leaf, signed)
     }
 
     fn verify_tls13_signature(
@@ -127,11 +134,11 @@ impl ClientCertVerifier for Noting {
         leaf: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, leaf, signed)
+        self.inner.verify_tls13_signature(message, leaf, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.inner.supported_verify_schemes()
     }
 }
 

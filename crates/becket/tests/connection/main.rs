@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod admission;
+mod chains;
 mod common;
 mod cuts;
 mod early_data;
@@ -18,3 +19,4 @@ mod relay;
 mod resumption;
 mod servers;
 mod starttls;
+mod tangle;

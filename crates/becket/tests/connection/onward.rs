@@ -434,7 +434,7 @@ fn a_server_that_a_reload_brought_has_tls_too() {
     let client = "192.0.2.1:50000".parse().unwrap();
     let facts = Facts::new(client, "web".into(), crate::common::now());
     for server in ["127.0.0.1:81", "127.0.0.1:83"] {
-        assert!(tls.open(server, &facts, 1000).is_ok(), "{server}");
+        assert!(tls.open(server, &facts).is_ok(), "{server}");
     }
 }
 

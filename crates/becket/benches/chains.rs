@@ -1,0 +1,50 @@
+//! What the worst chain of certificates that passes costs a worker, or control, before it is refused.
+//!
+//! Run with `cargo bench -p becket --bench chains`. webpki makes `MOST_STEPS` steps of it, holds each against an
+//! authority, and parses all of the chain at each: `filler` fills it up to the default of `limits.certificate-chain`.
+
+#![expect(clippy::unwrap_used, reason = "a bench fails by panicking")]
+
+#[path = "../tests/connection/tangle.rs"]
+#[expect(dead_code, reason = "no handshake needs the key")]
+mod tangle;
+
+use std::sync::Arc;
+
+use becket::config::{ClientAuth, Revocation};
+use becket::tls::verifier;
+use divan::Bencher;
+use rustls::RootCertStore;
+use rustls::pki_types::UnixTime;
+
+use crate::tangle::{WORST, tangle};
+
+fn main() {
+    divan::main();
+}
+
+#[divan::bench(args = [0, 140])]
+fn refuse_the_worst(bencher: Bencher<'_, '_>, filler: usize) {
+    let mut roots = RootCertStore::empty();
+    for name in ["A", "B", "C"] {
+        roots
+            .add(tangle(&[(name, name)], 0).chain[1].clone())
+            .unwrap();
+    }
+    let auth = ClientAuth::Required(Arc::new(roots));
+    let verifier = verifier::of_clients(&auth, &Revocation::default(), MOST_BYTES);
+    let verifier = verifier.unwrap().unwrap();
+    let worst = tangle(&WORST, filler);
+    let bytes: usize = worst.chain.iter().map(|one| one.len()).sum();
+    assert!(bytes <= MOST_BYTES, "{bytes}");
+    let (leaf, intermediates) = worst.chain.split_first().unwrap();
+    let now = UnixTime::now();
+    bencher.bench(|| {
+        verifier
+            .verify_client_cert(leaf, intermediates, now)
+            .unwrap_err()
+    });
+}
+
+/// The default.
+const MOST_BYTES: usize = 16 * 1024;

@@ -1,0 +1,224 @@
+//! What a peer's chain of certificates may be before anybody builds paths of it: of clients and of
+//! servers alike.
+//!
+//! webpki looks for a path from the leaf to an authority by depth-first search, and parses *all*
+//! certificates of the chain again at each step. Its budget counts the steps (200 000) and the
+//! signature checks (100), not what is parsed on the way, so nine certificates that name each
+//! other, with some filler, cost seconds. Here a chain is looked at once, in linear time, and
+//! refused if such a search could become long: with what [`judge`] lets through it takes at most
+//! [`MOST_STEPS`] steps, and [`MOST_STEPS`] times the bytes of the chain are parsed.
+//!
+//! Source: RFC 5280 section 6; rustls-webpki 0.103.16, `verify_cert.rs`, `build_chain_inner`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::{CertificateError, Error, OtherError};
+use webpki::EndEntityCert;
+
+use super::engine::Overfull;
+use crate::scratch::LARGEST_RECORD;
+
+/// What a chain has too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// Bytes, the leaf included.
+    Bytes {
+        /// What was shown.
+        shown: usize,
+        /// `limits.certificate-chain`.
+        most: usize,
+    },
+    /// Certificates beside the leaf: this many.
+    Intermediates(usize),
+    /// Certificates beside the leaf that have one subject.
+    OneSubject,
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes { shown, most } => {
+                write!(
+                    out,
+                    "the chain has {shown} bytes, limits.certificate-chain is {most}"
+                )
+            }
+            Self::Intermediates(shown) => write!(
+                out,
+                "the chain has {shown} intermediate certificates, at most {MOST_INTERMEDIATES} are accepted"
+            ),
+            Self::OneSubject => write!(
+                out,
+                "more than {MOST_OF_ONE_SUBJECT} intermediate certificates of the chain have one subject"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Excess {}
+
+/// Looks at a chain of at most `most_bytes`, the leaf included. Parses each certificate once.
+///
+/// # Errors
+///
+/// [`Excess`], in a way that makes rustls send an alert; [`is_excess`] finds it again.
+pub fn judge(
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    most_bytes: usize,
+) -> Result<(), Error> {
+    let Some(excess) = excess(leaf, intermediates, most_bytes) else {
+        return Ok(());
+    };
+    let cause = OtherError(Arc::new(excess));
+    Err(Error::InvalidCertificate(CertificateError::Other(cause)))
+}
+
+fn excess(
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    most: usize,
+) -> Option<Excess> {
+    let shown = leaf.len() + intermediates.iter().map(|one| one.len()).sum::<usize>();
+    if shown > most {
+        return Some(Excess::Bytes { shown, most });
+    }
+    if intermediates.len() > MOST_INTERMEDIATES {
+        return Some(Excess::Intermediates(intermediates.len()));
+    }
+    // What webpki cannot parse it passes over, so it is of no subject.
+    let parsed = intermediates.iter().map(EndEntityCert::try_from);
+    let parsed: Vec<_> = parsed.filter_map(Result::ok).collect();
+    let alike = |one: &EndEntityCert<'_>| {
+        let same = |other: &&EndEntityCert<'_>| other.subject() == one.subject();
+        parsed.iter().filter(same).count()
+    };
+    (parsed.iter().any(|one| alike(one) > MOST_OF_ONE_SUBJECT)).then_some(Excess::OneSubject)
+}
+
+/// Whether a peer was refused for the size of its chain: by [`judge`], or because the message did
+/// not even fit into what an engine holds.
+pub fn is_excess(error: &Error) -> bool {
+    match error {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) => {
+            cause.is::<Excess>()
+        }
+        Error::Other(OtherError(cause)) => cause.is::<Overfull>(),
+        _ => false,
+    }
+}
+
+/// What is wrong with a peer's certificate, in words, also where webpki refuses what others take.
+pub fn explain(error: &Error) -> String {
+    let Error::InvalidCertificate(fault) = error else {
+        return error.to_string();
+    };
+    match fault {
+        CertificateError::Other(OtherError(cause)) => {
+            if let Some(excess) = cause.downcast_ref::<Excess>() {
+                return format!("invalid peer certificate: {excess}");
+            }
+            if let Some(webpki::Error::UnsupportedCertVersion) = cause.downcast_ref() {
+                return format!("invalid peer certificate: {VERSION_1}");
+            }
+        }
+        CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+            public_key_algorithm_id,
+            ..
+        } if public_key_algorithm_id.starts_with(&RSASSA_PSS) => {
+            return format!("invalid peer certificate: {PSS_KEY}");
+        }
+        _ => {}
+    }
+    error.to_string()
+}
+
+/// What an engine has to hold of a message with a chain of `most_bytes`, or of any record.
+pub fn most_held(most_bytes: usize) -> usize {
+    LARGEST_RECORD.max(most_bytes + FRAMING)
+}
+
+/// webpki goes no deeper: more could only be filler.
+const MOST_INTERMEDIATES: usize = 6;
+/// An authority that has a new key, or is signed by two others, is there twice.
+const MOST_OF_ONE_SUBJECT: usize = 2;
+/// How often webpki may go on to another certificate: three names with two certificates each, each
+/// certificate once on a path, make 2 + 4 + 8 + 8 + 8 + 8 beginnings of paths. A test tries all.
+pub const MOST_STEPS: usize = 38;
+/// What webpki does not take, and what to do.
+const VERSION_1: &str = "X.509 version 1 is not supported; an authority of today issues version 3";
+const PSS_KEY: &str = "a key for RSASSA-PSS alone is not supported; one of kind rsaEncryption is, and signs by PSS as well";
+/// The algorithm of a public key that may only sign by PSS: 1.2.840.113549.1.1.10 in DER
+/// (RFC 4055, section 1.2).
+const RSASSA_PSS: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
+/// Lengths, extensions of certificates in TLS 1.3 with an answer of OCSP, headers of records.
+const FRAMING: usize = 4 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A chain as webpki's search sees it: for each certificate the number of its subject and of
+    /// its issuer. Names that are the leaf's issuer have number 0.
+    type Chain = Vec<(usize, usize)>;
+
+    /// Counts the steps of the search when no path is good, as `build_chain_inner` makes them.
+    fn steps(chain: &Chain, wanted: usize, path: &mut Vec<usize>) -> usize {
+        let mut made = 0;
+        for (at, (subject, issuer)) in chain.iter().enumerate() {
+            if *subject == wanted && !path.contains(&at) {
+                if path.len() == MOST_INTERMEDIATES {
+                    made += 1;
+                    continue;
+                }
+                path.push(at);
+                made += 1 + steps(chain, *issuer, path);
+                path.pop();
+            }
+        }
+        made
+    }
+
+    /// Calls `with` for every list of `len` numbers below `base`.
+    fn every(base: usize, len: usize, mut with: impl FnMut(&[usize])) {
+        for mut code in 0..base.pow(len as u32) {
+            let digits = (0..len).map(|_| {
+                let digit = code % base;
+                code /= base;
+                digit
+            });
+            with(&digits.collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn no_chain_that_passes_takes_more_steps_than_are_stated() {
+        let mut most = 0;
+        for names in 1..=MOST_INTERMEDIATES {
+            // Subjects in order, the first ones twice as long as there is room for it.
+            let doubles = MOST_INTERMEDIATES - names;
+            if doubles > names {
+                continue;
+            }
+            let subjects =
+                (0..names).flat_map(|name| [name].repeat(1 + usize::from(name < doubles)));
+            let subjects: Vec<usize> = subjects.collect();
+            every(names, MOST_INTERMEDIATES, |issuers| {
+                let chain = subjects.iter().copied().zip(issuers.iter().copied());
+                let chain = chain.collect();
+                for leaf in 0..names {
+                    most = most.max(steps(&chain, leaf, &mut Vec::new()));
+                }
+            });
+        }
+        assert_eq!(most, MOST_STEPS);
+    }
+
+    #[test]
+    fn nine_alike_would_take_more_steps_than_webpki_grants() {
+        let alike = vec![(0, 0); 9];
+        assert_eq!(steps(&alike, 0, &mut Vec::new()), 260_649);
+    }
+}

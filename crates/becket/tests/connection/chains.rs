@@ -1,0 +1,221 @@
+//! Chains of certificates: what is refused before anybody builds paths of it, and what that saves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use becket::close_reason::CloseReason;
+use becket::config::{ClientAuth, Revocation};
+use becket::script::stage::Stage;
+use becket::tls::{chain, verifier};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{
+    AlgorithmIdentifier, CertificateDer, InvalidSignature, ServerName,
+    SignatureVerificationAlgorithm, TrustAnchor, UnixTime, alg_id,
+};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+use crate::common::{Client, House, house};
+use crate::onward::Host;
+use crate::tangle::{Tangle, WORST, tangle};
+
+const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
+
+const CLIENTS: &str = "policy = 'p'\n[[policy]]\nname = 'p'\nclient-certificates = 'required'\nclient-ca = 'ca.pem'\n";
+
+/// What is too much, each in its own way.
+fn excessive() -> Vec<(&'static str, Tangle)> {
+    let alike = [("A", "A"); 9];
+    vec![
+        ("too long for an engine", tangle(&alike, 400)),
+        ("too long for the limit", tangle(&[("A", "B")], 1500)),
+        ("too many", tangle(&alike[..7], 0)),
+        ("too many of one subject", tangle(&alike[..3], 0)),
+    ]
+}
+
+fn with_certificate(
+    house: &House,
+    version: &'static SupportedProtocolVersion,
+    own: Tangle,
+) -> Arc<ClientConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_root_certificates(house.roots.clone())
+        .with_client_auth_cert(own.chain, own.key);
+    Arc::new(config.unwrap())
+}
+
+/// How the connection ends once the client has heard everything and goes.
+fn ending(mut client: Client, stage: &mut Stage) -> Option<CloseReason> {
+    client.talk(stage);
+    drop(client);
+    stage.settle();
+    stage.closed()
+}
+
+#[test]
+fn a_client_with_too_much_is_refused_for_that() {
+    let house = house(CLIENTS);
+    for version in VERSIONS {
+        for (what, own) in excessive() {
+            let mut stage = house.stage_of(256 * 1024);
+            let config = with_certificate(&house, version, own);
+            let client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+            let reason = ending(client, &mut stage);
+            assert_eq!(
+                reason,
+                Some(CloseReason::ClientChain),
+                "{what}, {version:?}"
+            );
+        }
+        // It is nobody's, but webpki may say so.
+        let config = with_certificate(&house, version, tangle(&WORST, 0));
+        let mut stage = house.stage();
+        let client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let reason = ending(client, &mut stage);
+        assert_eq!(reason, Some(CloseReason::ClientCertificate), "{version:?}");
+    }
+}
+
+#[test]
+fn where_no_certificate_is_asked_for_a_long_message_is_no_chain() {
+    use std::io::Write;
+    let house = house("");
+    let mut stage = house.stage();
+    let config = Arc::new(house.client(&TLS12));
+    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    client.flush();
+    assert!(stage.settle());
+    // Pieces of a handshake message that never ends, in clear.
+    let piece = [&[22, 3, 3, 0x20, 0, 11, 0, 0xff, 0xff][..], &[0; 0x1ffc]].concat();
+    client.end.write_all(&piece).unwrap();
+    client.end.write_all(&piece).unwrap();
+    client.end.write_all(&piece).unwrap();
+    assert_eq!(
+        ending(client, &mut stage),
+        Some(CloseReason::HandshakeFailed)
+    );
+}
+
+#[test]
+fn a_server_with_too_much_is_refused_for_that() {
+    let text = "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['a.pem']\n[[backend]]\nname = 'app'\n\
+         [backend.tls]\nca = 'a.pem'\nname = 'a.test'\n\
+         [[backend.server]]\naddress = '127.0.0.1:81'\n";
+    let house = House::new(text);
+    for version in VERSIONS {
+        for (what, own) in excessive() {
+            let provider = Arc::new(aws_lc_rs::default_provider());
+            let config = ServerConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(own.chain, own.key);
+            let config = Arc::new(config.unwrap());
+            let mut stage = house.stage_of(256 * 1024);
+            let trusted = Arc::new(house.client(&TLS13));
+            let mut client = Client::enter(&mut stage, house.door(0), &trusted, "a.test");
+            client.talk(&mut stage);
+            Host::new(&config).talk(&mut client, &mut stage);
+            let reason = ending(client, &mut stage);
+            assert_eq!(
+                reason,
+                Some(CloseReason::ServerChain),
+                "{what}, {version:?}"
+            );
+        }
+    }
+}
+
+/// Says of every signature that it does not hold, and counts.
+#[derive(Debug)]
+struct Counting;
+
+static CHECKS: AtomicUsize = AtomicUsize::new(0);
+
+impl SignatureVerificationAlgorithm for Counting {
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        alg_id::ECDSA_P256
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        alg_id::ECDSA_SHA256
+    }
+
+    fn verify_signature(&self, _: &[u8], _: &[u8], _: &[u8]) -> Result<(), InvalidSignature> {
+        CHECKS.fetch_add(1, Relaxed);
+        Err(InvalidSignature)
+    }
+}
+
+#[test]
+fn the_worst_chain_that_passes_costs_few_signature_checks() {
+    static ALL: [&dyn SignatureVerificationAlgorithm; 1] = [&Counting];
+    let mut provider = aws_lc_rs::default_provider();
+    provider.signature_verification_algorithms.all = &ALL;
+    // Authorities of all names that occur: every beginning of a path is held against one.
+    let mut roots = RootCertStore::empty();
+    for name in ["A", "B", "C"] {
+        let root = tangle(&[(name, name)], 0);
+        let anchor = webpki_anchor(&root.chain[1]);
+        roots.roots.push(anchor);
+    }
+    let worst = tangle(&WORST, 0);
+    let [leaf, intermediates @ ..] = &worst.chain[..] else {
+        panic!("a chain");
+    };
+    chain::judge(leaf, intermediates, 16 * 1024).expect("it passes");
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider));
+    let name = ServerName::try_from("a.test").unwrap();
+    let now = UnixTime::now();
+    let verifier = verifier.build().unwrap();
+    let verified = verifier.verify_server_cert(leaf, intermediates, &name, &[], now);
+    assert!(verified.is_err());
+    assert_eq!(CHECKS.load(Relaxed), 1 + chain::MOST_STEPS);
+}
+
+fn webpki_anchor(certificate: &CertificateDer<'static>) -> TrustAnchor<'static> {
+    let mut store = RootCertStore::empty();
+    store.add(certificate.clone()).unwrap();
+    store.roots.remove(0)
+}
+
+#[test]
+fn an_authority_that_is_there_with_two_keys_and_six_certificates_in_all_pass() {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    let named = |name: &str| {
+        let mut params = CertificateParams::new(vec!["a.test".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+    };
+    let key = || KeyPair::generate().unwrap();
+    let mut above = Issuer::new(named("root"), key());
+    let root = named("root").self_signed(above.key()).unwrap();
+    let mut intermediates = Vec::new();
+    for level in ["one", "two", "three"] {
+        let (old, new) = (key(), key());
+        // The one that does not sign comes first.
+        for key in [&old, &new] {
+            let certificate = named(level).signed_by(key, &above).unwrap();
+            intermediates.insert(0, certificate.der().clone());
+        }
+        above = Issuer::new(named(level), old);
+    }
+    let mut leaf = named("leaf");
+    leaf.is_ca = IsCa::NoCa;
+    let leaf = leaf.signed_by(&key(), &above).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(root.der().clone()).unwrap();
+    let auth = ClientAuth::Required(Arc::new(roots));
+    let verifier = verifier::of_clients(&auth, &Revocation::default(), 16 * 1024);
+    let verifier = verifier.unwrap().unwrap();
+    let verified = verifier.verify_client_cert(leaf.der(), &intermediates, UnixTime::now());
+    verified.expect("a good chain");
+}
