@@ -33,6 +33,8 @@ reasons! {
     ClientReset = "client-reset",
     /// The client sent a fatal alert or broken TLS while relaying.
     ClientTlsError = "client-tls-error",
+    /// The client sent more records without data (key updates, alerts, empty ones) than its data allows.
+    RecordsWithoutData = "records-without-data",
     /// Who connected is not of `trusted-networks`, and a PROXY header is expected.
     UntrustedProxy = "untrusted-proxy",
     /// The first bytes are not the PROXY header that is expected.
@@ -102,6 +104,9 @@ reasons! {
     /// The handshake with the last server that was tried failed, or a server sent broken TLS or a
     /// fatal alert while relaying; the client saw no clean end.
     ServerTlsError = "server-tls-error",
+    /// A server sent more records without data (key updates, tickets, empty ones) than its data allows;
+    /// the client saw no clean end.
+    ServerRecordsWithoutData = "server-records-without-data",
     /// The certificate of the last server that was tried was not trusted, not valid or not its own.
     ServerCertificate = "server-certificate",
     /// That of the last server that was tried is longer than `limits.certificate-chain`, or has more

@@ -21,6 +21,7 @@ pub mod plain_http;
 pub mod proxy_header;
 pub mod queue;
 mod reader;
+pub mod records;
 pub mod replica;
 pub mod server_hello;
 pub mod session_table;

@@ -167,6 +167,7 @@ impl Plan {
                 let mut secure = Secure {
                     stream,
                     tls: Box::new(tls.map_err(Failure::Tls)?),
+                    left: MOST_SEALED,
                 };
                 secure.handshake().await?;
                 Ok(Channel::Secure(secure))
@@ -271,6 +272,8 @@ impl Channel {
 struct Secure {
     stream: Stream,
     tls: Box<ClientConnection>,
+    /// What the server may still send.
+    left: usize,
 }
 
 impl Secure {
@@ -337,6 +340,9 @@ impl Secure {
         {
             return Ok(None);
         }
+        self.left = self.left.checked_sub(bytes.len()).ok_or_else(|| {
+            Failure::Broken(io::Error::other("more TLS records than a check reads"))
+        })?;
         let mut rest = bytes.as_slice();
         let mut waiting = 0;
         while !rest.is_empty() {
@@ -416,6 +422,9 @@ impl Stream {
 pub const FAREWELL: Duration = Duration::from_secs(1);
 /// Between two looks at a unix socket whose backlog is full.
 const RETRY: Duration = Duration::from_millis(50);
+/// Of all records of a server, the handshake included: a chain, and far more than the head of an answer. A server
+/// could go on sending records that hold nothing, and each costs us more than it.
+const MOST_SEALED: usize = 128 * 1024;
 /// More than a status line, and small enough for the stack.
 const CHUNK: usize = 2048;
 

@@ -18,7 +18,7 @@ use becket_proto::starttls::{Dialog, Over, Progress, Protocol};
 
 use super::closing::Closing;
 use super::handshake::Handshaking;
-use super::relay::{Joined, Relaying};
+use super::relay::{Joined, Relaying, server_fault};
 use super::{Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
 use crate::door::Door;
@@ -155,14 +155,15 @@ impl<N: Net> Conversing<N> {
         if self.joined.to_client.source_ended() {
             return Err(CloseReason::ServerGreeting);
         }
-        if !self.joined.server.ready.readable {
-            return Ok(false);
-        }
         turn.scratch.clear();
         let scratch = &mut *turn.scratch;
         let Joined {
             server, server_tls, ..
         } = &mut *self.joined;
+        let waits = server_tls.as_ref().is_some_and(|engine| engine.waits());
+        if !server.ready.readable && !waits {
+            return Ok(false);
+        }
         let input = match server_tls {
             Some(engine) => {
                 scratch.sealed_in.push(engine.held());
@@ -171,17 +172,19 @@ impl<N: Net> Conversing<N> {
             None => &mut scratch.plain,
         };
         let counter = &turn.counters.server_bytes_in;
-        match server.receive(input, READ, counter) {
-            Ok(Got::Bytes) => {}
-            Ok(Got::Nothing) => return Ok(false),
-            Ok(Got::End) => return Err(CloseReason::ServerGreeting),
-            Err(_) => return Err(CloseReason::ServerReset),
+        if !waits {
+            match server.receive(input, READ, counter) {
+                Ok(Got::Bytes) => {}
+                Ok(Got::Nothing) => return Ok(false),
+                Ok(Got::End) => return Err(CloseReason::ServerGreeting),
+                Err(_) => return Err(CloseReason::ServerReset),
+            }
         }
         if let Some(engine) = server_tls {
             let input = scratch.sealed_in.filled_mut();
             let opened = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
             self.joined.to_server.offer(scratch.sealed_out.filled());
-            let opened = opened.map_err(|_| CloseReason::ServerTlsError)?;
+            let opened = opened.map_err(|error| server_fault(&error))?;
             if opened.ended {
                 // What came before it may be a greeting all the same, or the word why there is none.
                 self.joined.to_client.end_source();

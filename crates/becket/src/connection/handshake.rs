@@ -40,7 +40,7 @@ use crate::scratch::READ;
 use crate::socket::Socket;
 use crate::tls::chain;
 use crate::tls::context::{self, Resuming};
-use crate::tls::engine::{Engine, Received};
+use crate::tls::engine::{self, Engine, Received};
 use crate::tls::front::{Choice, server_name};
 use crate::tls::presented::Presented;
 
@@ -486,6 +486,7 @@ fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
         | rustls::Error::InvalidCertRevocationList(_)
         | rustls::Error::NoCertificatesPresented => CloseReason::ClientCertificate,
         rustls::Error::NoApplicationProtocol => CloseReason::AlpnMismatch,
+        error if engine::is_without_data(error) => CloseReason::RecordsWithoutData,
         _ => CloseReason::HandshakeFailed,
     }
 }

@@ -1,10 +1,14 @@
 //! rustls' unbuffered connections, of either side, as "bytes in, bytes out".
 //!
 //! Ciphertext and plaintext pass through the worker's scratch buffers. [`Engine::receive`] takes
-//! all whole records from the front of its input; what is left, a partial record or handshake
+//! whole records from the front of its input; what is left, a partial record or handshake
 //! message, the engine holds, bounded, and the caller puts it in front of the next input.
 //!
-//! Invariant: rustls is shown what it has seen and not discarded, in every call. Its deframer
+//! rustls is shown one record more at a time, since it processes all that it is shown, and says
+//! nothing of records that hold no data. Once there are traffic keys each record is weighed
+//! (`proto::records`), and a call that has taken in enough leaves the rest for [`Engine::resume`].
+//!
+//! Invariant: rustls is shown what it has taken in and not discarded, in every call. Its deframer
 //! keeps positions in those bytes, and indexes out of them when they are missing.
 //!
 //! Early data (0-RTT) comes out like other data, before the client has finished its handshake. From
@@ -13,29 +17,37 @@
 //! Whatever TLS itself wants to send (handshake flights, tickets, key updates, alerts) is
 //! appended to `out` in the right order.
 
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, mem};
 
+use becket_proto::records::{self, Allowance};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, ReadEarlyData,
     UnbufferedStatus, WriteTraffic,
 };
-use rustls::{CommonState, Error, HandshakeKind, OtherError, ServerConfig};
+use rustls::{CommonState, Error, HandshakeKind, OtherError, PeerMisbehaved, ServerConfig};
 
 use super::context::{self, Resuming};
-use crate::scratch::{Buffer, LARGEST_RECORD};
+use crate::scratch::{Buffer, LARGEST_RECORD, READ};
 
 /// The TLS state of one leg: `C` says which side of TLS we are on it. To a client we are the
 /// server, which is the default.
 pub struct Engine<C = UnbufferedServerConnection> {
     /// On the heap: a transition between phases then moves a pointer, not a kilobyte.
     connection: Box<C>,
-    /// Seen by rustls and not discarded.
+    /// What rustls has not discarded, and what it was not shown.
     held: Vec<u8>,
-    /// How much may be held.
+    /// How much of that rustls has taken in, in whole records.
+    taken: usize,
+    /// Behind that, a whole record waits.
+    waits: bool,
+    /// How much of an unfinished record or message may be held.
     most_held: usize,
+    /// Data may pass, and records are weighed.
+    traffic: bool,
+    allowance: Allowance,
     /// Of a handshake that goes on while data moves already, because it began with early data.
     unfinished: Option<Box<Resuming>>,
     close_notify_sent: bool,
@@ -119,6 +131,8 @@ pub struct Received {
     pub early: bool,
     /// The peer sent close_notify: no more data follows.
     pub ended: bool,
+    /// What the records weigh that were taken in, in bytes.
+    pub weight: usize,
 }
 
 /// A peer's message, or record, is longer than this many bytes, which is all that is held of it.
@@ -154,7 +168,11 @@ impl<C: TlsSide> Engine<C> {
         Self {
             connection: Box::new(connection),
             held: Vec::new(),
+            taken: 0,
+            waits: false,
             most_held,
+            traffic: false,
+            allowance: Allowance::new(),
             unfinished: None,
             close_notify_sent: false,
         }
@@ -165,8 +183,13 @@ impl<C: TlsSide> Engine<C> {
         &self.held
     }
 
+    /// Whether a whole record is held: [`Self::resume`] goes on with it, and nothing need be received.
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// Processes `input`, which begins with what was held: appends what the records held to
-    /// `plain` and what TLS wants to send to `out`.
+    /// `plain` and what TLS wants to send to `out`. What does not fit into one call waits.
     ///
     /// # Errors
     ///
@@ -177,15 +200,24 @@ impl<C: TlsSide> Engine<C> {
         plain: &mut Buffer,
         out: &mut Buffer,
     ) -> Result<Received, Error> {
-        let Some(resuming) = self.unfinished.take() else {
-            return self.process(input, plain, out);
-        };
-        let mut resuming = Some(*resuming);
-        let received = context::lend(&mut resuming, || self.process(input, plain, out));
-        self.unfinished = resuming
-            .filter(|_| self.connection.common().is_handshaking())
-            .map(Box::new);
-        received
+        debug_assert!(input.starts_with(&self.held), "held bytes come first");
+        let (discarded, received) = self.process(input, plain, out)?;
+        self.held = input.get(discarded..).unwrap_or_default().to_vec();
+        Ok(received)
+    }
+
+    /// Goes on with what is held.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn resume(&mut self, plain: &mut Buffer, out: &mut Buffer) -> Result<Received, Error> {
+        let mut held = mem::take(&mut self.held);
+        let outcome = self.process(&mut held, plain, out);
+        self.held = held;
+        let (discarded, received) = outcome?;
+        self.held.drain(..discarded.min(self.held.len()));
+        Ok(received)
     }
 
     /// Whether the client has still to finish its handshake, though it may be served already.
@@ -198,14 +230,73 @@ impl<C: TlsSide> Engine<C> {
         self.unfinished = resuming.map(Box::new);
     }
 
+    /// Lends what an unfinished handshake needs while records are taken in.
     fn process(
         &mut self,
         input: &mut [u8],
         plain: &mut Buffer,
         out: &mut Buffer,
-    ) -> Result<Received, Error> {
-        debug_assert!(input.starts_with(&self.held), "held bytes come first");
+    ) -> Result<(usize, Received), Error> {
+        let Some(resuming) = self.unfinished.take() else {
+            return self.take_in(input, plain, out);
+        };
+        let mut resuming = Some(*resuming);
+        let taken = context::lend(&mut resuming, || self.take_in(input, plain, out));
+        self.unfinished = resuming
+            .filter(|_| self.connection.common().is_handshaking())
+            .map(Box::new);
+        taken
+    }
+
+    /// Shows rustls one record after the other. Returns how many bytes it has done with.
+    fn take_in(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Buffer,
+        out: &mut Buffer,
+    ) -> Result<(usize, Received), Error> {
         let mut received = Received::default();
+        let (mut taken, mut discarded) = (self.taken, 0);
+        loop {
+            let record = records::first(input.get(taken..).unwrap_or_default());
+            let end = record.map_or(input.len(), |len| taken + len);
+            let before = plain.len();
+            let shown = input.get_mut(discarded..end).unwrap_or_default();
+            discarded += self.show(shown, plain, out, &mut received)?;
+            let Some(len) = record else { break };
+            taken = end;
+            if self.traffic {
+                let weight = self.allowance.charge(len, plain.len() - before);
+                received.weight += weight.ok_or(PeerMisbehaved::TooManyEmptyFragments)?;
+            }
+            if taken == input.len() || received.ended || received.weight >= MOST_WEIGHT {
+                break;
+            }
+        }
+        self.taken = taken.saturating_sub(discarded);
+        self.waits = records::first(input.get(taken..).unwrap_or_default()).is_some();
+        if received.ended {
+            // RFC 8446, section 6.1: "Any data received after a closure alert has been received
+            // MUST be ignored."
+            (self.taken, self.waits) = (0, false);
+            return Ok((input.len(), received));
+        }
+        let unfinished = if self.waits { taken } else { input.len() } - discarded;
+        if unfinished > self.most_held {
+            let cause = Overfull(self.most_held);
+            return Err(Error::Other(OtherError(Arc::new(cause))));
+        }
+        Ok((discarded, received))
+    }
+
+    /// Lets rustls process what it is shown until it wants more. Returns how much to discard.
+    fn show(
+        &mut self,
+        input: &mut [u8],
+        plain: &mut Buffer,
+        out: &mut Buffer,
+        received: &mut Received,
+    ) -> Result<usize, Error> {
         let mut consumed = 0;
         loop {
             let rest = input.get_mut(consumed..).unwrap_or_default();
@@ -241,29 +332,14 @@ impl<C: TlsSide> Engine<C> {
             if settled {
                 // Where early data is taken rustls writes as soon as its own flight is out. That
                 // alone admits nobody: anyone can send a hello, and as often as he likes.
-                received.ready =
-                    writable && (received.early || !self.connection.common().is_handshaking());
-                return self.hold(input.get(consumed..).unwrap_or_default(), received);
+                let handshaking = self.connection.common().is_handshaking();
+                received.ready = writable && (received.early || !handshaking);
+                if received.ready {
+                    (self.traffic, self.most_held) = (true, LARGEST_RECORD);
+                }
+                return Ok(consumed);
             }
         }
-    }
-
-    fn hold(&mut self, rest: &[u8], received: Received) -> Result<Received, Error> {
-        if received.ready {
-            self.most_held = LARGEST_RECORD;
-        }
-        if received.ended {
-            // RFC 8446, section 6.1: "Any data received after a closure alert has been received
-            // MUST be ignored."
-            self.held = Vec::new();
-            return Ok(received);
-        }
-        if rest.len() > self.most_held {
-            let cause = Overfull(self.most_held);
-            return Err(Error::Other(OtherError(Arc::new(cause))));
-        }
-        self.held = rest.to_vec();
-        Ok(received)
     }
 
     /// After an error, what is still to be sent comes first, and last the alert that tells the
@@ -327,7 +403,8 @@ impl<C: TlsSide> Engine<C> {
         mut write: impl FnMut(&mut WriteTraffic<'_, C::Data>, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> Result<(), Error> {
         loop {
-            let UnbufferedStatus { discard, state } = self.connection.process(&mut self.held);
+            let taken = self.held.get_mut(..self.taken).unwrap_or_default();
+            let UnbufferedStatus { discard, state } = self.connection.process(taken);
             let done = match state? {
                 ConnectionState::WriteTraffic(mut traffic) => {
                     encode_into(out, |room| write(&mut traffic, room))?;
@@ -344,7 +421,9 @@ impl<C: TlsSide> Engine<C> {
                 ConnectionState::PeerClosed => false,
                 _ => return Err(Error::HandshakeNotComplete),
             };
-            self.held.drain(..discard.min(self.held.len()));
+            let discard = discard.min(self.taken);
+            self.held.drain(..discard);
+            self.taken -= discard;
             if done {
                 return Ok(());
             }
@@ -360,6 +439,19 @@ impl<C: TlsSide> Engine<C> {
     pub fn facts(&self) -> &C {
         &self.connection
     }
+}
+
+/// Whether the peer sent more records without data than it may, by our count or by one of rustls'.
+pub fn is_without_data(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::PeerMisbehaved(
+            PeerMisbehaved::TooManyEmptyFragments
+                | PeerMisbehaved::TooManyKeyUpdateRequests
+                | PeerMisbehaved::TooManyWarningAlertsReceived
+                | PeerMisbehaved::TooManyRenegotiationRequests
+        )
+    )
 }
 
 /// The two kinds of "too small" that rustls reports, and what else may go wrong.
@@ -408,3 +500,7 @@ fn encode_into<E: Into<Encoding>>(
     }
     Err(Error::EncryptError)
 }
+
+/// Of the records that one call takes in: as much as the records weigh that one read can complete,
+/// if they are long.
+const MOST_WEIGHT: usize = READ + LARGEST_RECORD;

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use becket::close_reason::CloseReason;
 use rustls::version::TLS13;
 
 use crate::common::{Client, House, house, server_got, server_says};
@@ -88,11 +89,50 @@ fn records_count_by_what_they_weigh_not_by_what_they_hold() {
         client.say(&[5]);
     }
     client.flush();
-    assert!(stage.turn());
-    assert!(stage.is_unfinished(), "there is more to do");
-    assert!(server_got(&mut stage).len() <= 4096);
+    // Each is charged like a record of a kilobyte, and one call takes in what weighs some 82 KiB.
+    let mut moved = 0;
+    for turn in 1..100 {
+        assert!(stage.turn());
+        assert!(stage.is_unfinished(), "there is more to do");
+        let got = server_got(&mut stage).len();
+        assert!((83..=166).contains(&got), "{got} in turn {turn}");
+        moved += got;
+    }
     client.talk(&mut stage);
+    assert_eq!(moved + server_got(&mut stage).len(), 20_000);
     assert!(!stage.is_unfinished());
+}
+
+#[test]
+fn a_client_whose_records_hold_no_data_is_cut_off() {
+    let house = house("");
+    let (mut stage, mut client) = relaying(&house, 1 << 20);
+    for _ in 0..20 {
+        for _ in 0..31 {
+            client.tls.refresh_traffic_keys().unwrap();
+        }
+        client.say(&[5]);
+        client.flush();
+        stage.settle();
+    }
+    // 256 in all, in rounds of 31.
+    assert_eq!(server_got(&mut stage).len(), 8);
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::RecordsWithoutData));
+}
+
+#[test]
+fn a_client_may_change_its_keys_as_long_as_it_sends_data() {
+    let house = house("");
+    let (mut stage, mut client) = relaying(&house, 1 << 20);
+    for _ in 0..400 {
+        client.tls.refresh_traffic_keys().unwrap();
+        client.say(&[5; 4096]);
+        client.talk(&mut stage);
+        server_got(&mut stage);
+    }
+    assert_eq!(stage.closed(), None);
 }
 
 #[test]

@@ -193,6 +193,31 @@ fn a_client_that_ends_still_gets_its_answer_through_tls() {
 }
 
 #[test]
+fn a_server_whose_records_hold_no_data_is_cut_off() {
+    let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
+    let (mut stage, mut client, mut host) = relaying(&house, &TLS13);
+    let mut rounds = 0;
+    while stage.closed().is_none() && rounds < 100 {
+        rounds += 1;
+        for _ in 0..31 {
+            host.tls.refresh_traffic_keys().unwrap();
+        }
+        host.say(&[5]);
+        host.talk(&mut client, &mut stage);
+        if client.received.len() < rounds {
+            break;
+        }
+    }
+    client.tls.send_close_notify();
+    client.talk(&mut stage);
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::ServerRecordsWithoutData));
+    // Of 256 records some are tickets.
+    assert_eq!(rounds, 9);
+}
+
+#[test]
 fn a_truncated_client_is_not_made_to_look_whole_to_the_server() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     let (mut stage, mut client, mut host) = relaying(&house, &TLS13);

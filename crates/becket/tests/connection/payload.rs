@@ -18,6 +18,8 @@ use crate::common::{Client, House, house};
 enum Event {
     ClientSays(usize),
     ServerSays(usize),
+    /// Says so many bytes in a record each, behind a change of keys.
+    ClientTrickles(usize),
     /// So many bytes arrive at the connection's socket towards the client, or the server.
     ClientArrives(usize),
     ServerArrives(usize),
@@ -37,6 +39,7 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         3 => size().prop_map(Event::ClientSays),
         3 => size().prop_map(Event::ServerSays),
+        1 => (1..300usize).prop_map(Event::ClientTrickles),
         4 => size().prop_map(Event::ClientArrives),
         4 => size().prop_map(Event::ServerArrives),
         4 => size().prop_map(Event::ClientReads),
@@ -103,7 +106,15 @@ impl World {
                 self.server_waiting.extend(pattern(self.server_said, n));
                 self.server_said += n;
             }
-            Event::ClientSays(_) | Event::ServerSays(_) => {}
+            Event::ClientTrickles(n) if !self.client_ended => {
+                // Only TLS 1.3 with keys has any to change.
+                drop(self.client.tls.refresh_traffic_keys());
+                for at in self.client_said..self.client_said + n {
+                    self.client.say(&pattern(at, 1));
+                }
+                self.client_said += n;
+            }
+            Event::ClientSays(_) | Event::ServerSays(_) | Event::ClientTrickles(_) => {}
             Event::ClientArrives(n) => self.client_near.deliver(n),
             Event::ServerArrives(n) => {
                 if let Some(near) = self.stage.net.near() {

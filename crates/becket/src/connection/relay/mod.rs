@@ -32,7 +32,7 @@ use crate::backend::state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::leg::{Leg, Ready};
 use crate::socket::Socket;
-use crate::tls::engine::Engine;
+use crate::tls::engine::{Engine, is_without_data};
 
 /// Client and server, joined.
 #[derive(Debug)]
@@ -174,11 +174,13 @@ impl<N: Net> Relaying<N> {
 
     fn pass_readiness(&mut self, core: &Core<N>) {
         let (client, server) = (core.client.ready, self.server.ready);
-        for (pipe, source, sink) in [
-            (&mut self.to_server, client, server),
-            (&mut self.to_client, server, client),
+        let client_waits = self.client_tls.as_ref().is_some_and(Engine::waits);
+        let server_waits = self.server_tls.as_ref().is_some_and(|tls| tls.waits());
+        for (pipe, source, waits, sink) in [
+            (&mut self.to_server, client, client_waits, server),
+            (&mut self.to_client, server, server_waits, client),
         ] {
-            if source.readable || source.ended {
+            if source.readable || source.ended || waits {
                 pipe.handle_readable();
             }
             if sink.writable {
@@ -279,5 +281,23 @@ impl<N: Net> Relaying<N> {
             // What waits is sent, and FIN; close_notify is not.
             _ => Closing::begin(reason, self.to_client.waiting().to_vec(), core, turn),
         }
+    }
+}
+
+/// What a fault in a client's TLS is called.
+fn client_fault(error: &rustls::Error) -> CloseReason {
+    if is_without_data(error) {
+        CloseReason::RecordsWithoutData
+    } else {
+        CloseReason::ClientTlsError
+    }
+}
+
+/// What a fault in a server's TLS is called.
+pub(super) fn server_fault(error: &rustls::Error) -> CloseReason {
+    if is_without_data(error) {
+        CloseReason::ServerRecordsWithoutData
+    } else {
+        CloseReason::ServerTlsError
     }
 }

@@ -1,6 +1,6 @@
 //! Server to client: receive, open, seal, send.
 
-use super::{Load, Relaying};
+use super::{Load, Relaying, server_fault};
 use crate::close_reason::CloseReason;
 use crate::connection::{Core, Net, Turn};
 use crate::leg::Got;
@@ -19,11 +19,12 @@ impl<N: Net> Relaying<N> {
         turn.scratch.clear();
         let taken = match self.server_tls {
             Some(_) => self.open_server(turn),
-            None => self.drain_server(turn),
+            None => self.drain_server(turn).map(|()| 0),
         };
         let scratch = &mut *turn.scratch;
         let plain = scratch.plain.filled();
-        let came = plain.len().max(scratch.sealed_in.len());
+        let weight = taken.as_ref().map_or(0, |weight| *weight);
+        let came = weight.max(plain.len()).max(scratch.sealed_in.len());
         load.to_client = load.to_client.saturating_sub(came);
         if let Some(learner) = &mut self.learner
             && !learner.look(plain, self.slot.server(), turn.now.mono)
@@ -40,7 +41,7 @@ impl<N: Net> Relaying<N> {
             None => plain,
         };
         self.send_client(bytes, core, turn.counters)?;
-        taken
+        taken.map(drop)
     }
 
     /// Receives plaintext into `scratch.plain`.
@@ -65,37 +66,40 @@ impl<N: Net> Relaying<N> {
         Ok(())
     }
 
-    /// Receives once and opens it into `scratch.plain`. What TLS itself has to say to the server
-    /// goes out at once.
-    fn open_server(&mut self, turn: &mut Turn<'_, N>) -> Result<(), CloseReason> {
+    /// Opens what waits or what it receives, once, into `scratch.plain`. Returns what that weighs. What
+    /// TLS itself has to say to the server goes out at once.
+    fn open_server(&mut self, turn: &mut Turn<'_, N>) -> Result<usize, CloseReason> {
         let Some(engine) = &mut self.server_tls else {
-            return Ok(());
+            return Ok(0);
         };
-        let input = &mut turn.scratch.sealed_in;
-        input.push(engine.held());
-        let counter = &turn.counters.server_bytes_in;
-        match self.server.receive(input, READ, counter) {
-            Ok(Got::Bytes) => {}
-            Ok(Got::Nothing) => {
-                self.to_client.block_source();
-                return Ok(());
+        let scratch = &mut *turn.scratch;
+        let opened = if engine.waits() {
+            engine.resume(&mut scratch.plain, &mut scratch.sealed_out)
+        } else {
+            scratch.sealed_in.push(engine.held());
+            let counter = &turn.counters.server_bytes_in;
+            match self.server.receive(&mut scratch.sealed_in, READ, counter) {
+                Ok(Got::Bytes) => {}
+                Ok(Got::Nothing) => {
+                    self.to_client.block_source();
+                    return Ok(0);
+                }
+                Ok(Got::End) => return Err(CloseReason::ServerTruncated),
+                Err(_) => return Err(CloseReason::ServerReset),
             }
-            Ok(Got::End) => return Err(CloseReason::ServerTruncated),
-            Err(_) => return Err(CloseReason::ServerReset),
-        }
-        if !self.server.ready.readable {
+            let input = scratch.sealed_in.filled_mut();
+            engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out)
+        };
+        if !self.server.ready.readable && !engine.waits() {
             self.to_client.block_source();
         }
-        let scratch = &mut *turn.scratch;
-        let input = scratch.sealed_in.filled_mut();
-        let opened = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
         self.send_server(scratch.sealed_out.filled(), turn.counters);
         scratch.sealed_out.clear();
-        let opened = opened.map_err(|_| CloseReason::ServerTlsError)?;
+        let opened = opened.map_err(|error| server_fault(&error))?;
         if opened.ended {
             self.to_client.end_source();
         }
-        Ok(())
+        Ok(opened.weight)
     }
 
     /// Sends to the client, behind what waits already.

@@ -1,6 +1,6 @@
 //! Client to server: receive, open, seal, send.
 
-use super::{Load, Relaying};
+use super::{Load, Relaying, client_fault};
 use crate::close_reason::CloseReason;
 use crate::connection::{Core, Net, Turn};
 use crate::leg::Got;
@@ -17,14 +17,13 @@ impl<N: Net> Relaying<N> {
         turn: &mut Turn<'_, N>,
     ) -> Result<(), CloseReason> {
         turn.scratch.clear();
-        match self.client_tls {
+        let weight = match self.client_tls {
             Some(_) => self.open_client(core, turn)?,
             None => self.take_client(core, turn)?,
-        }
+        };
         let scratch = &mut *turn.scratch;
         let plain = scratch.plain.filled();
-        // Records without a byte in them are work, too.
-        let came = plain.len().max(scratch.sealed_in.len());
+        let came = weight.max(plain.len()).max(scratch.sealed_in.len());
         load.to_server = load.to_server.saturating_sub(came);
         let bytes = match &mut self.server_tls {
             Some(engine) => {
@@ -39,46 +38,49 @@ impl<N: Net> Relaying<N> {
         Ok(())
     }
 
-    /// Receives once and opens it into `scratch.plain`. What TLS itself has to say to the client
-    /// goes out at once.
+    /// Opens what waits or what it receives, once, into `scratch.plain`. Returns what that weighs. What
+    /// TLS itself has to say to the client goes out at once.
     fn open_client(
         &mut self,
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
-    ) -> Result<(), CloseReason> {
+    ) -> Result<usize, CloseReason> {
         let Some(engine) = &mut self.client_tls else {
-            return Ok(());
+            return Ok(0);
         };
-        let input = &mut turn.scratch.sealed_in;
-        input.push(engine.held());
-        let counter = &turn.counters.client_bytes_in;
-        match core.client.receive(input, READ, counter) {
-            Ok(Got::Bytes) => {}
-            Ok(Got::Nothing) => {
-                self.to_server.block_source();
-                return Ok(());
+        let scratch = &mut *turn.scratch;
+        let opened = if engine.waits() {
+            engine.resume(&mut scratch.plain, &mut scratch.sealed_out)
+        } else {
+            scratch.sealed_in.push(engine.held());
+            let counter = &turn.counters.client_bytes_in;
+            match core.client.receive(&mut scratch.sealed_in, READ, counter) {
+                Ok(Got::Bytes) => {}
+                Ok(Got::Nothing) => {
+                    self.to_server.block_source();
+                    return Ok(0);
+                }
+                Ok(Got::End) => {
+                    self.truncated = !self.to_client.source_ended();
+                    turn.counters.truncated.add(u64::from(self.truncated));
+                    self.to_server.end_source();
+                    return Ok(0);
+                }
+                Err(_) => return Err(CloseReason::ClientReset),
             }
-            Ok(Got::End) => {
-                self.truncated = !self.to_client.source_ended();
-                turn.counters.truncated.add(u64::from(self.truncated));
-                self.to_server.end_source();
-                return Ok(());
-            }
-            Err(_) => return Err(CloseReason::ClientReset),
-        }
-        if !core.client.ready.readable {
+            let input = scratch.sealed_in.filled_mut();
+            engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out)
+        };
+        if !core.client.ready.readable && !engine.waits() {
             self.to_server.block_source();
         }
-        let scratch = &mut *turn.scratch;
-        let input = scratch.sealed_in.filled_mut();
-        let opened = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
         self.send_client(scratch.sealed_out.filled(), core, turn.counters)?;
         scratch.sealed_out.clear();
-        let opened = opened.map_err(|_| CloseReason::ClientTlsError)?;
+        let opened = opened.map_err(|error| client_fault(&error))?;
         if opened.ended {
             self.to_server.end_source();
         }
-        Ok(())
+        Ok(opened.weight)
     }
 
     /// Receives once into `scratch.plain`: a client without TLS, or one that is none of ours.
@@ -86,7 +88,7 @@ impl<N: Net> Relaying<N> {
         &mut self,
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
-    ) -> Result<(), CloseReason> {
+    ) -> Result<usize, CloseReason> {
         let counter = &turn.counters.client_bytes_in;
         let got = core.client.receive(&mut turn.scratch.plain, READ, counter);
         match got.map_err(|_| CloseReason::ClientReset)? {
@@ -94,7 +96,7 @@ impl<N: Net> Relaying<N> {
             Got::Bytes | Got::Nothing => self.to_server.block_source(),
             Got::End => self.to_server.end_source(),
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Sends to the server, behind what waits already.

@@ -1,0 +1,135 @@
+//! What the records of established TLS weigh, and how many of them may hold no data.
+//!
+//! A record costs work whatever is in it. One that holds no data (a KeyUpdate, an alert, a ticket,
+//! nothing at all) costs more for its bytes than any other, and a peer can send as many as it likes.
+//! So each record has a weight: what it is charged for in a turn of its connection. And records
+//! without data are paid for with [`Allowance`], which data restores: a peer that goes on sending
+//! them has to send data as well.
+//!
+//! The engine asks, record by record; it knows what came out of each. Only headers are read here,
+//! and none is judged: what is no record is for TLS to refuse. Source: RFC 8446 sections 4.6, 5.1 and 6.
+
+/// Length of the record at the front, header included; `None` while it is not whole.
+///
+/// ```
+/// # use becket_proto::records::first;
+/// assert_eq!(first(&[23, 3, 3, 0, 2, b'h', b'i', 23, 3]), Some(7));
+/// assert_eq!(first(&[23, 3, 3, 0, 2, b'h']), None);
+/// ```
+pub fn first(bytes: &[u8]) -> Option<usize> {
+    let [_, _, _, high, low] = *bytes.first_chunk()?;
+    let len = HEADER + usize::from(u16::from_be_bytes([high, low]));
+    (bytes.len() >= len).then_some(len)
+}
+
+/// What a peer may still send that holds no data.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowance {
+    /// In bytes of data.
+    left: usize,
+}
+
+impl Allowance {
+    /// As much as there ever is.
+    pub fn new() -> Self {
+        Self { left: MOST }
+    }
+
+    /// Charges for a record of `len` bytes that held `data` bytes of data. Returns its weight,
+    /// which is in bytes and never less than `len`; `None` if the peer may not send this record.
+    pub fn charge(&mut self, len: usize, data: usize) -> Option<usize> {
+        if data > 0 {
+            self.left = self.left.saturating_add(data).min(MOST);
+            return Some(len.max(LEAST));
+        }
+        let weight = len.saturating_mul(DATALESS).max(LEAST_DATALESS);
+        self.left = self.left.checked_sub(weight)?;
+        Some(weight)
+    }
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Type, version, length.
+const HEADER: usize = 5;
+/// Of a record with data: to open one takes as long as to open this many bytes more of a long one.
+const LEAST: usize = 1024;
+/// Of a record without data: two and a half microseconds for a KeyUpdate are less than a kilobyte
+/// of data in the same time on slower machines, and nobody needs many.
+const LEAST_DATALESS: usize = 4096;
+/// A record may hold one message behind the other: nine hundred tickets take milliseconds.
+const DATALESS: usize = 16;
+/// 256 KeyUpdates, or 64 KiB of tickets; as much again for each MiB of data.
+const MOST: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn key_updates_without_data_come_to_an_end_and_data_lets_them_go_on() {
+        let mut allowance = Allowance::new();
+        let granted = (0..).find(|_| allowance.charge(26, 0).is_none());
+        assert_eq!(granted, Some(256));
+        assert!(allowance.charge(26, 0).is_none());
+        assert!(allowance.charge(4100, 4096).is_some());
+        assert!(allowance.charge(26, 0).is_some());
+        assert!(allowance.charge(26, 0).is_none());
+    }
+
+    proptest! {
+        /// Among any records in a row.
+        #[test]
+        fn what_holds_no_data_is_bounded_by_what_does(
+            records in prop::collection::vec((1..=16_640usize, 0..3usize, 0..=16_384usize), 0..400),
+        ) {
+            let mut allowance = Allowance::new();
+            let (mut dataless, mut bytes, mut data) = (0, 0, 0);
+            for (len, kind, most) in records {
+                let held = if kind == 0 { most.min(len) } else { 0 };
+                match allowance.charge(len, held) {
+                    Some(weight) => prop_assert!(weight >= len.max(LEAST)),
+                    None => {
+                        prop_assert_eq!(held, 0, "data is never refused");
+                        continue;
+                    }
+                }
+                data += held;
+                if held == 0 {
+                    dataless += 1;
+                    bytes += len;
+                }
+                prop_assert!(dataless * LEAST_DATALESS <= MOST + data);
+                prop_assert!(bytes * DATALESS <= MOST + data);
+            }
+        }
+
+        #[test]
+        fn records_are_walked_as_they_were_laid(
+            contents in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
+            cut in 0..6000usize,
+        ) {
+            let mut laid = Vec::new();
+            for content in &contents {
+                laid.extend([23, 3, 3]);
+                laid.extend((content.len() as u16).to_be_bytes());
+                laid.extend(content);
+            }
+            laid.truncate(cut);
+            let mut rest = laid.as_slice();
+            let mut found = Vec::new();
+            while let Some(len) = first(rest) {
+                found.push(rest[HEADER..len].to_vec());
+                rest = &rest[len..];
+            }
+            prop_assert!(contents.starts_with(&found));
+            prop_assert!(contents.get(found.len()).is_none_or(|next| rest.len() < HEADER + next.len()));
+        }
+    }
+}
