@@ -98,12 +98,19 @@ impl Dns {
     /// When it cannot be and `CI` is set.
     #[track_caller]
     pub fn launcher(&self, place: &Place) -> Option<Vec<String>> {
-        let unshare = Tool::find("unshare")?;
         // One question each, and no patience: tests wait for what becket makes of it.
-        let resolver = format!(
-            "nameserver {}\nsearch .\noptions timeout:1 attempts:1\n",
-            self.address
-        );
+        self.launcher_with(place, "timeout:1 attempts:1")
+    }
+
+    /// The same with these options of resolv.conf(5).
+    ///
+    /// # Panics
+    /// Likewise.
+    #[track_caller]
+    pub fn launcher_with(&self, place: &Place, options: &str) -> Option<Vec<String>> {
+        let unshare = Tool::find("unshare")?;
+        let address = self.address;
+        let resolver = format!("nameserver {address}\nsearch .\noptions {options}\n");
         place.write("resolv.conf", &resolver);
         place.write("nsswitch.conf", "hosts: dns\n");
         let launcher = ["--mount", "sh", "-c", BIND, "becket"];

@@ -78,7 +78,7 @@ fn faulty(place: &Place) -> (String, Vec<&'static str>) {
     let text = r#"
         [[listener]]
         name = "web"
-        bind = ["127.0.0.1:http", "127.0.0.1:99999"]
+        bind = ["127.0.0.1:http", "127.0.0.1:99999", "becket-knows-nobody.invalid:1"]
         certificates = ["mixed.pem", "gone.pem", "keyless.pem", "empty.pem"]
         backend = "nowhere"
         colour = "red"
@@ -97,7 +97,7 @@ fn faulty(place: &Place) -> (String, Vec<&'static str>) {
         [[backend]]
         name = "app"
         [[backend.server]]
-        address = "becket-knows-nobody.invalid:80"
+        address = "127.0.0.1:80"
         [timeouts]
         idle = 10
         [process]
@@ -119,7 +119,7 @@ fn faulty(place: &Place) -> (String, Vec<&'static str>) {
         "versions",
         "ROT13",
         "client-ca",
-        "becket-knows-nobody.invalid:80",
+        "becket-knows-nobody.invalid:1",
         "timeouts.idle",
         "process.workers",
     ];

@@ -15,7 +15,7 @@ const PEER: &str = "peers = [\"peer.test:7443\"]\nresolve-interval = \"1s\"";
 /// What fails in a resolver, and a word of how it is told.
 const FAILURES: [(Answer, &str); 4] = [
     (Answer::NoSuchName, "not known"),
-    (Answer::Addresses(Vec::new()), "No address"),
+    (Answer::Addresses(Vec::new()), "no address"),
     (Answer::Failure, "emporary failure"),
     (Answer::Silence, "emporary failure"),
 ];
@@ -71,7 +71,6 @@ fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
     // The others list nobody: it is this one's list that finds them.
     nodes[0].replicate(PEER);
     let started = nodes[0].becket().pid();
-    assert!(nodes[0].becket().log().contains("does not resolve yet"));
     eventually("it says that the name does not resolve", || {
         page(&nodes[0]).contains("peer.test:7443: failed to lookup")
     });

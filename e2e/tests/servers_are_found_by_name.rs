@@ -3,10 +3,11 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use becket_e2e::{
     Answer, Backend, Becket, Client, Dns, Host, Network, Place, Shape, Trust, answer_all,
-    becket_program, eventually, finish,
+    becket_program, eventually, finish, holds_for,
 };
 use serde_json::Value;
 
@@ -38,16 +39,21 @@ impl<'n> Stage<'n> {
     fn start(network: &'n Network, dns: &Dns, shape: Shape) -> Option<Self> {
         let place = Place::new();
         let launcher = dns.launcher(&place)?;
+        Some(Self::start_by(network, place, &launcher, shape))
+    }
+
+    #[track_caller]
+    fn start_by(network: &'n Network, place: Place, launcher: &[String], shape: Shape) -> Self {
         let mut shape = shape.backend("resolve-interval = \"1s\"");
         shape.web = (network.hosts[0].address, 443).into();
-        let start = || Becket::start_by(&place, &shape, &launcher);
+        let start = || Becket::start_by(&place, &shape, launcher);
         let becket = network.hosts[0].within(start);
-        Some(Self {
+        Self {
             network,
             place,
             shape,
             becket,
-        })
+        }
     }
 
     /// Who answers.
@@ -115,6 +121,7 @@ fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
         // A reload cannot resolve it either, and takes nothing away.
         assert!(stage.reload(), "{}", stage.becket.log());
         assert_eq!(stage.server()["lost_its_name"], true);
+        assert_eq!(stage.server()["state"], "passing");
         assert_eq!(stage.ask().unwrap(), "three");
         dns.points("app.test", &at(2));
         eventually("it resolves again", || {
@@ -146,8 +153,10 @@ fn all_addresses_of_a_name_are_tried() {
     let Some(stage) = Stage::start(&network, &dns, Shape::new("app.test:8080")) else {
         return;
     };
-    let addresses = stage.server()["addresses"].clone();
-    assert_eq!(addresses.as_array().map(Vec::len), Some(2), "{addresses}");
+    eventually("both are known", || {
+        let addresses = stage.server()["addresses"].clone();
+        addresses.as_array().map(Vec::len) == Some(2)
+    });
     for _ in 0..4 {
         assert_eq!(stage.ask().unwrap(), "three");
     }
@@ -172,7 +181,9 @@ fn a_server_whose_name_never_resolved_is_left_out_until_it_does() {
     let Some(stage) = Stage::start(&network, &dns, shape) else {
         return;
     };
-    assert!(stage.becket.log().contains("the name does not resolve yet"));
+    eventually("it is said", || {
+        stage.becket.log().contains("name does not resolve yet")
+    });
     assert_eq!(stage.server()["state"], "unresolved");
     assert_eq!(stage.metric("becket_server_in_service"), 0);
     assert_eq!(stage.metric("becket_server_lost_its_name"), 1);
@@ -205,17 +216,72 @@ fn clients_are_refused_while_no_server_has_an_address_and_served_when_one_has() 
     let Some(stage) = Stage::start(&network, &dns, Shape::new("app.test:8080")) else {
         return;
     };
-    assert!(stage.ask().is_err());
-    assert_eq!(stage.becket.next_reason(), "no-server");
+    // The first one waits until the resolver gives up, the next one does not.
+    for _ in 0..2 {
+        assert!(stage.ask().is_err());
+        assert_eq!(stage.becket.next_reason(), "no-server");
+    }
     assert_eq!(two.served(), 0);
     dns.points("app.test", &[network.hosts[1].address.into()]);
     eventually("it is served", || stage.ask().is_ok());
-    // Without being looked up again it could never be served: that is refused.
-    dns.set("app.test", Answer::NoSuchName);
+    // Without an interval it is looked up with the configuration, and then never again.
     let text = stage.shape.text().replace("\"1s\"", "\"off\"");
     stage.place.write("becket.toml", &text);
-    assert!(!stage.reload());
-    let errors = network.hosts[0].within(|| stage.becket.status())["reload"]["errors"].to_string();
-    assert!(errors.contains("the name does not resolve"), "{errors}");
+    let asked = dns.asked();
+    assert!(stage.reload());
+    eventually("it was asked for", || dns.asked() >= asked + 2);
+    let asked = dns.asked();
+    holds_for(Duration::from_secs(2), "nobody asks", || {
+        dns.asked() == asked
+    });
     assert_eq!(stage.ask().unwrap(), "two");
 }
+
+/// A resolver that waits for longer than any test.
+const HANGS: &str = "timeout:30 attempts:5";
+
+#[test]
+fn a_resolver_that_hangs_delays_neither_a_start_nor_a_reload_nor_costs_threads_for_each() {
+    let Some(network) = Network::of(3) else {
+        return;
+    };
+    let dns = Dns::on(&network.hub);
+    let [_, two, three] = &network.hosts[..] else {
+        panic!("three hosts");
+    };
+    let (_two, _three) = (server(two, "two"), server(three, "three"));
+    dns.set("app.test", Answer::Silence);
+    let place = Place::new();
+    let Some(launcher) = dns.launcher_with(&place, HANGS) else {
+        return;
+    };
+    let shape = Shape::new("app.test:8080").server(SocketAddr::from((two.address, HTTP)));
+    let stage = Stage::start_by(&network, place, &launcher, shape);
+    assert_eq!(stage.ask().unwrap(), "two");
+    let threads = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", stage.becket.pid()));
+        tasks.unwrap().count()
+    };
+    let before = threads();
+    let fixed = SocketAddr::from((two.address, HTTP)).to_string();
+    let other = SocketAddr::from((three.address, HTTP)).to_string();
+    for round in 0..RELOADS {
+        let name = format!("app-{round}.test");
+        dns.set(&name, Answer::Silence);
+        let text = stage.shape.text().replace("app.test", &name);
+        stage.place.write("becket.toml", &text);
+        assert!(stage.reload(), "{}", stage.becket.log());
+    }
+    let more = threads().saturating_sub(before);
+    assert!(more <= MOST_THREADS, "{more} threads more");
+    assert_eq!(stage.ask().unwrap(), "two");
+    let text = stage.shape.text().replace(&fixed, &other);
+    stage.place.write("becket.toml", &text);
+    assert!(stage.reload());
+    assert_eq!(stage.ask().unwrap(), "three", "it counts at once");
+}
+
+/// More than there may be threads.
+const RELOADS: usize = 50;
+/// Those of the resolver, and one that prepares a reload.
+const MOST_THREADS: usize = 17;

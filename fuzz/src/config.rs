@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use becket::config::file::File;
-use becket::config::prepare::{World, prepare};
+use becket::config::prepare::{ServerNames, World, prepare};
 use becket::config::read::read;
+use becket::resolver::Resolver;
 use rustls::pki_types::UnixTime;
 
 /// Checks one input. Returns 1 if it is a usable configuration.
@@ -36,9 +37,13 @@ pub fn run(data: &[u8]) -> usize {
         now: UnixTime::since_unix_epoch(Duration::from_secs(1_717_200_000)),
         ipv6: true,
         descriptors: 1 << 20,
-        resolve: &|host| match host.len() % 3 {
+        resolver: Resolver::by(|host| match host.len() % 3 {
             0 => Err(std::io::Error::other("not known")),
             n => Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST); n - 1]),
+        }),
+        server_names: match text.len() % 2 {
+            0 => ServerNames::Now,
+            _ => ServerNames::Later,
         },
     };
     match prepare(&file, &world) {

@@ -17,7 +17,7 @@ use becket::clock::Clock;
 use becket::clock::Now;
 use becket::config::Config;
 use becket::config::file::File;
-use becket::config::prepare::{World, prepare};
+use becket::config::prepare::{ServerNames, World, prepare};
 use becket::control::rotation::Rotation;
 use becket::door::Door;
 use becket::metrics::Counters;
@@ -357,7 +357,7 @@ impl Place {
         std::fs::write(folder.path().join("a.pem"), bundle).expect("written");
         let world = World {
             now: UnixTime::now(),
-            ..World::system(folder.path(), UnixTime::now())
+            ..World::system(folder.path(), UnixTime::now(), ServerNames::Later)
         };
         let file = File::parse(CONFIG).expect("a configuration");
         let config = prepare(&file, &world).expect("a configuration").config;

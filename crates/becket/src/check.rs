@@ -1,7 +1,7 @@
 //! `becket check`: everything that `run` would load, as a table or as JSON, with its faults.
 //!
-//! It runs the same `prepare` as a start and a reload, so that what passes here starts there, and
-//! then makes a handshake for every name ([`rehearsal`](crate::tls::rehearsal)). What it adds
+//! It runs the same `prepare` as a start and a reload, so that what passes here starts there, looks up the names of
+//! servers and peers, which those leave for later, and then makes a handshake for every name ([`rehearsal`](crate::tls::rehearsal)). What it adds
 //! besides is what only a look at the running machine tells: addresses that are taken, which is a
 //! warning, because a becket that is about to be reloaded holds them rightly. On request it also looks
 //! at what is behind: it connects every server.
@@ -30,6 +30,7 @@ use crate::clock::{Clock, Now};
 use crate::config::error::{Problem, Report};
 use crate::config::keys::Facts;
 use crate::config::pem::reason;
+use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
 use crate::config::{ClientAuth, Config, Listener, Policy, UnknownNames};
 use crate::launch::descriptors;
@@ -71,7 +72,7 @@ impl Findings {
 /// with `connect` also whether every server can be reached. Blocks.
 pub fn check(source: &Source, now: UnixTime, connect: bool) -> Findings {
     let origin = source.origin();
-    match source.load(now) {
+    match source.load(now, ServerNames::Now) {
         Err(rejected) => Findings {
             origin,
             errors: rejected.errors,

@@ -29,6 +29,7 @@ use crate::cluster::node::NoBoot;
 use crate::cluster::socket::Bound;
 use crate::cluster::stud::reception::{self, Reception};
 use crate::config::error::{Problem, Rejected};
+use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
 use crate::config::{AccessLog, Config};
 use crate::control::access_log::AccessWriter;
@@ -86,7 +87,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let inherited =
         fd_passing::inherited_listeners().map_err(|error| system("socket activation", error))?;
     let prepared = source
-        .load(UnixTime::since_unix_epoch(now.unix))
+        .load(UnixTime::since_unix_epoch(now.unix), ServerNames::Later)
         .map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
     let user = run_user(&config)?;

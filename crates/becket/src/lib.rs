@@ -27,6 +27,7 @@ pub mod mailbox;
 pub mod metrics;
 pub mod net;
 pub mod report;
+pub mod resolver;
 pub mod scratch;
 pub mod script;
 pub mod secret;

@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::backend::probe::{self, Prober};
+use crate::backend::probe::Prober;
 use crate::clock::Now;
 use crate::cluster;
 use crate::cluster::membership::Membership;
@@ -37,6 +37,7 @@ use crate::control::{admin, reload};
 use crate::crew::{Crew, Ended};
 use crate::launch::raise_descriptors;
 use crate::log::{Logging, Timestamp};
+use crate::resolver::Resolver;
 use crate::secret::ratchet::Ratchet;
 use crate::sockets::{self, Bound};
 
@@ -67,7 +68,7 @@ impl Server {
     /// Serves until a signal ends it.
     pub fn run(self) -> Outcome {
         let outcome = self.runtime.block_on(self.control.run(self.signals));
-        // A resolver may not answer for a long time; nobody waits for it any more.
+        // A reload may read files from a disk that does not answer; nobody waits for it any more.
         self.runtime.shutdown_background();
         outcome
     }
@@ -114,7 +115,7 @@ impl Control {
         self.notify(&[Notice::Ready, Notice::Status("serving")]);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut prober = Prober::new(Arc::new(probe::System));
+        let mut prober = Prober::new(Resolver::system());
         let mut left = self.crew.len();
         let mut outcome = Outcome::Done;
         let mut drain_until: Option<Instant> = None;
@@ -190,7 +191,7 @@ impl Control {
         }
     }
 
-    /// Starts to prepare, beside everything else: files and resolvers may take their time.
+    /// Starts to prepare, beside everything else: files may take their time.
     fn begin_reload(&mut self, draining: bool) {
         if draining {
             tracing::warn!("draining: not reloaded");

@@ -15,7 +15,8 @@ use becket::cluster::socket;
 use becket::cluster::status::ClusterStatus;
 use becket::config::Config;
 use becket::config::file::File;
-use becket::config::prepare::{World, prepare};
+use becket::config::prepare::{ServerNames, World, prepare};
+use becket::resolver::Resolver;
 use becket::secret::{base64, file};
 use becket::shared::Shared;
 use becket::tls::session_name::SessionName;
@@ -132,7 +133,8 @@ pub(crate) fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> 
         now: UnixTime::now(),
         ipv6: false,
         descriptors: 1 << 20,
-        resolve: &|_| Ok(Vec::new()),
+        resolver: Resolver::system(),
+        server_names: ServerNames::Later,
     };
     match prepare(&file, &world) {
         Ok(prepared) => prepared.config,

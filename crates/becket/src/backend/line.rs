@@ -378,7 +378,10 @@ fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Offer {
         })
     };
     if candidates().next().is_none() {
-        return Offer::Nobody;
+        return match servers.iter().any(|server| server.is_awaited()) {
+            true => Offer::Full,
+            false => Offer::Nobody,
+        };
     }
     // A slot may be lost to somebody who came before anyone waited; then the next is looked for.
     loop {

@@ -339,7 +339,12 @@ impl Pool {
         let serves = |Known { state, .. }: &Known| {
             state.is_usable() && state.is_backup() == backups && !tried.contains(&state.key())
         };
-        match self.servers.iter().any(serves) {
+        let is_awaited = |known: &Known| known.state.is_awaited();
+        match self
+            .servers
+            .iter()
+            .any(|one| serves(one) || is_awaited(one))
+        {
             true => Pick::Full,
             false => Pick::Nobody,
         }

@@ -5,15 +5,15 @@
 //! What is thought of a server is [`becket_proto::health`]'s; what follows from it is written into the server's state,
 //! which the data path reads. Each change of condition is logged once, with its reason.
 //!
+//! Names are looked up when a configuration is taken over, and then again and again, by the [`Resolver`] that all share.
 //! A name that does not resolve, or to nothing, keeps the addresses that it had: DNS that fails must not take away
 //! servers that work. It is said once, and once more when it is over. A server that never had an address is neither
-//! used nor checked, and is looked up more often.
+//! used nor checked, and is looked up more often; while it is looked up for the first time, clients that find no other
+//! server wait for it in the queue.
 
-use std::collections::HashSet;
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,11 +25,12 @@ use super::registry::Backends;
 use super::state::{Health, ServerState};
 use crate::clock::Now;
 use crate::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
+use crate::resolver::{Found, Resolver};
 
 /// All servers that are looked after.
 #[derive(Debug)]
 pub struct Prober {
-    resolver: Arc<dyn Resolve>,
+    resolver: Resolver,
     /// What the watches were made for.
     config: Option<Arc<Config>>,
     watches: Vec<Watch>,
@@ -37,26 +38,6 @@ pub struct Prober {
     checks_running: usize,
     lookups_running: usize,
     dice: Dice,
-}
-
-/// Resolves names.
-pub trait Resolve: fmt::Debug + Send + Sync {
-    /// The addresses of a host at a port. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// When nobody knows the name, or nobody answers.
-    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
-}
-
-/// The system's resolver.
-#[derive(Clone, Copy, Debug)]
-pub struct System;
-
-impl Resolve for System {
-    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        Ok((host, port).to_socket_addrs()?.collect())
-    }
 }
 
 /// One server.
@@ -79,7 +60,8 @@ struct Watch {
 struct Name {
     host: String,
     port: u16,
-    interval: Duration,
+    /// Between two lookups; without, there are none once there is an address.
+    interval: Option<Duration>,
     lookup: Work,
 }
 
@@ -96,14 +78,14 @@ pub enum Ended {
     /// A check of a server, by index.
     Check(usize, Result<(), Failure>),
     /// A lookup of a server's name, by index.
-    Lookup(usize, io::Result<Vec<SocketAddr>>),
+    Lookup(usize, Found),
     /// Something that will not come back, by a fault of ours.
     Lost,
 }
 
 impl Prober {
     /// Looks after nothing yet.
-    pub fn new(resolver: Arc<dyn Resolve>) -> Self {
+    pub fn new(resolver: Resolver) -> Self {
         Self {
             resolver,
             config: None,
@@ -239,10 +221,9 @@ impl Prober {
         }
         self.lookups_running += 1;
         name.lookup.running = true;
-        let (host, port) = (name.host.clone(), name.port);
-        let resolver = Arc::clone(&self.resolver);
+        let found = self.resolver.look_up(&name.host);
         self.running
-            .spawn_blocking(move || Ended::Lookup(index, resolver.resolve(&host, port)));
+            .spawn(async move { Ended::Lookup(index, found.await) });
     }
 }
 
@@ -258,7 +239,7 @@ impl Watch {
             plan: backend.check_plan(config),
             health: health::Health::new(&rules),
             check: Work::at(now),
-            name: Name::of(backend, config, &server, now),
+            name: Name::of(backend, config, now),
             weight_percent: 100,
             backend: Arc::clone(backend),
             server,
@@ -360,50 +341,38 @@ impl Watch {
 
 impl Name {
     /// What is to be resolved of a server, if anything is.
-    fn of(backend: &Backend, config: &Server, server: &ServerState, now: Duration) -> Option<Self> {
-        let interval = backend.resolve_interval?;
+    fn of(backend: &Backend, config: &Server, now: Duration) -> Option<Self> {
         let (host, port) = config.host()?;
-        let mut name = Self {
+        Some(Self {
             host,
             port,
-            interval,
+            interval: backend.resolve_interval,
             lookup: Work::at(now),
-        };
-        // The configuration has just been resolved.
-        name.look_up_later(server, now);
-        Some(name)
+        })
     }
 
-    fn look_up_later(&mut self, server: &ServerState, now: Duration) {
-        let pause = match server.has_address() {
-            true => self.interval,
-            false => self.interval.min(SOON),
-        };
-        self.lookup = Work::at(now + pause);
-    }
-
-    fn handle_lookup(
-        &mut self,
-        found: io::Result<Vec<SocketAddr>>,
-        server: &Arc<ServerState>,
-        now: Duration,
-    ) {
+    fn handle_lookup(&mut self, found: Found, server: &Arc<ServerState>, now: Duration) {
+        let is_news = server.watched.note_lookup(found.is_ok());
         let name = server.name();
-        let reason = match found {
-            Ok(found) if !found.is_empty() => {
-                if server.watched.note_lookup(true) {
+        match found {
+            Ok(found) => {
+                if is_news {
                     tracing::info!(server = %name, "name resolves");
                 }
-                replace_addresses(server, &found);
-                return self.look_up_later(server, now);
+                replace_addresses(server, &found, self.port);
             }
-            Ok(_) => "it has no address".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        if server.watched.note_lookup(false) {
-            tracing::warn!(server = %name, reason, "name does not resolve, its last addresses stay");
+            Err(reason) if is_news && server.has_address() => {
+                tracing::warn!(server = %name, reason, "name does not resolve, its last addresses stay");
+            }
+            Err(reason) if is_news => {
+                tracing::warn!(server = %name, reason, "name does not resolve yet");
+                // Who waited for it may have nobody left to wait for.
+                server.backend().settle();
+            }
+            Err(_) => {}
         }
-        self.look_up_later(server, now);
+        let pause = again(self.interval, server.has_address());
+        self.lookup = Work::at(pause.map_or(Duration::MAX, |pause| now + pause));
     }
 }
 
@@ -419,10 +388,9 @@ fn reachable(server: &ServerState, backend: &Backend) -> Arc<[ServerAddress]> {
 }
 
 /// Gives a server its new addresses, unless they are the old ones in another order.
-fn replace_addresses(server: &Arc<ServerState>, found: &[SocketAddr]) {
-    let mut seen = HashSet::new();
-    let found = found.iter().filter(|address| seen.insert(**address));
-    let found: Vec<SocketAddr> = found.copied().take(MOST_ADDRESSES).collect();
+fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
+    let found = found.iter().take(MOST_ADDRESSES);
+    let found: Vec<SocketAddr> = found.map(|ip| SocketAddr::new(*ip, port)).collect();
     let new: Vec<ServerAddress> = found.iter().copied().map(ServerAddress::Tcp).collect();
     let old = server.addresses();
     if old.len() == new.len() && new.iter().all(|address| old.contains(address)) {
@@ -432,6 +400,14 @@ fn replace_addresses(server: &Arc<ServerState>, found: &[SocketAddr]) {
     server.set_addresses(&new);
     // Who waits for another server may go to one that has come.
     server.backend().settle();
+}
+
+/// When a name is looked up again: every `interval`, and soon where nothing is known of it.
+pub(crate) fn again(interval: Option<Duration>, is_known: bool) -> Option<Duration> {
+    match is_known {
+        true => interval,
+        false => Some(interval.map_or(SOON, |interval| interval.min(SOON))),
+    }
 }
 
 impl Work {
@@ -464,8 +440,8 @@ impl Dice {
 
 /// Checks at a time: a descriptor each, and a burst that no machine notices.
 const MOST_CHECKS: usize = 64;
-/// Lookups at a time: a thread each while the resolver thinks.
-const MOST_LOOKUPS: usize = 4;
+/// Lookups at a time: more than the resolver makes at a time.
+const MOST_LOOKUPS: usize = 64;
 /// How soon a name is looked up again that never resolved: its server is missing.
 const SOON: Duration = Duration::from_secs(5);
 

@@ -100,7 +100,6 @@ impl ServerState {
         self.disabled.store(config.disabled, Relaxed);
         self.backup.store(config.backup, Relaxed);
         self.set_addresses(&config.addresses);
-        self.watched.note_lookup(!config.addresses.is_empty());
     }
 
     /// The server's configured name.
@@ -165,6 +164,15 @@ impl ServerState {
     /// Whether it was ever known where it is: a name may not have resolved yet.
     pub fn has_address(&self) -> bool {
         self.generation() > 0
+    }
+
+    /// Whether its name is being looked up for the first time: it may serve in a moment.
+    pub(super) fn is_awaited(&self) -> bool {
+        let may_serve = self.health() == Health::Passing && !self.is_disabled();
+        may_serve
+            && self.weight.load(Relaxed) > 0
+            && !self.has_address()
+            && !self.watched.lost_its_name()
     }
 
     /// Whether it may have connections at all.

@@ -1,27 +1,27 @@
 //! Where the peers are: addresses as configured, and names that are looked up again and again.
 //!
-//! Lookups run beside everything else, each on a thread of its own, since a resolver may take its
-//! time. A name that stops resolving keeps its last addresses and says why in the status: a broken
+//! Names are looked up when a configuration is taken over, and then again and again, beside everything
+//! else, by the [`Resolver`] that all share. A name that stops resolving keeps its last addresses and says why in the status: a broken
 //! resolver must not take a cluster apart.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::lookup_host;
 use tokio::task::JoinSet;
 
+use crate::backend::probe::again;
 use crate::config::cluster::Peer;
 use crate::config::values::Address;
+use crate::resolver::{self, Resolver};
 
 /// The peers of the configuration and their addresses.
 #[derive(Debug, Default)]
 pub struct Directory {
     entries: Vec<Entry>,
-    /// Between two rounds of lookups; without, there are none.
+    /// Between two rounds of lookups; without, there are none once all are known.
     interval: Option<Duration>,
-    /// When names were last looked up, by the monotonic clock.
+    /// When names were last looked up, by the monotonic clock; not since the configuration was taken over without.
     looked_up: Option<Duration>,
 }
 
@@ -43,16 +43,17 @@ pub struct Entry {
 }
 
 /// The outcome of a lookup: of which name, and what was found.
-pub type Found = (Arc<str>, io::Result<Vec<SocketAddr>>);
+pub type Found = (Arc<str>, resolver::Found);
 
 /// Lookups that are under way.
 pub type Lookups = JoinSet<Found>;
 
 impl Directory {
-    /// Takes the peers of a configuration, and how often their names are looked up. A name that did
-    /// not resolve in it keeps what it had.
+    /// Takes the peers of a configuration, and how often their names are looked up. A name keeps what it
+    /// had until it was.
     pub fn set(&mut self, peers: &[Peer], interval: Option<Duration>) {
         self.interval = interval;
+        self.looked_up = None;
         let before = std::mem::take(&mut self.entries);
         self.entries = peers
             .iter()
@@ -85,16 +86,20 @@ impl Directory {
 
     /// When [`Self::look_up`] is due; never when no peer has a name, or names are not looked up.
     pub fn due(&self) -> Option<Duration> {
-        let interval = self.interval?;
-        let named = self.entries.iter().any(|entry| entry.lookup.is_some());
-        named.then(|| self.looked_up.map_or(Duration::ZERO, |at| at + interval))
+        let mut named = self.entries.iter().filter(|entry| entry.lookup.is_some());
+        let first = named.next()?;
+        let Some(at) = self.looked_up else {
+            return Some(Duration::ZERO);
+        };
+        let known = |entry: &Entry| !entry.addresses.is_empty();
+        Some(at + again(self.interval, known(first) && named.all(known))?)
     }
 
     /// Starts to look up every name that is not being looked up already.
-    pub fn look_up(&mut self, now: Duration, lookups: &mut Lookups) {
+    pub fn look_up(&mut self, now: Duration, resolver: &Resolver, lookups: &mut Lookups) {
         self.looked_up = Some(now);
         for entry in &mut self.entries {
-            let Some(lookup) = &entry.lookup else {
+            let Some((host, _)) = &entry.lookup else {
                 continue;
             };
             if entry.pending {
@@ -102,12 +107,8 @@ impl Directory {
                 continue;
             }
             entry.pending = true;
-            let (name, lookup) = (Arc::clone(&entry.name), lookup.clone());
-            lookups.spawn(async move {
-                let found = lookup_host(lookup).await;
-                let found = found.map(|found| found.take(MOST_FOUND).collect());
-                (name, found)
-            });
+            let (name, found) = (Arc::clone(&entry.name), resolver.look_up(host));
+            lookups.spawn(async move { (name, found.await) });
         }
     }
 
@@ -117,18 +118,19 @@ impl Directory {
             return false;
         };
         entry.pending = false;
-        let addresses = match found {
-            Ok(addresses) if addresses.is_empty() => {
-                entry.complain("the name has no address");
-                return false;
-            }
-            Ok(addresses) => addresses,
-            Err(error) => {
-                entry.complain(&error.to_string());
+        let Some((_, port)) = entry.lookup else {
+            // The peer has become one with an address.
+            return false;
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                entry.complain(&why);
                 return false;
             }
         };
-        let (addresses, ignored) = bounded(addresses);
+        let addresses = found.iter().map(|ip| SocketAddr::new(*ip, port));
+        let (addresses, ignored) = bounded(addresses.collect());
         entry.problem = None;
         entry.ignore(ignored);
         if entry.addresses == addresses {
@@ -150,12 +152,11 @@ impl Entry {
             Address::Name(host, port) => Some((host.clone(), *port)),
             Address::Ip(..) | Address::Any(_) | Address::Unix(_) => None,
         };
-        let unresolved = lookup.is_some() && peer.addresses.is_empty();
         let mut entry = Self {
             name: Arc::clone(&peer.name),
             addresses,
             ignored: known.map_or(0, |known| known.ignored),
-            problem: unresolved.then(|| "the name does not resolve yet".to_owned()),
+            problem: known.and_then(|known| known.problem.clone()),
             lookup,
             pending: known.is_some_and(|known| known.pending),
         };
@@ -194,9 +195,6 @@ fn bounded(mut addresses: Vec<SocketAddr>) -> (Vec<SocketAddr>, usize) {
 /// Addresses of one name that are used: each is greeted until somebody answers there, and a host has a few.
 const MOST_OF_NAME: usize = 8;
 
-/// Addresses that are looked at in one answer of a resolver.
-const MOST_FOUND: usize = 256;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,8 +215,8 @@ mod tests {
     }
 
     fn found(addresses: &[&str]) -> Found {
-        let addresses = addresses.iter().map(|at| at.parse().unwrap()).collect();
-        ("b.test:1".into(), Ok(addresses))
+        let addresses = addresses.iter().map(|at| at.parse().unwrap());
+        ("b.test:1".into(), Ok(addresses.collect()))
     }
 
     fn directory() -> Directory {
@@ -235,21 +233,20 @@ mod tests {
     fn a_name_that_stops_resolving_keeps_its_addresses_and_says_so() {
         let mut directory = directory();
         let all = directory.addresses();
-        let failed = || io::Error::other("no such host");
-        assert!(!directory.found(("b.test:1".into(), Err(failed()))));
-        assert!(!directory.found(found(&[])));
+        let failed = Err("no such host".to_owned());
+        assert!(!directory.found(("b.test:1".into(), failed)));
         assert_eq!(directory.addresses(), all);
         let problem = directory.entries()[1].problem.as_deref();
-        assert_eq!(problem, Some("the name has no address"));
-        assert!(!directory.found(found(&["192.0.2.2:1"])));
+        assert_eq!(problem, Some("no such host"));
+        assert!(!directory.found(found(&["192.0.2.2"])));
         assert_eq!(directory.entries()[1].problem, None);
     }
 
     #[test]
     fn a_name_that_moves_is_told_once() {
         let mut directory = directory();
-        assert!(directory.found(found(&["192.0.2.9:1", "192.0.2.8:1", "192.0.2.9:1"])));
-        assert!(!directory.found(found(&["192.0.2.8:1", "192.0.2.9:1"])));
+        assert!(directory.found(found(&["192.0.2.9", "192.0.2.8", "192.0.2.9"])));
+        assert!(!directory.found(found(&["192.0.2.8", "192.0.2.9"])));
         assert_eq!(directory.addresses().len(), 3);
         let at = "192.0.2.9:1".parse().unwrap();
         assert_eq!(directory.name_of(at).map(|name| &**name), Some("b.test:1"));
@@ -257,7 +254,7 @@ mod tests {
 
     #[test]
     fn of_many_addresses_the_same_few_are_used_and_the_others_counted() {
-        let many: Vec<String> = (1..=20).map(|host| format!("192.0.2.{host}:1")).collect();
+        let many: Vec<String> = (1..=20).map(|host| format!("192.0.2.{host}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let turned: Vec<&str> = many.iter().rev().copied().collect();
         let mut directory = directory();
@@ -265,26 +262,24 @@ mod tests {
         let used = directory.entries()[1].addresses.clone();
         assert_eq!((used.len(), directory.entries()[1].ignored), (8, 12));
         assert!(!directory.found(found(&turned)), "in another order");
-        directory.set(&[peer("b.test:1", &turned)], AGAIN);
-        assert_eq!(directory.entries()[0].addresses, used);
-        assert_eq!(directory.entries()[0].ignored, 12);
         directory.set(&[peer("b.test:1", &[])], AGAIN);
         assert_eq!(directory.entries()[0].ignored, 12, "as it was");
-        assert!(directory.found(found(&["192.0.2.1:1"])));
+        assert!(directory.found(found(&["192.0.2.1"])));
         assert_eq!(directory.entries()[0].ignored, 0);
     }
 
     #[test]
     fn a_reload_while_the_resolver_is_broken_keeps_what_was_known() {
         let mut directory = directory();
+        directory.found(("b.test:1".into(), Err("no such host".to_owned())));
         directory.set(&[peer("b.test:1", &[]), peer("c.test:1", &[])], AGAIN);
         assert_eq!(directory.addresses(), ["192.0.2.2:1".parse().unwrap()]);
-        assert!(
-            directory
-                .entries()
-                .iter()
-                .all(|entry| entry.problem.is_some())
-        );
+        let [before, new] = directory.entries() else {
+            panic!("two");
+        };
+        assert!(before.problem.is_some(), "it is said until it is over");
+        assert_eq!(new.problem, None, "nobody knows yet");
+        assert_eq!(directory.due(), Some(Duration::ZERO), "asked at once");
     }
 
     #[test]
@@ -293,19 +288,19 @@ mod tests {
         directory.set(&[peer("192.0.2.1:1", &["192.0.2.1:1"])], AGAIN);
         assert_eq!(directory.due(), None);
         directory.set(&[peer("localhost:1", &[])], None);
-        assert_eq!(directory.due(), None, "not even then");
-        directory.set(&[peer("localhost:1", &[])], AGAIN);
         assert_eq!(directory.due(), Some(Duration::ZERO));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
+        let resolver = Resolver::by(|_| Ok(vec![[127, 0, 0, 1].into()]));
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.unwrap().block_on(async {
             let mut lookups = Lookups::new();
-            directory.look_up(Duration::ZERO, &mut lookups);
-            assert_eq!(directory.due(), AGAIN);
+            directory.look_up(Duration::ZERO, &resolver, &mut lookups);
+            assert_eq!(directory.due(), again(None, false), "nothing is known yet");
             let found = lookups.join_next().await.unwrap().unwrap();
-            directory.found(found);
-            assert!(!directory.addresses().is_empty());
+            assert!(directory.found(found));
         });
+        assert_eq!(directory.due(), None, "it is known");
+        directory.set(&[peer("localhost:1", &[])], AGAIN);
+        directory.looked_up = Some(Duration::ZERO);
+        assert_eq!(directory.due(), AGAIN);
     }
 }

@@ -22,6 +22,7 @@ use super::outbox::{BATCH, Inbox};
 use super::socket::{Bound, Heard, Sockets};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
+use crate::resolver::Resolver;
 
 /// What the task needs.
 #[derive(Debug)]
@@ -58,6 +59,7 @@ impl Exchange {
             node: self.node,
             inbox: self.inbox,
             sockets,
+            resolver: Resolver::system(),
             lookups: Lookups::new(),
             buffer: vec![0; LARGEST].into_boxed_slice(),
             tell_at: Some(Duration::ZERO),
@@ -91,6 +93,7 @@ struct Turns {
     node: Arc<Node>,
     inbox: Inbox,
     sockets: Sockets,
+    resolver: Resolver,
     lookups: Lookups,
     buffer: Box<[u8]>,
     /// When notes are looked for although no bell rang; nothing while control lies down.
@@ -115,7 +118,7 @@ impl Turns {
             Woken::Reloaded(config) => node.reload(&config),
             Woken::Found(found) => node.found(found),
         }
-        node.look_up(now, &mut self.lookups);
+        node.look_up(now, &self.resolver, &mut self.lookups);
         if self.tell_at.is_some_and(|at| at <= now.mono) {
             let any = node.tell(&self.inbox, now);
             self.tell_at = any.then_some(now.mono + BATCH);

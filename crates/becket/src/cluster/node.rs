@@ -21,6 +21,7 @@ use super::vault::ClusterVault;
 use crate::backend::registry::Backends;
 use crate::clock::Now;
 use crate::config::{Cluster, Config};
+use crate::resolver::Resolver;
 
 /// This becket among its peers.
 pub struct Node(Mutex<Inner>);
@@ -148,9 +149,9 @@ impl Inner {
     }
 
     /// Looks names up when it is time to.
-    pub(super) fn look_up(&mut self, now: Now, lookups: &mut Lookups) {
+    pub(super) fn look_up(&mut self, now: Now, resolver: &Resolver, lookups: &mut Lookups) {
         if self.directory.due().is_some_and(|due| due <= now.mono) {
-            self.directory.look_up(now.mono, lookups);
+            self.directory.look_up(now.mono, resolver, lookups);
         }
     }
 

@@ -1,9 +1,8 @@
-//! The part of `prepare` that makes backends: addresses are parsed and resolved.
+//! The part of `prepare` that makes backends: addresses are parsed.
 //!
-//! A name may have several addresses; all are kept in the resolver's order. A name that does not
-//! resolve is a warning, since it is looked up again while becket runs: a server without an address
-//! gets no connections, and one that had some keeps them over a reload. It is an error where names
-//! are resolved with the configuration only.
+//! Names are looked up while becket runs (`backend/probe.rs`): a server without an address gets no connections, and
+//! one that had some keeps them over a reload. `becket check` resolves them here. A name may have several addresses;
+//! they are kept in the resolver's order.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -63,7 +62,7 @@ impl Draft<'_> {
                 );
                 continue;
             }
-            let addresses = self.server_addresses(&path, text, resolve_interval.is_some());
+            let addresses = self.server_addresses(&path, text);
             servers.push(self.server(place, (text, addresses), server));
         }
         self.check_sticking(path, backend);
@@ -181,18 +180,13 @@ impl Draft<'_> {
         }
     }
 
-    /// Where a server is now; `again` says that a name will be looked up again.
-    fn server_addresses(&mut self, path: &str, text: &str, again: bool) -> Vec<ServerAddress> {
+    /// Where a server is now, as far as it is known.
+    fn server_addresses(&mut self, path: &str, text: &str) -> Vec<ServerAddress> {
         let parsed = values::server_address(text);
         let found = match self.report.take(path, text, parsed) {
             None => return Vec::new(),
             Some(Address::Unix(socket)) => return vec![ServerAddress::Unix(socket)],
-            Some(address) if again => self.look_up(&address).unwrap_or_else(|why| {
-                let fault = format!("the name does not resolve yet: {why}");
-                self.report.warn(Problem::new(path, fault).text(text));
-                Vec::new()
-            }),
-            Some(address) => self.resolve(path, text, &address),
+            Some(address) => self.whereabouts(path, text, &address),
         };
         let count = found.len();
         if count > MOST_ADDRESSES {

@@ -2,9 +2,8 @@
 //!
 //! Secrets are read here, from files that only their owner can read. The chain of a secret that
 //! forgets does not stay in the [`Config`], which lives on until a reload: it
-//! travels beside it, in [`Prepared::ratchets`](super::prepare::Prepared). A peer whose name does
-//! not resolve is a warning: names are looked up again while it runs, and a cluster must be able
-//! to start in any order.
+//! travels beside it, in [`Prepared::ratchets`](super::prepare::Prepared). Names of
+//! peers are looked up while it runs, since a cluster must be able to start in any order.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -57,7 +56,7 @@ pub struct Peer {
     pub name: Arc<str>,
     /// Parsed: never `Any` nor `Unix`.
     pub address: Address,
-    /// What it resolved to when the configuration was read; empty for a name that did not.
+    /// As [`addresses`](super::Server::addresses) of a server.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -355,23 +354,14 @@ impl Draft<'_> {
             }
             peers.push(Peer {
                 name: text.as_str().into(),
-                addresses: self.peer_addresses(&path, text, &address),
+                addresses: match address {
+                    Address::Any(_) | Address::Unix(_) => Vec::new(),
+                    _ => self.whereabouts(&path, text, &address),
+                },
                 address,
             });
         }
         peers
-    }
-
-    /// What a peer's address resolves to now.
-    fn peer_addresses(&mut self, path: &str, text: &str, address: &Address) -> Vec<SocketAddr> {
-        if matches!(address, Address::Any(_) | Address::Unix(_)) {
-            return Vec::new();
-        }
-        self.look_up(address).unwrap_or_else(|why| {
-            let fault = format!("the name does not resolve yet: {why}");
-            self.report.warn(Problem::new(path, fault).text(text));
-            Vec::new()
-        })
     }
 
     fn multicast(

@@ -315,7 +315,7 @@ pub struct Backend {
     pub stick_lifetime: Duration,
     /// How the servers are looked after.
     pub health: Health,
-    /// How often server names are resolved anew; `None` is only with the configuration.
+    /// How often server names are resolved anew; `None` is only when the configuration is taken over.
     pub resolve_interval: Option<Duration>,
     /// Addresses of this host to connect from, in turn; the kernel chooses when there is none.
     pub source: Vec<IpAddr>,
@@ -326,8 +326,8 @@ pub struct Backend {
 pub struct Server {
     /// Its address as configured; a label of metrics and logs.
     pub name: Arc<str>,
-    /// The addresses that the name resolved to, tried in order; a unix socket has one. None if it
-    /// did not resolve: then it is looked up again every `resolve_interval`.
+    /// Its addresses, tried in order; a unix socket has one. None for a name, unless names of servers were
+    /// looked up with the configuration: those of a server that runs are in its state.
     pub addresses: Vec<ServerAddress>,
     /// Its share of new connections, 0 to 256; with 0 it gets only clients that stick to it.
     pub weight: u32,

@@ -1,30 +1,42 @@
-//! Host names of a configuration, looked up beside each other.
+//! Host names of a configuration, and what they have resolved to.
 //!
-//! A resolver that does not answer takes ten seconds for each name (resolv.conf(5): five, twice), and
-//! a name that does not resolve keeps nothing from starting. One after the other, ten servers would
-//! delay a start by minutes, and one of two backends at the same host would ask twice.
+//! A start and a reload wait only for names that are needed before anything can listen: those in `bind`,
+//! `admin.address` and `cluster.listen`. Servers and peers are looked up by those who use them, while becket serves.
+//! `becket check` asks for all, beside each other, and says what nobody knows.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::time::Duration;
 
 use super::file::File;
-use super::pem::reason;
-use super::prepare::Resolve;
 use super::values::{self, Address};
+use crate::resolver::{Found, Resolver};
+
+/// Whether names of servers and peers are looked up with the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerNames {
+    /// They are, for `becket check`.
+    Now,
+    /// They are looked up while becket runs.
+    Later,
+}
 
 /// What names have resolved to.
-#[derive(Debug, Default)]
-pub(super) struct Names(Mutex<HashMap<String, Found>>);
-
-/// Addresses, at least one; or why there are none.
-type Found = Result<Vec<IpAddr>, String>;
+#[derive(Debug)]
+pub(super) struct Names {
+    resolver: Resolver,
+    found: RefCell<HashMap<String, Found>>,
+}
 
 impl Names {
-    /// Looks up the names of all servers and peers. Takes as long as the slowest, where there are
-    /// not more than [`AT_A_TIME`].
-    pub(super) fn of(file: &File, resolve: &Resolve<'_>) -> Self {
+    /// None is known yet.
+    pub(super) fn new(resolver: Resolver) -> Self {
+        let found = RefCell::default();
+        Self { resolver, found }
+    }
+
+    /// Looks up the names of all servers and peers. Blocks, at most for [`PATIENCE`].
+    pub(super) fn look_up_servers(&self, file: &File) {
         let servers = file.backend.iter().flat_map(|backend| &backend.server);
         let servers = servers.filter_map(|server| server.address.as_ref());
         let peers = file.cluster.iter().flat_map(|cluster| &cluster.peers);
@@ -37,85 +49,52 @@ impl Names {
             _ => None,
         });
         let names: BTreeSet<String> = names.collect();
-        let (all, next) = (Self::default(), Mutex::new(names.iter()));
-        thread::scope(|scope| {
-            // The last one is looked up here.
-            for _ in 1..names.len().min(AT_A_TIME) {
-                let look_up = || all.look_up_each(&next, resolve);
-                // A thread that is not to be had is not needed: it only takes longer.
-                let _fewer = thread::Builder::new().spawn_scoped(scope, look_up);
-            }
-            all.look_up_each(&next, resolve);
-        });
-        all
+        let found = self
+            .resolver
+            .wait(names.iter().map(String::as_str), PATIENCE);
+        self.found.borrow_mut().extend(found);
     }
 
-    fn look_up_each<'n>(
-        &self,
-        next: &Mutex<impl Iterator<Item = &'n String>>,
-        resolve: &Resolve<'_>,
-    ) {
-        let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
-        while let Some(name) = take() {
-            drop(self.look_up(name, resolve));
+    /// The addresses of a name, looked up unless it was already; or why there are none. Blocks, at most for
+    /// [`PATIENCE`].
+    pub(super) fn look_up(&self, name: &str) -> Found {
+        let mut all = self.found.borrow_mut();
+        if !all.contains_key(name) {
+            all.extend(self.resolver.wait([name], PATIENCE));
         }
-    }
-
-    /// The addresses of a name, looked up unless it was already; or why there are none.
-    pub(super) fn look_up(&self, name: &str, resolve: &Resolve<'_>) -> Found {
-        let known = |names: &Self| {
-            let held = names.0.lock().unwrap_or_else(PoisonError::into_inner);
-            held.get(name).cloned()
-        };
-        known(self).unwrap_or_else(|| {
-            let found = match resolve(name) {
-                Ok(found) if found.is_empty() => Err("it has no address".to_owned()),
-                Ok(found) => Ok(found),
-                Err(error) => Err(reason(&error)),
-            };
-            let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            held.insert(name.to_owned(), found.clone());
-            found
-        })
+        let unknown = || Err("nobody was asked".to_owned());
+        all.get(name).cloned().unwrap_or_else(unknown)
     }
 }
 
-/// Threads that wait for a resolver, and questions that it has to bear at once.
-const AT_A_TIME: usize = 16;
+/// Three names, one after the other, of a resolver that does not answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::sync::Condvar;
-    use std::time::Duration;
+    use std::net::IpAddr;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
 
     #[test]
-    fn all_names_are_asked_for_at_a_time_and_each_once() {
+    fn each_name_is_asked_for_once() {
         let text = "[[backend]]\nname = 'a'\n[[backend.server]]\naddress = 'a.test:1'\n\
             [[backend.server]]\naddress = 'a.test:2'\n[[backend.server]]\naddress = '192.0.2.1:1'\n\
             [[backend.server]]\naddress = 'b.test:1'\n[cluster]\npeers = ['b.test:7', 'c.test:7']";
         let file = File::parse(text).unwrap();
-        let (asked, all_there) = (Mutex::new(Vec::new()), Condvar::new());
-        // Whoever asks waits for the others: one after the other, nobody would be answered.
-        let resolve = |name: &str| {
-            let mut held = asked.lock().unwrap();
-            held.push(name.to_owned());
-            all_there.notify_all();
-            let few = |names: &mut Vec<String>| names.len() < 3;
-            let patience = Duration::from_secs(30);
-            let waited = all_there.wait_timeout_while(held, patience, few).unwrap();
-            match waited.1.timed_out() {
-                true => Err(io::ErrorKind::TimedOut.into()),
-                false => Ok(vec![IpAddr::from([192, 0, 2, 9])]),
-            }
-        };
-        let names = Names::of(&file, &resolve);
-        for name in ["a.test", "b.test", "c.test"] {
-            let never = |_: &str| unreachable!("it is known");
-            assert_eq!(names.look_up(name, &never).unwrap().len(), 1);
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&asked);
+        let names = Names::new(Resolver::by(move |name| {
+            told.lock().unwrap().push(name.to_owned());
+            Ok(vec![IpAddr::from([192, 0, 2, 9])])
+        }));
+        names.look_up_servers(&file);
+        for name in ["a.test", "b.test", "c.test", "d.test", "d.test"] {
+            assert_eq!(names.look_up(name).unwrap().len(), 1);
         }
-        assert_eq!(asked.lock().unwrap().len(), 3);
+        let mut asked = asked.lock().unwrap();
+        asked.sort();
+        assert_eq!(*asked, ["a.test", "b.test", "c.test", "d.test"]);
     }
 }

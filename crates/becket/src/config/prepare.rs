@@ -1,4 +1,4 @@
-//! From the file to the [`Config`]: reads keys, resolves names, checks every reference.
+//! From the file to the [`Config`]: reads keys, resolves the names that are needed to listen, checks every reference.
 //!
 //! [`prepare`] changes nothing outside and starts nothing, so that a reload and `becket check`
 //! can run it beside a running terminator. It never stops at the first fault: each part leaves
@@ -9,8 +9,7 @@
 //! `backends.rs` hold the rest.
 
 use std::collections::HashSet;
-use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -24,10 +23,12 @@ use super::error::{Problem, Rejected, Report};
 use super::file::{File, Scalar};
 use super::keys::Loader;
 use super::names::Names;
+pub use super::names::ServerNames;
 use super::pem::reason;
 use super::values::{self, Address};
 use super::{AccessLog, Cluster, Config, Limits, Log, Process, Sessions, Timeouts};
 use crate::log::check_level;
+use crate::resolver::Resolver;
 use crate::secret::ratchet::Ratchet;
 
 /// What the outcome depends on besides the file.
@@ -40,22 +41,22 @@ pub struct World<'a> {
     pub ipv6: bool,
     /// How many descriptors the process may have open, at most.
     pub descriptors: u64,
-    /// Resolves a host name. Blocks; called on several threads.
-    pub resolve: &'a Resolve<'a>,
+    /// Resolves host names.
+    pub resolver: Resolver,
+    /// Whether those of servers and peers, too.
+    pub server_names: ServerNames,
 }
-
-/// A resolver of host names.
-pub type Resolve<'a> = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Sync + 'a;
 
 impl<'a> World<'a> {
     /// The world as the operating system has it.
-    pub fn system(base: &'a Path, now: UnixTime) -> Self {
+    pub fn system(base: &'a Path, now: UnixTime, server_names: ServerNames) -> Self {
         Self {
             base,
             now,
             ipv6: UdpSocket::bind("[::]:0").is_ok(),
             descriptors: becket_sys::rlimit::most_open_files(),
-            resolve: &|host| Ok((host, 0).to_socket_addrs()?.map(|at| at.ip()).collect()),
+            resolver: Resolver::system(),
+            server_names,
         }
     }
 }
@@ -87,7 +88,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
             now: world.now,
         },
         report: Report::default(),
-        names: Names::of(file, world.resolve),
+        names: Names::new(world.resolver.clone()),
         files: Vec::new(),
         ratchets: Vec::new(),
         binds: Vec::new(),
@@ -98,6 +99,9 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     };
     let limits = draft.limits();
     draft.most_chain = limits.certificate_chain;
+    if world.server_names == ServerNames::Now {
+        draft.names.look_up_servers(file);
+    }
     let admission = draft.admission();
     draft.metered = admission.limits_handshakes();
     let backends = draft.backends();
@@ -394,7 +398,7 @@ impl Draft<'_> {
     }
 
     /// The same, or why there is none.
-    pub(super) fn look_up(&self, address: &Address) -> Result<Vec<SocketAddr>, String> {
+    fn look_up(&self, address: &Address) -> Result<Vec<SocketAddr>, String> {
         let (name, port) = match address {
             Address::Unix(_) => return Ok(Vec::new()),
             Address::Ip(ip, port) => return Ok(vec![SocketAddr::new(*ip, *port)]),
@@ -407,10 +411,27 @@ impl Draft<'_> {
             }
             Address::Name(name, port) => (name, *port),
         };
-        let found = self.names.look_up(name, self.world.resolve)?;
-        let mut seen = HashSet::new();
-        let new = found.into_iter().filter(|ip| seen.insert(*ip));
-        Ok(new.map(|ip| SocketAddr::new(ip, port)).collect())
+        let found = self.names.look_up(name)?;
+        Ok(found.iter().map(|ip| SocketAddr::new(*ip, port)).collect())
+    }
+
+    /// Where a server or a peer is, as far as it is known with the configuration: a name is not, unless all are
+    /// looked up, and one that does not resolve is a warning.
+    pub(super) fn whereabouts(
+        &mut self,
+        path: &str,
+        text: &str,
+        address: &Address,
+    ) -> Vec<SocketAddr> {
+        let is_name = matches!(address, Address::Name(..));
+        if is_name && self.world.server_names == ServerNames::Later {
+            return Vec::new();
+        }
+        self.look_up(address).unwrap_or_else(|why| {
+            let fault = format!("the name does not resolve: {why}");
+            self.report.warn(Problem::new(path, fault).text(text));
+            Vec::new()
+        })
     }
 
     /// Takes an address for a socket of ours; of two that overlap the second is an error.

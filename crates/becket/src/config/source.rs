@@ -12,7 +12,7 @@ use rustls_pki_types::UnixTime;
 use super::error::{Problem, Rejected};
 use super::flags::Flags;
 use super::pem::reason;
-use super::prepare::{Prepared, World, prepare};
+use super::prepare::{Prepared, ServerNames, World, prepare};
 use super::read::{Lines, read};
 
 /// The origin of the configuration of this process.
@@ -51,22 +51,27 @@ impl Source {
         }
     }
 
-    /// Reads and checks everything. Blocks on files and name resolution.
+    /// Reads and checks everything. Blocks on files and names.
     ///
     /// # Errors
     /// All that is wrong; nothing was changed.
-    pub fn load(&self, now: UnixTime) -> Result<Prepared, Rejected> {
+    pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
         match self.file() {
-            Some(path) => self.load_file(&path, now),
+            Some(path) => self.load_file(&path, now, names),
             None => {
                 let file = self.flags.to_file(&self.base);
-                let prepared = prepare(&file, &World::system(&self.base, now));
+                let prepared = prepare(&file, &World::system(&self.base, now, names));
                 self.place(prepared, &Lines::default())
             }
         }
     }
 
-    fn load_file(&self, path: &Path, now: UnixTime) -> Result<Prepared, Rejected> {
+    fn load_file(
+        &self,
+        path: &Path,
+        now: UnixTime,
+        names: ServerNames,
+    ) -> Result<Prepared, Rejected> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let problem = Problem::new("--config", reason(&error)).text(&path.to_string_lossy());
             self.rejected(vec![problem.accepted("a readable TOML file")])
@@ -77,7 +82,7 @@ impl Source {
         };
         self.flags.replace_in(&mut file, &self.base);
         let folder = path.parent().unwrap_or(&self.base);
-        let prepared = prepare(&file, &World::system(folder, now));
+        let prepared = prepare(&file, &World::system(folder, now, names));
         let mut prepared = self.place(prepared, &reading.lines);
         if let Ok(prepared) = &mut prepared {
             prepared.files.push(path.to_owned());

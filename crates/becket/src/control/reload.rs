@@ -1,7 +1,7 @@
 //! Reload: prepare beside the running configuration, then commit or discard.
 //!
-//! Preparing reads every file, resolves every name, builds every TLS configuration once and binds
-//! every new address; only when all of that worked are the workers told. A reload that fails has
+//! Preparing reads every file, builds every TLS configuration once and binds every new address; names of
+//! servers and peers are looked up once it is committed, and those that are known keep their addresses; only when all of that worked are the workers told. A reload that fails has
 //! changed nothing, and says everything that is wrong.
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use rustls::pki_types::UnixTime;
 use tokio::task::JoinHandle;
 
 use crate::config::error::Problem;
-use crate::config::prepare::Prepared;
+use crate::config::prepare::{Prepared, ServerNames};
 use crate::config::source::Source;
 use crate::config::{Config, Listener};
 use crate::tls::front::Front;
@@ -68,7 +68,7 @@ fn prepare(
     secrets: &Arc<Secrets>,
     now: UnixTime,
 ) -> Result<Prepared, Vec<String>> {
-    let prepared = source.load(now).map_err(|rejected| {
+    let prepared = source.load(now, ServerNames::Later).map_err(|rejected| {
         rejected
             .errors
             .iter()

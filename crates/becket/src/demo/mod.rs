@@ -209,10 +209,8 @@ mod tests {
         assert_eq!(flags.frontend, ["127.0.0.1:8443"]);
         assert_eq!(flags.certificates.len(), 1);
         let source = crate::config::source::Source::new(flags).unwrap();
-        source
-            .load(rustls_pki_types::UnixTime::since_unix_epoch(
-                std::time::Duration::ZERO,
-            ))
-            .unwrap();
+        let now = rustls_pki_types::UnixTime::since_unix_epoch(std::time::Duration::ZERO);
+        let names = crate::config::prepare::ServerNames::Now;
+        source.load(now, names).unwrap();
     }
 }

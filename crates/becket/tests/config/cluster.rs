@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use becket::config::flags::Flags;
 use becket::config::prepare::Prepared;
+use becket::config::prepare::ServerNames;
 use becket::config::source::Source;
 use becket_proto::ticket::NodeId;
 use rustls_pki_types::UnixTime;
@@ -102,7 +103,7 @@ fn a_peer_that_does_not_resolve_is_a_warning() {
     let prepared = good(&folder(), keys);
     let warnings = lines(&prepared.warnings);
     assert_eq!(warnings.len(), 1);
-    let start = "cluster.peers[0] = \"gone.test:7443\": the name does not resolve yet";
+    let start = "cluster.peers[0] = \"gone.test:7443\": the name does not resolve";
     assert!(warnings[0].starts_with(start), "{warnings:?}");
     let peers = &prepared.config.cluster.unwrap().peers;
     assert!(peers[0].addresses.is_empty());
@@ -308,7 +309,7 @@ fn flags_make_a_cluster_and_its_problems_name_them() {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
     let load = |flags: &Flags| {
         let base: PathBuf = folder.path().to_owned();
-        Source::at(flags.clone(), base).load(now)
+        Source::at(flags.clone(), base).load(now, ServerNames::Now)
     };
     let cluster = load(&flags).unwrap().config.cluster.unwrap();
     assert_eq!((cluster.node, cluster.peers.len()), (NodeId(2), 1));

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use becket::config::error::Rejected;
 use becket::config::file::File;
-use becket::config::prepare::{Prepared, World, prepare};
+use becket::config::prepare::{Prepared, ServerNames, World, prepare};
+use becket::resolver::Resolver;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
     PKCS_RSA_SHA256, SignatureAlgorithm, date_time_ymd,
@@ -64,7 +65,8 @@ impl Folder {
             now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
             ipv6: true,
             descriptors: 1 << 20,
-            resolve: &resolve,
+            resolver: Resolver::by(resolve),
+            server_names: ServerNames::Now,
         };
         prepare(&file, &world)
     }

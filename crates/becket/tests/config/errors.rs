@@ -1,12 +1,16 @@
 //! What is wrong with a configuration is said all at once, each fault with its key path.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{Folder, Made, NOW, lines, site};
+use becket::config::file::File;
 use becket::config::flags::Flags;
+use becket::config::prepare::{ServerNames, World, prepare};
 use becket::config::source::Source;
 use becket::config::{AlpnMismatch, ClientAuth, MOST_ADDRESSES, NamePattern, ServerAddress};
+use becket::resolver::Resolver;
 use rustls_pki_types::UnixTime;
 
 fn now() -> UnixTime {
@@ -19,7 +23,7 @@ fn every_error_is_reported_with_its_key_path() {
     let text = r#"
         [[listener]]
         name = "web"
-        bind = ["127.0.0.1:8443", "nowhere", "0.0.0.0:8443"]
+        bind = ["127.0.0.1:8443", "nowhere", "0.0.0.0:8443", "unknown.test:1"]
         certificates = ["missing.pem"]
         backend = "apq"
         policy = "strict"
@@ -33,7 +37,6 @@ fn every_error_is_reported_with_its_key_path() {
         groups = ["X25519MLKEM768"]
         [[backend]]
         name = "app"
-        resolve-interval = "off"
         [[backend.server]]
         address = "unknown.test:80"
         [[backend.server]]
@@ -66,7 +69,7 @@ fn every_error_is_reported_with_its_key_path() {
         "policy[mtls].suites: no suite for TLS 1.2, which the policy allows",
         "policy[mtls].suites: no suite for TLS 1.3, which the policy allows",
         "policy[mtls].groups: no group for TLS 1.2, which the policy allows",
-        r#"backend[app].server[0].address = "unknown.test:80": the name does not resolve: name not known"#,
+        r#"listener[web].bind[3] = "unknown.test:1": the name does not resolve: name not known"#,
         r#"backend[app].server[1].address = ":80": no host"#,
         "limits.connections = 0: not in range; accepted: 1 to 100000000",
         r#"limits.client-hello = "1GiB": not in range; accepted: 1024 to 65536 bytes"#,
@@ -94,7 +97,7 @@ fn faults_of_shape_and_of_meaning_are_reported_together_with_lines() {
         ..Flags::default()
     };
     let source = Source::at(flags, folder.path().to_owned());
-    let rejected = source.load(now()).unwrap_err();
+    let rejected = source.load(now(), ServerNames::Now).unwrap_err();
     let errors = lines(&rejected.errors);
     let starts = [
         "backend: missing",
@@ -120,7 +123,7 @@ fn problems_of_flags_name_the_flag() {
         ..Flags::default()
     };
     let source = Source::at(flags, PathBuf::from("/"));
-    let errors = lines(&source.load(now()).unwrap_err().errors);
+    let errors = lines(&source.load(now(), ServerNames::Now).unwrap_err().errors);
     let starts = [
         "--backend: missing",
         "CERT.pem = \"/missing.pem\": no such file",
@@ -147,7 +150,7 @@ fn flags_beside_a_file_replace_its_values() {
         ..Flags::default()
     };
     let source = Source::at(flags, folder.path().to_owned());
-    let prepared = source.load(now()).unwrap();
+    let prepared = source.load(now(), ServerNames::Now).unwrap();
     let config = prepared.config;
     assert_eq!(config.process.workers.map(|n| n.get()), Some(3));
     assert_eq!(config.log.level, "debug");
@@ -167,7 +170,7 @@ fn flags_make_one_listener_in_front_of_one_pool() {
         ..Flags::default()
     };
     let source = Source::at(flags, folder.path().to_owned());
-    let config = source.load(now()).unwrap().config;
+    let config = source.load(now(), ServerNames::Now).unwrap().config;
     let listener = &config.listeners[0];
     assert!(listener.bind.contains(&"0.0.0.0:8443".parse().unwrap()));
     assert_eq!(listener.routes.len(), 1);
@@ -193,7 +196,7 @@ fn every_address_of_a_port_is_both_families() {
 }
 
 #[test]
-fn a_name_resolves_to_all_its_addresses_or_is_a_warning_where_it_is_looked_up_again() {
+fn a_name_resolves_to_all_its_addresses_or_is_a_warning() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let text = |host: &str| site("['a.pem']").replace("127.0.0.1:8080", &format!("{host}:80"));
@@ -201,7 +204,7 @@ fn a_name_resolves_to_all_its_addresses_or_is_a_warning_where_it_is_looked_up_ag
     assert_eq!(config.backends[0].servers[0].addresses.len(), 2);
     assert_eq!(&*config.backends[0].servers[0].name, "app.test:80");
     let prepared = folder.prepare(&text("empty.test")).unwrap();
-    let warning = r#"backend[app].server[0].address = "empty.test:80": the name does not resolve yet: it has no address"#;
+    let warning = r#"backend[app].server[0].address = "empty.test:80": the name does not resolve: it has no address"#;
     assert_eq!(lines(&prepared.warnings), [warning]);
     assert!(prepared.config.backends[0].servers[0].addresses.is_empty());
     let prepared = folder.prepare(&text("many.test")).unwrap();
@@ -209,11 +212,32 @@ fn a_name_resolves_to_all_its_addresses_or_is_a_warning_where_it_is_looked_up_ag
     assert_eq!(lines(&prepared.warnings), [warning]);
     let used = &prepared.config.backends[0].servers[0].addresses;
     assert_eq!(used.len(), MOST_ADDRESSES);
-    let never = "name = 'app'\nresolve-interval = 'off'";
-    let text = text("empty.test").replace("name = 'app'", never);
-    assert!(text.contains(never));
-    let errors = lines(&folder.prepare(&text).unwrap_err().errors);
-    assert!(errors[0].contains("the name does not resolve: it has no address"));
+}
+
+#[test]
+fn a_start_and_a_reload_ask_only_for_names_that_are_needed_to_listen() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let text = site("['a.pem']")
+        .replace("127.0.0.1:8080", "app.test:80")
+        .replace("127.0.0.1:8443", "web.test:8443");
+    let world = World {
+        base: folder.path(),
+        now: now(),
+        ipv6: true,
+        descriptors: 1 << 20,
+        resolver: Resolver::by(|host| match host {
+            "web.test" => Ok(vec![IpAddr::from([192, 0, 2, 9])]),
+            // A resolver that is broken keeps nothing from starting.
+            _ => Err(std::io::Error::other(format!("{host} was asked for"))),
+        }),
+        server_names: ServerNames::Later,
+    };
+    let prepared = prepare(&File::parse(&text).unwrap(), &world).unwrap();
+    assert_eq!(lines(&prepared.warnings), [""; 0]);
+    assert!(prepared.config.backends[0].servers[0].addresses.is_empty());
+    let bind = "192.0.2.9:8443".parse().unwrap();
+    assert_eq!(prepared.config.listeners[0].bind, [bind]);
 }
 
 #[test]

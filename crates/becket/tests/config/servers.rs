@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use becket::config::flags::Flags;
+use becket::config::prepare::ServerNames;
 use becket::config::source::Source;
 use becket::config::{Balance, OnDown, QueuePlace, StickBy};
 use rustls_pki_types::UnixTime;
@@ -120,7 +121,7 @@ fn flags(folder: &Folder) -> Source {
 fn flags_set_the_balance_and_a_limit_for_each_server() {
     let folder = Folder::new();
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
-    let config = flags(&folder).load(now).unwrap().config;
+    let config = flags(&folder).load(now, ServerNames::Now).unwrap().config;
     let backend = &config.backends[0];
     assert_eq!(backend.balance, Balance::First);
     assert_eq!(backend.queue_timeout, Duration::from_secs(2));
@@ -146,7 +147,7 @@ fn faults_of_these_flags_name_them() {
     };
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
     let source = Source::at(wrong, folder.path().to_owned());
-    let errors = lines(&source.load(now).unwrap_err().errors);
+    let errors = lines(&source.load(now, ServerNames::Now).unwrap_err().errors);
     let [maxconn, timeout] = &errors[..] else {
         panic!("{errors:#?}");
     };

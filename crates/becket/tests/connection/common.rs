@@ -13,9 +13,10 @@ use becket::clock::Now;
 use becket::close_reason::CloseReason;
 use becket::config::Config;
 use becket::config::file::File;
-use becket::config::prepare::{World, prepare};
+use becket::config::prepare::{ServerNames, World, prepare};
 use becket::control::rotation::Rotation;
 use becket::door::Door;
+use becket::resolver::Resolver;
 use becket::script::link::End;
 use becket::script::net::Plan;
 use becket::script::stage::Stage;
@@ -70,7 +71,8 @@ impl House {
             now: UnixTime::now(),
             ipv6: true,
             descriptors: 1 << 20,
-            resolve: &|_| Ok(Vec::new()),
+            resolver: Resolver::system(),
+            server_names: ServerNames::Later,
         };
         let config = prepare(&file, &world).unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let config = config.config;

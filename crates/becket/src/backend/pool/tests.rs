@@ -295,6 +295,30 @@ fn who_waits_is_told_when_no_server_is_left_and_served_when_one_is_back() {
 }
 
 #[test]
+fn who_comes_while_a_name_is_looked_up_for_the_first_time_waits_for_the_outcome() {
+    for resolves in [true, false] {
+        let fixture = fixture(Backend::plain(
+            "app",
+            vec![Server::plain("a.test:80", vec![])],
+        ));
+        let server = &fixture.servers[0];
+        let pick = || fixture.pool.pick(&guest(), None, &[]);
+        assert!(matches!(pick(), Pick::Full));
+        let wait = fixture.pool.wait(10, &[], None).unwrap();
+        assert!(fixture.granted().is_empty());
+        server.watched.note_lookup(resolves);
+        if resolves {
+            let address = "192.0.2.1:80".parse().unwrap();
+            server.set_addresses(&[ServerAddress::Tcp(address)]);
+        }
+        server.backend().settle();
+        let grants = fixture.granted();
+        assert!(wait.is_over_by(&grants[0]) && grants[0].slot.is_some() == resolves);
+        assert_eq!(matches!(pick(), Pick::Nobody), !resolves);
+    }
+}
+
+#[test]
 fn the_limit_grows_with_the_queue() {
     let mut backend = Backend::plain("app", servers(1));
     backend.servers[0].minconn = Some(2);

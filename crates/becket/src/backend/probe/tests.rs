@@ -40,14 +40,17 @@ impl Oracle {
     }
 }
 
-impl Resolve for Oracle {
-    fn resolve(&self, _: &str, _: u16) -> io::Result<Vec<SocketAddr>> {
-        let mut told = self.0.lock().unwrap();
-        told.1 += 1;
-        let found = told.0.iter();
-        found
-            .map(|one| one.parse().map_err(io::Error::other))
-            .collect()
+impl Oracle {
+    fn resolver(&self) -> Resolver {
+        let Self(told) = self.clone();
+        Resolver::by(move |_| {
+            let mut told = told.lock().unwrap();
+            told.1 += 1;
+            let found = told.0.iter();
+            found
+                .map(|one| one.parse().map_err(std::io::Error::other))
+                .collect()
+        })
     }
 }
 
@@ -64,7 +67,7 @@ impl Fixture {
         let oracle = Oracle::default();
         Self {
             runtime: Builder::new_current_thread().enable_all().build().unwrap(),
-            prober: Prober::new(Arc::new(oracle.clone())),
+            prober: Prober::new(oracle.resolver()),
             backends: Backends::default(),
             oracle,
             now: Clock::start().now(),
@@ -198,15 +201,14 @@ fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
     let mut fixture = Fixture::new();
     let none = config::Health::default();
     let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
-    fixture.oracle.says(&["192.0.2.1:80", "192.0.2.2:80"]);
+    fixture.oracle.says(&["192.0.2.1", "192.0.2.2"]);
     fixture.settle();
-    assert_eq!(fixture.oracle.0.lock().unwrap().1, 0, "it is not time yet");
-    fixture.after(60);
+    assert_eq!(fixture.oracle.0.lock().unwrap().1, 1, "at once");
     assert_eq!(addresses(&server), ["192.0.2.1:80", "192.0.2.2:80"]);
     let generation = server.generation();
     fixture
         .oracle
-        .says(&["192.0.2.2:80", "192.0.2.1:80", "192.0.2.1:80"]);
+        .says(&["192.0.2.2", "192.0.2.1", "192.0.2.1"]);
     fixture.after(60);
     assert_eq!(server.generation(), generation, "the order is no news");
     for fails in [&[][..], &["garbage"]] {
@@ -215,7 +217,7 @@ fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
         assert!(server.watched.lost_its_name());
         assert_eq!(addresses(&server), ["192.0.2.1:80", "192.0.2.2:80"]);
     }
-    fixture.oracle.says(&["192.0.2.9:80"]);
+    fixture.oracle.says(&["192.0.2.9"]);
     fixture.after(60);
     assert!(!server.watched.lost_its_name());
     assert_eq!(addresses(&server), ["192.0.2.9:80"]);
@@ -225,19 +227,18 @@ fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
 #[test]
 fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let address = listener.local_addr().unwrap();
+    let (name, address) = (format!("app.test:{}", address.port()), address.to_string());
     for (retries, expected) in [(0, Condition::OutOfService), (1, Condition::InService)] {
-        let mut config = backend("app.test:80", &address, CHECKED);
-        let good = config.servers[0].addresses[0].clone();
-        // Nobody listens at that port.
-        let bad = ServerAddress::Tcp("127.0.0.1:1".parse().unwrap());
-        config.servers[0].addresses = vec![bad, good];
+        let mut config = backend(&name, &address, CHECKED);
         config.retries = retries;
         let mut fixture = Fixture::new();
-        fixture.oracle.says(&["127.0.0.1:1", &address]);
+        // Nobody listens at the first one.
+        fixture.oracle.says(&["127.0.73.9", "127.0.0.1"]);
         let server = fixture.adopt(config);
         fixture.settle();
         fixture.after(11);
+        fixture.after(2);
         assert_eq!(server.watched.condition(), expected);
     }
 }
@@ -247,11 +248,14 @@ fn a_name_with_addresses_without_end_has_some() {
     let mut fixture = Fixture::new();
     let none = config::Health::default();
     let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
-    let many: Vec<String> = (1..=4000).map(|port| format!("192.0.2.1:{port}")).collect();
+    let many = (0..4000u32).map(|n| std::net::Ipv4Addr::from_bits(n).to_string());
+    let many: Vec<String> = many.collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     fixture.oracle.says(&many);
-    fixture.after(60);
-    assert_eq!(addresses(&server), many[..MOST_ADDRESSES]);
+    fixture.settle();
+    let used = addresses(&server);
+    assert_eq!(used.len(), MOST_ADDRESSES);
+    assert_eq!(used[9], "0.0.0.9:80");
     let generation = server.generation();
     fixture.after(60);
     assert_eq!(server.generation(), generation, "no news");
@@ -260,15 +264,18 @@ fn a_name_with_addresses_without_end_has_some() {
 #[test]
 fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let address = listener.local_addr().unwrap();
+    let (name, address) = (format!("app.test:{}", address.port()), address.to_string());
     let mut fixture = Fixture::new();
-    let mut config = backend("app.test:80", &address, CHECKED);
+    let mut config = backend(&name, &address, CHECKED);
     config.servers[0].addresses.clear();
     let server = fixture.adopt(config);
-    fixture.after(5);
+    assert!(server.is_awaited() && !server.is_in_service());
+    fixture.settle();
+    assert!(!server.is_awaited(), "who waited is told that nobody comes");
     assert!(!server.is_in_service() && server.watched.lost_its_name());
     assert_eq!(server.watched.checks(), 0, "nobody knows where");
-    fixture.oracle.says(&[&address]);
+    fixture.oracle.says(&["127.0.0.1"]);
     fixture.after(5);
     assert!(server.is_in_service() && !server.watched.lost_its_name());
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
@@ -280,11 +287,29 @@ fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does(
     fixture.after(1);
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 3);
     // A reload at a moment when the resolver fails takes nothing away.
-    let mut config = backend("app.test:80", &address, CHECKED);
+    let mut config = backend(&name, &address, CHECKED);
     config.servers[0].addresses.clear();
+    fixture.oracle.says(&[]);
     fixture.adopt(config);
+    assert!(server.is_in_service() && !server.watched.lost_its_name());
+    fixture.settle();
     assert!(server.is_in_service() && server.watched.lost_its_name());
     assert_eq!(addresses(&server), [address]);
+}
+
+#[test]
+fn without_an_interval_a_name_is_looked_up_until_it_resolves() {
+    let mut fixture = Fixture::new();
+    let mut config = backend("app.test:80", "192.0.2.1:80", config::Health::default());
+    config.servers[0].addresses.clear();
+    config.resolve_interval = None;
+    let server = fixture.adopt(config);
+    fixture.settle();
+    fixture.oracle.says(&["192.0.2.1"]);
+    fixture.after(5);
+    assert_eq!(addresses(&server), ["192.0.2.1:80"]);
+    fixture.after(1_000_000);
+    assert_eq!(fixture.oracle.0.lock().unwrap().1, 2, "never again");
 }
 
 #[test]
