@@ -13,7 +13,6 @@ use crate::admission::Gate;
 use crate::backend::inbox::{Grant, Inbox, Notice};
 use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
-use crate::backend::state::ServerState;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::door::Door;
@@ -81,16 +80,6 @@ impl Worker {
             self.enqueue(index);
         } else {
             self.advance(index, Connection::advance);
-        }
-    }
-
-    /// Ends the connections to a server that went out of service.
-    fn leave_server(&mut self, server: &Arc<ServerState>) {
-        let connections = self.connections.iter();
-        let there = connections.filter(|(_, slot)| slot.connection.is_at(server));
-        let there: Vec<usize> = there.map(|(index, _)| index).collect();
-        for index in there {
-            self.advance(index, Connection::leave_server);
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod accept;
 mod mail;
+mod overdue;
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,6 +25,7 @@ use mio::event::Event;
 use mio::{Events, Poll, Token};
 use slab::Slab;
 
+use self::overdue::Leaving;
 use crate::acceptor::Acceptor;
 use crate::admission::Gate;
 use crate::backend::pool::Pool;
@@ -79,6 +81,8 @@ pub struct Worker {
     /// Those of them without a whole hello, the oldest first.
     without_hello: IndexQueue,
     timers: Timers<Alarm>,
+    /// Servers whose connections are being ended.
+    leaving: VecDeque<Leaving>,
     alarms: u32,
     reserve: ReserveFd,
     paused_until: Option<Duration>,
@@ -172,6 +176,7 @@ impl Worker {
             handshakes: 0,
             without_hello: IndexQueue::new(),
             timers: Timers::new(now.mono, TICK),
+            leaving: VecDeque::new(),
             alarms: 0,
             reserve: ReserveFd::new()?,
             paused_until: None,
@@ -216,6 +221,7 @@ impl Worker {
             self.read_mail();
         }
         self.expire();
+        self.advance_leaving();
         self.advance_established();
         self.accept();
         self.advance_handshakes();
@@ -288,25 +294,6 @@ impl Worker {
             self.look_for_mail();
             if self.clock.mono() >= enough {
                 return;
-            }
-        }
-    }
-
-    fn expire(&mut self) {
-        while let Some(alarm) = self.timers.poll_expired(self.now.mono) {
-            let index = alarm.slot as usize;
-            let Some(slot) = self.connections.get_mut(index) else {
-                continue;
-            };
-            if slot.alarm != alarm.number {
-                continue;
-            }
-            slot.alarm_at = Duration::MAX;
-            if slot.connection.deadline() <= self.now.mono {
-                self.advance(index, Connection::expire);
-                self.look_for_mail();
-            } else {
-                self.set_alarm(index);
             }
         }
     }
@@ -422,7 +409,8 @@ impl Worker {
 
     /// How long the poll may sleep.
     fn timeout(&self) -> Option<Duration> {
-        if !self.established.is_empty() || !self.handshaking.is_empty() {
+        let queues = [&self.established, &self.handshaking];
+        if queues.iter().any(|queue| !queue.is_empty()) || !self.leaving.is_empty() {
             return Some(Duration::ZERO);
         }
         let until = |at: Duration| at.saturating_sub(self.now.mono);
@@ -491,3 +479,6 @@ const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
 const EVENTS: usize = 256;
 /// How late a time-out may come.
 const TICK: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! What has to end or go on without an event: deadlines that have passed, and connections whose server
+//! went out of service. Both may concern all connections of a worker at once, so each turn does a
+//! bounded part, and the rest is for the next, which then does not sleep.
+
+use std::sync::Arc;
+
+use super::Worker;
+use crate::backend::state::ServerState;
+use crate::connection::Connection;
+
+/// A server whose connections are being ended.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    server: Arc<ServerState>,
+    /// The first place that was not looked at yet.
+    at: usize,
+}
+
+impl Worker {
+    /// Looks at alarms that ring, and advances connections whose deadline has passed.
+    pub(super) fn expire(&mut self) {
+        let mut steps = 0;
+        for _ in 0..ALARMS_PER_TURN {
+            let Some(alarm) = self.timers.poll_expired(self.now.mono) else {
+                return;
+            };
+            let index = alarm.slot as usize;
+            let Some(slot) = self.connections.get_mut(index) else {
+                continue;
+            };
+            if slot.alarm != alarm.number {
+                continue;
+            }
+            slot.alarm_at = std::time::Duration::MAX;
+            if slot.connection.deadline() > self.now.mono {
+                self.set_alarm(index);
+                continue;
+            }
+            self.advance(index, Connection::expire);
+            self.look_for_mail();
+            steps += 1;
+            if steps == STEPS_PER_TURN {
+                return;
+            }
+        }
+    }
+
+    /// Begins to end the connections to a server that went out of service.
+    pub(super) fn leave_server(&mut self, server: &Arc<ServerState>) {
+        // Whoever came since the last time is behind the places that were looked at, or before them.
+        self.leaving
+            .retain(|leaving| !Arc::ptr_eq(&leaving.server, server));
+        self.leaving.push_back(Leaving {
+            server: Arc::clone(server),
+            at: 0,
+        });
+    }
+
+    /// Goes on with ending them.
+    pub(super) fn advance_leaving(&mut self) {
+        let (mut looks, mut steps) = (0, 0);
+        while let Some(Leaving { server, at }) = self.leaving.pop_front() {
+            for index in at..self.connections.capacity() {
+                if looks == LOOKS_PER_TURN || steps == STEPS_PER_TURN {
+                    self.leaving.push_front(Leaving { server, at: index });
+                    return;
+                }
+                looks += 1;
+                let slot = self.connections.get(index);
+                if slot.is_some_and(|slot| slot.connection.is_at(&server)) {
+                    steps += 1;
+                    self.advance(index, Connection::leave_server);
+                }
+            }
+        }
+    }
+}
+
+/// Alarms looked at in one turn. Most find a deadline that has moved, which costs some 100 ns.
+const ALARMS_PER_TURN: usize = 4096;
+/// Places looked at in one turn for the connections of a server, at the same cost.
+const LOOKS_PER_TURN: usize = 4096;
+/// Connections that one turn ends, or moves on to another server, for each of the two causes: some
+/// 10 us each, so that a turn grows by less than a millisecond.
+const STEPS_PER_TURN: usize = 64;

@@ -1,0 +1,140 @@
+//! A worker on real sockets, whose turns the test makes.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+
+use becket_proto::session_table::SessionTable;
+use mio::Waker;
+use rustls::pki_types::UnixTime;
+
+use super::*;
+use crate::backend::inbox::{Inbox, Notice};
+use crate::config::file::File;
+use crate::config::prepare::{ServerNames, World, prepare};
+use crate::config::{AccessLog, LogFormat};
+use crate::control::access_log::AccessWriter;
+use crate::control::rotation::Rotation;
+
+/// Fewer than wait in the queue of a listening socket of the standard library.
+const MANY: usize = 120;
+
+/// A worker that serves without TLS, its clients, and a server that accepts nobody itself.
+struct Scene {
+    worker: Worker,
+    _clients: Vec<TcpStream>,
+    _server: TcpListener,
+    _access: AccessWriter,
+}
+
+fn config(server: SocketAddr) -> Arc<Config> {
+    let text = format!(
+        "[[listener]]\nname = 'web'\nbind = ['{WEB}']\nbackend = 'app'\ntls = false\n\
+         [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '{server}'\n"
+    );
+    let now = UnixTime::since_unix_epoch(Duration::ZERO);
+    let world = World::system(Path::new("/"), now, ServerNames::Now);
+    let prepared = prepare(&File::parse(&text).unwrap(), &world);
+    Arc::new(prepared.unwrap_or_else(|all| panic!("{all}")).config)
+}
+
+/// Everybody is in, and connected to the server.
+fn scene() -> Scene {
+    let local = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let (listener, server) = (local(), local());
+    listener.set_nonblocking(true).unwrap();
+    let web = listener.local_addr().unwrap();
+    let config = config(server.local_addr().unwrap());
+    let clock = Clock::start();
+    let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
+    let shared = Arc::new(Shared::new(1, clock, table(), table()));
+    let poll = Poll::new().unwrap();
+    let waker = Waker::new(poll.registry(), Token(MAILBOX)).unwrap();
+    let mut access = AccessWriter::open(&AccessLog::Stderr, LogFormat::Text, None).unwrap();
+    let start = Start {
+        number: 0,
+        poll,
+        mailbox: Arc::new(Mailbox::new(waker)),
+        counters: Arc::clone(&shared.counters[0]),
+        access: access.attach(),
+        outbox: None,
+        adopted: shared.backends.adopt(&config),
+        secrets: Arc::clone(
+            Rotation::start(Duration::from_secs(3600), clock.now())
+                .unwrap()
+                .secrets(),
+        ),
+        sockets: vec![Bound {
+            address: WEB.parse().unwrap(),
+            listener,
+            inherited: false,
+        }],
+        shared,
+    };
+    let mut worker = Worker::new(start).unwrap();
+    let clients = (0..MANY).map(|_| TcpStream::connect(web).unwrap());
+    let clients = clients.collect();
+    let mut events = Events::with_capacity(EVENTS);
+    while worker.shared.backends.by_name("app").unwrap().servers()[0].connections() < MANY as u64 {
+        worker.poll.poll(&mut events, worker.timeout()).unwrap();
+        worker.turn(&events);
+    }
+    Scene {
+        worker,
+        _clients: clients,
+        _server: server,
+        _access: access,
+    }
+}
+
+/// Does a part of something again and again; how many connections each part has dealt with.
+fn parts(
+    worker: &mut Worker,
+    is_left: impl Fn(&Worker, &Slot) -> bool,
+    part: impl Fn(&mut Worker),
+) -> Vec<usize> {
+    let left = |worker: &Worker| {
+        let all = worker.connections.iter();
+        all.filter(|(_, slot)| is_left(worker, slot)).count()
+    };
+    let mut parts = Vec::new();
+    while left(worker) > 0 {
+        let before = left(worker);
+        part(worker);
+        parts.push(before - left(worker));
+        assert!(parts.len() <= MANY, "{parts:?}");
+    }
+    assert_eq!(parts.iter().sum::<usize>(), MANY);
+    parts
+}
+
+#[test]
+fn deadlines_that_pass_all_at_once_are_dealt_with_in_parts() {
+    let mut scene = scene();
+    scene.worker.now.mono += Duration::from_secs(3600);
+    let overdue = |worker: &Worker, slot: &Slot| slot.connection.deadline() <= worker.now.mono;
+    let parts = parts(&mut scene.worker, overdue, |worker| {
+        assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
+        worker.expire();
+    });
+    assert!(parts.iter().all(|part| *part <= 64), "{parts:?}");
+}
+
+#[test]
+fn connections_of_a_server_that_is_down_end_in_parts() {
+    let mut scene = scene();
+    let worker = &mut scene.worker;
+    let server = Arc::clone(&worker.shared.backends.by_name("app").unwrap().servers()[0]);
+    for _ in 0..2 {
+        worker.mailbox.deliver(Notice::Failed(Arc::clone(&server)));
+    }
+    worker.read_mail();
+    let there = |_: &Worker, slot: &Slot| slot.connection.is_at(&server);
+    let parts = parts(worker, there, |worker| {
+        assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
+        worker.advance_leaving();
+    });
+    assert!(parts.iter().all(|part| *part <= 64), "{parts:?}");
+}
+
+/// What the configuration calls the listener; the socket is at an address of its own.
+const WEB: &str = "127.0.0.1:443";
