@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, Shape, Trust, eventually, holds_for, until,
+    Backend, Becket, Client, PATIENCE, Place, Shape, Trust, eventually, fresh_host, holds_for,
+    until,
 };
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::Value;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
@@ -227,6 +229,90 @@ fn limits_that_the_system_does_not_grant_are_refused_with_the_reason() {
         "{}",
         becket.log()
     );
+}
+
+/// A server that says one byte to everybody and keeps them.
+fn keeper() -> SocketAddr {
+    let listener = TcpListener::bind((fresh_host(), 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            stream.write_all(b"x").ok();
+            kept.push(stream);
+        }
+    });
+    address
+}
+
+/// A becket that may have so many files open.
+fn with_open_files(place: &Place, shape: &Shape, limit: u32) -> Becket {
+    let launcher = format!("ulimit -n {limit} && exec \"$@\"");
+    let launcher = ["sh", "-c", &launcher, "sh"].map(str::to_owned);
+    Becket::start_by(place, shape, &launcher)
+}
+
+#[test]
+fn as_many_clients_fit_as_it_says_at_the_start_however_few_files_may_be_open() {
+    let server = keeper();
+    for (limit, least) in [(200, 70), (256, 100), (1024, 450), (1100, 490), (2048, 940)] {
+        let place = Place::new();
+        let shape = Shape::new(server).plain();
+        let becket = with_open_files(&place, &shape, limit);
+        let log = becket.log();
+        let mut lines = log.lines().map(|line| serde_json::from_str(line).unwrap());
+        let serving = lines.find(|line: &Value| line["message"] == "serving");
+        let fits = serving.unwrap()["connections"].as_u64().unwrap();
+        assert!(fits >= least, "{fits} of {limit}");
+        let connect = || {
+            let client = TcpStream::connect(becket.web).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client
+        };
+        let mut clients = Vec::new();
+        for _ in 0..fits {
+            let mut client = connect();
+            client.read_exact(&mut [0]).unwrap();
+            clients.push(client);
+        }
+        let mut last = connect();
+        until("accepting pauses, and only then", || {
+            let metrics = becket.metrics();
+            assert_eq!(metrics.open(), fits, "{limit}");
+            assert_eq!(metrics.sum("becket_accept_pauses_total", &[]) as u64, 0);
+            let pauses = metrics.sum("becket_connection_limit_pauses_total", &[]);
+            (pauses > 0.0).then_some(())
+        });
+        // By a reset: the server that keeps everybody would go on with one that only ended.
+        let one = clients.pop().unwrap();
+        socket2::SockRef::from(&one)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(one);
+        last.read_exact(&mut [0]).unwrap();
+    }
+}
+
+#[test]
+fn a_limit_that_is_of_no_use_is_refused_with_what_helps() {
+    let place = Place::new();
+    let shape = Shape::new(keeper()).plain();
+    place.write("becket.toml", &shape.text());
+    let words = ["-c", "ulimit -n 48 && exec \"$@\"", "sh"];
+    let becket = becket_e2e::becket_program().to_string_lossy();
+    let run = [&*becket, "run", "--config", "becket.toml"];
+    let command = Becket::command_of("sh".as_ref(), &place, &[&words[..], &run].concat());
+    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    assert_eq!(becket.ended(), Some(2));
+    for part in [
+        "limits.connections",
+        "48",
+        "room for 6 connections",
+        "LimitNOFILE",
+        "ulimit",
+    ] {
+        assert!(becket.log().contains(part), "{part}: {}", becket.log());
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ use crate::config::pem::reason;
 use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
 use crate::config::{ClientAuth, Config, Listener, Policy, UnknownNames};
-use crate::launch::descriptors;
+use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::log::Timestamp;
 use crate::tls::names;
 use crate::tls::rehearsal::{Rehearsed, rehearse};
@@ -113,16 +113,16 @@ pub fn check(source: &Source, now: UnixTime, connect: bool) -> Findings {
 
 /// Whether `run` would be refused for want of descriptors, unless started with more rights.
 fn too_few_descriptors(config: &Config) -> Option<Problem> {
-    let workers = config.process.workers;
-    let workers = workers.unwrap_or_else(becket_sys::affinity::worker_count);
-    let (wanted, most) = (
-        descriptors(config, workers.get()),
-        becket_sys::rlimit::most_open_files(),
-    );
+    let fixed = descriptors::fixed(&config.listeners, config.process.worker_count());
+    let wanted = descriptors::needed(config.limits.connections, fixed);
+    let most = becket_sys::rlimit::most_open_files();
+    let fits = descriptors::fitting(most, fixed);
     let fault = format!("needs {wanted} open files, and the hard limit here is {most}");
     let problem = Problem::new("limits.connections", fault)
         .value(config.limits.connections.to_string())
-        .accepted("less, or a higher RLIMIT_NOFILE");
+        .accepted(format!(
+            "at most {fits}, or a higher limit ({HOW_TO_RAISE})"
+        ));
     (wanted > most).then_some(problem)
 }
 

@@ -38,6 +38,7 @@ use crate::control::rotation::{NotRotated, NotSaved, Rotation};
 use crate::control::signals::Signals;
 use crate::control::state::{Replication, State};
 use crate::crew::{Beginning, Crew};
+use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::log::{self, LogError};
 use crate::secret::ratchet::Ratchet;
 use crate::server::{Control, Server};
@@ -95,11 +96,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }
-    let workers = config
-        .process
-        .workers
-        .unwrap_or_else(becket_sys::affinity::worker_count)
-        .get();
+    let workers = config.process.worker_count();
     limit_process(&config, workers)?;
 
     let reject = |errors| rejected(&source, errors);
@@ -124,7 +121,8 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     };
     let crew = Crew::start(&beginning, sockets, &mut access)
         .map_err(|error| system("starting workers", error))?;
-    tracing::info!(workers, origin = source.origin(), "serving");
+    let connections = config.limits.connections;
+    tracing::info!(workers, connections, origin = source.origin(), "serving");
     let control = Control {
         state: Arc::new(State::new(
             shared,
@@ -222,26 +220,21 @@ fn runtime() -> io::Result<(Runtime, Signals)> {
     Ok((runtime, signals))
 }
 
-/// How many descriptors a configuration needs: two for each connection, one for each listening
-/// socket, and those of polls, logs, pages and files being read.
-pub fn descriptors(config: &Config, workers: usize) -> u64 {
-    let addresses: usize = config
-        .listeners
-        .iter()
-        .map(|listener| listener.bind.len())
-        .sum();
-    (config.limits.connections * 2 + addresses * workers + workers * 8 + SPARE) as u64
-}
-
 /// Makes sure of the descriptors that the configuration needs.
 ///
 /// # Errors
 ///
 /// When the hard limit is too low.
 pub fn raise_descriptors(config: &Config, workers: usize) -> Result<(), StartError> {
-    rlimit::raise_open_files(descriptors(config, workers))
-        .map_err(|error| system("limits.connections (two descriptors each)", error))?;
-    Ok(())
+    let fixed = descriptors::fixed(&config.listeners, workers);
+    let wanted = descriptors::needed(config.limits.connections, fixed);
+    let raised = rlimit::raise_open_files(wanted);
+    raised.map(drop).map_err(|error| {
+        let fits = descriptors::fitting(rlimit::most_open_files(), fixed);
+        let what = "limits.connections (two descriptors each)";
+        let text = format!("{error}; raise it ({HOW_TO_RAISE}), or set at most {fits} connections");
+        system(what, io::Error::new(error.kind(), text))
+    })
 }
 
 /// Descriptors for the limits, no core dumps, no privileges regained.
@@ -289,6 +282,3 @@ fn change_identity(
 fn system(what: &'static str, error: io::Error) -> StartError {
     StartError::System { what, error }
 }
-
-/// Descriptors for logs, the admin pages, polls and files that are being read.
-const SPARE: usize = 128;

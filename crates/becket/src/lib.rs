@@ -18,6 +18,7 @@ pub mod connection;
 pub mod control;
 pub mod crew;
 pub mod demo;
+pub mod descriptors;
 pub mod door;
 pub mod failure_log;
 pub mod launch;

@@ -510,3 +510,13 @@ pub struct Process {
     /// Write TLS secrets to the file that SSLKEYLOGFILE names.
     pub key_log: bool,
 }
+
+impl Process {
+    /// How many worker threads there are to be.
+    pub fn worker_count(&self) -> usize {
+        let workers = self.workers;
+        workers
+            .unwrap_or_else(becket_sys::affinity::worker_count)
+            .get()
+    }
+}

@@ -27,6 +27,7 @@ pub use super::names::ServerNames;
 use super::pem::reason;
 use super::values::{self, Address};
 use super::{AccessLog, Cluster, Config, Limits, Log, Process, Sessions, Timeouts};
+use crate::descriptors;
 use crate::log::check_level;
 use crate::resolver::Resolver;
 use crate::secret::ratchet::Ratchet;
@@ -97,7 +98,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         metered: false,
         most_chain: 0,
     };
-    let limits = draft.limits();
+    let mut limits = draft.limits();
     draft.most_chain = limits.certificate_chain;
     if world.server_names == ServerNames::Now {
         draft.names.look_up_servers(file);
@@ -112,6 +113,9 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     draft.warn_unused();
     let sessions = draft.sessions(cluster.as_ref());
     draft.check_early_data(&listeners, &backends, &sessions);
+    let process = draft.process();
+    let fixed = descriptors::fixed(&listeners, process.worker_count());
+    limits.connections = draft.connections(fixed);
     let config = Config {
         listeners,
         backends,
@@ -122,7 +126,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         cluster,
         log: draft.log(),
         admin: draft.admin(),
-        process: draft.process(),
+        process,
     };
     let Report { errors, warnings } = draft.report;
     if !errors.is_empty() {
@@ -164,10 +168,8 @@ impl Draft<'_> {
         let file = self.file;
         let limits = &file.limits;
         Limits {
-            connections: match limits.connections {
-                Some(connections) => self.count("limits.connections", connections),
-                None => default_connections(self.world.descriptors),
-            },
+            // Until it is known how many addresses there are: see `connections`.
+            connections: DEFAULT_CONNECTIONS,
             handshakes: self.count("limits.handshakes", limits.handshakes),
             client_hello: self.size("limits.client-hello", &limits.client_hello, MESSAGE_BYTES),
             certificate_chain: self.size(
@@ -185,6 +187,29 @@ impl Draft<'_> {
             ),
             bytes_per_turn: self.size("limits.bytes-per-turn", &limits.bytes_per_turn, TURN_BYTES),
         }
+    }
+
+    /// As many as are asked for, or as descriptors allow beside those that are `fixed`: an error where that is next to
+    /// nothing.
+    fn connections(&mut self, fixed: u64) -> usize {
+        if let Some(connections) = self.file.limits.connections {
+            return self.count("limits.connections", connections);
+        }
+        let limit = self.world.descriptors;
+        let fits = descriptors::fitting(limit, fixed);
+        if fits < LEAST_CONNECTIONS {
+            let needed = descriptors::needed(LEAST_CONNECTIONS, fixed);
+            let fault = format!(
+                "the hard limit of open files (RLIMIT_NOFILE) is {limit}, which has room for {fits} connections"
+            );
+            let accepted = format!(
+                "at least {needed} open files ({}), or the key with a smaller number",
+                descriptors::HOW_TO_RAISE
+            );
+            let problem = Problem::new("limits.connections", fault);
+            self.report.error(problem.accepted(accepted));
+        }
+        fits.clamp(1, DEFAULT_CONNECTIONS)
     }
 
     fn timeouts(&mut self) -> Timeouts {
@@ -514,17 +539,10 @@ fn is_filter(level: &str) -> bool {
 }
 
 /// Two descriptors for each, and some for everything else.
-fn default_connections(descriptors: u64) -> usize {
-    let most = descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2;
-    usize::try_from(most).map_or(DEFAULT_CONNECTIONS, |most| {
-        most.clamp(1, DEFAULT_CONNECTIONS)
-    })
-}
-
 /// 400 MB at 4 KiB each when idle; more than one machine's sites see, and less than its memory.
 const DEFAULT_CONNECTIONS: usize = 100_000;
-/// Listening sockets, logs, pages, files being read.
-const OTHER_DESCRIPTORS: u64 = 1024;
+/// With fewer a server is of no use that its operator has not thought of.
+const LEAST_CONNECTIONS: usize = 16;
 
 /// Of the key of tickets: a working day of resumptions.
 const TICKET_ROTATION: Duration = Duration::from_secs(8 * 3600);

@@ -1,0 +1,69 @@
+//! How many descriptors a configuration needs, and how many connections fit into a limit.
+//!
+//! A connection takes two. What is not for connections is needed however few there are (listening
+//! sockets, what each worker has), or may be less where there are few: for pages, health checks,
+//! lookups and files that a reload reads.
+
+use std::sync::Arc;
+
+use crate::config::Listener;
+
+/// Descriptors that are there without any connection: a listening socket per address and worker,
+/// and each worker's poll, waker and reserve.
+pub fn fixed(listeners: &[Arc<Listener>], workers: usize) -> u64 {
+    let addresses: usize = listeners.iter().map(|listener| listener.bind.len()).sum();
+    ((addresses + OF_WORKER) * workers) as u64
+}
+
+/// Descriptors for so many connections beside those that are [`fixed`].
+pub fn needed(connections: usize, fixed: u64) -> u64 {
+    let connections = connections as u64;
+    let spare = LEAST_SPARE + connections.div_ceil(PER_SPARE);
+    fixed + connections * 2 + spare.min(MOST_SPARE)
+}
+
+/// The most connections that need no more descriptors than `limit`.
+pub fn fitting(limit: u64, fixed: u64) -> usize {
+    let left = limit.saturating_sub(fixed);
+    let many = left.saturating_sub(MOST_SPARE) / 2;
+    let few = left.saturating_sub(LEAST_SPARE);
+    let few = few.saturating_mul(PER_SPARE) / (2 * PER_SPARE + 1);
+    usize::try_from(many.max(few)).unwrap_or(usize::MAX)
+}
+
+/// What to do about a limit that is too low.
+pub const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell";
+
+/// What a worker has open beside its sockets.
+const OF_WORKER: usize = 8;
+/// Standard streams, the control loop, logs, the page that is being asked for.
+const LEAST_SPARE: u64 = 16;
+/// The same with 64 pages or health checks at a time, or as many files of certificates.
+const MOST_SPARE: u64 = 128;
+/// One more for so many connections.
+const PER_SPARE: u64 = 8;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn small_limits_leave_room_for_clients() {
+        let fixed = (1 + OF_WORKER as u64) * 2;
+        let fitting = |limit| fitting(limit, fixed);
+        let fits = [50, 200, 256, 1024, 1100, 2048, 65_536].map(fitting);
+        assert_eq!(fits, [7, 78, 104, 465, 501, 951, 32_695]);
+        assert_eq!(fitting(0), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn what_fits_is_the_most_that_needs_no_more(limit in 0_u64..1 << 20, fixed in 0_u64..5000) {
+            let fits = fitting(limit, fixed);
+            prop_assert!(fits == 0 || needed(fits, fixed) <= limit);
+            prop_assert!(needed(fits + 1, fixed) > limit);
+        }
+    }
+}
