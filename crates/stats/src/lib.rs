@@ -2,6 +2,7 @@
 //!
 //! * [`Histogram`]: latencies in nanoseconds with three significant digits, mergeable across threads.
 //! * [`units`]: durations, sizes, rates and ratios as people write them, and how they are printed.
+//! * [`ratio`]: how two series of measurements compare, and how sure one may be.
 //! * [`report`]: the report model of `becket-load`; its JSON form has a committed schema.
 //! * [`text`]: the same report as a page for a terminal.
 //!
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod histogram;
+pub mod ratio;
 pub mod report;
 pub mod text;
 pub mod units;
