@@ -45,15 +45,42 @@ pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
         return Ok(spent);
     }
     let all = processes();
-    let mut family: BTreeSet<u32> = BTreeSet::new();
     for pid in pids {
         if !all.iter().any(|process| process.pid == *pid) {
             return Err(Error::Plan(format!(
                 "--pid {pid}: there is no such process"
             )));
         }
-        family.insert(*pid);
     }
+    let family = family(&all, pids);
+    for process in all.iter().filter(|process| family.contains(&process.pid)) {
+        spent.user += process.spent.user;
+        spent.system += process.spent.system;
+    }
+    Ok(spent)
+}
+
+/// Reads the time of this process with its descendants, and that of all other processes but the kernel's own.
+pub fn of_own_family_and_others() -> (Spent, Spent) {
+    let all = processes();
+    let own = family(&all, &[std::process::id()]);
+    let kernel = family(&all, &[KTHREADD]);
+    let (mut of_own, mut of_others) = (Spent::default(), Spent::default());
+    for process in all.iter().filter(|process| !kernel.contains(&process.pid)) {
+        let sum = if own.contains(&process.pid) {
+            &mut of_own
+        } else {
+            &mut of_others
+        };
+        sum.user += process.spent.user;
+        sum.system += process.spent.system;
+    }
+    (of_own, of_others)
+}
+
+/// Returns these processes and all their descendants.
+fn family(all: &[Process], pids: &[u32]) -> BTreeSet<u32> {
+    let mut family: BTreeSet<u32> = pids.iter().copied().collect();
     loop {
         let before = family.len();
         let children = all
@@ -62,14 +89,9 @@ pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
         let children: Vec<u32> = children.map(|process| process.pid).collect();
         family.extend(children);
         if family.len() == before {
-            break;
+            return family;
         }
     }
-    for process in all.iter().filter(|process| family.contains(&process.pid)) {
-        spent.user += process.spent.user;
-        spent.system += process.spent.system;
-    }
-    Ok(spent)
 }
 
 /// Reads how long the thread `tid` of this process ran and how long it waited for a CPU.
@@ -116,6 +138,8 @@ fn parse(pid: u32, line: &str) -> Option<Process> {
     })
 }
 
+/// The parent of the kernel's threads.
+const KTHREADD: u32 = 2;
 /// `USER_HZ`, which is 100 on every architecture that Linux' user space sees today.
 const TICKS_PER_SECOND: u64 = 100;
 
@@ -130,6 +154,23 @@ mod tests {
         assert_eq!(process.parent, 3);
         assert_eq!(process.spent.user, Duration::from_millis(1_750));
         assert_eq!(process.spent.system, Duration::from_millis(750));
+    }
+
+    #[test]
+    fn a_family_has_grandchildren_and_no_strangers() {
+        let process = |pid, parent| Process {
+            pid,
+            parent,
+            spent: Spent::default(),
+        };
+        let all = [
+            process(1, 0),
+            process(9, 7),
+            process(7, 5),
+            process(5, 1),
+            process(6, 1),
+        ];
+        assert_eq!(family(&all, &[5]), BTreeSet::from([5, 7, 9]));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod key_share;
 pub mod link;
 pub mod negotiated;
 pub mod plan;
+pub mod preface;
 pub mod progress;
 pub mod random;
 pub mod request;

@@ -25,6 +25,7 @@ use crate::env::Env;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::hello::Offered;
+use crate::preface::Progress;
 use crate::resume::Ask;
 use crate::wire::{Received, Wire};
 
@@ -33,6 +34,8 @@ pub struct Link {
     wire: Wire,
     tls: Option<UnbufferedClientConnection>,
     phase: Phase,
+    /// What is said before a plain request, until it is over.
+    preface: Option<Progress>,
     exchange: Exchange,
     times: Times,
     requests_left: u64,
@@ -59,6 +62,8 @@ pub struct Times {
     pub started: Instant,
     /// When its current phase began.
     pub mark: Instant,
+    /// When its connection stood, if it is the only transaction there.
+    pub stood: Option<Instant>,
 }
 
 /// Where a connection is in its life.
@@ -135,6 +140,12 @@ impl Link {
             wire,
             tls,
             phase: Phase::Connecting,
+            preface: plan.preface.as_ref().map(|preface| {
+                Progress::new(match ask {
+                    Ask::Full => &preface.full,
+                    Ask::Resumed => &preface.resumed,
+                })
+            }),
             exchange: Exchange::new(&plan.request, plan.is_raw(), last, times.started),
             times,
             requests_left: plan.keepalive,
@@ -294,6 +305,9 @@ impl Link {
                 .encode(format, &mut self.wire.outbox)
                 .map_err(|_| Failure::Tls("proxy header"))?;
         }
+        if self.preface.is_some() {
+            return self.talk(env, 0, self.times.started);
+        }
         if self.tls.is_none() {
             return self.produce(env, self.times.started);
         }
@@ -345,12 +359,13 @@ impl Link {
             .connect
             .record(now - self.times.mark);
         self.times.mark = now;
-        self.phase = if self.tls.is_some() {
+        self.times.stood = Some(now).filter(|_| env.plan.keepalive <= 1);
+        self.phase = if self.tls.is_some() || self.preface.is_some() {
             Phase::Handshaking
         } else {
             Phase::Exchanging
         };
-        if self.tls.is_none() {
+        if self.phase == Phase::Exchanging {
             self.exchange.asked = now;
         }
     }
@@ -378,12 +393,35 @@ impl Link {
         let now = clock::now();
         if self.tls.is_some() {
             self.drive(env, filled, now)?;
+        } else if self.preface.is_some() {
+            self.talk(env, filled, now)?;
         } else {
             let bytes = env.input.get(..filled).unwrap_or(&[]);
             self.exchange.feed(bytes, now)?;
         }
         if self.phase == Phase::Exchanging && self.exchange.response.is_whole() {
             self.on_whole(env, now)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with the preface; the request follows it at once. Answers come only to flights, so that all
+    /// bytes received are its own.
+    fn talk(&mut self, env: &mut Env, received: usize, now: Instant) -> Result<(), Failure> {
+        let Some(preface) = &mut self.preface else {
+            return Ok(());
+        };
+        let (over, own) = preface.advance(received, &mut self.wire.outbox);
+        if own < received {
+            return Err(Failure::Tls("preface"));
+        }
+        if over {
+            self.preface = None;
+            self.times.mark = now;
+            if self.phase == Phase::Handshaking {
+                self.phase = Phase::Exchanging;
+            }
+            self.produce(env, now)?;
         }
         Ok(())
     }
@@ -426,11 +464,17 @@ impl Link {
             step,
             intended,
             started,
+            stood,
             ..
         } = self.times;
         let whole = now.saturating_duration_since(started);
         let corrected = now.saturating_duration_since(intended);
-        env.samples(step).succeed(whole, corrected);
+        let samples = env.samples(step);
+        samples.succeed(whole, corrected);
+        if let Some(stood) = stood {
+            let since = now.saturating_duration_since(stood);
+            samples.since_connected.record(since);
+        }
     }
 
     /// The peer has closed.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use becket_stats::report;
 
+use crate::preface::Preface;
 use crate::request::Request;
 use crate::resume::Resume;
 use crate::schedule::{Arrivals, Stretch};
@@ -37,6 +38,8 @@ pub struct Plan {
     pub resume: Resume,
     /// The request.
     pub request: Request,
+    /// What is said before a plain request, in the shape of a handshake.
+    pub preface: Option<Preface>,
     /// Requests per connection.
     pub keepalive: u64,
     /// Whether a transaction ends with the handshake.

@@ -60,6 +60,7 @@ impl Slot {
             intended,
             started,
             mark: started,
+            stood: None,
         };
         let samples = env.samples(step);
         samples.attempted += 1;

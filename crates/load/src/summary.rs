@@ -103,6 +103,7 @@ fn latencies(samples: &Samples, open: bool) -> Latencies {
         handshake_full: samples.handshake_full.summary(),
         handshake_resumed: samples.handshake_resumed.summary(),
         first_byte: samples.first_byte.summary(),
+        since_connected: samples.since_connected.summary(),
         whole: samples.whole.summary(),
         whole_corrected: open.then(|| samples.corrected.summary()),
     }

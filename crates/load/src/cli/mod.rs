@@ -9,6 +9,7 @@ use std::time::Duration;
 use becket_stats::units::{parse_duration, parse_rate, parse_size};
 use clap::{Parser, ValueEnum};
 
+use crate::preface::Preface;
 use crate::resume::Resume;
 use crate::source::Sources;
 use crate::tls::{ResumeKind, Version};
@@ -143,6 +144,14 @@ pub struct Cli {
     /// Leave Nagle's algorithm on, and send the request apart from the last handshake message
     #[arg(long, help_heading = "Network")]
     pub nagle: bool,
+    /// Before a plain request talk in the shape of a full and of a resumed handshake, for a relay that answers
+    #[arg(
+        long,
+        value_name = "FULL:RESUMED",
+        hide = true,
+        help_heading = "Network"
+    )]
+    pub preface: Option<Preface>,
     /// Send a PROXY protocol header first
     #[arg(long, value_name = "VERSION", value_enum, help_heading = "Network")]
     pub proxy_header: Option<ProxyVersion>,

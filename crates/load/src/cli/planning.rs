@@ -50,6 +50,7 @@ impl Cli {
                 .transpose()?,
             resume: self.resume,
             request: self.request(&target),
+            preface: self.preface.clone(),
             keepalive: if target.scheme == Scheme::Tcp {
                 1
             } else {
@@ -90,15 +91,14 @@ impl Cli {
             }
             _ => {}
         }
-        if !tls
-            && (self.resume != Resume::Never
-                || self.handshake_only
-                || self.early_data
-                || self.tls.is_some())
-        {
+        let resumes = self.resume != Resume::Never && self.preface.is_none();
+        if !tls && (resumes || self.handshake_only || self.early_data || self.tls.is_some()) {
             return wrong(
                 "--resume, --handshake-only, --early-data and --tls need an https:// target",
             );
+        }
+        if self.preface.is_some() && (target.scheme != Scheme::Http || self.keepalive > 1) {
+            return wrong("--preface is for an http:// target and one request per connection");
         }
         if self.time_out.is_zero()
             || self.duration.is_some_and(|d| d.is_zero())
