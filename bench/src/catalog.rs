@@ -88,6 +88,17 @@ mod tests {
             assert_eq!(scenario.id, *id);
             assert!(scenario.question.ends_with('?'), "{id}");
             assert!(!scenario.then.text.is_empty(), "{id}");
+            let names = ["Vincent Bernat", "NGINX", "Google"];
+            let is_of_an_article = names.iter().any(|name| scenario.then.text.contains(name));
+            assert!(!is_of_an_article || !scenario.then.links.is_empty(), "{id}");
+            assert!(
+                scenario
+                    .then
+                    .links
+                    .iter()
+                    .all(|url| url.starts_with("https://")),
+                "{id}"
+            );
             let quick = scenario.cases(true).unwrap().len();
             assert!(quick <= scenario.cases(false).unwrap().len(), "{id}");
         }

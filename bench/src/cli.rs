@@ -1,12 +1,14 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use becket_stats::units::parse_duration;
 use clap::{Parser, Subcommand};
 
 use crate::order::{Effort, Order};
 use crate::part::Part;
-use crate::peer::{Kind, Peer};
+use crate::peer::{Kind, OLD, Peer};
 use crate::{Error, catalog, conditions};
 
 /// Re-runs the field's experiments on TLS terminators, side by side, and reports.
@@ -62,9 +64,18 @@ pub struct RunArgs {
     /// Another build of a peer: haproxy=/path/to/haproxy, or haproxy@awslc=/path for a column beside it
     #[arg(long, value_name = "NAME=PATH")]
     pub peer: Vec<String>,
-    /// Rounds of each case [default: 3, quick: 2]
+    /// An earlier build of becket, measured beside the one of today: the same as --peer becket@old=PATH
+    #[arg(long, value_name = "PATH")]
+    pub old: Option<PathBuf>,
+    /// Rounds of each case, at least [default: 3, quick: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: Option<u32>,
+    /// How long a case may go on for more rounds until they tell the peers apart [default: 5m, quick: 0s, no more rounds]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub patience: Option<Duration>,
+    /// Measure although others are at work on this machine; the report then says so in red
+    #[arg(long)]
+    pub busy_ok: bool,
     /// Shorter measurements and fewer values: all scenarios in under ten minutes
     #[arg(long)]
     pub quick: bool,
@@ -88,12 +99,14 @@ impl RunArgs {
             _ => Effort::full(),
         };
         effort.rounds = self.rounds.unwrap_or(effort.rounds);
+        effort.patience = self.patience.unwrap_or(effort.patience);
         let stamp = conditions::stamp(becket_load::clock::unix_seconds());
         let out = self.out.clone();
         Ok(Order {
             scenarios: catalog::find(&self.scenarios)?,
             peers: self.peers()?,
             effort,
+            busy_ok: self.busy_ok || self.smoke,
             out: out.unwrap_or_else(|| PathBuf::from("becket-bench").join(stamp)),
             command,
         })
@@ -107,6 +120,7 @@ impl RunArgs {
             })?;
             builds.push((name.to_owned(), PathBuf::from(path)));
         }
+        builds.extend(self.old.iter().map(|path| (OLD.to_owned(), path.clone())));
         let mut names: Vec<String> = self.peers.clone();
         for (name, _) in &builds {
             if !names.contains(name) {
@@ -136,7 +150,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0 done; 2 wrong command line, scenario or stored run; 3 a peer is missing or does not start;
   4 the operating system refused (limits, ports, disk); 5 peers negotiated different things;
-  130 interrupted.";
+  6 others are at work on this machine; 130 interrupted.";
 
 #[cfg(test)]
 mod tests {
@@ -146,6 +160,28 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_old_build_is_a_peer_of_its_own_behind_the_one_of_today() {
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let today = format!("becket={program}");
+        let args = [
+            "becket-bench",
+            "run",
+            "key",
+            "--peers",
+            "becket",
+            "--peer",
+            &today,
+        ];
+        let cli = Cli::try_parse_from(args.into_iter().chain(["--old", &program])).unwrap();
+        let Command::Run(args) = cli.command else {
+            panic!("it is a run")
+        };
+        let peers = args.peers().unwrap();
+        let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
+        assert_eq!(names, ["becket", OLD]);
     }
 
     #[test]

@@ -45,6 +45,7 @@ pub fn now(place: &Place, open_files: u64) -> Conditions {
         memory_bytes: kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024,
         load_before: load(),
         load_after: String::new(),
+        others_before: None,
         open_files,
         settings: settings.collect::<BTreeMap<_, _>>(),
     }

@@ -1,10 +1,10 @@
-//! Figures as people read them: names, units, which way is better, and a scenario's answer in a
-//! sentence.
+//! Figures as people read them: names, units, which way is better, which decide, and the limit of a case.
 
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
-use crate::measure::{failover, queued};
+use crate::measure::{failover, latency, overload, queued, storm};
 use crate::result::{Case, Column, Outcome, figures};
+use crate::scenario::Measure;
 use crate::spread;
 
 /// What a table or a plot shows.
@@ -36,11 +36,10 @@ impl Figure {
         }
         match name {
             figures::PSS_PER_CONNECTION | figures::PSS => show_bytes(value),
-            figures::KEPT | figures::RESUMED | figures::FAILED | ETA => show_share(value),
-            name if name.starts_with(figures::RESUMED) => show_share(value),
+            name if name.contains("_share") => show_share(value),
+            name if name.starts_with(figures::RECOVERY) => format!("{value:.2} s"),
             figures::MB_PER_CPU_S => format!("{value:.0} MB"),
-            figures::RECOVERY => format!("{value:.2} s"),
-            figures::RATE | figures::CAPACITY | figures::SECOND_RATE => show_rate(value),
+            name if name.contains("_per_s") => show_rate(value),
             _ => format!("{value:.2}"),
         }
     }
@@ -66,7 +65,7 @@ fn show_share(value: f64) -> String {
 
 /// Returns whether a column is a floor and not a server.
 pub fn is_floor(peer: &str) -> bool {
-    peer == "relay" || peer == "direct"
+    [RELAY, ROUND_TRIP, LIBRARY, "direct"].contains(&peer)
 }
 
 /// Returns whether a capacity is a lower bound: the client was what was slow.
@@ -75,44 +74,98 @@ pub fn is_lower_bound(column: &Column) -> bool {
     bounds.is_some_and(|bound| bound > 0.0)
 }
 
-/// Returns what the library needs in memory, where that was measured alike: the bench hides no CPU features from itself.
-pub fn library_us(case: &Case) -> Option<f64> {
-    let hidden = case.settings.get("mask").is_some_and(|mask| mask != "none");
-    case.library_us.filter(|_| !hidden)
+/// Returns the least server CPU of a case, round by round: a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the
+/// library in memory. Runs of version 1 measured the library once, and it counts for all rounds.
+fn limits(case: &Case, relay: &str) -> Vec<(u32, f64)> {
+    let (Some(relay), Some(library)) = (case.column(relay), case.column(LIBRARY)) else {
+        return Vec::new();
+    };
+    let once = (library.samples.len() == 1).then(|| library.median(figures::CPU));
+    let rounds = relay.samples.iter().filter_map(|sample| {
+        let of_round = library.samples.iter().find(|s| s.round == sample.round);
+        let of_round = of_round.and_then(|s| s.figures.get(figures::CPU).copied());
+        let library = of_round.or(once.flatten())?;
+        Some((sample.round, sample.figures.get(figures::CPU)? + library))
+    });
+    rounds.collect()
 }
 
-/// The share of the limit that a server reaches; it is computed, not stored.
-pub const ETA: &str = "eta";
-
-/// Returns (plain relay + library in memory) / measured.
-pub fn eta(case: &Case, column: &Column) -> Option<f64> {
-    let relay = case.column("relay")?.median(figures::CPU)?;
-    let measured = column
-        .median(figures::CPU)
-        .filter(|_| !is_floor(&column.peer))?;
-    Some((relay + library_us(case)?) / measured).filter(|eta| eta.is_finite())
+/// Returns the median of the limit of a case.
+pub fn limit(case: &Case, relay: &str) -> Option<f64> {
+    let limits = limits(case, relay).into_iter().map(|(_, us)| us);
+    spread::median(&limits.collect::<Vec<_>>())
 }
+
+/// Returns limit / measured, paired by rounds. Above 1 there is none: what somebody has beaten is no limit,
+/// which [`beaten`] then says.
+pub fn eta(case: &Case, column: &Column, relay: &str) -> Option<f64> {
+    share_of_limit(case, column, relay).filter(|eta| *eta <= 1.0)
+}
+
+fn share_of_limit(case: &Case, column: &Column, relay: &str) -> Option<f64> {
+    if is_floor(&column.peer) {
+        return None;
+    }
+    let rounds = limits(case, relay)
+        .into_iter()
+        .filter_map(|(round, limit)| {
+            let sample = column.samples.iter().find(|s| s.round == round)?;
+            let measured = sample.figures.get(figures::CPU).filter(|us| **us > 0.0)?;
+            Some(limit / measured)
+        });
+    spread::median(&rounds.collect::<Vec<_>>())
+}
+
+/// Says of a case that its limit is none, because somebody needs less.
+pub fn beaten(case: &Case) -> Option<String> {
+    let below = case
+        .columns
+        .iter()
+        .find(|column| share_of_limit(case, column, RELAY).is_some_and(|share| share > 1.0))?;
+    Some(format!(
+        "needs less than relay and library together, which are no limit here: no eta above 1 ({:.2})",
+        share_of_limit(case, below, RELAY)?
+    ))
+}
+
+/// Returns the figures that a case is repeated for until they tell the peers apart.
+pub fn deciding(measure: Measure) -> Vec<Figure> {
+    let both =
+        |load: &str| ["p50", "p99"].map(|q| Figure::new(&format!("{q}_us_at_{load}"), q, true));
+    match measure {
+        Measure::Transactions => vec![Figure::new(figures::CPU, CPU_HEADING, true)],
+        Measure::AddedLatency => latency::LOADS.iter().flat_map(|load| both(load)).collect(),
+        Measure::Storm => storm::LOADS.iter().flat_map(|load| both(load)).collect(),
+        Measure::Capacity => overload::FLOODS
+            .iter()
+            .map(|percent| Figure::new(&figures::at(figures::KEPT, percent), "goodput", false))
+            .collect(),
+        Measure::Burst => vec![Figure::new(figures::MEAN, "average", true)],
+        _ => Vec::new(),
+    }
+}
+
+/// A plain relay.
+pub const RELAY: &str = "relay";
+/// A relay that also answers as TLS must.
+pub const ROUND_TRIP: &str = "round-trip";
+/// The library in memory.
+pub const LIBRARY: &str = "library";
+const CPU_HEADING: &str = "server CPU per transaction";
 
 /// Returns what a scenario's tables show, the main figure first.
 pub fn shown(outcome: &Outcome) -> Vec<Figure> {
+    let columns = || outcome.cases.iter().flat_map(|case| &case.columns);
+    let mut shown = known(outcome);
+    // Earlier runs have other figures of some measures.
+    shown.retain(|figure| columns().any(|column| column.median(&figure.name).is_some()));
+    shown
+}
+
+fn known(outcome: &Outcome) -> Vec<Figure> {
     match outcome.measure.as_str() {
-        "Capacity" => vec![
-            Figure::new(figures::CAPACITY, "capacity", false),
-            Figure::new(figures::KEPT, "goodput kept at 150 %", false),
-            Figure::new(figures::RECOVERY, "time to recover", true),
-        ],
-        "AddedLatency" => [1, 50, 80]
-            .iter()
-            .flat_map(|percent| {
-                [("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")].map(|(name, quantile)| {
-                    Figure::new(
-                        &format!("added_{name}_us_at_{percent}"),
-                        &format!("added {quantile} at {percent} % of capacity"),
-                        true,
-                    )
-                })
-            })
-            .collect(),
+        "Capacity" => overload_figures(),
+        "AddedLatency" => latency_figures(),
         "Idle" => vec![Figure::new(
             figures::PSS_PER_CONNECTION,
             "memory (PSS) per idle connection",
@@ -138,11 +191,7 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
             }))
             .collect(),
         _ => {
-            let mut shown = vec![Figure::new(
-                figures::CPU,
-                "server CPU per transaction",
-                true,
-            )];
+            let mut shown = vec![Figure::new(figures::CPU, CPU_HEADING, true)];
             if outcome.cases.iter().any(is_bulk) {
                 shown.push(Figure::new(
                     figures::MB_PER_CPU_S,
@@ -155,19 +204,82 @@ pub fn shown(outcome: &Outcome) -> Vec<Figure> {
     }
 }
 
-fn storm_figures() -> Vec<Figure> {
-    [("", "probe's"), ("returning_", "returning client's")]
-        .iter()
-        .flat_map(|(who, whose)| {
-            [(80, "p99"), (80, "p50"), (150, "p99"), (150, "p50")].map(|(percent, quantile)| {
+/// Says under what load a figure was taken.
+fn load(name: &str) -> String {
+    match name {
+        SAME => "the flood that is the same for all".to_owned(),
+        percent => format!("{percent} % of capacity"),
+    }
+}
+
+fn latency_figures() -> Vec<Figure> {
+    let each = ["", "added_"].iter().flat_map(|kind| {
+        latency::LOADS.iter().flat_map(move |at| {
+            [("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")].map(|(name, quantile)| {
+                let added = kind.trim_end_matches('_');
                 Figure::new(
-                    &format!("{who}{quantile}_us_at_{percent}"),
-                    &format!("{whose} {quantile} under {percent} % of capacity"),
+                    &format!("{kind}{name}_us_at_{at}"),
+                    format!("{added} {quantile} at {}", load(at)).trim(),
                     true,
                 )
             })
         })
-        .collect()
+    });
+    each.collect()
+}
+
+fn storm_figures() -> Vec<Figure> {
+    let whose = [("", "probe's"), ("returning_", "returning client's")];
+    let each = whose.iter().flat_map(|(who, whose)| {
+        storm::LOADS.iter().flat_map(move |at| {
+            ["p99", "p50"].map(|quantile| {
+                Figure::new(
+                    &format!("{who}{quantile}_us_at_{at}"),
+                    &format!("{whose} {quantile} under {}", load(at)),
+                    true,
+                )
+            })
+        })
+    });
+    each.collect()
+}
+
+fn overload_figures() -> Vec<Figure> {
+    let mut shown = vec![
+        Figure::new(figures::CAPACITY, "capacity", false),
+        Figure::new(figures::KEPT, "goodput kept at 150 %", false),
+        Figure::new(figures::RECOVERY, "time to recover", true),
+    ];
+    let kinds: [(&str, &str, bool); 7] = [
+        (figures::KEPT, "goodput kept", false),
+        (
+            overload::ACCEPTED_P99,
+            "p99 since the connection stood",
+            true,
+        ),
+        (figures::P99, "p99 since the intended start", true),
+        (figures::RECOVERY, "time to recover", true),
+        (figures::CPUS_USED, "CPUs that the server used", true),
+        (overload::SOFTIRQ, "share of the CPUs in softirq", true),
+        (
+            overload::DROPS,
+            "SYNs and clients that the kernel dropped",
+            true,
+        ),
+    ];
+    for (name, heading, less_is_better) in kinds {
+        let floods = overload::FLOODS.iter();
+        shown.extend(floods.map(|percent| {
+            let heading = format!("{heading} under {}", load(percent));
+            Figure::new(&figures::at(name, percent), &heading, less_is_better)
+        }));
+    }
+    shown.push(Figure::new(
+        overload::AFTER,
+        "capacity after the floods, of that before",
+        false,
+    ));
+    shown
 }
 
 fn queued_figures() -> Vec<Figure> {
@@ -195,122 +307,6 @@ fn is_bulk(case: &Case) -> bool {
     columns.any(|column| column.median(figures::MB_PER_CPU_S).is_some())
 }
 
-/// Returns a scenario's answer, computed from its figures.
-pub fn answer(outcome: &Outcome) -> String {
-    if let Some(reason) = &outcome.not_available {
-        return format!("Not available: {reason}.");
-    }
-    if outcome.measure == "Generators" {
-        return generators(outcome);
-    }
-    let Some(figure) = shown(outcome).into_iter().next() else {
-        return String::new();
-    };
-    let mut sentences: Vec<String> = Vec::new();
-    for case in &outcome.cases {
-        let Some((best, value)) = figure.best(case) else {
-            continue;
-        };
-        let next = runner_up(case, &figure, &best.peer);
-        let label = if case.label.is_empty() {
-            String::new()
-        } else {
-            format!("{}: ", case.label)
-        };
-        let shown = |column: &Column, value: f64| {
-            let bound = figure.name == figures::CAPACITY && is_lower_bound(column);
-            let least = if bound { "at least " } else { "" };
-            format!("{} with {least}{}", column.peer, figure.show(value))
-        };
-        let first = shown(best, value);
-        sentences.push(match next {
-            None => format!("{label}{first}"),
-            Some((next, other)) if !different(best, next, &figure) => format!(
-                "{label}{first}, not significantly apart from {}",
-                shown(next, other)
-            ),
-            Some((next, other)) => format!("{label}{first}, then {}", shown(next, other)),
-        });
-    }
-    let Some((first, rest)) = sentences.split_first() else {
-        return "No column could be measured here.".to_owned();
-    };
-    let word = if figure.less_is_better {
-        "Least"
-    } else {
-        "Most"
-    };
-    if rest.len() < SENTENCES {
-        return format!("{word} {}: {}.", figure.heading, sentences.join("; "));
-    }
-    let wins = |peer: &str| {
-        let best = outcome.cases.iter().filter_map(|case| figure.best(case));
-        best.filter(|(column, _)| column.peer == peer).count()
-    };
-    let winner = outcome
-        .cases
-        .iter()
-        .filter_map(|case| figure.best(case))
-        .map(|(column, _)| column.peer.as_str())
-        .max_by_key(|peer| wins(peer))
-        .unwrap_or_default();
-    let last = rest.last().unwrap_or(first);
-    format!(
-        "{word} {}: {winner} in {} of {} cases, from {first} to {last}.",
-        figure.heading,
-        wins(winner),
-        sentences.len()
-    )
-}
-
-fn generators(outcome: &Outcome) -> String {
-    let pairs = outcome.cases.iter().filter_map(|case| {
-        let [ours, other] = case.columns.as_slice() else {
-            return None;
-        };
-        let (a, b) = (ours.median(figures::RATE)?, other.median(figures::RATE)?);
-        Some(format!(
-            "{}: {} by {}, {} by {} ({:+.1} %)",
-            case.label,
-            show_rate(a),
-            ours.peer,
-            show_rate(b),
-            other.peer,
-            (a / b - 1.0) * 100.0
-        ))
-    });
-    let pairs: Vec<String> = pairs.collect();
-    if pairs.is_empty() {
-        return "No second generator is on this machine.".to_owned();
-    }
-    format!("{}.", pairs.join("; "))
-}
-
-/// Returns the second best peer.
-fn runner_up<'a>(case: &'a Case, figure: &Figure, best: &str) -> Option<(&'a Column, f64)> {
-    let all = case.columns.iter();
-    let others = all.filter(|column| !is_floor(&column.peer) && column.peer != best);
-    let medians = others.filter_map(|column| Some((column, column.median(&figure.name)?)));
-    medians.reduce(|a, b| {
-        if (a.1 <= b.1) == figure.less_is_better {
-            a
-        } else {
-            b
-        }
-    })
-}
-
-/// Returns whether two columns differ in a figure by more than their spreads.
-pub fn different(a: &Column, b: &Column, figure: &Figure) -> bool {
-    let (of_a, of_b) = (a.values(&figure.name), b.values(&figure.name));
-    if figure.name == figures::PSS_PER_CONNECTION {
-        // Measured once, over thousands: it repeats within some per cent.
-        let medians = spread::median(&of_a).zip(spread::median(&of_b));
-        return medians.is_some_and(|(a, b)| a.max(b) > a.min(b) * 1.1);
-    }
-    spread::differ(&of_a, &of_b)
-}
-
 /// Returns of clients around the loss of a node, the telling one first.
 const RETURNS: &[(&str, &str)] = &[
     (failover::DURING, "at the first return after the loss"),
@@ -318,8 +314,8 @@ const RETURNS: &[(&str, &str)] = &[
     (failover::AFTER, "at the second return after the loss"),
 ];
 
-/// More cases than this are summed up.
-const SENTENCES: usize = 4;
+/// A load that is the same for all servers.
+pub const SAME: &str = "same";
 
 #[cfg(test)]
 mod tests {
@@ -327,8 +323,11 @@ mod tests {
     use crate::result::Sample;
 
     fn column(peer: &str, cpu: &[f64]) -> Column {
-        let samples = cpu.iter().map(|cpu| {
-            let mut sample = Sample::default();
+        let samples = cpu.iter().zip(0..).map(|(cpu, round)| {
+            let mut sample = Sample {
+                round,
+                ..Sample::default()
+            };
             sample.put(figures::CPU, *cpu);
             sample
         });
@@ -339,54 +338,65 @@ mod tests {
         }
     }
 
-    fn outcome(columns: Vec<Column>) -> Outcome {
-        Outcome {
-            id: "key".to_owned(),
-            measure: "Transactions".to_owned(),
-            cases: vec![Case {
-                label: "P-256".to_owned(),
-                library_us: Some(40.0),
-                columns,
-                ..Case::default()
-            }],
-            ..Outcome::default()
+    fn case(columns: Vec<Column>) -> Case {
+        Case {
+            columns,
+            ..Case::default()
         }
     }
 
     #[test]
-    fn the_floor_is_nobodys_competitor_and_eta_counts_from_it() {
-        let outcome = outcome(vec![
-            column("becket", &[100.0, 100.0]),
-            column("relay", &[50.0]),
+    fn eta_is_paired_by_rounds_and_the_true_floor_stands_beside_it() {
+        // In the second round everything took twice as long: that is no difference.
+        let case = case(vec![
+            column("becket", &[100.0, 200.0]),
+            column(RELAY, &[50.0, 100.0]),
+            column(ROUND_TRIP, &[55.0, 110.0]),
+            column(LIBRARY, &[40.0, 80.0]),
         ]);
-        assert_eq!(
-            eta(&outcome.cases[0], &outcome.cases[0].columns[0]),
-            Some(0.9)
-        );
-        assert!(
-            answer(&outcome).contains("becket with 100"),
-            "{}",
-            answer(&outcome)
-        );
+        let becket = &case.columns[0];
+        assert_eq!(eta(&case, becket, RELAY), Some(0.9));
+        assert_eq!(eta(&case, becket, ROUND_TRIP), Some(0.95));
+        assert_eq!(eta(&case, &case.columns[1], RELAY), None);
     }
 
     #[test]
-    fn overlapping_spreads_are_not_called_a_difference() {
-        let apart = outcome(vec![column("a", &[10.0, 11.0]), column("b", &[12.0, 13.0])]);
-        assert!(answer(&apart).contains("then b"), "{}", answer(&apart));
-        let close = outcome(vec![column("a", &[10.0, 12.0]), column("b", &[11.0, 13.0])]);
-        assert!(
-            answer(&close).contains("not significantly"),
-            "{}",
-            answer(&close)
-        );
+    fn what_somebody_has_beaten_is_no_limit() {
+        let case = case(vec![
+            column("becket", &[100.0]),
+            column(RELAY, &[80.0]),
+            column(LIBRARY, &[43.0]),
+        ]);
+        assert_eq!(eta(&case, &case.columns[0], RELAY), None);
+        assert!(beaten(&case).unwrap().contains("1.23"));
     }
 
     #[test]
-    fn what_is_not_available_has_no_number() {
-        let mut outcome = outcome(vec![Column::without("becket", "not yet")]);
-        assert!(answer(&outcome).starts_with("No column"));
-        outcome.not_available = Some("no kernel".to_owned());
-        assert_eq!(answer(&outcome), "Not available: no kernel.");
+    fn a_library_that_was_measured_once_counts_for_all_rounds() {
+        let case = case(vec![
+            column("becket", &[100.0, 100.0, 100.0]),
+            column(RELAY, &[50.0, 50.0, 50.0]),
+            column(LIBRARY, &[30.0]),
+        ]);
+        assert_eq!(eta(&case, &case.columns[0], RELAY), Some(0.8));
+    }
+
+    #[test]
+    fn what_decides_is_among_what_is_shown() {
+        let measures = [
+            Measure::Transactions,
+            Measure::AddedLatency,
+            Measure::Storm,
+            Measure::Capacity,
+        ];
+        for measure in measures {
+            let outcome = Outcome {
+                measure: format!("{measure:?}"),
+                ..Outcome::default()
+            };
+            let shown = known(&outcome);
+            let is_shown = |figure: &Figure| shown.iter().any(|known| known.name == figure.name);
+            assert!(deciding(measure).iter().all(is_shown), "{measure:?}");
+        }
     }
 }

@@ -7,21 +7,29 @@
 //! rounds; what was found is written into a [`result::Run`], from which [`page`], [`table`] and
 //! [`readme`] are made.
 //!
+//! [`rounds`] repeats until the peers can be told apart ([`verdict`]); [`control`] and [`others`] watch the machine.
+//!
 //! Floors come from the same run: [`relay`] carries bytes without TLS, [`library`] makes the same
 //! handshakes in memory. Whatever happens to the bench, [`guard`] stops what it had started.
 #![forbid(unsafe_code)]
 
+pub mod answer;
 pub mod catalog;
 pub mod cli;
+pub mod compare;
 pub mod conditions;
+pub mod control;
 pub mod farm;
 pub mod figure;
+pub mod floors;
 pub mod guard;
+pub mod kernel;
 pub mod keys;
 pub mod library;
 pub mod load;
 pub mod measure;
 pub mod order;
+pub mod others;
 pub mod page;
 pub mod part;
 pub mod peer;
@@ -32,11 +40,13 @@ pub mod progress;
 pub mod readme;
 pub mod relay;
 pub mod result;
+pub mod rounds;
 pub mod runner;
 pub mod scenario;
 pub mod spread;
 pub mod store;
 pub mod table;
+pub mod verdict;
 
 use std::path::PathBuf;
 
@@ -53,6 +63,14 @@ pub enum Error {
     /// Peers do not do the same, and could.
     #[error("{0}")]
     Unlike(String),
+    /// Others are at work where the run would measure.
+    #[error(
+        "others use {share:.0} % of the CPUs of this run: figures would be theirs, too; end what they do, or say --busy-ok"
+    )]
+    Busy {
+        /// Their share of the time, in per cent.
+        share: f64,
+    },
     /// The operating system refuses what the run needs.
     #[error("{what}: {source}")]
     Os {
@@ -91,13 +109,14 @@ impl Error {
 
     /// Returns the exit code of the program: 2 for what was asked wrongly, 3 for a peer that is missing
     /// or does not start, 4 for what the operating system refuses, 5 for peers that are not alike,
-    /// 130 when a signal ended the run.
+    /// 6 for a machine on which others are at work, 130 when a signal ended the run.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Asked(_) | Self::Stored { .. } => 2,
             Self::Peer(_) => 3,
             Self::Os { .. } => 4,
             Self::Unlike(_) => 5,
+            Self::Busy { .. } => 6,
             Self::Load(error) => error.exit_code(),
             Self::Interrupted(_) | Self::Stopped => 130,
         }

@@ -1,7 +1,8 @@
 //! The floor of the library: the same handshake and the same bytes, in memory, on one CPU.
 //!
-//! Server and client are rustls connections in one thread that exchange their bytes through vectors;
-//! only the server's side is timed. `eta` of a terminator is (plain relay + this) / measured.
+//! Server and client are rustls connections in one thread; only the server's side is timed. It is rustls'
+//! unbuffered one, which encrypts from one buffer into another: nothing is copied that a terminator need not
+//! copy. From this side of the handshake also come the sizes of the [`Flight`]s, for the relay that answers.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -10,12 +11,11 @@ use std::time::Duration;
 
 use becket_load::clock;
 use becket_load::plan::Load;
+use becket_load::preface::Flight;
 use becket_load::tls::{Tls, TlsPlan};
-use rustls::server::{ServerSessionMemoryCache, StoresServerSessions};
-use rustls::{
-    ClientConfig, ClientConnection, ConnectionCommon, ServerConfig, ServerConnection, SideData,
-    crypto::aws_lc_rs, version,
-};
+use rustls::server::{ServerSessionMemoryCache, StoresServerSessions, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
+use rustls::{ClientConfig, ClientConnection, ServerConfig, crypto::aws_lc_rs, version};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
@@ -23,125 +23,237 @@ use crate::keys::NAME;
 use crate::scenario::Settings;
 use crate::{Error, place};
 
-/// Measures the server's microseconds of one transaction in memory: the mix of full and resumed
-/// handshakes that the case asks for, its request and its body, on `cpu`. Takes about `time`.
-///
-/// # Errors
-/// [`Error::Asked`] when the library cannot do what the case asks.
-pub fn transaction_us(
-    settings: &Settings,
-    certificate: &Path,
+/// The handshakes of a case, ready to be made.
+#[derive(Debug)]
+pub struct Library {
+    server: Arc<ServerConfig>,
+    /// Full handshakes, then resumed ones, with the share of each in the case.
+    clients: [(f64, Arc<ClientConfig>); 2],
+    body: u64,
     cpu: usize,
-    time: Duration,
-) -> Result<f64, Error> {
-    let server = Arc::new(server_config(settings, certificate)?);
-    let share = settings.asked_resumed()?;
-    place::on(&[cpu], || {
-        let mut total = 0.0;
-        for (weight, resumes) in [(1.0 - share, false), (share, true)] {
-            if weight > 0.0 {
-                let client = client_config(settings, resumes)?;
-                total += weight * median_us(settings, &server, &client, time)?;
-            }
-        }
-        Ok(total)
-    })
 }
 
-fn median_us(
-    settings: &Settings,
-    server: &Arc<ServerConfig>,
-    client: &Arc<ClientConfig>,
-    time: Duration,
-) -> Result<f64, Error> {
-    let end = clock::now() + time;
-    let mut times = Vec::new();
-    // The first one makes the session that the others resume.
-    one(settings.body, server, client)?;
-    while times.len() < LEAST || clock::now() < end {
-        times.push(one(settings.body, server, client)?.as_secs_f64() * 1e6);
+impl Library {
+    /// Prepares what a case asks for, to be measured on `cpu`.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] when the library cannot do it.
+    pub fn new(settings: &Settings, certificate: &Path, cpu: usize) -> Result<Self, Error> {
+        let resumed = settings.asked_resumed()?;
+        Ok(Self {
+            server: Arc::new(server_config(settings, certificate)?),
+            clients: [
+                (1.0 - resumed, client_config(settings, false)?),
+                (resumed, client_config(settings, true)?),
+            ],
+            body: settings.body,
+            cpu,
+        })
     }
-    Ok(crate::spread::median(&times).unwrap_or(0.0))
+
+    /// Measures the server's microseconds of one transaction: the mix of full and resumed handshakes, the
+    /// request and the body. Takes about `time`.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] when a handshake fails.
+    pub fn transaction_us(&self, time: Duration) -> Result<f64, Error> {
+        place::on(&[self.cpu], || {
+            let mut total = 0.0;
+            for (share, client) in self.clients.iter().filter(|(share, _)| *share > 0.0) {
+                total += share * self.median_us(client, time.mul_f64(*share))?;
+            }
+            Ok(total)
+        })
+    }
+
+    fn median_us(&self, client: &Arc<ClientConfig>, time: Duration) -> Result<f64, Error> {
+        let end = clock::now() + time;
+        let mut times = Vec::new();
+        // The first one makes the session that the others resume.
+        one(self.body, &self.server, client)?;
+        while times.len() < LEAST || clock::now() < end {
+            let spent = one(self.body, &self.server, client)?.spent;
+            times.push(spent.as_secs_f64() * 1e6);
+        }
+        Ok(crate::spread::median(&times).unwrap_or(0.0))
+    }
+
+    /// Returns what the two sides say in turn, in a full and in a resumed handshake.
+    ///
+    /// # Errors
+    /// [`Error::Asked`] when a handshake fails.
+    pub fn flights(&self) -> Result<[Vec<Flight>; 2], Error> {
+        let [(_, full), (_, resumed)] = &self.clients;
+        let of = |client| {
+            let mut flights = one(0, &self.server, client)?.flights;
+            // Where the server has the last word, the request needs a sign that it follows.
+            if flights.last().is_some_and(|last| last.answer > 0) {
+                flights.push(Flight {
+                    sent: Flight::HEAD,
+                    answer: 0,
+                });
+            }
+            Ok::<_, Error>(flights)
+        };
+        let full = of(full)?;
+        // The first one makes the session that the other resumes.
+        one(0, &self.server, resumed)?;
+        Ok([full, of(resumed)?])
+    }
 }
 
-/// Makes one transaction; returns the server's time.
+/// What one transaction was.
+#[derive(Debug, Default)]
+struct Transaction {
+    /// The server's time.
+    spent: Duration,
+    flights: Vec<Flight>,
+}
+
+/// Makes one transaction.
 fn one(
     body: u64,
     server: &Arc<ServerConfig>,
     client: &Arc<ClientConfig>,
-) -> Result<Duration, Error> {
-    let failed = |e: rustls::Error| Error::Asked(format!("handshake in memory: {e}"));
+) -> Result<Transaction, Error> {
     let name = ServerName::try_from(NAME).map_err(|e| Error::Asked(e.to_string()))?;
     let mut client = ClientConnection::new(Arc::clone(client), name).map_err(failed)?;
-    let mut spent = Duration::ZERO;
     let begin = clock::now();
-    let mut server = ServerConnection::new(Arc::clone(server)).map_err(failed)?;
-    spent += clock::now() - begin;
-    let mut wire = Vec::new();
-    while client.is_handshaking() || server.is_handshaking() {
-        send(&mut client, &mut wire)?;
+    let connection = UnbufferedServerConnection::new(Arc::clone(server)).map_err(failed)?;
+    let mut server = Side {
+        connection,
+        input: Vec::new(),
+        output: vec![0; ROOM],
+        filled: 0,
+    };
+    let mut done = Transaction {
+        spent: clock::now() - begin,
+        ..Transaction::default()
+    };
+    // The client may still have something to say when it has its keys: its Finished.
+    while client.wants_write() || client.is_handshaking() || server.connection.is_handshaking() {
+        let last = !client.is_handshaking();
+        server.input = said(&mut client)?;
+        let sent = server.input.len();
         let begin = clock::now();
-        receive(&mut server, &wire).map_err(failed)?;
-        wire.clear();
-        send(&mut server, &mut wire)?;
-        spent += clock::now() - begin;
-        receive(&mut client, &wire).map_err(failed)?;
-        wire.clear();
+        server.turn(0)?;
+        done.spent += clock::now() - begin;
+        let answer = server.filled;
+        hear(&mut client, server.output.get(..answer).unwrap_or(&[]))?;
+        // What comes after the client's Finished in TLS 1.3, tickets, nobody waits for.
+        let answer = if last { 0 } else { answer };
+        done.flights.push(Flight { sent, answer });
     }
-    write(&mut client, &[b'q'; REQUEST])?;
-    send(&mut client, &mut wire)?;
-    let begin = clock::now();
-    receive(&mut server, &wire).map_err(failed)?;
-    let mut plain = [0; 4096];
-    drop(server.reader().read(&mut plain));
-    wire.clear();
+    client
+        .writer()
+        .write_all(&[b'q'; REQUEST])
+        .map_err(|e| Error::os("writing in memory", e))?;
+    server.input = said(&mut client)?;
     // The cost of a body grows with its length alone: a large one is measured in part.
     let part = body.min(LARGEST);
-    let head = clock::now();
-    let mut left = part + HEAD;
-    while left > 0 {
-        let count = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-        write(&mut server, &vec![b'b'; count])?;
-        wire.clear();
-        send(&mut server, &mut wire)?;
-        left -= count as u64;
-    }
-    let bytes = clock::now() - head;
-    server.send_close_notify();
-    send(&mut server, &mut wire)?;
-    spent += clock::now() - begin;
-    if body > part {
-        spent += bytes.mul_f64((body - part) as f64 / part as f64);
-    }
-    // So that tickets which came after the handshake are kept.
-    drop(client.reader().read(&mut plain));
-    Ok(spent)
+    let begin = clock::now();
+    server.turn(part + HEAD)?;
+    let spent = clock::now() - begin;
+    done.spent += spent.mul_f64(if body > part {
+        body as f64 / part as f64
+    } else {
+        1.0
+    });
+    Ok(done)
 }
 
-fn write<S: SideData>(from: &mut ConnectionCommon<S>, bytes: &[u8]) -> Result<(), Error> {
-    from.writer()
-        .write_all(bytes)
-        .map_err(|e| Error::os("writing in memory", e))
+fn failed(error: rustls::Error) -> Error {
+    Error::Asked(format!("handshake in memory: {error}"))
 }
 
-fn send<S: SideData>(from: &mut ConnectionCommon<S>, wire: &mut Vec<u8>) -> Result<(), Error> {
-    while from.wants_write() {
-        from.write_tls(wire)
+/// Takes what the client has to send.
+fn said(client: &mut ClientConnection) -> Result<Vec<u8>, Error> {
+    let mut wire = Vec::new();
+    while client.wants_write() {
+        client
+            .write_tls(&mut wire)
             .map_err(|e| Error::os("writing in memory", e))?;
     }
+    Ok(wire)
+}
+
+/// Gives the client what was sent to it.
+fn hear(client: &mut ClientConnection, mut wire: &[u8]) -> Result<(), Error> {
+    while !wire.is_empty() {
+        client
+            .read_tls(&mut wire)
+            .map_err(|e| Error::os("reading in memory", e))?;
+        client.process_new_packets().map_err(failed)?;
+    }
+    // So that tickets which came after the handshake are kept.
+    let mut plain = [0; 4096];
+    drop(client.reader().read(&mut plain));
     Ok(())
 }
 
-fn receive<S: SideData>(
-    to: &mut ConnectionCommon<S>,
-    mut wire: &[u8],
-) -> Result<(), rustls::Error> {
-    while !wire.is_empty() {
-        to.read_tls(&mut wire)
-            .map_err(|e| rustls::Error::General(e.to_string()))?;
-        to.process_new_packets()?;
+/// The server's side.
+struct Side {
+    connection: UnbufferedServerConnection,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    filled: usize,
+}
+
+impl Side {
+    /// Takes the input in and writes what is to be said, with so many bytes of body and the end behind it if
+    /// there is a body. What was written before is overwritten, as if it had been sent.
+    fn turn(&mut self, mut body: u64) -> Result<(), Error> {
+        let Self {
+            connection,
+            input,
+            output,
+            filled,
+        } = self;
+        *filled = 0;
+        let ends = body > 0;
+        let mut used = 0;
+        loop {
+            let records = input.get_mut(used..).unwrap_or(&mut []);
+            let UnbufferedStatus { discard, state, .. } = connection.process_tls_records(records);
+            used += discard;
+            match state.map_err(failed)? {
+                ConnectionState::EncodeTlsData(mut record) => {
+                    let wanted = match record.encode(output.get_mut(*filled..).unwrap_or(&mut [])) {
+                        Ok(count) => {
+                            *filled += count;
+                            continue;
+                        }
+                        Err(EncodeError::InsufficientSize(InsufficientSizeError {
+                            required_size,
+                        })) => required_size,
+                        Err(error) => return Err(Error::Asked(error.to_string())),
+                    };
+                    output.resize(*filled + wanted, 0);
+                }
+                ConnectionState::TransmitTlsData(flight) => flight.done(),
+                ConnectionState::ReadTraffic(mut traffic) => {
+                    while let Some(record) = traffic.next_record() {
+                        record.map_err(failed)?;
+                    }
+                }
+                ConnectionState::WriteTraffic(mut traffic) => {
+                    while body > 0 {
+                        let count = usize::try_from(body).unwrap_or(CHUNK).min(CHUNK);
+                        let plain = PLAIN.get(..count).unwrap_or(&PLAIN);
+                        let sealed = traffic.encrypt(plain, output);
+                        sealed.map_err(|e| Error::Asked(e.to_string()))?;
+                        body -= count as u64;
+                    }
+                    if ends {
+                        let sealed = traffic.queue_close_notify(output);
+                        sealed.map_err(|e| Error::Asked(e.to_string()))?;
+                    }
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            }
+        }
     }
-    Ok(())
 }
 
 fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig, Error> {
@@ -198,6 +310,56 @@ const LEAST: usize = 9;
 const REQUEST: usize = 60;
 /// The responder's head.
 const HEAD: u64 = 80;
-/// One record; more would not fit what a connection holds unsent.
-const CHUNK: usize = 16 * 1024;
+/// What a terminator reads from a server at once.
+const CHUNK: usize = 64 * 1024;
+static PLAIN: [u8; CHUNK] = [b'b'; CHUNK];
+/// A chunk in records.
+const ROOM: usize = CHUNK + 1024;
 const LARGEST: u64 = 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Keyring;
+    use crate::scenario::Scenario;
+
+    fn library(settings: &str) -> Library {
+        let text = format!(
+            "id = \"x\"\ntitle = \"x\"\nquestion = \"x?\"\nmeasure = \"transactions\"\n[then]\ntext = \"x\"\n[base]\n{settings}"
+        );
+        let (_, settings) = Scenario::parse("x", &text)
+            .unwrap()
+            .cases(false)
+            .unwrap()
+            .remove(0);
+        let directory = tempfile::tempdir().unwrap();
+        let certificate = Keyring::new(directory.path()).file(settings.key).unwrap();
+        Library::new(
+            &settings,
+            &certificate,
+            place::Place::here().unwrap().all()[0],
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn tls_needs_one_round_trip_before_the_request_and_a_full_handshake_of_1_2_needs_two() {
+        let answered = |flights: &[Flight]| flights.iter().filter(|f| f.answer > 0).count();
+        let [full, resumed] = library("tls = \"1.3\"").flights().unwrap();
+        assert_eq!((answered(&full), answered(&resumed)), (1, 1));
+        assert!(full[0].answer > resumed[0].answer, "{full:?} {resumed:?}");
+        let [full, resumed] = library("resume-kind = \"ticket\"").flights().unwrap();
+        assert_eq!((answered(&full), answered(&resumed)), (2, 1));
+    }
+
+    #[test]
+    fn every_kind_of_case_has_a_floor() {
+        for settings in [
+            "resume = \"every=4\"",
+            "resume = \"always\"\nresume-kind = \"id\"",
+            "body = \"4m\"",
+        ] {
+            assert!(library(settings).transaction_us(Duration::ZERO).unwrap() > 0.0);
+        }
+    }
+}

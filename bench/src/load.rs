@@ -47,6 +47,13 @@ impl Ask {
         ask
     }
 
+    /// Begins with a plain target and no settings.
+    pub fn plain(url: String) -> Self {
+        Self {
+            args: vec!["becket-load".to_owned(), url],
+        }
+    }
+
     /// Adds a flag with its value.
     pub fn add(&mut self, flag: &str, value: &str) {
         self.args.extend([flag.to_owned(), value.to_owned()]);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use becket_bench::cli::{Cli, Command};
-use becket_bench::{Error, catalog, page, readme, runner, store, table};
+use becket_bench::{Error, catalog, compare, page, readme, runner, store, table};
 use clap::Parser;
 
 #[global_allocator]
@@ -53,7 +53,7 @@ fn program() -> Result<(), Error> {
             readme: Some(file),
         } => readme::write(&file, &directory),
         Command::Compare { before, after } => {
-            say(&table::compare(
+            say(&compare::runs(
                 &store::read(&before)?,
                 &store::read(&after)?,
             ));

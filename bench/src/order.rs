@@ -12,10 +12,12 @@ use crate::scenario::{Scenario, Settings};
 pub struct Effort {
     /// `full`, `quick` or `smoke`.
     pub name: &'static str,
-    /// Rounds.
+    /// Rounds of a case, at least.
     pub rounds: u32,
     /// Length of a measurement.
     pub time: Duration,
+    /// How long a case may go on for rounds to tell the peers apart; zero is exactly [`Effort::rounds`].
+    pub patience: Duration,
     /// Connections of the idle measure, at most.
     pub idle: usize,
     /// Descriptors that a process may have.
@@ -28,7 +30,8 @@ impl Effort {
         Self {
             name: "full",
             rounds: 3,
-            time: Duration::from_millis(650),
+            time: Duration::from_secs(2),
+            patience: Duration::from_secs(300),
             idle: 10_000,
             open_files: 0,
         }
@@ -40,6 +43,7 @@ impl Effort {
             name: "quick",
             rounds: 2,
             time: Duration::from_millis(350),
+            patience: Duration::ZERO,
             idle: 2_000,
             ..Self::full()
         }
@@ -51,6 +55,7 @@ impl Effort {
             name: "smoke",
             rounds: 1,
             time: Duration::from_millis(60),
+            patience: Duration::ZERO,
             idle: 50,
             ..Self::full()
         }
@@ -68,10 +73,19 @@ impl Effort {
         Ok(cases)
     }
 
+    /// Returns how often a case is looked at, at most.
+    pub fn looks(&self) -> u32 {
+        if self.patience.is_zero() { 1 } else { LOOKS }
+    }
+
     /// Returns how many idle connections a server can have: it needs two descriptors for each.
     pub fn most_idle(&self) -> usize {
-        let room = usize::try_from(self.open_files.saturating_sub(2_000) / 2).unwrap_or(usize::MAX);
-        self.idle.min(room)
+        self.idle.min(self.most_clients())
+    }
+
+    /// Returns how many connections a server can have.
+    pub fn most_clients(&self) -> usize {
+        usize::try_from(self.open_files.saturating_sub(2_000) / 2).unwrap_or(usize::MAX)
     }
 }
 
@@ -84,8 +98,13 @@ pub struct Order {
     pub peers: Vec<Peer>,
     /// How much.
     pub effort: Effort,
+    /// Whether a machine on which others are at work will do.
+    pub busy_ok: bool,
     /// Where the result goes.
     pub out: PathBuf,
     /// The command line.
     pub command: Vec<String>,
 }
+
+/// Looks at a case that stay undecided, each after half as many rounds again: 3, 5, 8, 12 and 18 rounds.
+const LOOKS: u32 = 5;

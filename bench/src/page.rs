@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use crate::figure::{self, Figure};
-use crate::plot::{self, escape};
+use crate::plot::{self, escape, lines, summary};
 use crate::result::{Case, Outcome, Run, figures};
 use crate::scenario::Scenario;
-use crate::{catalog, conditions, table};
+use crate::{answer, catalog, conditions, table};
 
 /// Returns the page.
 pub fn html(run: &Run) -> String {
@@ -39,6 +39,14 @@ fn head(run: &Run, date: &str) -> String {
             table::effort_note(&run.effort)
         );
     }
+    for warning in table::warnings(run) {
+        text += &format!("<p class=\"warn\">{}</p>\n", escape(&warning));
+    }
+    if let Some(chart) = summary::chart(run) {
+        text += &format!(
+            "<section>\n<h2>In one picture</h2>\n<p class=\"hint\">What becket needs, as a multiple of what the best of the others needs in the same case: a dot per case, left of the line is better. Hollow: not distinguishable.</p>\n{chart}</section>\n"
+        );
+    }
     text += "<section>\n<h2>Questions and answers</h2>\n<nav><ul>\n";
     for outcome in &run.scenarios {
         let question = scenario(&outcome.id).map_or_else(|| outcome.id.clone(), |s| s.question);
@@ -46,7 +54,7 @@ fn head(run: &Run, date: &str) -> String {
             "<li><a href=\"#{0}\">{1}</a><br>{2}</li>\n",
             escape(&outcome.id),
             escape(&question),
-            escape(&figure::answer(outcome))
+            escape(&answer::of(run, outcome))
         );
     }
     text + "</ul></nav>\n</section>\n"
@@ -71,13 +79,14 @@ fn section(run: &Run, outcome: &Outcome) -> String {
     }
     text += &format!(
         "<p class=\"answer\">{}</p>\n",
-        escape(&figure::answer(outcome))
+        escape(&answer::of(run, outcome))
     );
     if outcome.not_available.is_none() {
         text += &plots(outcome);
         for figure in figure::shown(outcome) {
             text += &figures_table(run, outcome, &figure);
         }
+        text += &standings(run, outcome);
         text += &notes(outcome);
         text += &agreed(outcome);
     }
@@ -90,16 +99,26 @@ fn section(run: &Run, outcome: &Outcome) -> String {
 fn plots(outcome: &Outcome) -> String {
     let mut text = String::new();
     if outcome.measure == "Capacity" {
-        let columns = outcome.cases.iter().flat_map(|case| &case.columns);
-        text += "<p class=\"hint\">Dashed grey: attempted. Green: succeeded. Red: failed. Dotted: p99, on the scale at the right. Upright: capacity. Each server has its own scale.</p>\n<div class=\"ramps\">\n";
-        for column in columns {
-            text += &plot::ramp(column).unwrap_or_default();
+        text += "<p class=\"hint\">Dashed grey: attempted. Green: succeeded. Red: failed. Dotted: p99, on the scale at the right. Upright: capacity. All servers of a case have one scale; what is beyond twice the largest capacity is in the tables.</p>\n";
+        for case in &outcome.cases {
+            let ramps: String = case
+                .columns
+                .iter()
+                .filter_map(|column| plot::ramp(case, column))
+                .collect();
+            text += &format!(
+                "<h3>{}</h3>\n<div class=\"ramps\">\n{ramps}</div>\n",
+                escape(&case.label)
+            );
         }
-        text += "</div>\n";
     }
     text += &plot::scaling(outcome).unwrap_or_default();
     if let Some(figure) = figure::shown(outcome).first() {
-        let has_limit = outcome.cases.iter().any(|case| case.library_us.is_some());
+        let has_limit = outcome
+            .cases
+            .iter()
+            .any(|case| figure::limit(case, figure::RELAY).is_some());
+        text += &lines::of_numbers(outcome, figure).unwrap_or_default();
         if let Some(bars) = plot::bars(outcome, figure) {
             let better = if figure.less_is_better {
                 "shorter"
@@ -110,7 +129,7 @@ fn plots(outcome: &Outcome) -> String {
                 "<h3>{}</h3>\n<p class=\"hint\">Medians; {better} is better. Thin line: range of the rounds. x: times the best.{}</p>\n{bars}",
                 escape(&figure.heading),
                 if has_limit {
-                    " Dashed: the limit, plain relay plus library in memory."
+                    " Dashed: the limit, plain relay plus library in memory; dotted: the true one, with the round trip of TLS."
                 } else {
                     ""
                 }
@@ -138,7 +157,7 @@ fn figures_table(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
         .iter()
         .for_each(|peer| text += &format!("<th>{}</th>", escape(&table::column_head(run, peer))));
     if is_cpu {
-        text += "<th>library in memory</th><th>becket's eta</th>";
+        text += "<th>becket's eta</th>";
     }
     text += "</tr>\n";
     for case in &outcome.cases {
@@ -147,17 +166,31 @@ fn figures_table(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
             .iter()
             .for_each(|peer| text += &cell(case, peer, figure));
         if is_cpu {
-            let library = figure::library_us(case).map(|us| figure.show(us));
-            let eta = case
+            let etas = case
                 .column("becket")
-                .and_then(|column| figure::eta(case, column));
-            text += &format!(
-                "<td>{}</td><td>{}</td>",
-                library.unwrap_or_default(),
-                eta.map_or_else(String::new, |eta| format!("{eta:.2}"))
-            );
+                .and_then(|column| table::etas(case, column));
+            text += &format!("<td>{}</td>", etas.unwrap_or_default());
         }
         text += "</tr>\n";
+    }
+    text + "</table></div></details>\n"
+}
+
+fn standings(run: &Run, outcome: &Outcome) -> String {
+    let rows = table::standing_rows(run, outcome);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let [against, ratio, word] = table::STANDINGS;
+    let mut text = format!(
+        "<details><summary>How sure that is</summary><div class=\"scroll\"><table>\n<tr><th></th><th></th><th>{against}</th><th>{ratio}</th><th>{word}</th></tr>\n"
+    );
+    for row in &rows {
+        let cells: String = row
+            .iter()
+            .map(|cell| format!("<td>{}</td>", escape(cell)))
+            .collect();
+        text += &format!("<tr>{cells}</tr>\n");
     }
     text + "</table></div></details>\n"
 }
@@ -254,6 +287,18 @@ fn then(scenario: &Scenario) -> String {
             row(&scenario.then.head, "th")
         );
     }
+    let links = scenario.then.links.iter().map(|url| {
+        let shown = url.trim_start_matches("https://");
+        format!(
+            "<li><a href=\"{}\" rel=\"noreferrer\">{}</a></li>\n",
+            escape(url),
+            escape(shown)
+        )
+    });
+    let links: String = links.collect();
+    if !links.is_empty() {
+        text += &format!("<ul class=\"hint\">\n{links}</ul>\n");
+    }
     text + "</div>\n"
 }
 
@@ -314,7 +359,16 @@ mod tests {
             ..Run::default()
         };
         let page = html(&run);
-        for foreign in ["http://", "https://", "<script", "@import", "url("] {
+        // A link asks for nothing until somebody follows it.
+        let page = page.replace("<a href=\"https://", "");
+        for foreign in [
+            "=\"http",
+            "src=",
+            "<link rel=\"stylesheet",
+            "<script",
+            "@import",
+            "url(",
+        ] {
             assert!(!page.contains(foreign), "{foreign}");
         }
         assert!(page.contains("none &amp; nothing"));

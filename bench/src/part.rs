@@ -19,6 +19,9 @@ pub enum Part {
         address: SocketAddr,
         /// Where to connect.
         backend: SocketAddr,
+        /// Makes the round trips of TLS, too.
+        #[arg(long)]
+        answers: bool,
     },
     /// `becket-load --serve` with these arguments.
     Backend {
@@ -39,7 +42,11 @@ impl Part {
                 guard::run();
                 Ok(())
             }
-            Self::Relay { address, backend } => relay::run(address, backend),
+            Self::Relay {
+                address,
+                backend,
+                answers,
+            } => relay::run(address, backend, answers),
             Self::Backend { args } => {
                 let args = std::iter::once("becket-load".to_owned()).chain(args);
                 let cli = becket_load::cli::Cli::try_parse_from(args)

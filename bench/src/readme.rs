@@ -7,7 +7,7 @@ use becket_stats::units::{show_bytes, show_us};
 
 use crate::figure;
 use crate::result::{Case, Run, figures};
-use crate::{Error, conditions, store};
+use crate::{Error, conditions, store, table};
 
 /// Writes the figures of a stored run into a README.
 ///
@@ -92,16 +92,29 @@ pub fn section(run: &Run, name: &str) -> String {
         }
         text += " |\n";
     }
+    text + &foot(run, name)
+}
+
+/// Returns what must be said below the table.
+fn foot(run: &Run, name: &str) -> String {
+    let mut columns = run
+        .scenarios
+        .iter()
+        .flat_map(|outcome| &outcome.cases)
+        .flat_map(|case| &case.columns);
+    let true_eta = match columns.any(|column| column.peer == figure::ROUND_TRIP) {
+        true => "; the true one in brackets counts the round trip that TLS needs",
+        false => "",
+    };
     let libraries: Vec<String> = run
         .peers
         .iter()
         .map(|p| format!("{}: {}", p.name, p.library))
         .collect();
-    text += &format!(
-        "\nAES-128-GCM, X25519, HTTP/1.1, 50 connections at a time; TLS libraries: {}. `eta` is the share of what is possible: (plain TCP relay +\nlibrary in memory) / measured. All figures of the run: [bench/results/{name}](bench/results/{name}/report.md);\nmethod and traps: [docs/benchmarking.md](docs/benchmarking.md).\n",
+    format!(
+        "\nAES-128-GCM, X25519, HTTP/1.1, 50 connections at a time; TLS libraries: {}. `eta` is the share of what is possible: (plain TCP relay +\nlibrary in memory) / measured{true_eta}. Debian's peers carry OpenSSL 3.0; nginx or HAProxy built on AWS-LC come much closer, and\n`becket-bench run all --peer haproxy@awslc=PATH` measures such a build beside the others. All figures of the run:\n[bench/results/{name}](bench/results/{name}/report.md); method and traps: [docs/benchmarking.md](docs/benchmarking.md).\n",
         libraries.join(", ")
-    );
-    text
+    )
 }
 
 fn row(heading: &str, case: &Case, peers: &[&str]) -> String {
@@ -122,13 +135,10 @@ fn row(heading: &str, case: &Case, peers: &[&str]) -> String {
             Some(us) => format!(" {} |", show_us(us)),
         };
     }
-    let eta = case
+    let etas = case
         .column("becket")
-        .and_then(|column| figure::eta(case, column));
-    text + &format!(
-        " {} |\n",
-        eta.map_or("-".to_owned(), |eta| format!("{eta:.2}"))
-    )
+        .and_then(|column| table::etas(case, column));
+    text + &format!(" {} |\n", etas.unwrap_or_else(|| "-".to_owned()))
 }
 
 /// What stands in the table: heading, scenario, settings.
@@ -225,6 +235,6 @@ mod tests {
     fn tables_have_as_many_cells_as_headings() {
         let section = section(&Run::default(), "x");
         assert!(section.contains("| | becket's eta |"), "{section}");
-        assert!(crate::table::conditions(&Run::default()).contains("kernel"));
+        assert!(table::conditions(&Run::default()).contains("kernel"));
     }
 }

@@ -1,16 +1,22 @@
 //! The floor: a TCP relay without TLS, with the loop that an event-driven terminator has.
 //!
 //! One thread, edge-triggered registration once per socket, reads of 64 KiB into one buffer, no
-//! splice: a terminator must see the bytes, so its floor copies them too. When the server has finished
-//! and all of it is sent, both sides are closed, as a terminator does after its close_notify.
+//! splice: a terminator must see the bytes, so its floor copies them too. A client is accepted when its first
+//! bytes are there (`TCP_DEFER_ACCEPT`). When the server has finished and all of it is sent, both sides are
+//! closed, as a terminator does after its close_notify.
+//!
+//! One that *answers* also makes the round trips that TLS needs: it takes the client's [`Flight`]s, answers each
+//! with as many bytes as that asks for, and connects to its backend only after the last.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
+use becket_load::preface::Flight;
+use becket_sys::socket::{ListenOptions, listen};
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Registry, Token};
 use slab::Slab;
 
 use crate::Error;
@@ -19,9 +25,9 @@ use crate::Error;
 ///
 /// # Errors
 /// [`Error::Os`] when the address cannot be bound.
-pub fn run(address: SocketAddr, backend: SocketAddr) -> Result<(), Error> {
+pub fn run(address: SocketAddr, backend: SocketAddr, answers: bool) -> Result<(), Error> {
     let failed = |e| Error::os(format!("relay on {address}"), e);
-    let mut relay = Relay::new(address, backend).map_err(failed)?;
+    let mut relay = Relay::new(address, backend, answers).map_err(failed)?;
     let mut events = Events::with_capacity(1024);
     loop {
         let wait = relay.accepting.then_some(Duration::ZERO);
@@ -44,6 +50,7 @@ pub fn run(address: SocketAddr, backend: SocketAddr) -> Result<(), Error> {
 struct Relay {
     listener: TcpListener,
     backend: SocketAddr,
+    answers: bool,
     poll: Poll,
     pairs: Slab<Pair>,
     buffer: Vec<u8>,
@@ -52,7 +59,10 @@ struct Relay {
 
 struct Pair {
     client: TcpStream,
-    server: TcpStream,
+    /// Not yet, while flights are answered.
+    server: Option<TcpStream>,
+    /// Bytes of flights that are not whole yet.
+    said: Vec<u8>,
     /// Read from one side and not yet sent to the other.
     to_server: Half,
     to_client: Half,
@@ -61,19 +71,27 @@ struct Pair {
 #[derive(Default)]
 struct Half {
     left: Vec<u8>,
+    /// How much of what is left was sent since.
+    sent: usize,
     ended: bool,
     told: bool,
 }
 
 impl Relay {
-    fn new(address: SocketAddr, backend: SocketAddr) -> io::Result<Self> {
-        let mut listener = TcpListener::bind(address)?;
+    fn new(address: SocketAddr, backend: SocketAddr, answers: bool) -> io::Result<Self> {
+        let options = ListenOptions {
+            reuse_port: false,
+            defer_accept: Some(Duration::from_secs(5)),
+            ..ListenOptions::default()
+        };
+        let mut listener = TcpListener::from_std(listen(address, &options)?);
         let poll = Poll::new()?;
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)?;
         Ok(Self {
             listener,
             backend,
+            answers,
             poll,
             pairs: Slab::new(),
             buffer: vec![0; 64 * 1024],
@@ -96,21 +114,18 @@ impl Relay {
     }
 
     fn join(&mut self, mut client: TcpStream) -> io::Result<()> {
-        let mut server = TcpStream::connect(self.backend)?;
-        let both = Interest::READABLE | Interest::WRITABLE;
-        client.set_nodelay(true)?;
-        server.set_nodelay(true)?;
         let entry = self.pairs.vacant_entry();
         let token = entry.key() * 2 + 1;
-        self.poll
-            .registry()
-            .register(&mut client, Token(token), both)?;
-        self.poll
-            .registry()
-            .register(&mut server, Token(token + 1), both)?;
+        let registry = self.poll.registry();
+        registry.register(&mut client, Token(token), BOTH)?;
+        let server = match self.answers {
+            true => None,
+            false => Some(connect(registry, self.backend, Token(token + 1))?),
+        };
         entry.insert(Pair {
             client,
             server,
+            said: Vec::new(),
             to_server: Half::default(),
             to_client: Half::default(),
         });
@@ -121,9 +136,19 @@ impl Relay {
         let Some(pair) = self.pairs.get_mut(index) else {
             return;
         };
-        let goes_on = pair
-            .carry(of_client, event, &mut self.buffer)
-            .unwrap_or(false);
+        let goes_on = match pair.server {
+            Some(_) => pair.carry(of_client, event, &mut self.buffer),
+            None => pair.talk(event, &mut self.buffer),
+        };
+        let goes_on = goes_on.and_then(|goes_on| {
+            if goes_on && pair.server.is_none() && pair.to_server.told {
+                pair.to_server.told = false;
+                let token = Token(index * 2 + 2);
+                pair.server = Some(connect(self.poll.registry(), self.backend, token)?);
+            }
+            Ok(goes_on)
+        });
+        let goes_on = goes_on.unwrap_or(false);
         if !goes_on {
             self.pairs.remove(index);
         }
@@ -133,7 +158,9 @@ impl Relay {
 impl Pair {
     /// Moves what an event lets move; returns whether the connection goes on.
     fn carry(&mut self, of_client: bool, event: &Event, buffer: &mut [u8]) -> io::Result<bool> {
-        let (client, server) = (&self.client, &self.server);
+        let (client, Some(server)) = (&self.client, &self.server) else {
+            return Ok(true);
+        };
         if event.is_readable() || event.is_read_closed() {
             let to_the_end = event.is_read_closed();
             if of_client {
@@ -154,10 +181,56 @@ impl Pair {
         }
         if self.to_server.is_done() && !self.to_server.told {
             self.to_server.told = true;
-            self.server.shutdown(Shutdown::Write)?;
+            server.shutdown(Shutdown::Write)?;
         }
         Ok(true)
     }
+}
+
+impl Pair {
+    /// Answers flights; returns whether the connection goes on. Behind the last one the server is due.
+    fn talk(&mut self, event: &Event, buffer: &mut [u8]) -> io::Result<bool> {
+        if !(event.is_readable() || event.is_read_closed()) {
+            return Ok(true);
+        }
+        let mut client = &self.client;
+        loop {
+            let count = match client.read(buffer) {
+                Ok(0) => return Ok(false),
+                Ok(count) => count,
+                Err(e) if is_later(&e) => return Ok(true),
+                Err(e) => return Err(e),
+            };
+            self.said
+                .extend_from_slice(buffer.get(..count).unwrap_or(&[]));
+            while let Some(flight) = Flight::decode(&self.said) {
+                if self.said.len() < flight.sent {
+                    break;
+                }
+                self.said.drain(..flight.sent);
+                if flight.answer == 0 {
+                    self.to_server.left = std::mem::take(&mut self.said);
+                    self.to_server.told = true;
+                    return Ok(true);
+                }
+                let answer = buffer.get(..flight.answer).unwrap_or(&[]);
+                // A socket that has nothing to send yet takes a flight whole.
+                if client.write(answer)? < answer.len() {
+                    return Ok(false);
+                }
+            }
+            if count < buffer.len() {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+fn connect(registry: &Registry, backend: SocketAddr, token: Token) -> io::Result<TcpStream> {
+    let mut server = TcpStream::connect(backend)?;
+    server.set_nodelay(true)?;
+    registry.register(&mut server, token, BOTH)?;
+    Ok(server)
 }
 
 impl Half {
@@ -170,8 +243,11 @@ impl Half {
         if self.left.is_empty() {
             return Ok(());
         }
-        let sent = sent(to.write(&self.left))?;
-        self.left.drain(..sent);
+        self.sent += sent(to.write(self.left.get(self.sent..).unwrap_or(&[])))?;
+        if self.sent == self.left.len() {
+            self.left.clear();
+            self.sent = 0;
+        }
         self.carry(from, to, true, buffer)
     }
 
@@ -221,5 +297,6 @@ fn is_later(error: &io::Error) -> bool {
     )
 }
 
+const BOTH: Interest = Interest::READABLE.add(Interest::WRITABLE);
 const LISTENER: Token = Token(0);
 const ACCEPTS_PER_TURN: usize = 64;

@@ -5,7 +5,8 @@
 //! What could not be measured says why in `not_available` and has no samples.
 //!
 //! The committed schema is `schema/becket-bench.schema.json`; a test holds it to these types, and
-//! reading is strict. [`SCHEMA_VERSION`] grows when a field changes its meaning.
+//! reading is strict. [`SCHEMA_VERSION`] grows when a field changes its meaning. Runs of version 1 are still
+//! read; what they lack has a default, and [`Run::lacks`] says what that is.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The version of the JSON form.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
+/// The oldest version that is still read.
+pub const OLDEST_SCHEMA: u32 = 1;
 
 /// Names of figures in [`Sample::figures`]. Units are in the names, as in the reports of `becket-load`.
 pub mod figures {
@@ -56,12 +59,17 @@ pub mod figures {
     pub const CAPACITY: &str = "capacity_per_s";
     /// 1 when the client was what was slow, so that the capacity is a lower bound.
     pub const CAPACITY_BOUND: &str = "capacity_is_lower_bound";
-    /// Goodput at 150 % of the capacity, as a share of the capacity.
+    /// What was served under a flood, as a share of the most that the server was seen to serve in that round.
     pub const KEPT: &str = "goodput_kept_share";
     /// Seconds from the end of the overload until a quarter of a second passed the criteria again.
     pub const RECOVERY: &str = "recovery_s";
     /// The rate of a second generator in the same case.
     pub const SECOND_RATE: &str = "second_generator_rate_per_s";
+
+    /// A figure under one of several loads, such as `recovery_s_at_300`.
+    pub fn at(name: &str, load: &str) -> String {
+        format!("{name}_at_{load}")
+    }
 
     /// A figure of one phase of a measure, such as `cpu_us_before`.
     pub fn phase(name: &str, phase: &str) -> String {
@@ -81,8 +89,12 @@ pub struct Run {
     pub complete: bool,
     /// `full`, `quick` or `smoke`.
     pub effort: String,
-    /// Rounds per case.
+    /// Rounds per case, at least.
     pub rounds: u32,
+    /// How often a case was looked at to see whether more rounds are needed, at most; verdicts are that much
+    /// stricter. 0 in version 1, which is as 1.
+    #[serde(default)]
+    pub looks: u32,
     /// Seconds of each measurement.
     pub seconds: f64,
     /// The command line, for repeating the run.
@@ -91,6 +103,13 @@ pub struct Run {
     pub took_s: f64,
     /// Where it ran.
     pub conditions: Conditions,
+    /// Whether others were at work on the CPUs of the run: its figures are theirs, too.
+    #[serde(default)]
+    pub busy: bool,
+    /// The control: the plain relay under one and the same load, once in every round of the run, in order.
+    /// What it moved, the machine did.
+    #[serde(default)]
+    pub control: Vec<Sample>,
     /// Who was measured.
     pub peers: Vec<Peer>,
     /// What was found.
@@ -123,6 +142,9 @@ pub struct Conditions {
     pub load_before: String,
     /// Load averages after the run.
     pub load_after: String,
+    /// CPUs' worth of time that others used before the run, as a share of the CPUs of the run.
+    #[serde(default)]
+    pub others_before: Option<f64>,
     /// Hard limit of open files.
     pub open_files: u64,
     /// Settings of the kernel that matter here, by name.
@@ -167,9 +189,14 @@ pub struct Case {
     pub label: String,
     /// All settings by name.
     pub settings: BTreeMap<String, String>,
-    /// Server CPU microseconds of the library alone, in memory, for one transaction.
+    /// Only in version 1: server CPU microseconds of the library alone, in memory, for one transaction. It
+    /// is a column since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub library_us: Option<f64>,
-    /// One per peer, then the floor.
+    /// CPUs' worth of time that others used, as a share of the CPUs of the run, in the worst round.
+    #[serde(default)]
+    pub others: Option<f64>,
+    /// One per peer, then the floors.
     pub columns: Vec<Column>,
 }
 
@@ -177,7 +204,8 @@ pub struct Case {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Column {
-    /// Its name in [`Run::peers`], or `relay` (plain TCP, the floor) or `direct` (no server between).
+    /// Its name in [`Run::peers`], or one of the floors: `relay` (plain TCP), `round-trip` (a relay that also
+    /// answers a hello, as TLS must), `library` (the handshake in memory).
     pub peer: String,
     /// Why there is no figure. Then there are no samples either.
     pub not_available: Option<String>,
@@ -231,6 +259,14 @@ impl Run {
         serde_json::to_string_pretty(&schemars::schema_for!(Self)).map(|json| json + "\n")
     }
 
+    /// Says what a run of an older bench lacks; nothing for one of today.
+    pub fn lacks(&self) -> Option<&'static str> {
+        (self.schema < SCHEMA_VERSION).then_some(
+            "It was made by an earlier bench: no control, no look at who else was at work, rounds of less than \
+             2 s, and a limit that was measured apart from the rounds. Verdicts are without what the machine moved.",
+        )
+    }
+
     /// Returns the outcome of a scenario.
     pub fn outcome(&self, id: &str) -> Option<&Outcome> {
         self.scenarios.iter().find(|outcome| outcome.id == id)
@@ -251,6 +287,18 @@ impl Column {
     pub fn values(&self, figure: &str) -> Vec<f64> {
         let values = self.samples.iter().map(|s| s.figures.get(figure).copied());
         values.flatten().collect()
+    }
+
+    /// Returns a figure of both columns, round by round, where both have it.
+    pub fn pairs(&self, other: &Self, figure: &str) -> Vec<(f64, f64)> {
+        let of = |column: &Self, round: u32| {
+            let sample = column.samples.iter().find(|s| s.round == round)?;
+            sample.figures.get(figure).copied()
+        };
+        let rounds = self.samples.iter().map(|sample| sample.round);
+        rounds
+            .filter_map(|round| Some((of(self, round)?, of(other, round)?)))
+            .collect()
     }
 
     /// Returns the median of a figure over the rounds.

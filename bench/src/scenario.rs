@@ -78,6 +78,9 @@ pub struct Then {
     /// Rows of the old table.
     #[serde(default)]
     pub rows: Vec<Vec<String>>,
+    /// The articles, for who wants to read on.
+    #[serde(default)]
+    pub links: Vec<String>,
 }
 
 /// A setting that varies.

@@ -4,13 +4,16 @@ use std::fmt::Write;
 
 use crate::figure::{self, Figure};
 use crate::result::{Case, Column, Conditions, Outcome, Run, figures};
-use crate::{catalog, spread};
+use crate::{answer, catalog, control, spread, verdict};
 
 /// Returns the whole run as Markdown.
 pub fn run(run: &Run) -> String {
     let mut text = String::from("# becket-bench\n\n");
     if run.effort != "full" {
         text += &format!("> {}\n\n", effort_note(&run.effort));
+    }
+    for warning in warnings(run) {
+        text += &format!("> **{warning}**\n\n");
     }
     text += &conditions(run);
     for outcome in &run.scenarios {
@@ -27,6 +30,22 @@ pub fn effort_note(effort: &str) -> &'static str {
     }
 }
 
+/// Returns what must be said in red before any figure.
+pub fn warnings(run: &Run) -> Vec<String> {
+    let mut warnings: Vec<String> = run.lacks().map(str::to_owned).into_iter().collect();
+    if run.busy {
+        let cases = run.scenarios.iter().flat_map(|outcome| &outcome.cases);
+        let during = cases.filter_map(|case| case.others).fold(0.0, f64::max);
+        let before = run.conditions.others_before.unwrap_or_default();
+        warnings.push(format!(
+            "Others were at work on this machine: {:.0} % of its CPUs before the run, up to {:.0} % in a round. The figures are theirs, too.",
+            before * 100.0,
+            during * 100.0
+        ));
+    }
+    warnings
+}
+
 fn section(run: &Run, outcome: &Outcome) -> String {
     let title = catalog::find(std::slice::from_ref(&outcome.id)).ok();
     let scenario = title.as_ref().and_then(|found| found.first());
@@ -37,11 +56,12 @@ fn section(run: &Run, outcome: &Outcome) -> String {
     if let Some(scenario) = scenario {
         text += &format!("{}\n\n", scenario.question);
     }
-    text += &format!("**{}**\n", figure::answer(outcome));
+    text += &format!("**{}**\n", answer::of(run, outcome));
     if outcome.not_available.is_none() {
         for figure in figure::shown(outcome) {
             text += &format!("\n{}", figures_of(run, outcome, &figure));
         }
+        text += &standings(run, outcome);
         let notes = notes(outcome);
         if !notes.is_empty() {
             text += &format!("\n* {}\n", notes.join("\n* "));
@@ -53,26 +73,15 @@ fn section(run: &Run, outcome: &Outcome) -> String {
 /// Returns one figure of all cases and peers as a table.
 pub fn figures_of(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
     let peers = peers(outcome);
-    let is_cpu = figure.name == figures::CPU;
     let mut text = format!("| {} |", figure.heading);
     peers
         .iter()
         .for_each(|peer| text += &format!(" {} |", column_head(run, peer)));
-    if is_cpu {
-        text += " library in memory |";
-    }
-    text += &format!(
-        "\n|{}\n",
-        "---|".repeat(peers.len() + 1 + usize::from(is_cpu))
-    );
+    text += &format!("\n|{}\n", "---|".repeat(peers.len() + 1));
     for case in &outcome.cases {
         text += &format!("| {} |", case.label);
         for peer in &peers {
             text += &format!(" {} |", cell(case, peer, figure));
-        }
-        if is_cpu {
-            let library = figure::library_us(case).map_or("-".to_owned(), |us| figure.show(us));
-            text += &format!(" {library} |");
         }
         text.push('\n');
     }
@@ -93,7 +102,9 @@ pub fn column_head(run: &Run, peer: &str) -> String {
 /// Returns a floor's name as a reader wants it.
 pub fn heading(peer: &str) -> &str {
     match peer {
-        "relay" => "plain TCP relay",
+        figure::RELAY => "plain TCP relay",
+        figure::ROUND_TRIP => "relay that answers a hello",
+        figure::LIBRARY => "library in memory",
         other => other,
     }
 }
@@ -122,12 +133,63 @@ fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
     };
     let best = figure.best(case).is_some_and(|(best, _)| best.peer == peer);
     let mark = if best { "**" } else { "" };
-    let eta = match figure::eta(case, column).filter(|_| figure.name == figures::CPU) {
-        Some(eta) if column.peer.starts_with("becket") => format!(", eta {eta:.2}"),
-        _ => String::new(),
+    let eta = match figure.name == figures::CPU && column.peer.starts_with("becket") {
+        true => etas(case, column).map_or(String::new(), |eta| format!(", eta {eta}")),
+        false => String::new(),
     };
     format!("{mark}{value}{mark}{eta}")
 }
+
+/// Shows the share of the limit that a column reaches, and that of the true limit where it was measured.
+pub fn etas(case: &Case, column: &Column) -> Option<String> {
+    let eta = |relay| figure::eta(case, column, relay).map(|eta| format!("{eta:.2}"));
+    match (eta(figure::RELAY), eta(figure::ROUND_TRIP)) {
+        (Some(eta), Some(true_eta)) => Some(format!("{eta} (true {true_eta})")),
+        (eta, true_eta) => eta.or(true_eta),
+    }
+}
+
+/// Returns how becket stands to the best of the others, and to an earlier build of it, where there is one.
+pub fn standing_rows(run: &Run, outcome: &Outcome) -> Vec<[String; 5]> {
+    let certainty = run.certainty();
+    let figures = figure::shown(outcome);
+    let rows = outcome.cases.iter().flat_map(|case| {
+        let each = figures.iter().flat_map(|figure| {
+            let old = verdict::of_old(case, figure, certainty);
+            let rival = verdict::of_rivals(case, figure, certainty);
+            let standings = old.into_iter().chain(rival);
+            standings.map(|standing| {
+                [
+                    case.label.clone(),
+                    figure.heading.clone(),
+                    standing.against,
+                    verdict::show(&standing.interval),
+                    standing.word.to_owned(),
+                ]
+            })
+        });
+        each.collect::<Vec<_>>()
+    });
+    rows.collect()
+}
+
+fn standings(run: &Run, outcome: &Outcome) -> String {
+    let rows = standing_rows(run, outcome);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let lines: String = rows
+        .iter()
+        .map(|row| format!("| {} |\n", row.join(" | ")))
+        .collect();
+    format!(
+        "\n| case | figure | {} |\n|---|---|---|---|---|\n{lines}",
+        STANDINGS.join(" | ")
+    )
+}
+
+/// Headings of [`standing_rows`] behind case and figure.
+pub const STANDINGS: [&str; 3] = ["becket against", "ratio (95 % interval)", ""];
 
 /// Returns a median with its spread.
 pub fn value(column: &Column, figure: &Figure) -> Option<String> {
@@ -150,9 +212,10 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
         for column in &case.columns {
             let peer = heading(&column.peer);
             let reason = column.not_available.iter();
+            let beaten = figure::beaten(case).filter(|_| column.peer == "becket");
             let reason = reason.map(|reason| format!("not available: {reason}"));
             let own = reason.chain(held(column));
-            for text in own.chain(column.notes.iter().cloned()) {
+            for text in own.chain(beaten).chain(column.notes.iter().cloned()) {
                 let shape = shape(&text);
                 let known = remarks
                     .iter_mut()
@@ -240,6 +303,7 @@ pub fn condition_rows(run: &Run) -> Vec<(String, String)> {
         memory_bytes,
         load_before,
         load_after,
+        others_before,
         open_files,
         settings,
     } = &run.conditions;
@@ -265,11 +329,21 @@ pub fn condition_rows(run: &Run) -> Vec<(String, String)> {
             "load average before and after".to_owned(),
             format!("{load_before}; {load_after}"),
         ),
+        (
+            "CPUs used by others before".to_owned(),
+            others_before.map_or("not measured".to_owned(), |share| {
+                format!("{:.1} %", share * 100.0)
+            }),
+        ),
+        (
+            "control (plain relay)".to_owned(),
+            control::describe(run).unwrap_or_else(|| "none".to_owned()),
+        ),
         ("open files".to_owned(), open_files.to_string()),
         (
             "effort".to_owned(),
             format!(
-                "{}, {} rounds of {:.2} s, {:.0} s in all",
+                "{}, {} rounds or more of {:.2} s, {:.0} s in all",
                 run.effort, run.rounds, run.seconds, run.took_s
             ),
         ),
@@ -285,72 +359,4 @@ pub fn condition_rows(run: &Run) -> Vec<(String, String)> {
         ));
     }
     rows
-}
-
-/// Says where two runs differ by more than their spreads.
-pub fn compare(before: &Run, after: &Run) -> String {
-    let mut text = format!(
-        "# {} against {}\n",
-        crate::conditions::stamp(before.conditions.started_unix_s),
-        crate::conditions::stamp(after.conditions.started_unix_s)
-    );
-    let machine = |run: &Run| {
-        (
-            run.conditions.cpu.clone(),
-            run.conditions.kernel.clone(),
-            run.conditions.cpus.len(),
-        )
-    };
-    if machine(before) != machine(after) {
-        text +=
-            "\n> The two runs are from different machines or kernels: differences may be theirs.\n";
-    }
-    for outcome in &after.scenarios {
-        let Some(earlier) = before.outcome(&outcome.id) else {
-            continue;
-        };
-        for figure in figure::shown(outcome) {
-            text += &differences(earlier, outcome, &figure);
-        }
-    }
-    text
-}
-
-fn differences(before: &Outcome, after: &Outcome, figure: &Figure) -> String {
-    let mut rows = String::new();
-    for case in &after.cases {
-        let Some(earlier) = before.cases.iter().find(|c| c.settings == case.settings) else {
-            continue;
-        };
-        for column in &case.columns {
-            let Some(was) = earlier.column(&column.peer) else {
-                continue;
-            };
-            let (Some(a), Some(b)) = (was.median(&figure.name), column.median(&figure.name)) else {
-                continue;
-            };
-            let word = if !figure::different(was, column, figure) {
-                "not significant"
-            } else if (b < a) == figure.less_is_better {
-                "better"
-            } else {
-                "worse"
-            };
-            let change = if a == 0.0 { 0.0 } else { (b / a - 1.0) * 100.0 };
-            rows += &format!(
-                "| {} | {} | {} | {} | {change:+.1} % | {word} |\n",
-                case.label,
-                heading(&column.peer),
-                figure.show(a),
-                figure.show(b)
-            );
-        }
-    }
-    if rows.is_empty() {
-        return rows;
-    }
-    format!(
-        "\n## {}: {}\n\n| case | peer | before | after | change | |\n|---|---|---|---|---|---|\n{rows}",
-        after.id, figure.heading
-    )
 }

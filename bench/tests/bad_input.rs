@@ -92,6 +92,27 @@ fn too_few_descriptors_are_answered_with_what_to_raise() {
 }
 
 #[test]
+fn a_machine_where_others_are_at_work_is_refused_unless_that_will_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("run").display().to_string();
+    // Whoever spins here is no child of the bench.
+    let mut spinning = Command::new("sh")
+        .args(["-c", "while :; do :; done"])
+        .spawn()
+        .unwrap();
+    let build = format!("becket={}", becket().display());
+    let args = [
+        "run", "pq", "--quick", "--peers", "becket", "--peer", &build, "--out", &out,
+    ];
+    let output = bench(&args);
+    spinning.kill().unwrap();
+    spinning.wait().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", said(&output));
+    assert!(said(&output).contains("--busy-ok"), "{}", said(&output));
+    assert!(!Path::new(&out).join("run.json").exists());
+}
+
+#[test]
 fn a_report_of_nothing_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let output = bench(&["report", &directory.path().display().to_string()]);
@@ -123,7 +144,15 @@ fn a_killed_bench_leaves_no_peer_and_no_directory() {
 fn begin(directory: &Path) -> Child {
     fs::create_dir(directory.join("tmp")).unwrap();
     let mut child = Command::new(BENCH)
-        .args(["run", "pq", "--rounds", "50", "--peers", "becket"])
+        .args([
+            "run",
+            "pq",
+            "--rounds",
+            "50",
+            "--busy-ok",
+            "--peers",
+            "becket",
+        ])
         .arg(format!("--peer=becket={}", becket().display()))
         .arg(format!("--out={}", directory.join("run").display()))
         .env("TMPDIR", directory.join("tmp"))

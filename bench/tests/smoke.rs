@@ -51,14 +51,52 @@ fn every_scenario_runs_and_its_result_is_as_the_schema_says() {
             );
         }
     }
+    assert_eq!(run.looks, 1);
+    assert!(
+        run.control.len() > run.scenarios.len() / 2,
+        "each round has its control"
+    );
+    assert!(run.conditions.others_before.is_some());
     let report = bench(&["report", &out_arg]);
     assert!(report.status.success(), "{}", said(&report));
     let compared = bench(&["compare", &out_arg, &out_arg]);
-    assert!(String::from_utf8_lossy(&compared.stdout).contains("not significant"));
+    assert!(
+        String::from_utf8_lossy(&compared.stdout)
+            .contains("In all: no difference that can be told")
+    );
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     assert_eq!(page, page::html(&run));
     in_a_browser(&out.join("report.html"), directory.path());
     assert!(!leftovers(directory.path()), "something still runs");
+}
+
+#[test]
+fn another_build_stands_beside_its_like_and_an_old_becket_beside_the_new_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("run").display().to_string();
+    let program = becket().display().to_string();
+    let build = format!("becket={program}");
+    let mut args = vec![
+        "run", "key", "--smoke", "--rounds", "2", "--peers", "becket",
+    ];
+    args.extend(["--peer", &build, "--old", &program, "--out", &out]);
+    let haproxy = "haproxy@other=/usr/sbin/haproxy";
+    let has_haproxy = peers().contains(&"haproxy");
+    if has_haproxy {
+        args.extend(["--peer", haproxy]);
+    }
+    let output = bench(&args);
+    assert!(output.status.success(), "{}", said(&output));
+    let run = store::read(Path::new(&out)).unwrap();
+    let case = run.scenarios[0].cases.first().unwrap();
+    let mut wanted = vec!["becket", "becket@old"];
+    wanted.extend(has_haproxy.then_some("haproxy@other"));
+    for peer in wanted {
+        let column = case.column(peer).unwrap();
+        assert_eq!(column.samples.len(), 2, "{peer}");
+    }
+    let page = fs::read_to_string(Path::new(&out).join("report.md")).unwrap();
+    assert!(page.contains("becket@old"), "{page}");
 }
 
 /// Shows the page in Chromium, light and dark: the console stays empty, and the two differ.

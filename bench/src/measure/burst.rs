@@ -9,10 +9,10 @@ use crate::load;
 use crate::result::Column;
 use crate::{Error, result::figures};
 
-pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
-    columns.truncate(stage.servers.len());
-    for round in 0..stage.effort.rounds {
+    let mut rounds = stage.rounds();
+    while let Some(round) = rounds.next(stage, &columns)? {
         for index in order(columns.len(), round) {
             stage.check_signal()?;
             let (Some(server), Some(column)) = (stage.servers.get(index), columns.get_mut(index))

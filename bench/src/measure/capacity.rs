@@ -11,9 +11,10 @@ use becket_load::schedule::{Arrivals, Stretch};
 use becket_stats::report::{Negotiated, Report, Step};
 
 use super::Stage;
+use crate::Error;
 use crate::load::{self, Ask};
+use crate::peer::{Kind, Server};
 use crate::result::{Point, rounded};
-use crate::{Error, peer::Server};
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +49,28 @@ impl Capacities {
         let found = find(stage, server)?;
         stage.capacities.0.insert(key, found.clone());
         Ok(found)
+    }
+
+    /// Returns the rate that is the same for all servers of a case: [`SHARE`] of the least capacity. stunnel does not
+    /// count, whose threads would make it a load for nobody else.
+    ///
+    /// # Errors
+    /// As the load tool.
+    pub fn same_for_all(stage: &mut Stage<'_>) -> Result<f64, Error> {
+        let mut least = f64::MAX;
+        for index in 0..stage.servers.len() {
+            let slow = |server: &Server| server.name.starts_with(Kind::Stunnel.name());
+            let skipped = stage.servers.len() > 1 && stage.servers.get(index).is_some_and(slow);
+            // A limit on admission is none of the server's own: what it can do was measured without.
+            let found = match stage.settings.full_handshakes > 0 {
+                true => Self::known(stage, index),
+                false => Some(Self::of(stage, index)?),
+            };
+            if let Some(found) = found.filter(|found| !skipped && found.rate >= 1.0) {
+                least = least.min(found.rate);
+            }
+        }
+        Ok(if least < f64::MAX { least * SHARE } else { 0.0 })
     }
 
     /// Returns the capacity of a server if this run has measured it, with whatever limit on admission.
@@ -117,11 +140,33 @@ pub(super) fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error
     Ok(capacity)
 }
 
-/// Runs one open loop through these rates.
+/// Returns the rate of a load: so many per cent of the own capacity, or what is the same for all.
+pub(super) fn rate(load: &str, capacity: f64, same: f64) -> f64 {
+    match load.parse::<f64>() {
+        Ok(percent) => capacity * percent / 100.0,
+        Err(_) => same,
+    }
+}
+
+/// Runs one open loop through these rates, with clients who give up after two seconds.
 ///
 /// # Errors
 /// As the load tool.
 pub(super) fn climb(
+    ask: Ask,
+    stage: &Stage<'_>,
+    rates: &[f64],
+    length: Duration,
+) -> Result<Report, Error> {
+    let ask = ask.with("-c", MOST_AT_ONCE).with("--time-out", "2s");
+    open(ask, stage, rates, length)
+}
+
+/// Runs one open loop through these rates.
+///
+/// # Errors
+/// As the load tool.
+pub(super) fn open(
     ask: Ask,
     stage: &Stage<'_>,
     rates: &[f64],
@@ -136,10 +181,7 @@ pub(super) fn climb(
         arrivals: Arrivals::Constant,
         seed: 1,
     };
-    ask.with("-c", MOST_AT_ONCE)
-        .with("--time-out", "2s")
-        .with("--warm-up", "100ms")
-        .run(load, stage.stop)
+    ask.with("--warm-up", "100ms").run(load, stage.stop)
 }
 
 /// Returns whether a step is within the criteria.
@@ -174,6 +216,8 @@ pub(super) fn point(step: &Step) -> Point {
     }
 }
 
+/// What of the least capacity is asked of all.
+const SHARE: f64 = 0.8;
 /// Shares of the closed loop's rate.
 const STEPS: &[f64] = &[0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1];
 const CONFIRMATIONS: u32 = 4;

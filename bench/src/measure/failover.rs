@@ -33,12 +33,13 @@ pub type Start<'a> = &'a dyn Fn(bool) -> Result<Farm, Error>;
 ///
 /// # Errors
 /// When a node does not start, ends by itself, or never joins.
-pub fn run(stage: &Stage<'_>, start: Start<'_>) -> Result<Vec<Column>, Error> {
+pub fn run(stage: &mut Stage<'_>, start: Start<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = [CLUSTERED, ALONE].map(|name| Column {
         peer: name.to_owned(),
         ..Column::default()
     });
-    for round in 0..stage.effort.rounds {
+    let mut rounds = stage.rounds();
+    while let Some(round) = rounds.next(stage, &columns)? {
         for column in &mut columns {
             stage.check_signal()?;
             let clustered = column.peer == CLUSTERED;

@@ -12,14 +12,15 @@ use crate::load;
 use crate::result::{Column, Sample, figures, rounded};
 use crate::{Error, place};
 
-pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let one_by_one = stage.settings.connections == 1;
     let second = if one_by_one { "openssl s_time" } else { "wrk" };
     let mut columns = [OURS, second].map(|name| Column {
         peer: name.to_owned(),
         ..Column::default()
     });
-    for round in 0..stage.effort.rounds {
+    let mut rounds = stage.rounds();
+    while let Some(round) = rounds.next(stage, &columns)? {
         stage.check_signal()?;
         let [ours, other] = &mut columns;
         let (sample, rate) = if one_by_one {

@@ -20,7 +20,6 @@ use crate::{Error, place};
 
 pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
-    columns.truncate(stage.servers.len());
     let config = client(stage)?;
     let count = stage.settings.connections.min(stage.effort.most_idle());
     for (server, column) in stage.servers.iter().zip(&mut columns) {

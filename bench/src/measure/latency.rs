@@ -1,13 +1,16 @@
-//! What a server adds to the latency, at shares of its own capacity, over direct at the same rate.
+//! What a server adds to the latency, over direct at the same rate: at shares of its own capacity, and at one rate
+//! that is the same for all.
 
 use super::{Capacities, Stage, capacity, order};
 use crate::Error;
+use crate::figure::SAME;
 use crate::result::{Column, Sample};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
-    columns.truncate(stage.servers.len());
-    for round in 0..stage.effort.rounds.min(MOST_ROUNDS) {
+    let mut rounds = stage.rounds();
+    while let Some(round) = rounds.next(stage, &columns)? {
+        let same = Capacities::same_for_all(stage)?;
         for index in order(columns.len(), round) {
             let found = Capacities::of(stage, index)?;
             let Some(column) = columns.get_mut(index) else {
@@ -18,10 +21,10 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
                 round,
                 ..Sample::default()
             };
-            for percent in SHARES {
+            for load in LOADS {
                 stage.check_signal()?;
-                let rate = found.rate * f64::from(*percent) / 100.0;
-                at(stage, index, rate, *percent, &mut sample, column)?;
+                let rate = capacity::rate(load, found.rate, same);
+                at(stage, index, rate, load, &mut sample, column)?;
             }
             column.samples.push(sample);
         }
@@ -33,14 +36,14 @@ fn at(
     stage: &Stage<'_>,
     index: usize,
     rate: f64,
-    percent: u32,
+    load: &str,
     sample: &mut Sample,
     column: &mut Column,
 ) -> Result<(), Error> {
     let Some(server) = stage.servers.get(index) else {
         return Ok(());
     };
-    let time = stage.effort.time * if percent < 10 { 2 } else { 1 };
+    let time = stage.effort.time * if load == LOWEST { 2 } else { 1 };
     let through = stage.ask(server.address, None);
     let through = capacity::climb(through, stage, &[rate], time)?;
     let direct = stage.ask_plain(stage.backend, None);
@@ -62,17 +65,21 @@ fn at(
     ];
     for (name, with, without) in quantiles {
         let mut put = |name: String, value: f64| sample.put(&name, value);
-        put(format!("{name}_us_at_{percent}"), with);
-        put(format!("direct_{name}_us_at_{percent}"), without);
-        put(format!("added_{name}_us_at_{percent}"), with - without);
+        put(format!("{name}_us_at_{load}"), with);
+        put(format!("direct_{name}_us_at_{load}"), without);
+        put(format!("added_{name}_us_at_{load}"), with - without);
     }
+    sample.put(&format!("offered_per_s_at_{load}"), rate);
     super::transactions::remark(column, through);
-    if percent == 80 {
+    if load == SHAPED {
         column.histogram = through_whole.buckets;
     }
     Ok(())
 }
 
-/// Percent of the capacity.
-pub(crate) const SHARES: &[u32] = &[1, 50, 80];
-const MOST_ROUNDS: u32 = 2;
+/// Per cent of the own capacity, and the rate that is the same for all.
+pub(crate) const LOADS: &[&str] = &[LOWEST, "50", SHAPED, SAME];
+/// So few come that it takes longer until a quantile is one.
+const LOWEST: &str = "1";
+/// The load whose histogram is kept.
+const SHAPED: &str = "80";

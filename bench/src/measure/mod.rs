@@ -5,10 +5,10 @@ mod capacity;
 pub mod failover;
 mod generators;
 mod idle;
-mod latency;
-mod overload;
+pub(crate) mod latency;
+pub(crate) mod overload;
 pub(crate) mod queued;
-mod storm;
+pub(crate) mod storm;
 mod transactions;
 
 use std::net::SocketAddr;
@@ -18,9 +18,13 @@ use std::time::Duration;
 
 use becket_stats::report::Negotiated;
 
+use crate::control::Control;
+use crate::floors::Floors;
 use crate::load::Ask;
+use crate::others::Others;
 use crate::peer::Server;
 use crate::result::{Column, figures};
+use crate::rounds::Rounds;
 use crate::scenario::{Measure, Settings};
 use crate::{Error, order::Effort};
 
@@ -29,12 +33,18 @@ pub use capacity::{Capacities, Capacity};
 /// What a measure works with: the servers of a case are up, and the backend.
 #[derive(Debug)]
 pub struct Stage<'a> {
+    /// How it is measured.
+    pub measure: Measure,
     /// The case.
     pub settings: &'a Settings,
     /// The servers, in the order of the report.
     pub servers: &'a mut [Server],
-    /// The floor, for measures that have one.
-    pub relay: Option<&'a mut Server>,
+    /// The floors, for measures that have any.
+    pub floors: Option<Floors>,
+    /// What nobody's change can move.
+    pub control: &'a mut Control,
+    /// Who else is at work.
+    pub others: &'a mut Others,
     /// The backend.
     pub backend: SocketAddr,
     /// CPUs of the client.
@@ -80,14 +90,18 @@ impl Stage<'_> {
         format!("/bytes/{}", self.settings.body)
     }
 
-    /// Returns the columns to fill: one per server, and one for the floor.
+    /// Returns the columns to fill, one per server.
     pub fn columns(&self) -> Vec<Column> {
-        let names = self.servers.iter().chain(self.relay.as_deref());
-        let columns = names.map(|server| Column {
+        let columns = self.servers.iter().map(|server| Column {
             peer: server.name.clone(),
             ..Column::default()
         });
         columns.collect()
+    }
+
+    /// Begins to count the rounds of this case.
+    pub fn rounds(&self) -> Rounds {
+        Rounds::new(self.effort.rounds, self.effort.looks())
     }
 
     /// Returns an error after a signal.
@@ -119,8 +133,8 @@ impl Stage<'_> {
 ///
 /// # Errors
 /// What made the figures void.
-pub fn run(measure: Measure, stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
-    let mut columns = match measure {
+pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
+    let mut columns = match stage.measure {
         Measure::Transactions => transactions::run(stage)?,
         Measure::Capacity => overload::run(stage)?,
         Measure::AddedLatency => latency::run(stage)?,

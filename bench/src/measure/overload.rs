@@ -1,15 +1,25 @@
-//! Past the maximum: what is still served at 150 % of the capacity, and how soon all is well again.
+//! Past the maximum: what is still served under floods of several times the capacity, how long those wait who
+//! are served, and how soon all is well again.
+//!
+//! Clients give up after [`PATIENCE`], and a flood is longer than that: what is served late is served in vain.
+//! The figures of a flood are shares of the most that the server was seen to serve in that round, so that a
+//! capacity that was found too low makes nobody look better than he can be. A flood of which the client missed a
+//! part says nothing, and has no figures.
 
 use std::time::Duration;
 
+use becket_stats::report::Step;
+
 use super::{Capacity, Stage, capacity, order};
+use crate::kernel::Kernel;
+use crate::load;
 use crate::result::{Column, Sample, figures};
 use crate::{Error, measure::Capacities};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
-    columns.truncate(stage.servers.len());
-    for round in 0..stage.effort.rounds.min(MOST_ROUNDS) {
+    let mut rounds = stage.rounds();
+    while let Some(round) = rounds.next(stage, &columns)? {
         if round > 0 {
             stage.capacities.forget();
         }
@@ -31,53 +41,121 @@ fn past(
     found: &Capacity,
     column: &mut Column,
 ) -> Result<(), Error> {
-    let Some(server) = stage.servers.get(index) else {
-        return Ok(());
-    };
     column.negotiated.clone_from(&found.negotiated);
     if found.rate < 1.0 {
-        column.notes.push("no rate met the criteria".to_owned());
+        note(column, "no rate met the criteria");
         return Ok(());
     }
-    let ask = || stage.ask(server.address, Some(server.process.pid()));
-    let rates: Vec<f64> = PAST.iter().map(|share| found.rate * share).collect();
-    let over = capacity::climb(ask(), stage, &rates, stage.effort.time)?;
-    let quarters = vec![found.rate * 0.8; QUARTERS];
-    let after = capacity::climb(ask(), stage, &quarters, QUARTER.min(stage.effort.time))?;
     let mut sample = Sample {
         round,
         ..Sample::default()
     };
-    let mut put = |name: &str, value: f64| sample.put(name, value);
-    put(figures::CAPACITY, found.rate);
-    put(figures::CAPACITY_BOUND, f64::from(u8::from(found.bound)));
-    if let Some(last) = over.steps.last() {
-        put(figures::KEPT, last.rate_succeeded_per_s / found.rate);
-        if last.generator.bound {
-            note(
-                column,
-                "at 150 % the client was what was slow: the goodput is a lower bound",
-            );
-        }
-    }
-    match after.steps.iter().position(capacity::holds) {
-        Some(quarter) => put(figures::RECOVERY, quarter as f64 * 0.25),
-        None => note(
+    sample.put(figures::CAPACITY, found.rate);
+    sample.put(figures::CAPACITY_BOUND, f64::from(u8::from(found.bound)));
+    let before = saturated(stage, index)?;
+    let mut floods = Vec::new();
+    for percent in FLOODS {
+        stage.check_signal()?;
+        floods.extend(flood(
+            stage,
+            index,
+            (found.rate, percent),
+            &mut sample,
             column,
-            "it did not recover within the time that was watched",
-        ),
+        )?);
+    }
+    let after = saturated(stage, index)?;
+    sample.put(AFTER, after / before.max(1e-9));
+    let served = floods.iter().map(|(_, step)| step.rate_succeeded_per_s);
+    let most = served
+        .chain([found.rate, before, after])
+        .fold(0.0, f64::max);
+    sample.put("most_served_per_s", most);
+    for (percent, step) in &floods {
+        let kept = step.rate_succeeded_per_s / most;
+        sample.put(&figures::at(figures::KEPT, percent), kept);
     }
     column.samples.push(sample);
-    column.curve = found
-        .curve
-        .iter()
-        .cloned()
-        .chain(over.steps.iter().map(capacity::point))
-        .collect();
+    let steps = floods.iter().map(|(_, step)| capacity::point(step));
+    column.curve = found.curve.iter().cloned().chain(steps).collect();
     column
         .curve
         .sort_by(|a, b| a.asked_per_s.total_cmp(&b.asked_per_s));
     Ok(())
+}
+
+/// Returns what is served when some dozens of clients never rest.
+fn saturated(stage: &Stage<'_>, index: usize) -> Result<f64, Error> {
+    let Some(server) = stage.servers.get(index) else {
+        return Ok(0.0);
+    };
+    let report = stage
+        .ask(server.address, None)
+        .with("-c", stage.settings.connections)
+        .run(load::closed(stage.effort.time), stage.stop)?;
+    let step = report.steps.first();
+    Ok(step.map_or(0.0, |step| step.rate_succeeded_per_s))
+}
+
+/// Floods a server and watches it recover; returns nothing when the client missed a part of its own plan.
+fn flood(
+    stage: &Stage<'_>,
+    index: usize,
+    (capacity, percent): (f64, &'static str),
+    sample: &mut Sample,
+    column: &mut Column,
+) -> Result<Option<(&'static str, Step)>, Error> {
+    let Some(server) = stage.servers.get(index) else {
+        return Ok(None);
+    };
+    let rate = capacity::rate(percent, capacity, 0.0);
+    let patience = PATIENCE.min(stage.effort.time * 3);
+    let at_once = rate * patience.as_secs_f64() * 1.2 + 100.0;
+    let ask = || {
+        stage
+            .ask(server.address, Some(server.process.pid()))
+            .with("--source", SOURCES)
+    };
+    let crowd = ask()
+        .with("-c", (at_once as usize).min(stage.effort.most_clients()))
+        .with("--time-out", format!("{}ms", patience.as_millis()));
+    let kernel = Kernel::read();
+    let over = capacity::open(crowd, stage, &[rate], stage.effort.time * LENGTH)?;
+    let kernel = Kernel::read().since(&kernel);
+    let quarters = vec![capacity * 0.8; QUARTERS];
+    let after = capacity::climb(ask(), stage, &quarters, QUARTER.min(stage.effort.time))?;
+    let Some(step) = over.steps.first() else {
+        return Ok(None);
+    };
+    if step.rate_attempted_per_s < rate * MISSED {
+        note(
+            column,
+            &format!(
+                "no figures at {percent} %: the client began {:.0} of {rate:.0} a second",
+                step.rate_attempted_per_s
+            ),
+        );
+        return Ok(None);
+    }
+    let mut put = |name: &str, value: f64| sample.put(&figures::at(name, percent), value);
+    let latency = &step.latency;
+    put(ACCEPTED_P99, latency.since_connected.p99_us);
+    let whole = latency.whole_corrected.as_ref().unwrap_or(&latency.whole);
+    put(figures::P99, whole.p99_us);
+    put(
+        figures::CPUS_USED,
+        step.server.as_ref().map_or(f64::NAN, |s| s.cpus_used),
+    );
+    put(SOFTIRQ, kernel.softirq_share());
+    put(DROPS, kernel.drops as f64);
+    match after.steps.iter().position(capacity::holds) {
+        Some(quarter) => put(figures::RECOVERY, quarter as f64 * 0.25),
+        None => note(
+            column,
+            &format!("it did not recover from {percent} % within the time that was watched"),
+        ),
+    }
+    Ok(Some((percent, step.clone())))
 }
 
 fn note(column: &mut Column, text: &str) {
@@ -86,8 +164,23 @@ fn note(column: &mut Column, text: &str) {
     }
 }
 
-const PAST: &[f64] = &[1.1, 1.25, 1.5];
+/// Per cent of the capacity.
+pub(crate) const FLOODS: &[&str] = &["150", "300", "1000"];
+/// Latency of those who were served, from when their connection stood: that is when they came into the queue.
+pub(crate) const ACCEPTED_P99: &str = "accepted_p99_us";
+/// Share of all CPUs' time in which the kernel worked on packets.
+pub(crate) const SOFTIRQ: &str = "softirq_share";
+/// Connections that the kernel refused because a queue was full.
+pub(crate) const DROPS: &str = "listen_drops";
+/// What is served after the floods, by what was served before.
+pub(crate) const AFTER: &str = "capacity_after_share";
+/// When clients give up.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A flood is so many measurements long: twice the clients' patience.
+const LENGTH: u32 = 5;
+/// A client that begins less than this share of its plan has flooded nobody.
+const MISSED: f64 = 0.97;
 const QUARTERS: usize = 8;
 const QUARTER: Duration = Duration::from_millis(250);
-/// Each takes a dozen times as long as a round of another measure.
-const MOST_ROUNDS: u32 = 2;
+/// One address has too few ports for all who come.
+const SOURCES: &str = "127.0.0.2-127.0.0.50";

@@ -20,7 +20,6 @@ use crate::result::{Column, Sample, figures};
 
 pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
-    columns.truncate(stage.servers.len());
     let config = idle::client(stage)?;
     for (server, column) in stage.servers.iter().zip(&mut columns) {
         column.samples.push(queue(stage, server, &config)?);

@@ -2,7 +2,8 @@
 //!
 //! The probe keeps its connections and asks at 1 % of the capacity. Who returns makes a new connection
 //! ten times a second and resumes: it was here before the flood. The flood makes new connections with
-//! full handshakes at 80 % and 150 %. Only the latencies of the first two are reported.
+//! full handshakes at 80 % and 150 % of the server's own capacity, and at one rate that is the
+//! same for all. Only the latencies of the first two are reported.
 
 use std::thread;
 use std::time::Duration;
@@ -13,13 +14,15 @@ use becket_stats::report::Step;
 
 use super::{Capacities, Stage, capacity, order};
 use crate::Error;
+use crate::figure::SAME;
 use crate::result::{Column, Sample};
 use crate::scenario::Settings;
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
-    columns.truncate(stage.servers.len());
-    for round in 0..stage.effort.rounds.min(MOST_ROUNDS) {
+    let mut rounds = stage.rounds();
+    while let Some(round) = rounds.next(stage, &columns)? {
+        let same = Capacities::same_for_all(stage)?;
         for index in order(columns.len(), round) {
             let Some(column) = columns.get_mut(index) else {
                 continue;
@@ -40,9 +43,15 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
                 round,
                 ..Sample::default()
             };
-            for percent in FLOODS {
+            for load in LOADS {
                 stage.check_signal()?;
-                flood(stage, index, (found.rate, *percent), &mut sample, column)?;
+                let rate = capacity::rate(load, found.rate, same);
+                let flood = Flood {
+                    load,
+                    rate,
+                    probe: found.rate / 100.0,
+                };
+                flooded(stage, index, &flood, &mut sample, column)?;
             }
             column.samples.push(sample);
         }
@@ -50,10 +59,21 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-fn flood(
+/// What comes in, and how often the probe asks meanwhile.
+struct Flood {
+    load: &'static str,
+    rate: f64,
+    probe: f64,
+}
+
+fn flooded(
     stage: &Stage<'_>,
     index: usize,
-    (capacity, percent): (f64, u32),
+    Flood {
+        load,
+        rate,
+        probe: probes,
+    }: &Flood,
     sample: &mut Sample,
     column: &mut Column,
 ) -> Result<(), Error> {
@@ -66,12 +86,11 @@ fn flood(
         .with("--keepalive", 1_000_000);
     let time = stage.effort.time * 2;
     let (flooded, probed, returned) = thread::scope(|scope| {
-        let rate = capacity * f64::from(percent) / 100.0;
         let returned = scope.spawn(move || returning(stage, server.address, time));
         // Until then, who returns was here once.
         thread::sleep(BEFORE);
-        let flood = scope.spawn(move || capacity::climb(new, stage, &[rate], time));
-        let probed = capacity::climb(probe, stage, &[capacity / 100.0], time);
+        let flood = scope.spawn(move || capacity::climb(new, stage, &[*rate], time));
+        let probed = capacity::climb(probe, stage, &[*probes], time);
         let lost = || Error::Asked("the flood's thread ended".to_owned());
         let flooded = flood.join().unwrap_or_else(|_| Err(lost()));
         let returned = returned.join().unwrap_or_else(|_| Err(lost()));
@@ -86,20 +105,21 @@ fn flood(
     let (Some(flooded), Some(probed), Some(returned)) = steps else {
         return Ok(());
     };
-    note(sample, "", percent, probed);
-    note(sample, "returning_", percent, returned);
+    note(sample, "", load, probed);
+    note(sample, "returning_", load, returned);
     let share = |part: u64, of: u64| part as f64 / of.max(1) as f64;
     sample.put(
-        &format!("flood_failed_share_at_{percent}"),
+        &format!("flood_failed_share_at_{load}"),
         share(flooded.failed, flooded.attempted),
     );
     sample.put(
-        &format!("flood_rate_per_s_at_{percent}"),
+        &format!("flood_rate_per_s_at_{load}"),
         flooded.rate_attempted_per_s,
     );
     if flooded.generator.bound {
-        let note =
-            format!("at {percent} % the client was what was slow: part of the latency is its own");
+        let note = format!(
+            "under the load `{load}` the client was what was slow: part of the latency is its own"
+        );
         if !column.notes.contains(&note) {
             column.notes.push(note);
         }
@@ -133,24 +153,23 @@ fn returning(
         .run(load, stage.stop)
 }
 
-fn note(sample: &mut Sample, who: &str, percent: u32, step: &Step) {
+fn note(sample: &mut Sample, who: &str, load: &str, step: &Step) {
     let whole = step
         .latency
         .whole_corrected
         .as_ref()
         .unwrap_or(&step.latency.whole);
     let of = if who.is_empty() { "probe_" } else { who };
-    sample.put(&format!("{who}p50_us_at_{percent}"), whole.p50_us);
-    sample.put(&format!("{who}p99_us_at_{percent}"), whole.p99_us);
+    sample.put(&format!("{who}p50_us_at_{load}"), whole.p50_us);
+    sample.put(&format!("{who}p99_us_at_{load}"), whole.p99_us);
     sample.put(
-        &format!("{of}failed_share_at_{percent}"),
+        &format!("{of}failed_share_at_{load}"),
         step.failed as f64 / step.attempted.max(1) as f64,
     );
 }
 
-/// Percent of the capacity.
-pub(crate) const FLOODS: &[u32] = &[80, 150];
-const MOST_ROUNDS: u32 = 2;
+/// Per cent of the own capacity, and the rate that is the same for all.
+pub(crate) const LOADS: &[&str] = &["80", "150", SAME];
 /// How long who returns is alone.
 const BEFORE: Duration = Duration::from_millis(500);
 const RETURNS_PER_S: f64 = 10.0;

@@ -3,14 +3,18 @@
 use std::time::Duration;
 
 use super::{Stage, order, time_out};
-use crate::load;
+use crate::figure::ROUND_TRIP;
+use crate::floors::Floors;
+use crate::load::{self, Ask};
 use crate::result::{Column, figures};
 use crate::scenario::Settings;
 use crate::{Error, peer::Server};
 
-pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
-    for round in 0..stage.effort.rounds {
+    columns.extend(stage.floors.iter().flat_map(Floors::columns));
+    let mut rounds = stage.rounds();
+    while let Some(round) = rounds.next(stage, &columns)? {
         for index in order(columns.len(), round) {
             stage.check_signal()?;
             if let Some(column) = columns.get_mut(index) {
@@ -21,26 +25,40 @@ pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Returns the server of a column, and whether it is the floor.
+/// Returns the server of a column, and whether it is a floor.
 fn server<'a>(stage: &'a Stage<'_>, index: usize) -> Option<(&'a Server, bool)> {
-    match stage.servers.get(index) {
-        Some(server) => Some((server, false)),
-        None => Some((stage.relay.as_deref()?, true)),
+    if let Some(server) = stage.servers.get(index) {
+        return Some((server, false));
+    }
+    let relays = &stage.floors.as_ref()?.relays;
+    Some((relays.get(index - stage.servers.len())?, true))
+}
+
+/// Returns what is asked of a server, or of a floor.
+fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
+    let pid = Some(server.process.pid());
+    if !is_floor || stage.settings.passthrough {
+        return stage.ask(server.address, pid);
+    }
+    let ask = stage.ask_plain(server.address, pid);
+    let preface = stage.floors.as_ref().and_then(|f| f.preface.as_ref());
+    match preface.filter(|_| server.name == ROUND_TRIP) {
+        Some(preface) => ask
+            .with("--preface", preface)
+            .with("--resume", &stage.settings.resume),
+        None => ask,
     }
 }
 
 fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Result<(), Error> {
+    let time = seconds(stage);
     let Some((server, is_floor)) = server(stage, index) else {
+        let floors = stage.floors.as_ref();
+        let sample = floors.map(|floors| floors.measure_library(round, stage.effort.time / 4));
+        column.samples.extend(sample.transpose()?.flatten());
         return Ok(());
     };
-    let pid = Some(server.process.pid());
-    let ask = if is_floor && !stage.settings.passthrough {
-        stage.ask_plain(server.address, pid)
-    } else {
-        stage.ask(server.address, pid)
-    };
-    let time = seconds(stage);
-    let ask = ask
+    let ask = ask(stage, server, is_floor)
         .with("-c", connections(stage.settings))
         .with("--warm-up", format!("{}ms", (time / 5).as_millis()))
         .with(

@@ -1,4 +1,4 @@
-//! HAProxy's configuration, in TCP mode.
+//! HAProxy's configuration, in TCP mode. From 3.3 on it refuses a frontend and a backend of one name.
 
 use std::net::SocketAddr;
 
@@ -41,8 +41,8 @@ defaults
   timeout queue 60s
 frontend bench
   {bind}
-  default_backend bench
-backend bench
+  default_backend servers
+backend servers
 {servers}",
         connections = site.connections,
         workers = site.settings.workers,
@@ -73,4 +73,4 @@ pub(super) fn version(said: &str) -> (String, String) {
 /// Waits for the hello and routes by its name, as whoever does not terminate has it look.
 const PEEK: &str = "tcp-request inspect-delay 5s
   tcp-request content accept if { req.ssl_hello_type 1 }
-  use_backend bench if { req.ssl_sni -i bench.example.org }";
+  use_backend servers if { req.ssl_sni -i bench.example.org }";

@@ -315,6 +315,47 @@ fn groups(settings: &Settings) -> &'static str {
     }
 }
 
+/// The column of an earlier build of becket.
+pub const OLD: &str = "becket@old";
 /// Sessions kept, everywhere.
 const SESSIONS: u32 = 200_000;
 const BACKLOG: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn haproxys_frontend_and_backend_have_names_of_their_own() {
+        let text = "id = \"x\"\ntitle = \"x\"\nquestion = \"x?\"\nmeasure = \"transactions\"\n[then]\ntext = \"x\"\n[[axis]]\nsetting = \"passthrough\"\nvalues = [\"off\", \"on\"]\n";
+        for (_, settings) in Scenario::parse("x", text).unwrap().cases(false).unwrap() {
+            let address = SocketAddr::from(([127, 0, 0, 1], 1));
+            let configuration = haproxy::configuration(&Site {
+                address,
+                backend: address,
+                certificate: Path::new("c"),
+                settings: &settings,
+                directory: Path::new("d"),
+                connections: 1,
+                cpus: &[],
+                extra: "",
+            });
+            let section = |kind: &str| {
+                let lines = configuration.lines();
+                let names: Vec<&str> = lines.filter_map(|line| line.strip_prefix(kind)).collect();
+                names
+            };
+            let (frontends, backends) = (section("frontend "), section("backend "));
+            assert_eq!((frontends.len(), backends.len()), (1, 1));
+            assert_ne!(frontends, backends);
+            let used = configuration
+                .lines()
+                .filter(|line| line.contains("_backend "));
+            assert!(
+                used.into_iter().all(|line| line.contains(backends[0])),
+                "{configuration}"
+            );
+        }
+    }
+}

@@ -6,20 +6,23 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use becket_load::clock;
 
 use self::parts::OPEN_LOOP;
+use crate::control::Control;
 use crate::farm::Farm;
 use crate::keys::Keyring;
 use crate::measure::{self, Capacities, Stage, failover};
 use crate::order::Order;
+use crate::others::{self, Others};
 use crate::peer::{Kind, Peer, Site};
 use crate::place::Place;
 use crate::progress::Progress;
-use crate::result::{Case, Column, Outcome, Run, SCHEMA_VERSION, rounded};
+use crate::result::{Case, Column, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
 use crate::scenario::{Measure, Scenario, Settings};
-use crate::{Error, conditions, guard, library, store};
+use crate::{Error, conditions, guard, store};
 
 /// Runs everything and stores it.
 ///
@@ -50,6 +53,8 @@ struct Runner<'a> {
     run: Run,
     capacities: Capacities,
     progress: Progress,
+    control: Control,
+    others: Others,
 }
 
 impl<'a> Runner<'a> {
@@ -62,14 +67,28 @@ impl<'a> Runner<'a> {
             .tempdir()
             .map_err(|e| Error::os("making a directory for the run", e))?;
         guard::start(directory.path())?;
+        let mut others = Others::watch(place.all());
+        std::thread::sleep(order.effort.time.min(LOOK));
+        let before = rounded(others.share());
+        if before > others::LIMIT && !order.busy_ok {
+            return Err(Error::Busy {
+                share: before * 100.0,
+            });
+        }
+        let control = parts::control(&place, directory.path())?;
         let run = Run {
             schema: SCHEMA_VERSION,
             tool: concat!("becket-bench ", env!("CARGO_PKG_VERSION")).to_owned(),
             effort: order.effort.name.to_owned(),
             rounds: order.effort.rounds,
+            looks: order.effort.looks(),
             seconds: order.effort.time.as_secs_f64(),
             command: order.command.clone(),
-            conditions: conditions::now(&place, order.effort.open_files),
+            conditions: Conditions {
+                others_before: Some(before),
+                ..conditions::now(&place, order.effort.open_files)
+            },
+            busy: before > others::LIMIT,
             peers: order.peers.iter().map(Peer::describe).collect(),
             ..Run::default()
         };
@@ -83,6 +102,8 @@ impl<'a> Runner<'a> {
             run,
             capacities: Capacities::default(),
             progress,
+            control,
+            others,
         })
     }
 
@@ -102,7 +123,12 @@ impl<'a> Runner<'a> {
             };
             for (label, settings) in &cases {
                 self.progress.begin(&scenario, label);
-                let case = self.case(&scenario, label, settings)?;
+                self.others.worst();
+                let mut case = self.case(&scenario, label, settings)?;
+                let others = rounded(self.others.worst());
+                case.others = Some(others);
+                self.run.busy |= others > others::LIMIT;
+                self.run.control.clone_from(&self.control.samples);
                 outcome.cases.push(case);
                 self.progress.end(&scenario, &self.order);
             }
@@ -130,8 +156,8 @@ impl<'a> Runner<'a> {
             return Ok(Case {
                 label: label.to_owned(),
                 settings: settings.text.clone(),
-                library_us: None,
                 columns,
+                ..Case::default()
             });
         }
         let terminator = settings.passthrough;
@@ -142,25 +168,26 @@ impl<'a> Runner<'a> {
             .map_or(backend.1, |server| server.address);
         let (mut servers, reasons) = self.servers(scenario, settings, &certificate, behind)?;
         let has_floor = scenario.measure == Measure::Transactions && !servers.is_empty();
-        let mut relay = has_floor.then(|| self.relay(behind)).transpose()?;
+        let floors = has_floor.then(|| self.floors(settings, &certificate, behind));
+        let floors = floors.transpose()?;
         let mut columns = if servers.is_empty() {
             Vec::new()
         } else {
-            measure::run(
-                scenario.measure,
-                &mut Stage {
-                    settings,
-                    servers: &mut servers,
-                    relay: relay.as_mut(),
-                    backend: backend.1,
-                    client: &client,
-                    effort: &self.order.effort,
-                    capacities: &mut self.capacities,
-                    stop: self.stop,
-                },
-            )?
+            measure::run(&mut Stage {
+                measure: scenario.measure,
+                settings,
+                servers: &mut servers,
+                floors,
+                control: &mut self.control,
+                others: &mut self.others,
+                backend: backend.1,
+                client: &client,
+                effort: &self.order.effort,
+                capacities: &mut self.capacities,
+                stop: self.stop,
+            })?
         };
-        drop((servers, relay));
+        drop(servers);
         for (index, reason) in reasons {
             columns.insert(index.min(columns.len()), reason);
         }
@@ -169,16 +196,11 @@ impl<'a> Runner<'a> {
                 .iter_mut()
                 .for_each(|column| column.histogram.clear());
         }
-        let library_us = (has_floor && !settings.passthrough).then(|| {
-            let cpu = self.place.server(1).first().copied().unwrap_or(0);
-            let time = self.order.effort.time / 4;
-            library::transaction_us(settings, &certificate, cpu, time)
-        });
         Ok(Case {
             label: label.to_owned(),
             settings: settings.text.clone(),
-            library_us: library_us.transpose()?.map(rounded),
             columns,
+            ..Case::default()
         })
     }
 
@@ -211,10 +233,13 @@ impl<'a> Runner<'a> {
         };
         let client = self.place.client(settings.workers).to_vec();
         failover::run(
-            &Stage {
+            &mut Stage {
+                measure: Measure::Failover,
                 settings,
                 servers: &mut [],
-                relay: None,
+                floors: None,
+                control: &mut self.control,
+                others: &mut self.others,
                 backend,
                 client: &client,
                 effort: &self.order.effort,
@@ -226,5 +251,7 @@ impl<'a> Runner<'a> {
     }
 }
 
+/// How long the machine is looked at before a run.
+const LOOK: Duration = Duration::from_secs(1);
 /// Scenarios whose histograms are kept and drawn.
 const KEEPS_SHAPE: &[&str] = &["implementations", "latency", "maxconn"];

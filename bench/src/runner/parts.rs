@@ -1,13 +1,18 @@
-//! What a case needs: the backend, the servers before it, the relay that is the floor.
+//! What a case needs: the backend, the servers before it, the floors.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::Runner;
 use crate::Error;
+use crate::control::Control;
 use crate::farm;
+use crate::figure::ROUND_TRIP;
+use crate::floors::Floors;
+use crate::library::Library;
 use crate::measure::queued;
 use crate::peer::{Kind, Peer, Server, Site};
+use crate::place::Place;
 use crate::process::{Launch, Process, free_address};
 use crate::result::Column;
 use crate::scenario::{Measure, Scenario, Settings};
@@ -30,6 +35,7 @@ impl Runner<'_> {
             Measure::Idle | Measure::Queued => {
                 settings.connections.min(self.order.effort.most_idle()) + ROOM
             }
+            Measure::Capacity => self.order.effort.most_clients().max(OPEN_LOOP) + ROOM,
             _ => settings.connections.max(OPEN_LOOP) + ROOM,
         };
         let asked = self.order.peers.iter().filter(|peer| {
@@ -160,35 +166,80 @@ impl Runner<'_> {
         (measure, settings): (Measure, &Settings),
         cpus: &[usize],
     ) -> Result<(Process, SocketAddr), Error> {
-        let address = free_address()?;
-        let threads = (cpus.len() / 2).max(1);
-        let mut args = vec![
-            "--serve".to_owned(),
-            match settings.servers {
-                1 => address.to_string(),
-                // It answers at every address of the loopback network.
-                _ => format!("0.0.0.0:{}", address.port()),
-            },
-            "-t".to_owned(),
-            threads.to_string(),
-        ];
         let service = match measure {
             Measure::Burst => SERVICE,
             // So that two clients' own costs do not matter, and their counting is compared.
             Measure::Generators if settings.connections == 1 => &["--service-time", "20ms"],
             _ => &[],
         };
-        args.extend(service.iter().map(|arg| (*arg).to_owned()));
+        Launcher(self.directory.path()).backend(settings.servers > 1, service, cpus)
+    }
+
+    /// Starts the floors of a case.
+    pub(super) fn floors(
+        &self,
+        settings: &Settings,
+        certificate: &Path,
+        backend: SocketAddr,
+    ) -> Result<Floors, Error> {
+        let cpus = self.place.server(1);
+        let cpu = cpus.first().copied().unwrap_or(0);
+        // The bench hides no CPU features from itself, and whoever passes TLS on makes no handshake.
+        let alike = settings.mask == "none" && !settings.passthrough;
+        let library = alike.then(|| Library::new(settings, certificate, cpu));
+        let library = library.transpose()?;
+        let preface = library.as_ref().map(Floors::preface).transpose()?;
+        let launcher = Launcher(self.directory.path());
+        let names = Floors::names(preface.is_some()).iter();
+        let relays = names.map(|name| launcher.relay(name, backend, cpus));
+        Ok(Floors {
+            relays: relays.collect::<Result<_, _>>()?,
+            preface,
+            library,
+        })
+    }
+}
+
+/// Starts the control with its backend: they have the CPUs of a server with one worker, and of its clients.
+pub(super) fn control(place: &Place, directory: &Path) -> Result<Control, Error> {
+    let launcher = Launcher(directory);
+    let client = place.client(1);
+    let (process, backend) = launcher.backend(false, &[], client)?;
+    let relay = launcher.relay("control", backend, place.server(1))?;
+    Ok(Control::new(relay, process, client))
+}
+
+/// Starts the bench's own programs, with their logs in a directory.
+struct Launcher<'a>(&'a Path);
+
+impl Launcher<'_> {
+    fn backend(
+        &self,
+        many: bool,
+        service: &[&str],
+        cpus: &[usize],
+    ) -> Result<(Process, SocketAddr), Error> {
+        let address = free_address()?;
+        let threads = (cpus.len() / 2).max(1).to_string();
+        let serve = match many {
+            // It answers at every address of the loopback network.
+            true => format!("0.0.0.0:{}", address.port()),
+            false => address.to_string(),
+        };
+        let args = ["--serve", &serve, "-t", &threads].into_iter();
+        let args = args.chain(service.iter().copied()).map(str::to_owned);
         let process = self.own("backend", &["backend", "--"], args, (address, cpus))?;
         Ok((process, address))
     }
 
-    pub(super) fn relay(&self, backend: SocketAddr) -> Result<Server, Error> {
+    fn relay(&self, name: &str, backend: SocketAddr, cpus: &[usize]) -> Result<Server, Error> {
         let address = free_address()?;
-        let args = vec![address.to_string(), backend.to_string()];
-        let process = self.own("relay", &["relay"], args, (address, self.place.server(1)))?;
+        let answers = (name == ROUND_TRIP).then(|| "--answers".to_owned());
+        let args = [address.to_string(), backend.to_string()];
+        let args = args.into_iter().chain(answers);
+        let process = self.own(name, &["relay"], args, (address, cpus))?;
         Ok(Server {
-            name: "relay".to_owned(),
+            name: name.to_owned(),
             address,
             process,
             configuration: String::new(),
@@ -200,7 +251,7 @@ impl Runner<'_> {
         &self,
         name: &str,
         part: &[&str],
-        args: Vec<String>,
+        args: impl Iterator<Item = String>,
         (address, cpus): (SocketAddr, &[usize]),
     ) -> Result<Process, Error> {
         let program =
@@ -214,7 +265,7 @@ impl Runner<'_> {
             args: first.chain(args).collect(),
             env: Vec::new(),
             cpus: cpus.to_vec(),
-            log: self.directory.path().join(format!("{name}.log")),
+            log: self.0.join(format!("{name}.log")),
         })?;
         process.wait_for(address)?;
         Ok(process)

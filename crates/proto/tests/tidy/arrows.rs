@@ -44,7 +44,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         "becket-load",
         &["becket-proto", "becket-sys", "becket-stats"],
     ),
-    ("becket-bench", &["becket-load", "becket-stats"]),
+    (
+        "becket-bench",
+        &["becket-load", "becket-stats", "becket-sys"],
+    ),
     ("becket-e2e", &[]),
     ("becket-fuzz", &["becket-proto"]),
 ];

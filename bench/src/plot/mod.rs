@@ -1,6 +1,9 @@
 //! Plots as SVG, through one writer. Colours are classes of the page's style sheet, so that a plot is
 //! right in light and in dark; numbers are also in titles, which browsers show under the pointer.
 
+pub mod lines;
+pub mod summary;
+
 use std::fmt::Write;
 
 use crate::figure::{self, Figure};
@@ -77,6 +80,16 @@ pub fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
+/// Returns a column's name as there is room for in a plot.
+fn short(peer: &str) -> &str {
+    match peer {
+        figure::RELAY => "plain relay",
+        figure::ROUND_TRIP => "answering relay",
+        figure::LIBRARY => "library",
+        other => other,
+    }
+}
+
 /// Returns the class of a peer's colour.
 pub fn class(peer: &str) -> &'static str {
     match peer.split('@').next().unwrap_or(peer) {
@@ -85,7 +98,7 @@ pub fn class(peer: &str) -> &'static str {
         "haproxy" => "haproxy",
         "nginx" => "nginx",
         "stunnel" => "stunnel",
-        "relay" | "direct" => "floor",
+        peer if figure::is_floor(peer) => "floor",
         _ => "other",
     }
 }
@@ -133,7 +146,9 @@ pub fn bars(outcome: &Outcome, figure: &Figure) -> Option<String> {
             bar(&mut svg, (case, column, figure), scale, y);
             y += ROW;
         }
-        limit(&mut svg, case, figure, (scale, begin, y));
+        let floors = measured(case, figure).filter(|column| figure::is_floor(&column.peer));
+        let servers = y - floors.count() as f64 * ROW;
+        limit(&mut svg, case, figure, (scale, begin, servers));
     }
     svg.height = y + 10.0;
     let note = if own_scales {
@@ -181,7 +196,7 @@ fn bar(svg: &mut Svg, (case, column, figure): (&Case, &Column, &Figure), scale: 
     };
     let shown = table::value(column, figure).unwrap_or_default();
     let (x, width) = (LEFT, (median.max(0.0) * scale).max(0.5));
-    svg.text("name", (LEFT - 8.0, y + 14.0), heading(&column.peer));
+    svg.text("name", (LEFT - 8.0, y + 14.0), short(&column.peer));
     svg.put(format_args!(
         "<rect class=\"bar {}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\" rx=\"2\"><title>{}: {}</title></rect>\n",
         class(&column.peer), y + 2.0, ROW - 5.0, escape(&column.peer), escape(&shown)
@@ -199,26 +214,34 @@ fn bar(svg: &mut Svg, (case, column, figure): (&Case, &Column, &Figure), scale: 
 }
 
 fn limit(svg: &mut Svg, case: &Case, figure: &Figure, (scale, begin, end): (f64, f64, f64)) {
-    let relay = case
-        .column("relay")
-        .and_then(|column| column.median(figures::CPU));
-    let (Some(relay), Some(library), true) =
-        (relay, figure::library_us(case), figure.name == figures::CPU)
-    else {
+    if figure.name != figures::CPU || figure::beaten(case).is_some() {
         return;
-    };
-    let x = LEFT + (relay + library) * scale;
-    svg.put(format_args!(
-        "<line class=\"limit\" x1=\"{x:.1}\" y1=\"{begin:.1}\" x2=\"{x:.1}\" y2=\"{end:.1}\"><title>limit: plain relay + library in memory, {:.1} us</title></line>\n",
-        relay + library
-    ));
+    }
+    for (class, relay) in [("limit", figure::RELAY), ("limit true", figure::ROUND_TRIP)] {
+        let Some(us) = figure::limit(case, relay) else {
+            continue;
+        };
+        let x = LEFT + us * scale;
+        svg.put(format_args!(
+            "<line class=\"{class}\" x1=\"{x:.1}\" y1=\"{begin:.1}\" x2=\"{x:.1}\" y2=\"{end:.1}\"><title>limit: {} + library in memory, {us:.1} us</title></line>\n",
+            heading(relay)
+        ));
+    }
 }
 
 /// Draws a ramp: attempted, succeeded and failed per second, and p99, against the rate asked for.
-pub fn ramp(column: &Column) -> Option<String> {
+pub fn ramp(case: &Case, column: &Column) -> Option<String> {
     let capacity = column.median(figures::CAPACITY)?;
-    let asked = column.curve.iter().map(|point| point.asked_per_s);
-    let largest_rate = asked.fold(1.0, f64::max);
+    let capacities = case
+        .columns
+        .iter()
+        .filter_map(|c| c.median(figures::CAPACITY));
+    let largest_rate = capacities.fold(1.0, f64::max) * 2.0;
+    let curve = column
+        .curve
+        .iter()
+        .filter(|point| point.asked_per_s <= largest_rate);
+    let curve: Vec<&crate::result::Point> = curve.collect();
     let mut svg = Svg::new(436.0, 250.0, &format!("ramp of {}", column.peer));
     let frame = Frame {
         x: (52.0, 380.0),
@@ -230,14 +253,14 @@ pub fn ramp(column: &Column) -> Option<String> {
     frame.axes(&mut svg, 4, |v| format!("{v:.0}"));
     svg.text("axis", (140.0, 225.0), "transactions/s asked for");
     let of = |value: fn(&crate::result::Point) -> f64| -> Vec<(f64, f64)> {
-        let points = column.curve.iter();
+        let points = curve.iter();
         points.map(|p| frame.at(p.asked_per_s, value(p))).collect()
     };
     svg.path("line attempted", &of(|p| p.attempted_per_s));
     svg.path("line succeeded", &of(|p| p.succeeded_per_s));
     svg.path("line failed", &of(|p| p.failed_per_s));
     // p99 on its own, logarithmic scale at the right: 0.1 ms below, 10 s above.
-    let late = column.curve.iter().map(|p| {
+    let late = curve.iter().map(|p| {
         let share = ((p.p99_us.max(100.0) / 100.0).log10() / 5.0).min(1.0);
         (
             frame.at(p.asked_per_s, 0.0).0,
@@ -432,9 +455,10 @@ impl Frame {
     }
 }
 
-const WIDTH: f64 = 860.0;
-const LEFT: f64 = 120.0;
-const RIGHT: f64 = 190.0;
+// Narrow, so that a telephone shows it with letters that can be read.
+const WIDTH: f64 = 640.0;
+const LEFT: f64 = 150.0;
+const RIGHT: f64 = 236.0;
 const ROW: f64 = 22.0;
 const GROUP: f64 = 30.0;
 /// Cases whose largest bars differ by more get scales of their own.

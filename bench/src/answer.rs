@@ -1,0 +1,349 @@
+//! A scenario's answer: one sentence that says what was asked, computed from its figures.
+
+use becket_stats::units::show_rate;
+
+use crate::figure::{self, Figure};
+use crate::measure::{failover, queued};
+use crate::result::{Case, Column, Outcome, Run, figures};
+use crate::scenario::Measure;
+use crate::verdict::{self, Standing};
+
+/// Returns the answer.
+pub fn of(run: &Run, outcome: &Outcome) -> String {
+    if let Some(reason) = &outcome.not_available {
+        return format!("Not available: {reason}.");
+    }
+    let answer = match (outcome.measure.as_str(), outcome.id.as_str()) {
+        ("Generators", _) => generators(outcome),
+        ("Failover", _) => failover(outcome),
+        ("Queued", _) => queued(outcome),
+        ("Storm", _) => counted(run, outcome, Measure::Storm),
+        ("AddedLatency", _) => counted(run, outcome, Measure::AddedLatency),
+        ("Capacity", _) => overload(outcome),
+        ("Transactions", "cores") => cores(outcome),
+        ("Transactions", "implementations") => beside(run, outcome),
+        ("Transactions" | "Burst", _) if outcome.cases.len() > 1 => range(outcome),
+        _ => beside(run, outcome),
+    };
+    answer.unwrap_or_else(|| "No column could be measured here.".to_owned())
+}
+
+fn first(outcome: &Outcome) -> Option<Figure> {
+    figure::shown(outcome).into_iter().next()
+}
+
+/// What becket needs beside the best of the others.
+fn beside(run: &Run, outcome: &Outcome) -> Option<String> {
+    let figure = first(outcome)?;
+    let standings = outcome.cases.iter().filter_map(|case| {
+        let standing = verdict::of_rivals(case, &figure, run.certainty())?;
+        Some((case, standing))
+    });
+    let standings: Vec<(&Case, Standing)> = standings.collect();
+    let Some((case, one)) = standings.first() else {
+        return medians(outcome, &figure);
+    };
+    let heading = &figure.heading;
+    if let [_] = standings.as_slice() {
+        let value = |peer: &str| case.column(peer)?.median(&figure.name);
+        return Some(format!(
+            "becket's {heading} is {}, {} times that of the best other, {} with {}: {}.",
+            figure.show(value("becket")?),
+            verdict::show(&one.interval),
+            one.against,
+            figure.show(value(&one.against)?),
+            one.word
+        ));
+    }
+    let best = standings.iter().filter(|(_, s)| s.word == "better").count();
+    let ratios = || {
+        standings
+            .iter()
+            .map(|(_, standing)| standing.interval.ratio)
+    };
+    let least = ratios().fold(f64::MAX, f64::min);
+    let most = ratios().fold(0.0, f64::max);
+    Some(format!(
+        "becket, in {best} of {} cases, with {least:.2} to {most:.2} of the {heading} of the best other.",
+        standings.len()
+    ))
+}
+
+/// Where there is but one round, or nobody beside becket: the medians.
+fn medians(outcome: &Outcome, figure: &Figure) -> Option<String> {
+    let best = outcome.cases.iter().filter_map(|case| {
+        let (column, value) = figure.best(case)?;
+        let label = if case.label.is_empty() {
+            String::new()
+        } else {
+            format!("{}: ", case.label)
+        };
+        Some(format!(
+            "{label}{} with {}",
+            column.peer,
+            figure.show(value)
+        ))
+    });
+    let best: Vec<String> = best.collect();
+    let word = if figure.less_is_better {
+        "Least"
+    } else {
+        "Most"
+    };
+    (!best.is_empty()).then(|| format!("{word} {}: {}.", figure.heading, best.join("; ")))
+}
+
+/// What becket needs from the cheapest to the dearest case, and in how many it needs the least.
+fn range(outcome: &Outcome) -> Option<String> {
+    let figure = first(outcome)?;
+    let values = outcome.cases.iter().filter_map(|case| {
+        let value = verdict::subject(case)?.median(&figure.name)?;
+        Some((case, value))
+    });
+    let values: Vec<(&Case, f64)> = values.collect();
+    let pick = |better: fn(f64, f64) -> bool| {
+        let all = values.iter().copied();
+        all.reduce(|a, b| if better(b.1, a.1) { b } else { a })
+    };
+    let ((low, least), (high, most)) = (pick(|a, b| a < b)?, pick(|a, b| a > b)?);
+    let contested = outcome
+        .cases
+        .iter()
+        .filter(|case| verdict::rival(case, &figure).is_some());
+    let (mut cases, mut wins) = (0, 0);
+    for case in contested {
+        cases += 1;
+        wins += usize::from(
+            figure
+                .best(case)
+                .is_some_and(|(best, _)| best.peer == "becket"),
+        );
+    }
+    let beside = match cases {
+        0 => String::new(),
+        _ => format!(", and the least of all peers' in {wins} of {cases} cases"),
+    };
+    Some(format!(
+        "For becket {} is {} ({}) to {} ({}), {:.2} times as much{beside}.",
+        figure.heading,
+        figure.show(least),
+        low.label,
+        figure.show(most),
+        high.label,
+        most / least
+    ))
+}
+
+/// In how many places becket is better, worse, or not to be told from the best other.
+fn counted(run: &Run, outcome: &Outcome, measure: Measure) -> Option<String> {
+    let figures = figure::deciding(measure);
+    let words = outcome.cases.iter().flat_map(|case| {
+        let standings = figures
+            .iter()
+            .filter_map(|figure| verdict::of_rivals(case, figure, run.certainty()));
+        standings.map(|standing| standing.word).collect::<Vec<_>>()
+    });
+    let words: Vec<&str> = words.collect();
+    let count = |word: &str| words.iter().filter(|w| **w == word).count();
+    if words.is_empty() {
+        return beside(run, outcome);
+    }
+    Some(format!(
+        "becket's p50 and p99 are lower than the best other's in {} of {} places, not distinguishable in {} and higher in {}.",
+        count("better"),
+        words.len(),
+        count("not distinguishable"),
+        count("worse")
+    ))
+}
+
+fn overload(outcome: &Outcome) -> Option<String> {
+    let figures = figure::shown(outcome);
+    let kept = figures
+        .iter()
+        .rfind(|figure| figure.name.starts_with(figures::KEPT))?;
+    let cases = outcome.cases.iter().filter_map(|case| {
+        let ours = verdict::subject(case)?.median(&kept.name)?;
+        let rival = verdict::rival(case, kept)?;
+        let label = if case.label.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", case.label)
+        };
+        Some(format!(
+            "{} of what it can, {} {}{label}",
+            kept.show(ours),
+            rival.peer,
+            kept.show(rival.median(&kept.name)?)
+        ))
+    });
+    let cases: Vec<String> = cases.collect();
+    let under = kept
+        .heading
+        .split_once("under ")
+        .map_or("150 % of capacity", |(_, load)| load);
+    (!cases.is_empty()).then(|| format!("Under {under} becket still serves {}.", cases.join("; ")))
+}
+
+fn cores(outcome: &Outcome) -> Option<String> {
+    let rate = |case: &Case| verdict::subject(case)?.median(figures::RATE);
+    let measured = outcome
+        .cases
+        .iter()
+        .filter_map(|case| Some((case, rate(case)?)));
+    let measured: Vec<(&Case, f64)> = measured.collect();
+    let ((_, one), (most, all)) = (measured.first()?, measured.last()?);
+    Some(match measured.len() {
+        1 => format!(
+            "One worker of becket serves {}; there are too few CPUs here for more.",
+            show_rate(*one)
+        ),
+        _ => format!(
+            "becket with {} serves {:.2} times as much as with one: {} after {}.",
+            most.label,
+            all / one,
+            show_rate(*all),
+            show_rate(*one)
+        ),
+    })
+}
+
+fn failover(outcome: &Outcome) -> Option<String> {
+    let name = figures::phase(figures::RESUMED, failover::DURING);
+    let cases = outcome.cases.iter().filter_map(|case| {
+        let share = |column: &Column| Some(column.median(&name)? * 100.0);
+        let [clustered, alone] = case.columns.as_slice() else {
+            return None;
+        };
+        Some(format!(
+            "with {} {:.0} % of the clients resume at their first return, without a cluster {:.0} %",
+            case.label,
+            share(clustered)?,
+            share(alone)?
+        ))
+    });
+    let cases: Vec<String> = cases.collect();
+    (!cases.is_empty()).then(|| format!("In a cluster it does: {}.", cases.join("; ")))
+}
+
+fn queued(outcome: &Outcome) -> Option<String> {
+    let column = verdict::subject(outcome.cases.first()?)?;
+    let figures = figure::shown(outcome);
+    let show = |name: &str| {
+        let figure = figures.iter().find(|figure| figure.name == name)?;
+        Some(figure.show(column.median(name)?))
+    };
+    let p99 = |phase| show(&figures::phase(figures::P99, phase));
+    Some(format!(
+        "Each costs {} of memory, and clients of another listener see a p99 of {} where it is {} when nobody waits.",
+        show(figures::PSS_PER_CONNECTION)?,
+        p99(queued::FULL)?,
+        p99(queued::EMPTY)?
+    ))
+}
+
+fn generators(outcome: &Outcome) -> Option<String> {
+    let pairs = outcome.cases.iter().filter_map(|case| {
+        let [ours, other] = case.columns.as_slice() else {
+            return None;
+        };
+        let (a, b) = (ours.median(figures::RATE)?, other.median(figures::RATE)?);
+        Some((
+            case.label.as_str(),
+            other.peer.as_str(),
+            (a / b - 1.0) * 100.0,
+        ))
+    });
+    let pairs: Vec<(&str, &str, f64)> = pairs.collect();
+    if pairs.is_empty() {
+        return Some("No second generator is on this machine.".to_owned());
+    }
+    let close = pairs.iter().all(|(.., apart)| apart.abs() <= CLOSE);
+    let word = if close { "No" } else { "Its rates differ" };
+    let each = pairs
+        .iter()
+        .map(|(label, other, apart)| format!("{apart:+.1} % from {other} with {label}"));
+    Some(format!("{word}: {}.", each.collect::<Vec<_>>().join(", ")))
+}
+
+/// Generators that agree within so many per cent do.
+const CLOSE: f64 = 5.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::Sample;
+
+    fn column(peer: &str, cpu: [f64; 3]) -> Column {
+        let samples = cpu.iter().zip(0..).map(|(cpu, round)| {
+            let mut sample = Sample {
+                round,
+                ..Sample::default()
+            };
+            sample.put(figures::CPU, *cpu);
+            sample
+        });
+        Column {
+            peer: peer.to_owned(),
+            samples: samples.collect(),
+            ..Column::default()
+        }
+    }
+
+    fn outcome(id: &str, cases: Vec<(&str, Vec<Column>)>) -> Outcome {
+        let cases = cases.into_iter().map(|(label, columns)| Case {
+            label: label.to_owned(),
+            columns,
+            ..Case::default()
+        });
+        Outcome {
+            id: id.to_owned(),
+            measure: "Transactions".to_owned(),
+            cases: cases.collect(),
+            ..Outcome::default()
+        }
+    }
+
+    #[test]
+    fn what_costs_what_is_answered_with_what_it_costs() {
+        let becket = |cpu: f64| column("becket", [cpu, cpu, cpu]);
+        let outcome = outcome(
+            "key",
+            vec![
+                ("P-256", vec![becket(160.0)]),
+                ("RSA-2048", vec![becket(400.0)]),
+            ],
+        );
+        assert_eq!(
+            of(&Run::default(), &outcome),
+            "For becket server CPU per transaction is 160.0 us (P-256) to 400.0 us (RSA-2048), 2.50 times as much."
+        );
+    }
+
+    #[test]
+    fn who_needs_the_least_is_answered_with_the_ratio_and_how_sure_it_is() {
+        let columns = vec![
+            column("becket", [100.0, 101.0, 99.0]),
+            column("nginx", [200.0, 202.0, 198.0]),
+        ];
+        let said = of(
+            &Run::default(),
+            &outcome("implementations", vec![("", columns)]),
+        );
+        assert!(
+            said.contains("0.50 (0.50 to 0.50) times that of the best other, nginx"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_available_has_no_number() {
+        let mut outcome = outcome(
+            "key",
+            vec![("x", vec![Column::without("becket", "not yet")])],
+        );
+        assert!(of(&Run::default(), &outcome).starts_with("No column"));
+        outcome.not_available = Some("no kernel".to_owned());
+        assert_eq!(of(&Run::default(), &outcome), "Not available: no kernel.");
+    }
+}

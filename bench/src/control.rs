@@ -1,0 +1,110 @@
+//! The control: something that no change of becket or its peers can move.
+//!
+//! It is the plain relay with a backend of its own, under one load throughout the run: closed loop, 50
+//! connections, 1 KiB. It takes its turn in every round of every case. What it moves from round to round
+//! the machine did, so no figure of the run is surer than that: [`movement`] widens every verdict.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use becket_stats::ratio;
+
+use crate::Error;
+use crate::load::{self, Ask};
+use crate::peer::Server;
+use crate::process::Process;
+use crate::result::{Run, Sample, figures};
+
+/// The relay and its backend, which are up as long as the run lasts.
+#[derive(Debug)]
+pub struct Control {
+    relay: Server,
+    _backend: Process,
+    client: Vec<usize>,
+    /// What was measured so far.
+    pub samples: Vec<Sample>,
+}
+
+impl Control {
+    /// Takes a relay and its backend as the control.
+    pub fn new(relay: Server, backend: Process, client: &[usize]) -> Self {
+        Self {
+            relay,
+            _backend: backend,
+            client: client.to_vec(),
+            samples: Vec::new(),
+        }
+    }
+
+    /// Measures it once.
+    ///
+    /// # Errors
+    /// As the load tool.
+    pub fn measure(&mut self, time: Duration, stop: &Arc<AtomicBool>) -> Result<(), Error> {
+        let url = format!("http://{}/bytes/{BODY}", self.relay.address);
+        let report = Ask::plain(url)
+            .on(&self.client)
+            .with("-c", CONNECTIONS)
+            .with("--expect-body", BODY)
+            .with("--pid", self.relay.process.pid())
+            .with("--warm-up", format!("{}ms", (time / 10).as_millis()))
+            .run(load::closed(time), stop)?;
+        if let Some(step) = report.steps.first() {
+            let round = u32::try_from(self.samples.len()).unwrap_or(u32::MAX);
+            self.samples.push(load::sample(round, step, BODY));
+        }
+        Ok(())
+    }
+}
+
+/// Returns a figure of the control in order.
+pub fn values(samples: &[Sample], figure: &str) -> Vec<f64> {
+    let values = samples.iter().map(|s| s.figures.get(figure).copied());
+    values.flatten().collect()
+}
+
+/// Returns what the control moved: its spread from round to round over the whole run, as a share. Of so many
+/// rounds, the share that is left in their mean.
+pub fn movement(samples: &[Sample], rounds: usize) -> f64 {
+    let spread = ratio::spread(&values(samples, figures::CPU));
+    spread / (rounds.max(1) as f64).sqrt()
+}
+
+/// Says what the control did over a run.
+pub fn describe(run: &Run) -> Option<String> {
+    let cpu = values(&run.control, figures::CPU);
+    let (low, high) = crate::spread::range(&cpu)?;
+    let median = crate::spread::median(&cpu)?;
+    Some(format!(
+        "{median:.1} us per transaction, {:.1} to {:.1} over {} rounds, spread {:.1} %",
+        low,
+        high,
+        cpu.len(),
+        ratio::spread(&cpu) * 100.0
+    ))
+}
+
+const BODY: u64 = 1024;
+const CONNECTIONS: usize = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_rounds_leave_less_of_what_the_machine_moves() {
+        let samples: Vec<Sample> = [98.0, 102.0, 98.0, 102.0]
+            .iter()
+            .map(|cpu| {
+                let mut sample = Sample::default();
+                sample.put(figures::CPU, *cpu);
+                sample
+            })
+            .collect();
+        let one = movement(&samples, 1);
+        assert!((0.02..0.025).contains(&one), "{one}");
+        assert!((movement(&samples, 4) - one / 2.0).abs() < 1e-12);
+        assert!((movement(&[], 3) - 0.0).abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,78 @@
+//! What no terminator can beat, measured in the same rounds as the terminators.
+//!
+//! * `relay`: a plain TCP relay. It copies every byte and has no TLS.
+//! * `round-trip`: a relay that also takes a hello-sized flight and answers with one of the size that TLS has in
+//!   that case, as often as TLS does, before it connects to its backend. Nobody ends TLS with fewer system calls.
+//! * `library`: the library's handshake and records in memory.
+//!
+//! The limit of a case is relay + library, the true limit is round-trip + library, round by round: see
+//! [`crate::figure::eta`].
+
+use std::time::Duration;
+
+use crate::Error;
+use crate::figure::{LIBRARY, RELAY, ROUND_TRIP};
+use crate::library::Library;
+use crate::peer::Server;
+use crate::result::{Column, Sample, figures, rounded};
+
+/// The floors of a case.
+#[derive(Debug)]
+pub struct Floors {
+    /// Relays without TLS, by the names of their columns.
+    pub relays: Vec<Server>,
+    /// What the relay that answers is told before each request.
+    pub preface: Option<String>,
+    /// The handshakes in memory, where they are those of the servers.
+    pub library: Option<Library>,
+}
+
+impl Floors {
+    /// Returns the columns to fill, the relays first.
+    pub fn columns(&self) -> Vec<Column> {
+        let relays = self.relays.iter().map(|relay| relay.name.as_str());
+        let names = relays.chain(self.library.iter().map(|_| LIBRARY));
+        let columns = names.map(|name| Column {
+            peer: name.to_owned(),
+            ..Column::default()
+        });
+        columns.collect()
+    }
+
+    /// Measures the library for one round.
+    ///
+    /// # Errors
+    /// As [`Library::transaction_us`].
+    pub fn measure_library(&self, round: u32, time: Duration) -> Result<Option<Sample>, Error> {
+        let Some(library) = &self.library else {
+            return Ok(None);
+        };
+        let mut sample = Sample {
+            round,
+            ..Sample::default()
+        };
+        sample.put(figures::CPU, rounded(library.transaction_us(time)?));
+        Ok(Some(sample))
+    }
+
+    /// Returns the preface of `--preface` for flights of a full and of a resumed handshake.
+    ///
+    /// # Errors
+    /// As [`Library::flights`].
+    pub fn preface(library: &Library) -> Result<String, Error> {
+        let of = library.flights()?.map(|flights| {
+            let flights = flights.iter().map(|f| format!("{}/{}", f.sent, f.answer));
+            flights.collect::<Vec<_>>().join(",")
+        });
+        Ok(of.join(":"))
+    }
+
+    /// Returns the names of the relays of a case.
+    pub fn names(answers: bool) -> &'static [&'static str] {
+        if answers {
+            &[RELAY, ROUND_TRIP]
+        } else {
+            &[RELAY]
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Who else is at work on the CPUs of the run.
+//!
+//! Two views, and the larger counts, since each can only see too little. The kernel's counters of the CPUs
+//! (`/proc/stat`, user, nice, system and steal), minus what the bench and its children used: it sees what is
+//! hidden in other containers or in the hypervisor, but the kernel may charge a part of the network's work to
+//! the bench that its counters have elsewhere. And the times of all other processes that can be seen.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use becket_load::{clock, cpu};
+
+/// A reading of all clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    at: Instant,
+    /// CPU time of everybody.
+    all: Duration,
+    /// CPU time of the bench and its children.
+    own: Duration,
+    /// CPU time of the other processes.
+    rest: Duration,
+}
+
+/// Watches from one reading to the next.
+#[derive(Debug)]
+pub struct Others {
+    cpus: Vec<usize>,
+    last: Reading,
+    worst: f64,
+}
+
+impl Others {
+    /// Begins to watch.
+    pub fn watch(cpus: &[usize]) -> Self {
+        Self {
+            cpus: cpus.to_vec(),
+            last: read(cpus),
+            worst: 0.0,
+        }
+    }
+
+    /// Notes what others used since the last time, if it was long enough ago for the clocks' ticks.
+    pub fn note(&mut self) {
+        if clock::now() - self.last.at >= SHORTEST {
+            self.worst = self.share().max(self.worst);
+        }
+    }
+
+    /// Ends a stretch, such as a case; returns the worst that was noted in it.
+    pub fn worst(&mut self) -> f64 {
+        self.note();
+        std::mem::take(&mut self.worst)
+    }
+
+    /// Returns the share of the CPUs' time that others used since it was last asked.
+    pub fn share(&mut self) -> f64 {
+        let now = read(&self.cpus);
+        let share = between(&self.last, &now, self.cpus.len());
+        self.last = now;
+        share
+    }
+}
+
+fn read(cpus: &[usize]) -> Reading {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let (own, rest) = cpu::of_own_family_and_others();
+    Reading {
+        at: clock::now(),
+        all: busy(&text, cpus),
+        own: own.total(),
+        rest: rest.total(),
+    }
+}
+
+fn between(before: &Reading, after: &Reading, cpus: usize) -> f64 {
+    let wall = (after.at - before.at).as_secs_f64() * cpus.max(1) as f64;
+    let all = after.all.saturating_sub(before.all);
+    let own = after.own.saturating_sub(before.own);
+    let rest = after.rest.saturating_sub(before.rest);
+    let others = all.saturating_sub(own).max(rest).as_secs_f64();
+    if wall > 0.0 {
+        (others / wall).min(1.0)
+    } else {
+        0.0
+    }
+}
+
+/// Sums user, nice, system and steal of these CPUs: fields 1, 2, 3 and 8 of their lines, in ticks (proc(5)).
+fn busy(text: &str, cpus: &[usize]) -> Duration {
+    let lines = text.lines().filter_map(|line| {
+        let mut fields = line.strip_prefix("cpu")?.split_ascii_whitespace();
+        let cpu: usize = fields.next()?.parse().ok()?;
+        // The line that begins with `cpu ` is the sum; its first field is a number of ticks.
+        let is_sum = line.starts_with("cpu ");
+        (!is_sum && cpus.contains(&cpu)).then_some(fields)
+    });
+    let ticks = lines.flat_map(|fields| {
+        let numbers = fields
+            .enumerate()
+            .filter(|(place, _)| [0, 1, 2, 7].contains(place));
+        numbers.filter_map(|(_, number)| number.parse::<u64>().ok())
+    });
+    Duration::from_millis(ticks.sum::<u64>() * 10)
+}
+
+/// Two CPUs count some fifty ticks in this time.
+const SHORTEST: Duration = Duration::from_millis(250);
+/// From this share on, a machine is not the run's own: two CPUs of which a twentieth is somebody else's.
+pub const LIMIT: f64 = 0.05;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_cpus_of_the_run_are_counted_and_only_work() {
+        let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 30 999 999 7 7 50 0 0\ncpu1 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
+        assert_eq!(busy(text, &[0]), Duration::from_secs(2));
+        assert_eq!(busy(text, &[0, 1]), Duration::from_millis(2040));
+    }
+
+    #[test]
+    fn what_the_bench_uses_is_nobody_elses_and_both_views_count() {
+        let at = clock::now();
+        let reading = |seconds: u64, all: u64, own: u64, rest: u64| Reading {
+            at: at + Duration::from_secs(seconds),
+            all: Duration::from_secs(all),
+            own: Duration::from_secs(own),
+            rest: Duration::from_secs(rest),
+        };
+        let begin = reading(0, 0, 0, 0);
+        let share = |after: Reading| between(&begin, &after, 2);
+        assert!((share(reading(10, 15, 15, 0)) - 0.0).abs() < 1e-9);
+        assert!((share(reading(10, 20, 15, 1)) - 0.25).abs() < 1e-9);
+        // The counters hide it, but a process shows it.
+        assert!((share(reading(10, 15, 16, 4)) - 0.2).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,115 @@
+//! When a case has had enough rounds.
+//!
+//! A case has so many rounds at least. Then somebody looks: if becket can be told from the best of the others in
+//! all figures that decide, or if the time for the case is over, that was it; else there are half as many
+//! rounds again, and another look. Each round begins with the control.
+
+use std::time::Instant;
+
+use becket_load::clock;
+
+use crate::measure::Stage;
+use crate::result::{Case, Column};
+use crate::verdict::{self, Certainty};
+use crate::{Error, figure};
+
+/// Counts the rounds of a case.
+#[derive(Debug)]
+pub struct Rounds {
+    done: u32,
+    least: u32,
+    /// The round after which somebody looks.
+    look_at: u32,
+    looks_left: u32,
+    begun: Instant,
+}
+
+impl Rounds {
+    /// Begins a case that has so many rounds at least, and is looked at so often at most.
+    pub fn new(least: u32, looks: u32) -> Self {
+        Self {
+            done: 0,
+            least: least.max(1),
+            look_at: least.max(1),
+            looks_left: looks,
+            begun: clock::now(),
+        }
+    }
+
+    /// Begins the next round and returns its number, or nothing when there have been enough.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after a signal, and as the load tool.
+    pub fn next(
+        &mut self,
+        stage: &mut Stage<'_>,
+        columns: &[Column],
+    ) -> Result<Option<u32>, Error> {
+        stage.check_signal()?;
+        stage.others.note();
+        let time_left = clock::now() - self.begun < stage.effort.patience;
+        if !self.is_next(time_left, || decided(stage, columns)) {
+            return Ok(None);
+        }
+        stage.control.measure(stage.effort.time, stage.stop)?;
+        self.done += 1;
+        Ok(Some(self.done - 1))
+    }
+
+    /// Returns whether there is another round. The first ones are made whatever time they take.
+    fn is_next(&mut self, time_left: bool, decided: impl FnOnce() -> bool) -> bool {
+        if self.done < self.least {
+            return true;
+        }
+        if self.done == self.look_at {
+            self.looks_left = self.looks_left.saturating_sub(1);
+            self.look_at += self.look_at.div_ceil(2);
+            return self.looks_left > 0 && time_left && !decided();
+        }
+        time_left
+    }
+}
+
+fn decided(stage: &Stage<'_>, columns: &[Column]) -> bool {
+    let case = Case {
+        columns: columns.to_vec(),
+        ..Case::default()
+    };
+    let certainty = Certainty {
+        looks: stage.effort.looks(),
+        control: &stage.control.samples,
+    };
+    verdict::is_decided(&case, &figure::deciding(stage.measure), certainty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts the rounds that there are when somebody who looks says so after `decided_after`.
+    fn rounds(looks: u32, time: u32, decided_after: u32) -> u32 {
+        let mut rounds = Rounds::new(3, looks);
+        while rounds.is_next(rounds.done < time, {
+            let done = rounds.done;
+            move || done >= decided_after
+        }) {
+            rounds.done += 1;
+        }
+        rounds.done
+    }
+
+    #[test]
+    fn what_is_clear_at_once_ends_with_the_first_look() {
+        assert_eq!(rounds(5, 1000, 0), 3);
+        assert_eq!(rounds(1, 1000, 1000), 3);
+    }
+
+    #[test]
+    fn what_is_not_clear_goes_on_by_half_as_many_until_it_is_or_looks_and_time_are_over() {
+        assert_eq!(rounds(5, 1000, 4), 5);
+        assert_eq!(rounds(5, 1000, 9), 12);
+        assert_eq!(rounds(5, 1000, 1000), 18);
+        assert_eq!(rounds(5, 7, 1000), 7);
+        assert_eq!(rounds(5, 0, 1000), 3);
+    }
+}

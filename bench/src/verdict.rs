@@ -1,0 +1,310 @@
+//! Who is better, and how sure that is.
+//!
+//! Within a run figures are paired by round; between two runs they are not, and then the control says by how
+//! much the machine itself is another one. See [`becket_stats::ratio`] for the statistics and
+//! [`crate::control`] for the control.
+
+use becket_stats::ratio::{Interval, Verdict, level};
+
+use crate::control;
+use crate::figure::{self, Figure};
+use crate::peer::OLD;
+use crate::result::{Case, Column, Run, Sample, figures};
+use crate::spread;
+
+/// What a run knows about its own certainty.
+#[derive(Clone, Copy, Debug)]
+pub struct Certainty<'a> {
+    /// Looks that were possible.
+    pub looks: u32,
+    /// The control's samples.
+    pub control: &'a [Sample],
+}
+
+impl Certainty<'_> {
+    /// Returns the interval of the ratio of two columns of one case.
+    pub fn between(&self, first: &Column, second: &Column, figure: &str) -> Option<Interval> {
+        let pairs = first.pairs(second, figure);
+        let interval = Interval::paired(&pairs, level(self.looks))?;
+        Some(interval.widened(control::movement(self.control, pairs.len())))
+    }
+}
+
+impl Run {
+    /// Returns how sure the run can be of anything.
+    pub fn certainty(&self) -> Certainty<'_> {
+        Certainty {
+            looks: self.looks,
+            control: &self.control,
+        }
+    }
+}
+
+/// Returns the column whose side a case takes: becket of today.
+pub fn subject(case: &Case) -> Option<&Column> {
+    case.column("becket").filter(|c| !c.samples.is_empty())
+}
+
+/// Returns the best of the others in a figure: neither a floor nor another build of becket.
+pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
+    let others = case
+        .columns
+        .iter()
+        .filter(|c| !figure::is_floor(&c.peer) && c.peer != "becket" && c.peer != OLD);
+    let medians = others.filter_map(|column| Some((column, column.median(&figure.name)?)));
+    let best = medians.reduce(|a, b| {
+        if (a.1 <= b.1) == figure.less_is_better {
+            a
+        } else {
+            b
+        }
+    });
+    best.map(|(column, _)| column)
+}
+
+/// Returns whether more rounds could not change what a case says: each of the figures tells becket from the
+/// best of the others, and an old build from one that is worse by [`TOLERATED`].
+pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) -> bool {
+    let Some(subject) = subject(case) else {
+        return true;
+    };
+    let decided = |figure: &Figure| {
+        let apart = |other: &Column, times: f64| {
+            certainty
+                .between(subject, other, &figure.name)
+                .is_some_and(|interval| interval.against(times) != Verdict::Unclear)
+        };
+        let measured = subject.median(&figure.name).is_some();
+        let rival = rival(case, figure).is_none_or(|rival| apart(rival, 1.0));
+        let old = case.column(OLD).is_none_or(|old| apart(old, worse(figure)));
+        !measured || (rival && old)
+    };
+    deciding.iter().all(decided)
+}
+
+/// The ratio at which a figure is worse by as much as is tolerated.
+fn worse(figure: &Figure) -> f64 {
+    if figure.less_is_better {
+        1.0 + TOLERATED
+    } else {
+        1.0 / (1.0 + TOLERATED)
+    }
+}
+
+/// Says how becket stands to the best of the others in a figure.
+pub fn of_rivals(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
+    let rival = rival(case, figure)?;
+    let interval = certainty.between(subject(case)?, rival, &figure.name)?;
+    Some(Standing {
+        against: rival.peer.clone(),
+        interval,
+        word: match (interval.verdict(), figure.less_is_better) {
+            (Verdict::Unclear, _) => "not distinguishable",
+            (Verdict::Less, true) | (Verdict::More, false) => "better",
+            _ => "worse",
+        },
+    })
+}
+
+/// Says how becket stands to an earlier build of it in a figure.
+pub fn of_old(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
+    let old = case.column(OLD)?;
+    let interval = certainty.between(subject(case)?, old, &figure.name)?;
+    let word = match (interval.against(worse(figure)), figure.less_is_better) {
+        (Verdict::Unclear, _) => "cannot be told",
+        (Verdict::Less, true) | (Verdict::More, false) => "not worse by more than 2 %",
+        _ => "worse by more than 2 %",
+    };
+    Some(Standing {
+        against: OLD.to_owned(),
+        interval,
+        word,
+    })
+}
+
+/// One build's or peer's place beside another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing {
+    /// Beside whom.
+    pub against: String,
+    /// The ratio of becket's figure to it.
+    pub interval: Interval,
+    /// What that means.
+    pub word: &'static str,
+}
+
+/// Shows an interval as `0.62 (0.60 to 0.64)`.
+pub fn show(interval: &Interval) -> String {
+    format!(
+        "{:.2} ({:.2} to {:.2})",
+        interval.ratio, interval.low, interval.high
+    )
+}
+
+/// Returns how a column changed from one run to another, and what may be said of it.
+pub fn between_runs(
+    (before, was): (&Run, &Column),
+    (after, is): (&Run, &Column),
+    figure: &Figure,
+) -> (Option<Interval>, &'static str) {
+    let (a, b) = (was.values(&figure.name), is.values(&figure.name));
+    if figure.name == figures::PSS_PER_CONNECTION {
+        // Measured once, over thousands: it repeats within some per cent, and no CPU moves it.
+        let medians = spread::median(&a).zip(spread::median(&b));
+        let word = match medians {
+            Some((a, b)) if b > a * 1.1 => "worse",
+            Some((a, b)) if a > b * 1.1 => "better",
+            _ => SAME,
+        };
+        return (None, word);
+    }
+    let Some(interval) = Interval::apart(&b, &a, 0.95) else {
+        return (None, SAME);
+    };
+    let interval =
+        interval.widened(machine_moved(before, after) + within(before, &a) + within(after, &b));
+    let word = match (interval.verdict(), figure.less_is_better) {
+        (Verdict::Unclear, _) => SAME,
+        (Verdict::Less, true) | (Verdict::More, false) => "better",
+        _ => "worse",
+    };
+    (Some(interval), word)
+}
+
+fn within(run: &Run, values: &[f64]) -> f64 {
+    control::movement(&run.control, values.len())
+}
+
+/// Returns by how much the machine of one run is another than that of the other: the control's change. Runs of
+/// an earlier bench have no control; then the relay of the cases that both have stands in for it, at its worst.
+pub fn machine_moved(before: &Run, after: &Run) -> f64 {
+    let change = |a: &[f64], b: &[f64]| {
+        let (a, b) = (spread::median(a)?, spread::median(b)?);
+        (a > 0.0 && b > 0.0).then(|| (b / a).max(a / b) - 1.0)
+    };
+    if !before.control.is_empty() && !after.control.is_empty() {
+        let cpu = |run: &Run| control::values(&run.control, figures::CPU);
+        return change(&cpu(before), &cpu(after)).unwrap_or(0.0);
+    }
+    let relays = after.scenarios.iter().flat_map(|outcome| {
+        let cases = outcome.cases.iter().filter_map(|case| {
+            let earlier = before.outcome(&outcome.id)?;
+            let earlier = earlier.cases.iter().find(|c| c.settings == case.settings)?;
+            let (was, is) = (earlier.column("relay")?, case.column("relay")?);
+            change(&was.values(figures::CPU), &is.values(figures::CPU))
+        });
+        cases.collect::<Vec<_>>()
+    });
+    relays.fold(0.0, f64::max)
+}
+
+/// What is said of two runs that do not differ.
+pub const SAME: &str = "no difference that can be told";
+/// A build may be worse than the one before by so much.
+const TOLERATED: f64 = 0.02;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(peer: &str, cpu: &[f64]) -> Column {
+        let samples = cpu.iter().zip(0..).map(|(cpu, round)| {
+            let mut sample = Sample {
+                round,
+                ..Sample::default()
+            };
+            sample.put(figures::CPU, *cpu);
+            sample
+        });
+        Column {
+            peer: peer.to_owned(),
+            samples: samples.collect(),
+            ..Column::default()
+        }
+    }
+
+    fn case(columns: Vec<Column>) -> Case {
+        Case {
+            columns,
+            ..Case::default()
+        }
+    }
+
+    fn cpu() -> Figure {
+        Figure {
+            name: figures::CPU.to_owned(),
+            heading: String::new(),
+            less_is_better: true,
+        }
+    }
+
+    const SURE: Certainty<'static> = Certainty {
+        looks: 1,
+        control: &[],
+    };
+
+    #[test]
+    fn a_case_is_decided_when_the_best_of_the_others_is_told_from_becket() {
+        let close = column("nginx", &[101.0, 99.0, 100.5]);
+        let far = column("hitch", &[300.0, 310.0, 305.0]);
+        let becket = column("becket", &[100.0, 100.0, 100.0]);
+        assert!(is_decided(
+            &case(vec![becket.clone(), far.clone()]),
+            &[cpu()],
+            SURE
+        ));
+        let open = case(vec![becket, far, close]);
+        assert!(!is_decided(&open, &[cpu()], SURE));
+        let standing = of_rivals(&open, &cpu(), SURE).unwrap();
+        assert_eq!(
+            (standing.against.as_str(), standing.word),
+            ("nginx", "not distinguishable")
+        );
+    }
+
+    #[test]
+    fn an_old_build_is_no_rival_and_a_little_worse_is_tolerated() {
+        let becket = column("becket", &[101.0, 101.1, 100.9]);
+        let with = |old: &[f64]| case(vec![becket.clone(), column(OLD, old)]);
+        let word = |case: &Case| of_old(case, &cpu(), SURE).unwrap().word;
+        assert_eq!(
+            word(&with(&[100.0, 100.1, 99.9])),
+            "not worse by more than 2 %"
+        );
+        assert_eq!(word(&with(&[90.0, 90.1, 89.9])), "worse by more than 2 %");
+        assert_eq!(word(&with(&[95.0, 105.0, 100.0])), "cannot be told");
+        assert!(rival(&with(&[1.0]), &cpu()).is_none());
+    }
+
+    #[test]
+    fn what_the_control_moved_takes_a_verdict_back() {
+        let control: Vec<Sample> = column("relay", &[50.0, 58.0, 50.0, 58.0]).samples;
+        let unsteady = Certainty {
+            looks: 1,
+            control: &control,
+        };
+        let case = case(vec![
+            column("becket", &[97.0, 97.1, 96.9]),
+            column("nginx", &[100.0, 100.1, 99.9]),
+        ]);
+        assert!(is_decided(&case, &[cpu()], SURE));
+        assert!(!is_decided(&case, &[cpu()], unsteady));
+    }
+
+    #[test]
+    fn runs_of_one_build_on_a_machine_that_moved_do_not_differ() {
+        let run = |control: &[f64]| Run {
+            control: column("relay", control).samples,
+            ..Run::default()
+        };
+        let (before, after) = (run(&[50.0, 50.2, 49.8]), run(&[58.0, 58.2, 57.8]));
+        let (was, is) = (
+            column("becket", &[100.0, 101.0, 99.0]),
+            column("becket", &[112.0, 113.0, 111.0]),
+        );
+        let (_, word) = between_runs((&before, &was), (&after, &is), &cpu());
+        assert_eq!(word, SAME);
+        let (_, word) = between_runs((&before, &was), (&before, &is), &cpu());
+        assert_eq!(word, "worse");
+    }
+}
