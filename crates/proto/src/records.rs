@@ -54,6 +54,8 @@ impl Default for Allowance {
     }
 }
 
+/// Type of records that hold data, and in TLS 1.3 of all that are sealed.
+pub const APPLICATION_DATA: u8 = 23;
 /// Type, version, length.
 const HEADER: usize = 5;
 /// Of a record with data: to open one takes as long as to open this many bytes more of a long one.

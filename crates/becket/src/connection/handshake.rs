@@ -248,13 +248,20 @@ impl Handshaking {
             false => turn.limits.client_hello,
         };
         self.held = Vec::new();
-        let engine = Engine::new(served.config, most_held)
+        let may_take_early = served.config.max_early_data_size > 0;
+        let mut engine = Engine::new(served.config, most_held)
             .map_err(|error| Failed::new(CloseReason::Internal, error.to_string()))?;
+        let mut resuming = Resuming::new(name).with_charge(charge);
+        let offers_early = hello.offers_early_data();
+        if offers_early {
+            engine = engine.expecting_early_data(may_take_early);
+            resuming.secrets = Some(Box::default());
+        }
         self.chosen = Some(Box::new(Chosen {
             route: served.route,
             engine,
-            resuming: Some(Resuming::new(name).with_charge(charge)),
-            offers_early: hello.offers_early_data(),
+            resuming: Some(resuming),
+            offers_early,
             offer: served.offer,
         }));
         Ok(true)
@@ -293,10 +300,11 @@ impl Handshaking {
             Pick::Full => {}
         }
         let input = turn.scratch.sealed_in.filled();
-        // Nobody has anything to say behind a hello before it is answered, but early data; small
-        // records double it at most, or are not worth a place.
+        // Nobody has anything to say behind a hello before it is answered, but early data, which
+        // may be meant for another policy; small records double it at most, or are not worth a place.
         let early = self.door.front.route(route);
         let early = early.map_or(0, |(route, _)| route.policy.early_data as usize);
+        let early = early.max(USUAL_EARLY_DATA);
         if input.len() > turn.limits.client_hello + 2 * early {
             return Err(Failed::quietly(CloseReason::HelloTooLarge));
         }
@@ -491,5 +499,7 @@ fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
     }
 }
 
+/// What OpenSSL and nginx let clients send early if nobody says otherwise.
+const USUAL_EARLY_DATA: usize = 16 * 1024;
 /// RFC 7301, section 3.2.
 const NO_APPLICATION_PROTOCOL: u8 = 120;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use becket_proto::ticket::{Lineage, TicketContext, UnixSeconds};
 
 use super::session_name::SessionName;
+use super::skipping::ClientSecrets;
 use crate::admission::Charge;
 use crate::close_reason::CloseReason;
 use crate::metrics::Resumption;
@@ -40,6 +41,8 @@ pub struct Resuming {
     pub presented: Option<usize>,
     /// When the certificate that the client has just proved to hold is over.
     pub client_until: Option<UnixSeconds>,
+    /// Of a client that announced early data.
+    pub secrets: Option<Box<ClientSecrets>>,
     /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
     charge: Option<Charge>,
     /// This handshake's own origin; made when first needed.
@@ -67,6 +70,7 @@ impl Resuming {
             session: None,
             presented: None,
             client_until: None,
+            secrets: None,
             charge: None,
             fresh: None,
         }

@@ -30,6 +30,7 @@ use rustls::unbuffered::{
 use rustls::{CommonState, Error, HandshakeKind, OtherError, PeerMisbehaved, ServerConfig};
 
 use super::context::{self, Resuming};
+use super::skipping::{Skipping, Verdict};
 use crate::scratch::{Buffer, LARGEST_RECORD, READ};
 
 /// The TLS state of one leg: `C` says which side of TLS we are on it. To a client we are the
@@ -48,6 +49,8 @@ pub struct Engine<C = UnbufferedServerConnection> {
     /// Data may pass, and records are weighed.
     traffic: bool,
     allowance: Allowance,
+    /// Of a client that announced early data, until it has said more.
+    skipping: Option<Box<Skipping>>,
     /// Of a handshake that goes on while data moves already, because it began with early data.
     unfinished: Option<Box<Resuming>>,
     close_notify_sent: bool,
@@ -173,9 +176,17 @@ impl<C: TlsSide> Engine<C> {
             most_held,
             traffic: false,
             allowance: Allowance::new(),
+            skipping: None,
             unfinished: None,
             close_notify_sent: false,
         }
+    }
+
+    /// Expects early data, which the policy takes or not. What is not taken is thrown away.
+    pub fn expecting_early_data(mut self, may_be_taken: bool) -> Self {
+        self.skipping = Some(Box::new(Skipping::new(may_be_taken)));
+        self.most_held = self.most_held.max(LARGEST_RECORD);
+        self
     }
 
     /// What belongs in front of the next input.
@@ -261,9 +272,23 @@ impl<C: TlsSide> Engine<C> {
             let record = records::first(input.get(taken..).unwrap_or_default());
             let end = record.map_or(input.len(), |len| taken + len);
             let before = plain.len();
+            let verdict = match record {
+                Some(_) if taken == discarded => {
+                    self.judge(input.get(taken..end).unwrap_or_default())?
+                }
+                _ => Verdict::Pass,
+            };
+            if verdict == Verdict::Skip {
+                (taken, discarded) = (end, end);
+                continue;
+            }
             let shown = input.get_mut(discarded..end).unwrap_or_default();
             discarded += self.show(shown, plain, out, &mut received)?;
             let Some(len) = record else { break };
+            if verdict == Verdict::Ask && discarded == taken {
+                self.refuse_early_data(len)?;
+                discarded = end;
+            }
             taken = end;
             if self.traffic {
                 let weight = self.allowance.charge(len, plain.len() - before);
@@ -287,6 +312,22 @@ impl<C: TlsSide> Engine<C> {
             return Err(Error::Other(OtherError(Arc::new(cause))));
         }
         Ok((discarded, received))
+    }
+
+    fn judge(&mut self, record: &[u8]) -> Result<Verdict, Error> {
+        let Some(skipping) = &mut self.skipping else {
+            return Ok(Verdict::Pass);
+        };
+        let verdict = skipping.judge(record, self.connection.common())?;
+        if verdict == Verdict::Over {
+            self.skipping = None;
+        }
+        Ok(verdict)
+    }
+
+    fn refuse_early_data(&mut self, len: usize) -> Result<(), Error> {
+        let skipping = self.skipping.as_mut();
+        skipping.map_or(Ok(()), |skipping| skipping.refuse(len))
     }
 
     /// Lets rustls process what it is shown until it wants more. Returns how much to discard.
@@ -335,6 +376,7 @@ impl<C: TlsSide> Engine<C> {
                 let handshaking = self.connection.common().is_handshaking();
                 received.ready = writable && (received.early || !handshaking);
                 if received.ready {
+                    self.skipping = None;
                     (self.traffic, self.most_held) = (true, LARGEST_RECORD);
                 }
                 return Ok(consumed);

@@ -35,6 +35,7 @@ pub mod presented;
 pub mod rehearsal;
 pub mod session_name;
 pub mod sessions;
+pub mod skipping;
 pub mod tickets;
 pub mod twins;
 pub mod verifier;

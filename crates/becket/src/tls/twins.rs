@@ -24,6 +24,7 @@ use super::context;
 use super::early::EarlyStore;
 use super::key_log::LateKeyLog;
 use super::sessions::Store;
+use super::skipping::SecretsForSkipping;
 use super::tickets::{Secrets, Ticketer};
 use crate::cluster::outbox::Outbox;
 use crate::config::{Policy, Route, Sessions};
@@ -91,6 +92,9 @@ impl Twins {
         if parts.key_log {
             plain.key_log = Arc::new(LateKeyLog::default());
         }
+        plain.key_log = Arc::new(SecretsForSkipping {
+            next: plain.key_log,
+        });
         let mut with_alpn = plain.clone();
         with_alpn.alpn_protocols.clone_from(&route.alpn);
         let early = (policy.early_data > 0).then(|| EarlyStore {

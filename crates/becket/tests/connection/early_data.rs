@@ -10,6 +10,8 @@ use becket::close_reason::CloseReason;
 use becket::log::access::ResumedBy;
 use becket::script::stage::Stage;
 use rustls::ClientConfig;
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::version::TLS13;
 
 use crate::common::{Client, House, server_got, server_says};
@@ -212,6 +214,149 @@ fn early_data_on_a_session_that_is_gone_is_not_delivered_and_said_again_without_
     assert_eq!(stage.counters.early_rejected.value(), 1);
 }
 
+/// Why early data is not taken.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// The session is gone.
+    Unknown,
+    /// No policy takes any.
+    Never,
+    /// The session resumes, but with another protocol than before.
+    Protocol,
+    /// The client has to send another hello.
+    Retry,
+}
+
+/// A client of one mind at its first visit, and of another when it says early data.
+fn visitors(house: &House, refusal: Refusal) -> [Arc<ClientConfig>; 2] {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let roots = Arc::new(house.roots.clone());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::new(provider.clone()));
+    let verifier = verifier.build().unwrap();
+    let config = |groups: &[_]| {
+        let mut provider = provider.clone();
+        provider.kx_groups = groups.to_vec();
+        ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(verifier.clone())
+            .with_no_client_auth()
+    };
+    let mut first = config(&[X25519]);
+    first.enable_early_data = true;
+    first.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let mut second = match refusal {
+        Refusal::Retry => config(&[SECP384R1, SECP256R1]),
+        _ => config(&[X25519]),
+    };
+    second.enable_early_data = true;
+    second.alpn_protocols.clone_from(&first.alpn_protocols);
+    if let Refusal::Protocol = refusal {
+        second.alpn_protocols = vec![b"h2".to_vec()];
+    }
+    second.resumption = first.resumption.clone();
+    second.client_auth_cert_resolver = Arc::clone(&first.client_auth_cert_resolver);
+    [first, second].map(Arc::new)
+}
+
+/// Sends `amount` bytes of early data in records of `record`, which arrive in pieces of `piece` bytes.
+fn refuse(refusal: Refusal, amount: usize, record: usize, piece: usize) {
+    let mut house = early_house("groups = ['X25519', 'P-256']");
+    let listener = Arc::get_mut(&mut house.config.listeners[0]).expect("not shared");
+    for route in &mut listener.routes {
+        route.alpn = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
+    }
+    let mut stage = house.stage_of(1 << 20);
+    let [config, later] = visitors(&house, refusal);
+    first_visit(&house, &mut stage, &config);
+    match refusal {
+        Refusal::Unknown => {
+            house.early.set_limit(0);
+            house.early.set_limit(1000);
+        }
+        Refusal::Never => lower_early_data(&mut house, 0),
+        Refusal::Protocol | Refusal::Retry => {}
+    }
+    let mut client = Client::enter(&mut stage, house.door(0), &later, "a.test");
+    let mut flight = Vec::new();
+    for from in (0..amount).step_by(record) {
+        let data = vec![7; record.min(amount - from)];
+        let mut writer = client.tls.early_data().unwrap();
+        assert_eq!(writer.write(&data).unwrap(), data.len());
+        while client.tls.wants_write() {
+            client.tls.write_tls(&mut flight).unwrap();
+        }
+    }
+    for piece in flight.chunks(piece) {
+        client.end.write_all(piece).unwrap();
+        assert!(stage.settle());
+    }
+    client.talk(&mut stage);
+    let case = format!("{refusal:?}: {amount} bytes in {record}, arriving in {piece}");
+    assert_eq!(client.fault, None, "{case}");
+    assert!(!client.tls.is_early_data_accepted(), "{case}");
+    client.say(b"GET /");
+    client.talk(&mut stage);
+    assert_eq!(
+        split(&server_got(&mut stage)),
+        (None, b"GET /".to_vec()),
+        "{case}"
+    );
+}
+
+#[test]
+fn early_data_is_refused_whole_and_in_any_pieces() {
+    const ALL: usize = 16 * 1024;
+    for refusal in [Refusal::Unknown, Refusal::Never, Refusal::Retry] {
+        for (amount, record) in [(5461, ALL), (5462, ALL), (ALL, ALL), (ALL, 100)] {
+            for piece in [1 << 20, 1400, 7] {
+                refuse(refusal, amount, record, piece);
+            }
+        }
+    }
+}
+
+#[test]
+fn early_data_of_a_session_that_resumes_without_it_is_refused_in_any_pieces() {
+    // The first record goes through rustls, whose budget counts its seal.
+    for (amount, record) in [(5462, 16_000), (16 * 1024, 16_000), (16 * 1024, 100)] {
+        for piece in [1 << 20, 1400, 7] {
+            refuse(Refusal::Protocol, amount, record, piece);
+        }
+    }
+}
+
+#[test]
+fn early_data_that_is_not_taken_is_not_skipped_for_ever() {
+    let house = early_house("");
+    let (mut stage, config) = (house.stage_of(1 << 20), early_client(&house));
+    first_visit(&house, &mut stage, &config);
+    house.early.set_limit(0);
+    house.early.set_limit(1000);
+    let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
+    client.end.write_all(&flight).unwrap();
+    assert!(stage.settle());
+    let garbage = [&[23, 3, 3, 0x40, 0x11][..], &[7; 0x4011]].concat();
+    for _ in 0..4 {
+        client.end.write_all(&garbage).unwrap();
+        assert!(stage.settle());
+    }
+    drop(client);
+    assert!(stage.settle());
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeFailed));
+}
+
+/// What no client can be told: the policy changes behind its back.
+fn lower_early_data(house: &mut House, early_data: u32) {
+    let listener = Arc::get_mut(&mut house.config.listeners[0]).expect("not shared");
+    for route in &mut listener.routes {
+        if let Some(policy) = Arc::get_mut(&mut route.policy) {
+            policy.early_data = early_data;
+        }
+    }
+}
+
 #[test]
 fn more_early_data_than_the_policy_takes_ends_the_connection() {
     let house = early_house("");
@@ -229,12 +374,7 @@ fn more_early_data_than_the_policy_takes_ends_the_connection() {
     // rustls lets no client send more than it was told, so the limit is lowered behind its back.
     let mut smaller = early_house("");
     smaller.early = Arc::clone(&house.early);
-    let config_text = Arc::get_mut(&mut smaller.config.listeners[0]).expect("not shared");
-    for route in &mut config_text.routes {
-        if let Some(policy) = Arc::get_mut(&mut route.policy) {
-            policy.early_data = 1024;
-        }
-    }
+    lower_early_data(&mut smaller, 1024);
     let (mut client, flight) = first_flight(&smaller, &mut stage, &config, &large);
     client.end.write_all(&flight).unwrap();
     client.talk(&mut stage);
