@@ -132,7 +132,8 @@ fn a_slow_reader_gets_fifty_megabytes_and_they_are_kept_elsewhere() {
         thread::sleep(std::time::Duration::from_millis(20));
         is_full
     });
-    assert!(last < LENGTH as u64 / 2, "nothing was held back: {last}");
+    // What the client's window takes, what waits in the kernel behind it, and a read of ours.
+    assert!(last < 1024 * 1024, "not held back: {last}");
     let grown = resident() - before;
     assert!(
         grown < 10e6,

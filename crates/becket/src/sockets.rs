@@ -114,6 +114,7 @@ fn options(socket: &SocketOptions) -> ListenOptions {
         }),
         send_buffer: socket.send_buffer,
         receive_buffer: socket.receive_buffer,
+        unsent: Some(UNSENT),
         ..ListenOptions::default()
     }
 }
@@ -136,6 +137,10 @@ fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Probl
     })
 }
 
+/// What waits in the kernel for a client that reads slowly: two reads of the relay, so that one is under way while the
+/// next is made. Send buffers grow to 4 MiB without it, and some hundred slow readers then use up the memory that the
+/// kernel has for all of TCP: it drops what arrives for their neighbours. Bulk transfers are no slower.
+const UNSENT: u32 = 128 * 1024;
 /// Between two probes of an idle connection that did not answer.
 const PROBE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);
 /// Unanswered probes after which the connection is gone.

@@ -37,6 +37,9 @@ pub struct ListenOptions {
     pub send_buffer: Option<usize>,
     /// Bytes of `SO_RCVBUF`, which the kernel doubles for its own book-keeping. Setting it ends automatic tuning.
     pub receive_buffer: Option<usize>,
+    /// Bytes that a socket takes beyond what it may send to its peer at the time (`TCP_NOTSENT_LOWAT`): so much waits in the
+    /// kernel for a peer that reads slowly, whatever size the send buffer has grown to.
+    pub unsent: Option<u32>,
     /// Keeps a listener on an IPv6 address from taking IPv4 connections as well.
     pub v6_only: bool,
     /// Sends small segments at once (`TCP_NODELAY`): a handshake is a series of them.
@@ -53,6 +56,7 @@ impl Default for ListenOptions {
             keepalive: None,
             send_buffer: None,
             receive_buffer: None,
+            unsent: None,
             v6_only: true,
             no_delay: true,
         }
@@ -102,6 +106,14 @@ fn bound(address: SocketAddr, options: &ListenOptions) -> io::Result<Socket> {
     }
     if let Some(bytes) = options.receive_buffer {
         socket.set_recv_buffer_size(bytes)?;
+    }
+    if let Some(bytes) = options.unsent {
+        set_int(
+            socket.as_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            clamp(bytes.into()),
+        )?;
     }
     socket.set_tcp_nodelay(options.no_delay)?;
     if let Some(keepalive) = &options.keepalive {
@@ -261,6 +273,30 @@ mod tests {
         );
         assert_eq!(accepted.tcp_keepalive_retries().unwrap(), keepalive.count);
         assert_eq!(accepted.recv_buffer_size().unwrap(), 100_000);
+    }
+
+    /// Bytes that the server's socket takes for a client that reads nothing.
+    fn taken_for_nobody(unsent: Option<u32>) -> usize {
+        let options = ListenOptions {
+            unsent,
+            ..ListenOptions::default()
+        };
+        let listener = listen(LOOPBACK, &options).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut accepted = accept(&listener);
+        accepted.set_nonblocking(true).unwrap();
+        let mut taken = 0;
+        while let Ok(n) = accepted.write(&[0; 4096]) {
+            taken += n;
+        }
+        taken
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_fills_no_more_of_the_kernel_than_allowed() {
+        let window = 1024 * 1024;
+        assert!(taken_for_nobody(None) > window);
+        assert!(taken_for_nobody(Some(65_536)) < window);
     }
 
     #[test]
