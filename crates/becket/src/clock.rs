@@ -1,15 +1,20 @@
 //! The clocks, read once per turn of a worker's loop.
 //!
 //! Everything below the loop takes [`Now`] as an argument, so that time is a value in tests.
+//!
+//! The monotonic clock is the one that goes on in suspend: keys and sessions must not live longer because
+//! the machine slept, and nobody at the other end waited for it either.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use becket_proto::ticket::UnixSeconds;
+use becket_sys::clock::since_boot;
 
 /// Reads clocks against the start of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    origin: Instant,
+    origin: Duration,
+    start: Instant,
 }
 
 impl Clock {
@@ -17,30 +22,26 @@ impl Clock {
     #[expect(clippy::disallowed_methods, reason = "the one origin")]
     pub fn start() -> Self {
         Self {
-            origin: Instant::now(),
+            origin: since_boot(),
+            start: Instant::now(),
         }
-    }
-
-    /// The instant of a monotonic time of this process.
-    pub fn instant(&self, mono: Duration) -> Instant {
-        self.origin + mono
     }
 
     /// The monotonic clock alone, to see how long a part of a turn has taken: one call into the vDSO.
     pub fn mono(&self) -> Duration {
-        self.origin.elapsed()
+        since_boot().saturating_sub(self.origin)
     }
 
     /// Reads both clocks: two calls into the vDSO.
     #[expect(clippy::disallowed_methods, reason = "the one reading per turn")]
     pub fn now(&self) -> Now {
-        let instant = Instant::now();
+        let mono = self.mono();
         let unix = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         Now {
-            mono: instant.saturating_duration_since(self.origin),
-            instant,
+            mono,
+            instant: self.start + mono,
             unix,
         }
     }
@@ -67,9 +68,9 @@ impl Stopwatch {
 /// The two clocks of a loop turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Monotonic, since the process started.
+    /// Monotonic, since the process started, the time in suspend included.
     pub mono: Duration,
-    /// The same, as an instant.
+    /// The same, as an instant: for what compares instants, among themselves only.
     pub instant: Instant,
     /// Wall clock, since 1970.
     pub unix: Duration,

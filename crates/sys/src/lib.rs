@@ -9,6 +9,7 @@
 
 pub mod affinity;
 mod cgroup;
+pub mod clock;
 pub mod cpu;
 pub mod fd_passing;
 pub mod identity;

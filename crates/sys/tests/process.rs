@@ -17,6 +17,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use becket_sys::clock::since_boot;
 use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::Identity;
 use becket_sys::memory::{Memory, open_descriptors};
@@ -36,7 +37,13 @@ struct Case {
     run: fn(),
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
+    Case {
+        name: "time_in_suspend_counts",
+        needs_root: true,
+        start: asleep,
+        run: clock,
+    },
     Case {
         name: "dropped_privileges_leave_one_capability_and_no_way_back",
         needs_root: true,
@@ -141,6 +148,28 @@ fn main() -> ExitCode {
 
 fn plain(mut child: Command) -> bool {
     child.status().expect("child starts").success()
+}
+
+// Clocks
+
+/// In a time namespace in which the machine has slept since it was started.
+fn asleep(child: Command) -> bool {
+    let slept = SLEPT_SECONDS.to_string();
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--time", "--boottime", &slept]);
+    let possible = Command::new("unshare").args(["--time", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        println!("skipped: no time namespaces");
+        return true;
+    }
+    let set = child.get_envs();
+    unshare.envs(set.filter_map(|(name, value)| Some((name, value?))));
+    unshare.arg(child.get_program());
+    plain(unshare)
+}
+
+fn clock() {
+    assert!(since_boot().as_secs() >= SLEPT_SECONDS);
 }
 
 // Credentials
@@ -472,6 +501,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
         .trim()
 }
 
+const SLEPT_SECONDS: u64 = 1_000_000_000;
 const CASE: &str = "BECKET_SYS_CASE";
 const ADDRESSES: &str = "BECKET_SYS_ADDRESSES";
 // Numbers that are most likely nobody's.

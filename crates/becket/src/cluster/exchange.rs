@@ -1,6 +1,6 @@
 //! The task that speaks with the peers: receives, tells, sends, sleeps.
 //!
-//! Runs on the control thread beside signals and pages. In one turn it receives at most
+//! Runs on the control thread beside signals. In one turn it receives at most
 //! `cluster.limits.datagrams-per-turn`, then lets others have the thread, so that a flood of
 //! datagrams delays a reload by milliseconds at most.
 //!
@@ -14,7 +14,7 @@ use std::time::Duration;
 use becket_proto::replica::MAX_DATAGRAM;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
 use super::directory::{Found, Lookups};
 use super::node::{Inner, Node};
@@ -66,11 +66,12 @@ impl Exchange {
         };
         let bell = turns.inbox.bell();
         loop {
-            let deadline = turns.deadline().map(|at| self.clock.instant(at));
+            let left = |at: Duration| at.saturating_sub(self.clock.mono());
+            let left = turns.deadline().map(left);
             let woken = tokio::select! {
                 () = turns.sockets.readable() => Woken::Datagrams,
                 () = bell.rung(), if turns.tell_at.is_none() => Woken::Notes,
-                () = until(deadline) => Woken::Time,
+                () = pass(left) => Woken::Time,
                 Some(Ok(found)) = turns.lookups.join_next() => Woken::Found(found),
                 config = self.reloads.recv() => match config {
                     Some(config) => Woken::Reloaded(config),
@@ -150,10 +151,10 @@ fn receive(node: &mut Inner, sockets: &Sockets, buffer: &mut [u8], now: Now) -> 
     true
 }
 
-/// Sleeps until then, or for ever.
-async fn until(deadline: Option<std::time::Instant>) {
-    match deadline {
-        Some(deadline) => sleep_until(Instant::from_std(deadline)).await,
+/// Sleeps so long, or for ever.
+async fn pass(left: Option<Duration>) {
+    match left {
+        Some(left) => sleep(left).await,
         None => std::future::pending().await,
     }
 }
