@@ -10,6 +10,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use becket_proto::session_table::PolicyTag;
 use becket_proto::stud::rsa_pkcs1;
@@ -40,9 +41,17 @@ pub struct Stud {
     pub require_ems: bool,
 }
 
-/// The key of the HMAC: erased when dropped, never shown.
-#[derive(Clone, PartialEq, Eq)]
+/// The key of the HMAC: erased when dropped, never shown, compared in constant time.
+#[derive(Clone)]
 pub struct StudKey(Zeroizing<[u8; 20]>);
+
+impl PartialEq for StudKey {
+    fn eq(&self, other: &Self) -> bool {
+        verify_slices_are_equal(self.expose(), other.expose()).is_ok()
+    }
+}
+
+impl Eq for StudKey {}
 
 impl StudKey {
     /// Takes the bytes over.

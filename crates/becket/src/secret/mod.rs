@@ -16,6 +16,7 @@ pub mod ratchet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{Context, SHA256};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
 use becket_proto::ticket::{Epoch, SecretId};
@@ -24,8 +25,8 @@ use zeroize::Zeroizing;
 use self::file::{FileFault, RunUser};
 use self::ratchet::Ratchet;
 
-/// 32 secret bytes: erased when dropped, never shown.
-#[derive(Clone, PartialEq, Eq)]
+/// 32 secret bytes: erased when dropped, never shown, compared in constant time.
+#[derive(Clone)]
 pub struct SecretBytes(Zeroizing<[u8; 32]>);
 
 impl SecretBytes {
@@ -63,6 +64,14 @@ impl SecretBytes {
         Ok(Self(out))
     }
 }
+
+impl PartialEq for SecretBytes {
+    fn eq(&self, other: &Self) -> bool {
+        verify_slices_are_equal(self.expose(), other.expose()).is_ok()
+    }
+}
+
+impl Eq for SecretBytes {}
 
 impl fmt::Debug for SecretBytes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,6 +220,19 @@ mod tests {
         let of = |start| root.epoch_secret(Epoch(start)).expect("derived");
         assert_eq!(of(28_800), of(28_800));
         assert_ne!(of(28_800), of(57_600));
+    }
+
+    #[test]
+    fn secrets_are_equal_if_every_byte_is() {
+        let bytes = |at: usize| {
+            let mut bytes = Zeroizing::new([7; 32]);
+            bytes[at] ^= 1;
+            SecretBytes::new(bytes)
+        };
+        assert_eq!(bytes(0), bytes(0));
+        for at in 1..32 {
+            assert_ne!(bytes(0), bytes(at));
+        }
     }
 
     #[test]
