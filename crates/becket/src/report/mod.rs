@@ -96,10 +96,8 @@ fn fetch(address: &str) -> io::Result<Option<Vec<u8>>> {
     stream.set_write_timeout(Some(PATIENCE))?;
     // An address is a host that is always accepted; a name might not be.
     let host = stream.peer_addr()?;
-    write!(
-        stream,
-        "GET /status HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-    )?;
+    let request = format!("GET /status HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
     let ok = answer.starts_with(b"HTTP/1.1 200 ");
