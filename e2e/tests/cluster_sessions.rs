@@ -145,7 +145,7 @@ fn no_secret_of_a_session_is_on_the_wire() {
     resumes(b, &openssl, &file, 1);
     let master = master_secret(&a.place.read("keys.log"));
     assert_eq!(capture.count(&master), 0);
-    assert!(capture.count(b"BKT1") > 2, "the datagrams were seen");
+    assert!(capture.count(b"BKT2") > 2, "the datagrams were seen");
     // The same search finds it when it is there.
     let other = (b.host.address, 9);
     a.host.within(|| {
@@ -181,14 +181,18 @@ fn floods_of_garbage_are_dropped_and_counted() {
         for round in 0..5000_u32 {
             let mut garbage = round.to_be_bytes().repeat(1 + round as usize % 400);
             if round.is_multiple_of(2) {
-                garbage.splice(0..0, *b"BKT1");
+                garbage.splice(0..0, *b"BKT2");
             }
             // A full buffer on the way is as good as any other loss.
             socket.send_to(&garbage, target).ok();
         }
     });
     let dropped = || a.metrics().sum("becket_cluster_dropped_total", &[]) as u64;
-    eventually("most of it arrived and was counted", || dropped() > 2500);
+    // The kernel drops the half that does not begin as datagrams of nodes do.
+    eventually("most of the rest arrived and was counted", || {
+        dropped() > 1250
+    });
+    assert!(dropped() <= 2500);
     assert_eq!(a.live_peers(), 1);
     let session = make_session(b, &openssl, "session.pem");
     resumes(a, &openssl, &session, 1);

@@ -1,7 +1,10 @@
 //! The cryptography of replication, by aws-lc-rs: what [`Replica`](becket_proto::replica) asks of a vault.
 //!
 //! * A *join key* per secret: AES-256-GCM-SIV (RFC 8452), because both sides draw random nonces.
-//! * *Pair keys*, one per direction: AES-256-GCM with the sequence as nonce. They come from the
+//! * *Pair keys*, one per direction: AES-256-GCM-SIV, too, with the sequence as nonce. A machine that is
+//!   cloned while it runs goes on twice with the same keys and the same sequences: that shows which
+//!   records of the two are equal, and nothing else, where GCM would give away its key. It costs
+//!   0.1 us more than GCM for a session, and 0.7 for a full datagram. They come from the
 //!   secret, an X25519 agreement (RFC 7748) and the whole transcript by HKDF-SHA256 (RFC 5869), so
 //!   a secret that leaks later opens nothing that was recorded, and what an outsider agrees on
 //!   without the secret is worth nothing.
@@ -13,8 +16,7 @@
 use std::fmt;
 
 use aws_lc_rs::aead::{
-    AES_256_GCM, AES_256_GCM_SIV, Aad, Algorithm, LessSafeKey, NONCE_LEN as AEAD_NONCE_LEN, Nonce,
-    UnboundKey,
+    AES_256_GCM_SIV, Aad, Algorithm, LessSafeKey, NONCE_LEN as AEAD_NONCE_LEN, Nonce, UnboundKey,
 };
 use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
@@ -128,7 +130,7 @@ impl Vault for ClusterVault {
                 .ok()?
                 .fill(&mut key[..]);
             expanded.ok()?;
-            aead(&AES_256_GCM, &key)
+            aead(&AES_256_GCM_SIV, &key)
         };
         let (from_initiator, from_responder) = (key(FROM_INITIATOR)?, key(FROM_RESPONDER)?);
         Some(match role {
@@ -247,9 +249,9 @@ const KEY_LEN: usize = 32;
 
 // Labels: none is another's beginning, so no two derivations from the same bytes meet.
 const JOIN: &[u8] = b"becket join 1";
-const PAIR: &[u8] = b"becket pair 1";
-const FROM_INITIATOR: &[u8] = b"becket pair from initiator 1";
-const FROM_RESPONDER: &[u8] = b"becket pair from responder 1";
+const PAIR: &[u8] = b"becket pair 2";
+const FROM_INITIATOR: &[u8] = b"becket pair from initiator 2";
+const FROM_RESPONDER: &[u8] = b"becket pair from responder 2";
 
 #[cfg(test)]
 mod tests {

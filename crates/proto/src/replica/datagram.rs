@@ -59,7 +59,7 @@ impl Header {
         let mut reader = Reader::new(datagram);
         match reader.array() {
             Some(MAGIC) => Self::behind_magic(&mut reader).ok_or(Cause::Garbage),
-            Some([b'B', b'K', b'T', _]) => Err(Cause::UnknownVersion),
+            Some([a, b, c, _]) if [a, b, c] == SIGNATURE => Err(Cause::UnknownVersion),
             _ => Err(Cause::Garbage),
         }
     }
@@ -146,8 +146,11 @@ impl Join {
 /// Bytes in front of the sealed text of a pair's datagram.
 pub(super) const HEADER_LEN: usize = 16;
 
+/// How the datagrams of every version begin, also of those to come: what begins otherwise needs no look.
+pub const SIGNATURE: [u8; 3] = *b"BKT";
+
 /// The last byte is the version.
-const MAGIC: [u8; 4] = *b"BKT1";
+const MAGIC: [u8; 4] = *b"BKT2";
 
 #[cfg(test)]
 mod tests {
@@ -195,7 +198,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert_eq!(Header::decode(&bytes[..len]), Err(Cause::Garbage));
         }
-        bytes[3] = b'2';
+        bytes[3] = b'1';
         assert_eq!(Header::decode(&bytes), Err(Cause::UnknownVersion));
         assert_eq!(Header::decode(&[b'B'; 1401]), Err(Cause::Oversized));
     }

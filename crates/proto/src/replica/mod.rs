@@ -11,8 +11,8 @@
 //! **Datagrams**, at most [`MAX_DATAGRAM`] bytes, integers big-endian. The first 16 bytes are associated data of the seal:
 //!
 //! ```text
-//! of a pair   "BKT1" | key id u32, not 0 | sequence u64          | sealed ( records )
-//! of a join   "BKT1" | 0 u32 | secret id u32 | to key id u32     | nonce 12 | sealed ( join )
+//! of a pair   "BKT2" | key id u32, not 0 | sequence u64          | sealed ( records )
+//! of a join   "BKT2" | 0 u32 | secret id u32 | to key id u32     | nonce 12 | sealed ( join )
 //! ```
 //!
 //! A key id is drawn by who receives under it, so it finds the one key to try: at most one AEAD open per datagram, and
@@ -47,6 +47,7 @@ use std::time::Duration;
 use zeroize::Zeroize;
 
 use self::datagram::PairId;
+pub use self::datagram::SIGNATURE;
 use self::gate::Gate;
 use self::join::MAX_BOOTS_OF_NODE;
 use self::joins::Joins;

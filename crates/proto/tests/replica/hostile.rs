@@ -129,7 +129,7 @@ fn datagrams_for_pairs_that_are_unknown_cost_no_open() {
     let opens = cluster.audit.borrow().opens;
     let mut random = Random(5);
     for _ in 0..10_000 {
-        let mut bytes = b"BKT1".to_vec();
+        let mut bytes = b"BKT2".to_vec();
         bytes.extend((0..200).map(|_| random.next() as u8));
         cluster.deliver(1, foreign(), &bytes);
     }
