@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_sys::notify::{Notice, Notifier};
+use becket_sys::priority::give_way;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -105,6 +106,10 @@ pub struct Control {
 
 impl Control {
     async fn run(mut self, mut signals: Signals) -> Outcome {
+        // Behind the workers, which are there by now and keep what they had.
+        if let Err(error) = give_way(STEPS_BEHIND) {
+            tracing::debug!(%error, "control does not give way");
+        }
         self.start_admin();
         if let Some(cluster) = &mut self.cluster {
             cluster.start();
@@ -365,6 +370,9 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
+/// Of nice: on a core that a worker wants as well, control gets a quarter. Enough for checks and rotation, some
+/// milliseconds later; and whoever floods control with datagrams takes no more than that from clients.
+const STEPS_BEHIND: i32 = 5;
 /// How often the regular work is done.
 const TICK: Duration = Duration::from_millis(100);
 /// Expired sessions reclaimed per shard and tick.

@@ -16,6 +16,7 @@ pub mod identity;
 pub mod log_file;
 pub mod memory;
 pub mod notify;
+pub mod priority;
 pub mod privileges;
 pub mod reserve;
 pub mod rlimit;

@@ -11,7 +11,8 @@
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket as StdSocket};
 
-use becket_sys::socket::{Group, datagrams, interface, join, member, send_to_group};
+use becket_proto::replica::SIGNATURE;
+use becket_sys::socket::{Group, datagrams, hear_only, interface, join, member, send_to_group};
 use tokio::net::UdpSocket;
 
 use crate::config::cluster::{Cluster, Multicast};
@@ -59,6 +60,12 @@ pub fn bind(cluster: Option<&Cluster>) -> Result<Option<Bound>, Vec<Problem>> {
         None => None,
         Some(multicast) => enter(&unicast, listen, multicast).map_err(|p| vec![p])?,
     };
+    for socket in [Some(&unicast), group.as_ref()].into_iter().flatten() {
+        if let Err(error) = hear_only(socket, SIGNATURE) {
+            // It costs time only: what is garbage is found out here as well.
+            tracing::warn!(%error, "garbage is not dropped by the kernel");
+        }
+    }
     tracing::info!(address = %listen, node = cluster.node.0, "listening for peers");
     Ok(Some(Bound { unicast, group }))
 }

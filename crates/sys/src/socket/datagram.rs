@@ -4,7 +4,7 @@
 //! could bind the same port and take the datagrams. A socket for a group is bound with it: every process of a host that joined gets
 //! its own copy.
 //!
-//! Source: udp(7), ip(7), ipv6(7); RFC 3678 is not needed, as any source may send to the group.
+//! Source: udp(7), ip(7), ipv6(7), socket(7) and the kernel's networking/filter.rst; RFC 3678 is not needed, as any source may send to the group.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use rustix::net::netdevice::name_to_index;
 use rustix::net::sockopt;
-use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockFilter, SockRef, Socket, Type};
 
 /// Opens a UDP socket that receives what is sent to `address`.
 ///
@@ -28,6 +28,25 @@ pub fn datagrams(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
     enlarge(&socket, buffer);
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// Makes the kernel drop every datagram that does not begin with `signature`, before it takes room in the socket's buffer or wakes
+/// anybody. What is dropped is counted by the kernel alone (`ss -uam`, behind the `d`).
+///
+/// # Errors
+/// `OutOfMemory` when `net.core.optmem_max` is used up.
+pub fn hear_only(socket: &UdpSocket, signature: [u8; 3]) -> io::Result<()> {
+    let [a, b, c] = signature;
+    let wanted = u32::from_be_bytes([a, b, c, 0]);
+    // The filter sees the datagram from its UDP header on. A load beyond its end drops it.
+    let filter = [
+        SockFilter::new(LOAD_WORD, 0, 0, UDP_HEADER_BYTES),
+        SockFilter::new(AND, 0, 0, 0xffff_ff00),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 1, wanted),
+        SockFilter::new(RETURN, 0, 0, u32::MAX),
+        SockFilter::new(RETURN, 0, 0, 0),
+    ];
+    SockRef::from(socket).attach_filter(&filter)
 }
 
 /// Makes a socket of [`datagrams`] receive what is sent to the group, too. Only one that is bound to every address hears it.
@@ -141,6 +160,14 @@ fn scoped(group: &Group) -> SocketAddr {
     }
 }
 
+const UDP_HEADER_BYTES: u32 = 8;
+
+// Instructions of the classic packet filter.
+const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
 #[cfg(test)]
 mod tests {
     use std::net::Ipv6Addr;
@@ -170,6 +197,35 @@ mod tests {
         let foreign = SocketAddr::from(([192, 0, 2, 1], 0));
         let refused = datagrams(foreign, 64 * 1024).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AddrNotAvailable);
+    }
+
+    #[test]
+    fn what_does_not_begin_with_the_signature_is_not_heard() {
+        for host in [LOOPBACK, (Ipv6Addr::UNSPECIFIED, 0).into()] {
+            let Ok(socket) = datagrams(host, 4096) else {
+                println!("skipped: no IPv6");
+                continue;
+            };
+            hear_only(&socket, *b"abc").unwrap();
+            let port = socket.local_addr().unwrap().port();
+            let sender = datagrams(LOOPBACK, 4096).unwrap();
+            for bytes in [
+                "",
+                "a",
+                "abc",
+                "abd1",
+                "Abc1",
+                "xabc1",
+                "abc1",
+                "abz1",
+                "abc2 and more",
+            ] {
+                let to = (Ipv4Addr::LOCALHOST, port);
+                sender.send_to(bytes.as_bytes(), to).unwrap();
+            }
+            assert_eq!(next(&socket), b"abc1");
+            assert_eq!(next(&socket), b"abc2 and more");
+        }
     }
 
     #[test]

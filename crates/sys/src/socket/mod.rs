@@ -8,7 +8,7 @@ mod datagram;
 mod listener;
 mod stream;
 
-pub use datagram::{Group, datagrams, interface, join, member, send_to_group};
+pub use datagram::{Group, datagrams, hear_only, interface, join, member, send_to_group};
 pub use listener::{Keepalive, ListenOptions, admit, listen, probe, refuse_new};
 pub use stream::{
     bind_no_port, client_gone, connect_from, is_local_shortage, original_address, pending_error,
