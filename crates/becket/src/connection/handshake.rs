@@ -23,7 +23,7 @@ use super::closing::Closing;
 use super::connect::{Connecting, Errand, Established};
 use super::conversing::rejoin;
 use super::facts::Agreed;
-use super::hello::{self, NoHello, fatal_alert};
+use super::hello::{self, DECODE_ERROR, NoHello, fatal_alert};
 use super::queued::{Queued, Then};
 use super::resumed;
 use super::{Core, Net, Next, Phase, Turn};
@@ -240,7 +240,11 @@ impl Handshaking {
         if let Some(charge) = charge.as_ref().filter(|_| !served.may_resume) {
             charge.look(turn.now.mono).map_err(Failed::shed)?;
         }
-        if !self.has_slot(served.route, core, turn)? {
+        let slot = self.has_slot(served.route, core, turn);
+        if matches!(&slot, Err(failed) if failed.reason == CloseReason::HelloTooLarge) {
+            turn.scratch.sealed_out.push(&fatal_alert(DECODE_ERROR));
+        }
+        if !slot? {
             return Ok(false);
         }
         let most_held = match self.asks_for_certificate(served.route) {

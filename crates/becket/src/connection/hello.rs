@@ -32,10 +32,13 @@ pub(super) fn look<'a>(
     match peek(input) {
         Peek::Hello(hello) if hello.wire_len() <= limit => Ok(Some(hello)),
         Peek::Incomplete if input.len() < limit => Ok(None),
-        Peek::Hello(_) | Peek::Incomplete => Err(NoHello {
-            reason: CloseReason::HelloTooLarge,
-            detail: format!("above the limit of {limit} bytes"),
-        }),
+        Peek::Hello(_) | Peek::Incomplete => {
+            out.push(&fatal_alert(DECODE_ERROR));
+            Err(NoHello {
+                reason: CloseReason::HelloTooLarge,
+                detail: format!("above the limit of {limit} bytes"),
+            })
+        }
         Peek::Refused(other) => {
             answer(other, out);
             Err(NoHello {
@@ -68,3 +71,7 @@ fn answer(other: NotHello, out: &mut Buffer) {
 pub(super) fn fatal_alert(description: u8) -> [u8; 7] {
     [21, 0x03, 0x03, 0, 2, 2, description]
 }
+
+/// RFC 8446, section 6.2: "some field was out of the specified range". It is what rustls says to
+/// messages above its own limit.
+pub(super) const DECODE_ERROR: u8 = 50;

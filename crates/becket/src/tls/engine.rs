@@ -54,6 +54,8 @@ pub struct Engine<C = UnbufferedServerConnection> {
     /// Of a handshake that goes on while data moves already, because it began with early data.
     unfinished: Option<Box<Resuming>>,
     close_notify_sent: bool,
+    /// The peer has been sent something.
+    spoken: bool,
 }
 
 /// A side of TLS: rustls has a type for each, and one set of states for both.
@@ -179,6 +181,7 @@ impl<C: TlsSide> Engine<C> {
             skipping: None,
             unfinished: None,
             close_notify_sent: false,
+            spoken: false,
         }
     }
 
@@ -274,7 +277,8 @@ impl<C: TlsSide> Engine<C> {
             let before = plain.len();
             let verdict = match record {
                 Some(_) if taken == discarded => {
-                    self.judge(input.get(taken..end).unwrap_or_default())?
+                    let verdict = self.judge(input.get(taken..end).unwrap_or_default());
+                    verdict.map_err(|error| self.refuse(&[], out, error))?
                 }
                 _ => Verdict::Pass,
             };
@@ -292,7 +296,12 @@ impl<C: TlsSide> Engine<C> {
             taken = end;
             if self.traffic {
                 let weight = self.allowance.charge(len, plain.len() - before);
-                received.weight += weight.ok_or(PeerMisbehaved::TooManyEmptyFragments)?;
+                let Some(weight) = weight else {
+                    let rest = input.get(discarded..end).unwrap_or_default();
+                    let error = PeerMisbehaved::TooManyEmptyFragments.into();
+                    return Err(self.refuse(rest, out, error));
+                };
+                received.weight += weight;
             }
             if taken == input.len() || received.ended || received.weight >= MOST_WEIGHT {
                 break;
@@ -309,7 +318,9 @@ impl<C: TlsSide> Engine<C> {
         let unfinished = if self.waits { taken } else { input.len() } - discarded;
         if unfinished > self.most_held {
             let cause = Overfull(self.most_held);
-            return Err(Error::Other(OtherError(Arc::new(cause))));
+            let rest = input.get(discarded..taken).unwrap_or_default();
+            let error = Error::Other(OtherError(Arc::new(cause)));
+            return Err(self.refuse(rest, out, error));
         }
         Ok((discarded, received))
     }
@@ -358,15 +369,15 @@ impl<C: TlsSide> Engine<C> {
                 }
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     encode_into(out, |room| data.encode(room))?;
+                    self.spoken = true;
                 }
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(ConnectionState::PeerClosed) => received.ended = true,
                 Ok(ConnectionState::WriteTraffic(_)) => (settled, writable) = (true, true),
                 Ok(_) => settled = true,
                 Err(error) => {
-                    let rest = input.get_mut(consumed + discard..).unwrap_or_default();
-                    self.collect_alert(rest, out);
-                    return Err(error);
+                    let rest = input.get(consumed + discard..).unwrap_or_default();
+                    return Err(self.refuse(rest, out, error));
                 }
             }
             consumed += discard;
@@ -384,8 +395,29 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// After an error, what is still to be sent comes first, and last the alert that tells the
-    /// peer. Not one call more than there is to collect: the error would be found again.
+    /// The peer is told of an error, and that is returned. `rest` is what rustls was shown and did not
+    /// discard. What is still to be sent comes first, and last the alert.
+    fn refuse(&mut self, rest: &[u8], out: &mut Buffer, error: Error) -> Error {
+        let mut rest = rest.to_vec();
+        let silent = !self.connection.common().wants_write();
+        if silent && !matches!(error, Error::AlertReceived(_)) && !self.close_notify_sent {
+            if !self.spoken {
+                // Nothing in common was found, and there are no keys yet.
+                out.push(&HANDSHAKE_FAILURE);
+                return error;
+            }
+            // rustls has no alert for some errors, and no call that sends one: it makes its own,
+            // under the keys of the moment, of a record that cannot be.
+            rest.extend(IMPOSSIBLE);
+            let UnbufferedStatus { discard, state } = self.connection.process(&mut rest);
+            drop(state);
+            rest.drain(..discard.min(rest.len()));
+        }
+        self.collect_alert(&mut rest, out);
+        error
+    }
+
+    /// Not one call more than there is to collect: the error would be found again.
     fn collect_alert(&mut self, rest: &mut [u8], out: &mut Buffer) {
         let mut discarded = 0;
         while self.connection.common().wants_write() {
@@ -546,3 +578,7 @@ fn encode_into<E: Into<Encoding>>(
 /// Of the records that one call takes in: as much as the records weigh that one read can complete,
 /// if they are long.
 const MOST_WEIGHT: usize = READ + LARGEST_RECORD;
+/// A fatal alert in clear: RFC 8446, section 6.2.
+const HANDSHAKE_FAILURE: [u8; 7] = [21, 3, 3, 0, 2, 2, 40];
+/// The header of a record that is longer than any, which is a decode_error.
+const IMPOSSIBLE: [u8; 5] = [23, 3, 3, 0xff, 0xff];

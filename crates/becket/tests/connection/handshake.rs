@@ -83,9 +83,23 @@ fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
         stage.settle();
     }
     assert!((limit..limit + 500).contains(&sent), "{sent} of {limit}");
+    assert_eq!(end.receive_all(), [21, 3, 3, 0, 2, 2, 50], "decode_error");
     drop(end);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::HelloTooLarge));
+}
+
+/// A hello of a TLS 1.2 client that takes ecdsa+sha384 alone, for which rustls has no alert.
+#[test]
+fn a_client_that_no_key_can_sign_for_is_told() {
+    let house = house("");
+    let hello =
+        include_bytes!("../../../proto/testdata/client_hello/openssl-tls12-ecdsa-sha384-alone.bin");
+    let (mut stage, end, answer) = send(&house, hello);
+    assert_eq!(answer, [21, 3, 3, 0, 2, 2, 40], "handshake_failure");
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeFailed));
 }
 
 #[test]

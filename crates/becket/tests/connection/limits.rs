@@ -117,6 +117,9 @@ fn a_client_whose_records_hold_no_data_is_cut_off() {
     }
     // 256 in all, in rounds of 31.
     assert_eq!(server_got(&mut stage).len(), 8);
+    while client.bite() {}
+    let told = rustls::Error::AlertReceived(rustls::AlertDescription::DecodeError);
+    assert_eq!(client.fault, Some(told));
     drop(client);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::RecordsWithoutData));

@@ -18,7 +18,7 @@ macro_rules! sample {
     };
 }
 
-const SAMPLES: [Sample; 10] = [
+const SAMPLES: [Sample; 11] = [
     sample!("openssl-tls12"),
     sample!("openssl-tls13"),
     sample!("openssl-no-sni"),
@@ -29,6 +29,7 @@ const SAMPLES: [Sample; 10] = [
     sample!("openssl-tls10"),
     sample!("curl-h2"),
     sample!("gnutls"),
+    sample!("openssl-tls12-ecdsa-sha384-alone"),
 ];
 
 fn sample(name: &str) -> ClientHello<'static> {

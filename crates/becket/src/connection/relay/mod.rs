@@ -273,7 +273,11 @@ impl<N: Net> Relaying<N> {
     /// One side failed: the other must not take what it got for the whole.
     fn abort(mut self, reason: CloseReason, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
         // A server whose TLS is broken is sent the alert that says so, and a reset would overtake it.
-        if !self.to_server.is_finished() && reason != CloseReason::ServerTlsError {
+        let told = matches!(
+            reason,
+            CloseReason::ServerTlsError | CloseReason::ServerRecordsWithoutData
+        );
+        if !self.to_server.is_finished() && !told {
             self.server.socket.reset_on_close();
         }
         match reason {
