@@ -1,5 +1,7 @@
 //! Whoever holds or floods the admin address keeps neither a health check nor a signal waiting.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -122,4 +124,23 @@ fn a_reload_comes_before_the_pages_of_a_flood() {
         });
         over.store(true, SeqCst);
     });
+}
+
+#[test]
+fn control_and_pages_stand_behind_the_workers() {
+    let place = Place::new();
+    let becket = start(&place);
+    let tasks = fs::read_dir(format!("/proc/{}/task", becket.pid())).unwrap();
+    let nices = tasks.map(|task| {
+        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        let (head, fields) = stat.rsplit_once(')').unwrap();
+        let name = head.split_once('(').unwrap().1.to_owned();
+        // Field 19 of proc_pid_stat(5); the first behind the name is the third.
+        let nice: i32 = fields.split_whitespace().nth(16).unwrap().parse().unwrap();
+        (name, nice)
+    });
+    let nices: BTreeMap<String, i32> = nices.collect();
+    let worker = nices["becket-0"];
+    assert_eq!(nices["visits"], worker + 5, "{nices:?}");
+    assert_eq!(nices["becket"], worker + 5, "{nices:?}");
 }
