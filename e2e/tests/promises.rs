@@ -30,6 +30,7 @@ mod hosts_leave_nothing_behind;
 mod limits_hold;
 mod logs_reopen;
 mod logs_reopen_under_another_user;
+mod logs_stop_nobody;
 mod metrics_and_status;
 mod names_choose_certificates;
 mod passthrough;

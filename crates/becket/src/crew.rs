@@ -63,7 +63,7 @@ impl Crew {
     pub fn start(
         beginning: &Beginning,
         sockets: Vec<Vec<Bound>>,
-        access: &mut AccessWriter,
+        mut access: Option<&mut AccessWriter>,
     ) -> io::Result<Self> {
         let cpus = becket_sys::affinity::allowed_cpus()?;
         let config = beginning.adopted.config();
@@ -81,7 +81,7 @@ impl Crew {
                 poll,
                 mailbox,
                 counters: counters.cloned().unwrap_or_default(),
-                access: access.attach(),
+                access: access.as_mut().map(|access| access.attach()),
                 outbox: beginning.outboxes.get(number).cloned(),
                 adopted: beginning.adopted.clone(),
                 secrets: Arc::clone(&beginning.secrets),

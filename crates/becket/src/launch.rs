@@ -28,10 +28,10 @@ use crate::cluster::membership::Membership;
 use crate::cluster::node::NoBoot;
 use crate::cluster::socket::Bound;
 use crate::cluster::stud::reception::{self, Reception};
+use crate::config::Config;
 use crate::config::error::{Problem, Rejected};
 use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
-use crate::config::{AccessLog, Config};
 use crate::control::access_log::AccessWriter;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
@@ -39,7 +39,7 @@ use crate::control::signals::Signals;
 use crate::control::state::{Replication, State};
 use crate::crew::{Beginning, Crew};
 use crate::descriptors::{self, HOW_TO_RAISE};
-use crate::log::{self, LogError};
+use crate::log::{self, LogError, Logging};
 use crate::secret::ratchet::Ratchet;
 use crate::server::{Control, Server};
 use crate::shared::Shared;
@@ -87,9 +87,8 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
     let inherited =
         fd_passing::inherited_listeners().map_err(|error| system("socket activation", error))?;
-    let prepared = source
-        .load(UnixTime::since_unix_epoch(now.unix), ServerNames::Later)
-        .map_err(StartError::Rejected)?;
+    let loaded = source.load(UnixTime::since_unix_epoch(now.unix), ServerNames::Later);
+    let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
     let user = run_user(&config)?;
     let logging = log::install(&config.log, user.as_ref())?;
@@ -104,9 +103,11 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let (bound, of_stud) = datagrams(&config).map_err(reject)?;
     let (admin, mut access) = outlets(&config, user.as_ref(), reject)?;
     change_identity(&config, user.as_ref(), &prepared.files)?;
+    logging.start()?;
 
     let (table, early) = (session_table(&config), session_table(&config));
-    let shared = Arc::new(Shared::new(workers, clock, table, early));
+    let shared = Shared::new(workers, clock, table, early);
+    let shared = counting_lines(shared, &logging, access.as_ref());
     let adopted = shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
     let cluster = Membership::new(bound, &config, &shared)?;
@@ -119,8 +120,10 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
         ended: sender,
     };
-    let crew = Crew::start(&beginning, sockets, &mut access)
+    let crew = Crew::start(&beginning, sockets, access.as_mut())
         .map_err(|error| system("starting workers", error))?;
+    let access = access.map(AccessWriter::start).transpose();
+    let access = access.map_err(|error| system("starting the access log", error))?;
     let connections = config.limits.connections;
     tracing::info!(workers, connections, origin = source.origin(), "serving");
     let control = Control {
@@ -171,6 +174,13 @@ fn heard(cluster: &Option<Membership>, stud: &Option<Reception>) -> Replication 
     }
 }
 
+/// Has pages show how many lines were dropped.
+fn counting_lines(mut shared: Shared, log: &Logging, access: Option<&AccessWriter>) -> Arc<Shared> {
+    shared.log_lines_dropped = log.dropped();
+    shared.access_lines_dropped = access.map(AccessWriter::dropped).unwrap_or_default();
+    Arc::new(shared)
+}
+
 fn session_table(config: &Config) -> Arc<SessionTable> {
     let limits = Limits {
         entries: config.sessions.table_entries,
@@ -185,7 +195,7 @@ fn outlets(
     config: &Config,
     user: Option<&Identity>,
     reject: impl Fn(Vec<Problem>) -> StartError,
-) -> Result<(Option<TcpListener>, AccessWriter), StartError> {
+) -> Result<(Option<TcpListener>, Option<AccessWriter>), StartError> {
     let admin = match &config.admin {
         None => None,
         Some(admin) => {
@@ -197,9 +207,9 @@ fn outlets(
             })?)
         }
     };
-    let target = config.log.access.clone().unwrap_or(AccessLog::Stderr);
-    let access = AccessWriter::open(&target, config.log.format, user)
-        .map_err(|error| system("log.access", error))?;
+    let open = |log| AccessWriter::open(log, config.log.format, user);
+    let access = config.log.access.as_ref().map(open).transpose();
+    let access = access.map_err(|error| system("log.access", error))?;
     Ok((admin, access))
 }
 

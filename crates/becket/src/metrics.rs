@@ -76,8 +76,6 @@ pub struct Counters {
     pub accept_pauses: Counter,
     /// Times that accepting paused because `limits.connections` was reached.
     pub connection_limit_pauses: Counter,
-    /// Lines of the access log that were dropped because control was behind.
-    pub access_lines_dropped: Counter,
     /// Sessions that peers were not told of because control was behind.
     pub sessions_untold: Counter,
     /// Turns of the event loop.

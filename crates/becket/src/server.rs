@@ -28,7 +28,7 @@ use crate::cluster::stud::reception::Reception;
 use crate::config::Config;
 use crate::config::prepare::Prepared;
 use crate::config::source::Source;
-use crate::control::access_log::AccessWriter;
+use crate::control::access_log::AccessThread;
 use crate::control::reload::Reloading;
 use crate::control::rotation::Rotation;
 use crate::control::signals::{Signals, Wanted};
@@ -94,8 +94,8 @@ pub struct Control {
     pub reloading: Reloading,
     /// The log, to be reopened.
     pub logging: Logging,
-    /// The access log.
-    pub access: AccessWriter,
+    /// The access log; absent where there is none.
+    pub access: Option<AccessThread>,
     /// The socket of the admin pages.
     pub admin: Option<TcpListener>,
     /// Tells of workers that have ended.
@@ -153,7 +153,7 @@ impl Control {
         if let Some(cluster) = self.cluster.take() {
             cluster.leave().await;
         }
-        self.access.drain(self.state.shared().clock.now().instant);
+        drop(self.access.take());
         tracing::info!(?outcome, "ended");
         outcome
     }
@@ -168,10 +168,9 @@ impl Control {
         }
     }
 
-    /// The regular work: lines of the access log, ticket keys, expired sessions, signs of life.
+    /// The regular work: ticket keys, expired sessions, signs of life.
     fn tick(&mut self, prober: &mut Prober) {
         let now = self.state.shared().clock.now();
-        self.access.drain(now.instant);
         self.state.shared().table.sweep(now.mono, SWEEP);
         self.state.shared().early.sweep(now.mono, SWEEP);
         self.rotate(now);
@@ -331,9 +330,11 @@ impl Control {
         self.state.set_config(config);
     }
 
-    fn reopen(&mut self) {
+    fn reopen(&self) {
         self.logging.reopen();
-        self.access.reopen(self.state.shared().clock.now().instant);
+        if let Some(access) = &self.access {
+            access.reopen();
+        }
         tracing::info!("log files reopened");
     }
 

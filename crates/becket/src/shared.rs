@@ -1,7 +1,7 @@
 //! What workers and control share, listed once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use becket_proto::session_table::SessionTable;
 
@@ -30,6 +30,10 @@ pub struct Shared {
     /// Full handshakes and connections by source; each call takes an atomic number or one shard's
     /// lock, and there is none where nothing is limited.
     pub admission: Arc<Admission>,
+    /// Lines of the log that were dropped.
+    pub log_lines_dropped: Arc<AtomicU64>,
+    /// Lines of the access log that were dropped.
+    pub access_lines_dropped: Arc<AtomicU64>,
     /// Connections in all, for `limits.connections`.
     connections: AtomicUsize,
 }
@@ -50,6 +54,8 @@ impl Shared {
             backends: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(Admission::new(workers)),
+            log_lines_dropped: Arc::default(),
+            access_lines_dropped: Arc::default(),
             connections: AtomicUsize::new(0),
         }
     }

@@ -1,37 +1,47 @@
 //! The way of access records from the workers to their file.
 //!
-//! Each worker holds an [`AccessSender`], the end of a bounded channel of its own; the control thread
-//! holds the [`AccessWriter`] with all the other ends and drains them on a tick and at the end. A
-//! worker never waits: when its channel is full, because control is behind or the disk is, the
-//! record is dropped and the worker counts it in `Counters::access_lines_dropped`.
+//! Each worker holds an [`AccessSender`], the end of a bounded channel of its own; a thread that is made for it holds the
+//! [`AccessWriter`] with all the other ends, drains them ten times a second and at the end, and writes. Control keeps an
+//! [`AccessThread`], to have the file opened anew. Nobody but that thread waits for the file: when a channel is full, because the disk
+//! is behind or a pipe is not read, the record is dropped, counted, and said when lines flow again.
 //!
 //! Invariants: a write consists of whole lines, so that lines of stderr do not mix; one drain takes
 //! at most [`CAPACITY`] records of each worker, so that it ends while they go on.
 
-use std::io::{self, Write};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::time::Instant;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, channel, sync_channel,
+};
+use std::thread;
+use std::time::Duration;
 
 use becket_sys::identity::Identity;
 
 use crate::config::{AccessLog, LogFormat};
 use crate::log::access::AccessRecord;
-use crate::log::{Output, RateLimit};
+use crate::log::{Output, PATIENCE};
 
 /// A worker's end: gives records away.
 #[derive(Clone, Debug)]
-pub struct AccessSender(SyncSender<Box<AccessRecord>>);
+pub struct AccessSender {
+    records: SyncSender<Box<AccessRecord>>,
+    dropped: Arc<AtomicU64>,
+}
 
 impl AccessSender {
-    /// Hands over one record without waiting. Allocates a box for it. `false` says that it was
-    /// dropped because the channel is full or the writer is gone, and is to be counted.
-    #[must_use = "a dropped record is to be counted"]
-    pub fn send(&self, record: AccessRecord) -> bool {
-        self.0.try_send(Box::new(record)).is_ok()
+    /// Hands over one record without waiting. Allocates a box for it. It is dropped, and counted, if the channel is full or the
+    /// writer is gone.
+    pub fn send(&self, record: AccessRecord) {
+        if self.records.try_send(Box::new(record)).is_err() {
+            self.dropped.fetch_add(1, Relaxed);
+        }
     }
 }
 
-/// The control thread's end: takes records and writes lines.
+/// The thread's end: takes records and writes lines.
 #[derive(Debug)]
 pub struct AccessWriter {
     receivers: Vec<Receiver<Box<AccessRecord>>>,
@@ -41,7 +51,40 @@ pub struct AccessWriter {
     lines: String,
     /// Number of lines in `lines`.
     held: u64,
-    complaints: RateLimit,
+    /// Records that found no room, and lines that the system did not take.
+    dropped: Arc<AtomicU64>,
+    /// How many of them the log was told of.
+    said: u64,
+    /// The system did not take the last lines.
+    failing: bool,
+}
+
+/// Control's end of a writer that has a thread. Dropped, it waits a moment for the last lines to be written.
+#[derive(Debug)]
+pub struct AccessThread {
+    /// Each message has the file opened anew; without a sender the thread ends.
+    orders: Option<SyncSender<()>>,
+    /// Hung up when the thread has ended.
+    ended: Receiver<Infallible>,
+}
+
+impl AccessThread {
+    /// Has the file opened anew, behind what the workers have sent. A failure keeps the old file and is logged.
+    pub fn reopen(&self) {
+        let sent = self.orders.as_ref().map(|orders| orders.try_send(()));
+        if let Some(Err(TrySendError::Disconnected(()))) = sent {
+            tracing::error!("access log not reopened: nobody writes it any more");
+        }
+    }
+}
+
+impl Drop for AccessThread {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(PATIENCE) {
+            tracing::warn!("the last lines of the access log could not be written in time");
+        }
+    }
 }
 
 impl AccessWriter {
@@ -60,27 +103,62 @@ impl AccessWriter {
             format,
             lines: String::with_capacity(BLOCK_BYTES + 1024),
             held: 0,
-            complaints: RateLimit::per_second(1),
+            dropped: Arc::default(),
+            said: 0,
+            failing: false,
         })
     }
 
     /// Makes the channel of one more worker.
     pub fn attach(&mut self) -> AccessSender {
-        let (sender, receiver) = sync_channel(CAPACITY);
+        let (records, receiver) = sync_channel(CAPACITY);
         self.receivers.push(receiver);
-        AccessSender(sender)
+        let dropped = Arc::clone(&self.dropped);
+        AccessSender { records, dropped }
     }
 
-    /// Writes what the workers sent and returns how many lines were written. Called on a tick, and
-    /// once more when the workers have ended. Lines that the system does not take are lost and
-    /// logged. Blocks as long as the file or stderr does.
-    pub fn drain(&mut self, now: Instant) -> u64 {
-        let mut written = 0;
+    /// Lines that were dropped, so far.
+    pub fn dropped(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.dropped)
+    }
+
+    /// Makes the thread that writes from now on.
+    ///
+    /// # Errors
+    /// When there can be no more threads.
+    pub fn start(self) -> io::Result<AccessThread> {
+        let (orders, received) = sync_channel(1);
+        let (alive, ended) = channel();
+        let thread = thread::Builder::new().name("becket-access".into());
+        thread.spawn(move || {
+            self.run(&received);
+            drop(alive);
+        })?;
+        Ok(AccessThread {
+            orders: Some(orders),
+            ended,
+        })
+    }
+
+    fn run(mut self, orders: &Receiver<()>) {
+        loop {
+            let order = orders.recv_timeout(TICK);
+            self.drain();
+            match order {
+                Ok(()) => self.reopen(),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Writes what the workers sent. Waits as long as the file or stderr does.
+    fn drain(&mut self) {
         let mut receivers = std::mem::take(&mut self.receivers);
         receivers.retain(|receiver| {
             for _ in 0..CAPACITY {
                 match receiver.try_recv() {
-                    Ok(record) => written += self.append(&record, now),
+                    Ok(record) => self.append(&record),
                     Err(TryRecvError::Empty) => return true,
                     Err(TryRecvError::Disconnected) => return false,
                 }
@@ -88,48 +166,49 @@ impl AccessWriter {
             true
         });
         self.receivers = receivers;
-        written + self.write_out(now)
+        self.write_out();
     }
 
-    /// Opens the file anew after it was rotated. A failure keeps the old file and is logged.
-    pub fn reopen(&mut self, now: Instant) {
-        self.write_out(now);
+    fn reopen(&mut self) {
         if let Err(error) = self.output.reopen() {
-            tracing::error!(path = %self.name(), %error, "access log not reopened, keeping the old one");
+            tracing::error!(path = %self.output, %error, "access log not reopened, keeping the old one");
         }
     }
 
-    fn append(&mut self, record: &AccessRecord, now: Instant) -> u64 {
+    fn append(&mut self, record: &AccessRecord) {
         record.write(self.format, &mut self.lines);
         self.held += 1;
-        if self.lines.len() < BLOCK_BYTES {
-            return 0;
+        if self.lines.len() >= BLOCK_BYTES {
+            self.write_out();
         }
-        self.write_out(now)
     }
 
-    /// Writes the lines that are held and returns their number, or 0 if they were lost.
-    fn write_out(&mut self, now: Instant) -> u64 {
+    /// Writes the lines that are held. That the system does not take them is said once, and how many were dropped when it takes some.
+    fn write_out(&mut self) {
         let held = std::mem::take(&mut self.held);
         if held == 0 {
-            return 0;
+            return;
         }
         let result = self.output.write_all(self.lines.as_bytes());
         self.lines.clear();
         let Err(error) = result else {
-            return held;
+            self.failing = false;
+            let dropped = self.dropped.load(Relaxed);
+            let lines = dropped - std::mem::replace(&mut self.said, dropped);
+            if lines > 0 {
+                tracing::warn!(path = %self.output, lines, "lines of the access log were dropped: they could not be written in time");
+            }
+            return;
         };
-        if let Some(suppressed) = self.complaints.admit(now) {
-            tracing::error!(path = %self.name(), %error, lines = held, suppressed, "access log not written");
+        self.dropped.fetch_add(held, Relaxed);
+        if !std::mem::replace(&mut self.failing, true) {
+            tracing::error!(path = %self.output, %error, "access log not written");
         }
-        0
-    }
-
-    fn name(&self) -> std::path::Display<'_> {
-        self.output.path().unwrap_or("stderr".as_ref()).display()
     }
 }
 
+/// Between two looks at what the workers have sent.
+const TICK: Duration = Duration::from_millis(100);
 /// Records that a worker may be ahead of the writer: 0.1 s at 40 000 connections a second. A slot is
 /// a pointer, 32 KiB per worker.
 pub const CAPACITY: usize = 4096;
@@ -137,7 +216,6 @@ pub const CAPACITY: usize = 4096;
 const BLOCK_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "any instant will do")]
 mod tests {
     use super::*;
     use crate::log::access::tests::record;
@@ -163,10 +241,9 @@ mod tests {
         let mut writer = writer(&path);
         let senders = [writer.attach(), writer.attach()];
         for sender in senders.iter().cycle().take(1000) {
-            assert!(sender.send(record()));
+            sender.send(record());
         }
-        assert_eq!(writer.drain(Instant::now()), 1000);
-        assert_eq!(writer.drain(Instant::now()), 0);
+        writer.drain();
         assert_eq!(lines(&path), 1000);
     }
 
@@ -176,11 +253,13 @@ mod tests {
         let path = dir.path().join("access");
         let mut writer = writer(&path);
         let sender = writer.attach();
-        let sent = (0..CAPACITY + 5).filter(|_| sender.send(record())).count();
-        assert_eq!(sent, CAPACITY);
-        writer.drain(Instant::now());
+        for _ in 0..CAPACITY + 5 {
+            sender.send(record());
+        }
+        assert_eq!(writer.dropped().load(Relaxed), 5);
+        writer.drain();
         assert_eq!(lines(&path), CAPACITY);
-        assert!(sender.send(record()));
+        sender.send(record());
     }
 
     #[test]
@@ -189,9 +268,10 @@ mod tests {
         let path = dir.path().join("access");
         let mut writer = writer(&path);
         let sender = writer.attach();
-        assert!(sender.send(record()));
+        sender.send(record());
         drop(sender);
-        assert_eq!(writer.drain(Instant::now()), 1);
+        writer.drain();
+        assert_eq!(lines(&path), 1);
         assert!(writer.receivers.is_empty());
     }
 
@@ -201,12 +281,12 @@ mod tests {
         let (path, moved) = (dir.path().join("access"), dir.path().join("access.1"));
         let mut writer = writer(&path);
         let sender = writer.attach();
-        assert!(sender.send(record()));
-        writer.drain(Instant::now());
+        sender.send(record());
+        writer.drain();
         fs::rename(&path, &moved).unwrap();
-        writer.reopen(Instant::now());
-        assert!(sender.send(record()));
-        writer.drain(Instant::now());
+        writer.reopen();
+        sender.send(record());
+        writer.drain();
         assert_eq!((lines(&moved), lines(&path)), (1, 1));
     }
 
@@ -214,8 +294,9 @@ mod tests {
     fn lines_that_cannot_be_written_are_lost_and_do_not_pile_up() {
         let mut writer = writer(Path::new("/dev/full"));
         let sender = writer.attach();
-        assert!(sender.send(record()));
-        assert_eq!(writer.drain(Instant::now()), 0);
+        sender.send(record());
+        writer.drain();
         assert!(writer.lines.is_empty());
+        assert_eq!(writer.dropped().load(Relaxed), 1);
     }
 }

@@ -261,9 +261,14 @@ impl Scrape {
             self.sum(|c| &c.turns),
         )?;
         page.counter(
+            "becket_log_lines_dropped",
+            "Lines of the log that were dropped",
+            condition.log_lines_dropped,
+        )?;
+        page.counter(
             "becket_access_lines_dropped",
             "Lines of the access log that were dropped",
-            self.sum(|c| &c.access_lines_dropped),
+            condition.access_lines_dropped,
         )?;
         let (time, ok) = match &condition.reload {
             None => (condition.started, true),

@@ -81,6 +81,8 @@ impl View for Sample {
                 time: now,
                 errors: vec!["listener.web.bind: \"<b>\" is not an address".to_owned()],
             }),
+            log_lines_dropped: 1,
+            access_lines_dropped: 2,
             sessions: Occupancy {
                 entries: 12,
                 capacity: 200_000,

@@ -140,6 +140,8 @@ impl View for State {
             uptime: now.mono,
             draining: self.is_draining(),
             reload: current.reload,
+            log_lines_dropped: self.shared.log_lines_dropped.load(Relaxed),
+            access_lines_dropped: self.shared.access_lines_dropped.load(Relaxed),
             sessions: Occupancy {
                 entries: self.shared.table.len(),
                 capacity: current.config.sessions.table_entries,

@@ -48,6 +48,10 @@ pub struct Condition {
     pub draining: bool,
     /// The last reload; `None` before the first.
     pub reload: Option<Reload>,
+    /// Lines of the log that were dropped.
+    pub log_lines_dropped: u64,
+    /// Lines of the access log that were dropped.
+    pub access_lines_dropped: u64,
     /// The table of TLS 1.2 sessions.
     pub sessions: Occupancy,
     /// Sessions that admit early data.

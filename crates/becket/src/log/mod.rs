@@ -1,7 +1,8 @@
 //! Log lines: what is written, where, and how often.
 //!
 //! [`install`] turns `config::Log` into the process' `tracing` subscriber: text or JSON, a filter, and
-//! stderr or a file that SIGUSR1 opens anew. [`access`] is the line that each connection leaves.
+//! stderr or a file that SIGUSR1 opens anew. Nobody who logs waits: a [`Backlog`] takes the lines and a
+//! thread writes them. [`access`] is the line that each connection leaves.
 //! What a peer can trigger is bounded by a [`RateLimit`] per call site, and what a peer sent is only
 //! ever written as [`Escaped`].
 //!
@@ -9,29 +10,35 @@
 //! their file (`control::access_log`), signals (`control`).
 
 pub mod access;
+mod backlog;
 mod escape;
 mod output;
 mod rate;
 mod timestamp;
 
 use std::io::{self, IsTerminal};
+use std::panic;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use becket_sys::identity::Identity;
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
+use backlog::Backlog;
 pub use escape::{Escaped, LONGEST};
-pub use output::{LogFile, Output};
+pub use output::Output;
 pub use rate::RateLimit;
 pub use timestamp::Timestamp;
 
 use crate::config::{Log, LogFormat};
 
-/// The installed log: what a signal or a reload may change about it.
-#[derive(Clone, Debug)]
+/// The installed log: what a signal or a reload may change about it. Dropped, it waits a moment for the last lines to be written.
+#[derive(Debug)]
 pub struct Logging {
-    output: Output,
+    backlog: Backlog,
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
@@ -45,6 +52,9 @@ pub enum LogError {
     /// The file cannot be opened for appending.
     #[error("log.file: {0}")]
     File(#[source] io::Error),
+    /// There is no thread to write it.
+    #[error("starting the log: {0}")]
+    Thread(#[source] io::Error),
     /// The process already has a subscriber.
     #[error("a log is already installed")]
     Installed,
@@ -70,12 +80,30 @@ pub fn check_level(level: &str) -> Result<(), LogError> {
 }
 
 impl Logging {
+    /// From now on a thread writes, and nobody else waits for it. Called when privileges were given up.
+    ///
+    /// # Errors
+    /// When there can be no more threads.
+    pub fn start(&self) -> Result<(), LogError> {
+        self.backlog.start().map_err(LogError::Thread)?;
+        // A process that must end does not wait for whoever does not read its last words.
+        let say = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            if becket_sys::log_file::stderr_takes(PATIENCE) {
+                say(panic);
+            }
+        }));
+        Ok(())
+    }
+
     /// Opens the log file anew after it was rotated. A failure keeps the old file and is logged.
     pub fn reopen(&self) {
-        if let Err(error) = self.output.reopen() {
-            let path = self.output.path().unwrap_or("stderr".as_ref());
-            tracing::error!(path = %path.display(), %error, "log file not reopened, keeping the old one");
-        }
+        self.backlog.reopen();
+    }
+
+    /// Lines that could not be written, so far.
+    pub fn dropped(&self) -> Arc<AtomicU64> {
+        self.backlog.dropped()
     }
 
     /// Changes the filter, as a reload of the configuration may.
@@ -89,17 +117,28 @@ impl Logging {
     }
 }
 
+impl Drop for Logging {
+    fn drop(&mut self) {
+        self.backlog.end(PATIENCE);
+    }
+}
+
+/// How long the end waits for a log: with that of the access log a second.
+pub const PATIENCE: Duration = Duration::from_millis(500);
+
 /// Filter, format and output as one subscriber.
 fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Logging), LogError> {
     let (filter, handle) = reload::Layer::new(filter(&log.level)?);
-    let lines = fmt::layer().with_writer(output.clone());
+    let colour = colour(&output);
+    let backlog = Backlog::new(output);
+    let lines = fmt::layer().with_writer(backlog.clone());
     let lines = match log.format {
-        LogFormat::Text => lines.with_ansi(colour(&output)).boxed(),
+        LogFormat::Text => lines.with_ansi(colour).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let subscriber = Registry::default().with(filter).with(lines);
     let logging = Logging {
-        output,
+        backlog,
         filter: handle,
     };
     Ok((subscriber, logging))
@@ -176,20 +215,6 @@ mod tests {
             tracing::info!("second");
         });
         assert!(!text.contains("first") && text.contains("second"), "{text}");
-    }
-
-    #[test]
-    fn a_reopen_that_fails_is_said_in_the_old_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
-        let log = log(LogFormat::Text, "info", &path);
-        let output = Output::open(Some(&path), None).unwrap();
-        let (subscriber, logging) = subscriber(&log, output).unwrap();
-        fs::rename(&path, &moved).unwrap();
-        fs::create_dir(&path).unwrap();
-        tracing::subscriber::with_default(subscriber, || logging.reopen());
-        let text = fs::read_to_string(&moved).unwrap();
-        assert!(text.contains("not reopened"), "{text}");
     }
 
     #[test]

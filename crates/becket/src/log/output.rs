@@ -4,35 +4,26 @@
 //! others may change (`becket_sys::log_file`). Names of our own streams, such as `/dev/stderr`, are not opened: that user may not,
 //! and a socket cannot be.
 //!
-//! An [`Output`] is cheap to clone and every clone follows a reopen. Lines of several threads do not
-//! mix: a file is behind a mutex and opened for appending, and each line is one write. A reopen that
-//! fails keeps the old file, so that no line is lost; the caller says so.
+//! One thread owns an [`Output`] and writes whole lines to it (`backlog`, `control::access_log`). A reopen that fails keeps the
+//! old file, so that no line is lost; the caller says so.
 
+use std::fmt::{self, Display};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use becket_sys::identity::Identity;
 use becket_sys::log_file::{append, append_as};
-use tracing_subscriber::fmt::MakeWriter;
 
-/// A standard stream or a shared, reopenable file.
-#[derive(Clone, Debug)]
+/// A standard stream or a file.
+#[derive(Debug)]
 pub enum Output {
     /// The process' standard output.
     Stdout,
     /// The process' standard error.
     Stderr,
-    /// A file of our own.
-    File(Arc<LogFile>),
-}
-
-/// A file open for appending, and the path by which it is opened anew.
-#[derive(Debug)]
-pub struct LogFile {
-    path: PathBuf,
-    file: Mutex<File>,
+    /// A file open for appending, and the path by which it is opened anew.
+    File(PathBuf, File),
 }
 
 impl Output {
@@ -50,69 +41,46 @@ impl Output {
             _ => {}
         }
         let opened = user.map_or_else(|| append(path), |user| append_as(path, user));
-        let file = Mutex::new(opened.map_err(|error| refusal(path, user, &error))?);
-        let path = path.to_owned();
-        Ok(Self::File(Arc::new(LogFile { path, file })))
+        let file = opened.map_err(|error| refusal(path, user, &error))?;
+        Ok(Self::File(path.to_owned(), file))
     }
 
-    /// Opens the file anew by its path, after it was moved away. Stderr has nothing to reopen.
+    /// Opens the file anew by its path, after it was moved away. A stream has nothing to reopen.
     ///
     /// # Errors
     /// What the system says; the old file stays in use then.
-    pub fn reopen(&self) -> io::Result<()> {
-        let Self::File(log) = self else {
-            return Ok(());
-        };
-        let fresh = append(&log.path)?;
-        *log.lock() = fresh;
+    pub fn reopen(&mut self) -> io::Result<()> {
+        if let Self::File(path, file) = self {
+            *file = append(path)?;
+        }
         Ok(())
     }
 
-    /// The path of the file; `None` for stderr.
-    pub fn path(&self) -> Option<&Path> {
+    /// Writes whole lines; waits as long as the file or the reader of a stream does. Those of several threads do not mix.
+    ///
+    /// # Errors
+    /// What the system says; some of the lines may have been written.
+    pub fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
-            Self::Stderr | Self::Stdout => None,
-            Self::File(log) => Some(&log.path),
+            Self::Stdout => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(lines)?;
+                stdout.flush()
+            }
+            Self::Stderr => io::stderr().lock().write_all(lines),
+            Self::File(_, file) => file.write_all(lines),
         }
     }
 }
 
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+/// The path of the file, or the name of the stream.
+impl Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stdout => io::stdout().write(bytes),
-            Self::Stderr => io::stderr().write(bytes),
-            Self::File(log) => log.lock().write(bytes),
+            Self::Stdout => f.write_str("stdout"),
+            Self::Stderr => f.write_str("stderr"),
+            Self::File(path, _) => path.display().fmt(f),
         }
-    }
-
-    /// Holds the lock for all of `bytes`, so that they stay together.
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Self::Stdout => io::stdout().lock().write_all(bytes),
-            Self::Stderr => io::stderr().lock().write_all(bytes),
-            Self::File(log) => log.lock().write_all(bytes),
-        }
-    }
-
-    /// Nothing is held back.
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Output {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-impl LogFile {
-    /// A thread that panicked while writing leaves at worst half a line behind.
-    fn lock(&self) -> MutexGuard<'_, File> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,16 +109,15 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_moved_file_is_opened_anew_by_every_clone() {
+    fn a_moved_file_is_opened_anew() {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let mut output = Output::open(Some(&path), None).unwrap();
-        let mut clone = output.clone();
         output.write_all(b"one\n").unwrap();
         fs::rename(&path, &moved).unwrap();
-        clone.write_all(b"two\n").unwrap();
+        output.write_all(b"two\n").unwrap();
         output.reopen().unwrap();
-        clone.write_all(b"three\n").unwrap();
+        output.write_all(b"three\n").unwrap();
         assert_eq!(fs::read_to_string(&moved).unwrap(), "one\ntwo\n");
         assert_eq!(fs::read_to_string(&path).unwrap(), "three\n");
     }
@@ -175,7 +142,7 @@ mod tests {
         let mut output = Output::open(Some(&path), None).unwrap();
         output.write_all(b"new\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old\nnew\n");
-        assert_eq!(output.path(), Some(path.as_path()));
+        assert_eq!(output.to_string(), path.display().to_string());
     }
 
     #[test]

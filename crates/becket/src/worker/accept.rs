@@ -133,8 +133,8 @@ impl Worker {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
         self.shared.release_connection();
-        if self.config.log.access.is_some() {
-            self.log_access(facts.record(Traffic::default(), reason, self.now));
+        if let Some(access) = &self.access {
+            access.send(facts.record(Traffic::default(), reason, self.now));
         }
     }
 

@@ -39,7 +39,6 @@ use crate::control::access_log::AccessSender;
 use crate::failure_log::FailureLog;
 use crate::leg::Ready;
 use crate::log::RateLimit;
-use crate::log::access::AccessRecord;
 use crate::mailbox::Mailbox;
 use crate::metrics::Counters;
 use crate::net::RealNet;
@@ -56,7 +55,7 @@ pub struct Worker {
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
     counters: Arc<Counters>,
-    access: AccessSender,
+    access: Option<AccessSender>,
     outbox: Option<Outbox>,
     config: Arc<Config>,
     secrets: Arc<Secrets>,
@@ -103,8 +102,8 @@ pub struct Start {
     pub mailbox: Arc<Mailbox>,
     /// Its numbers.
     pub counters: Arc<Counters>,
-    /// Where lines of the access log go.
-    pub access: AccessSender,
+    /// Where lines of the access log go; absent without one.
+    pub access: Option<AccessSender>,
     /// Where new sessions are told to the peers; absent without a cluster.
     pub outbox: Option<Outbox>,
     /// The configuration to begin with.
@@ -388,8 +387,8 @@ impl Worker {
         if let Some(session) = slot.connection.failed_session(reason) {
             self.forget(session);
         }
-        if self.config.log.access.is_some() {
-            self.log_access(slot.connection.record(reason, self.now));
+        if let Some(access) = &self.access {
+            access.send(slot.connection.record(reason, self.now));
         }
     }
 
@@ -398,12 +397,6 @@ impl Worker {
         self.shared.table.remove(session.policy(), session.id());
         if let Some(outbox) = &self.outbox {
             outbox.leave(Note::Ended(session));
-        }
-    }
-
-    fn log_access(&self, record: AccessRecord) {
-        if !self.access.send(record) {
-            self.counters.access_lines_dropped.add(1);
         }
     }
 

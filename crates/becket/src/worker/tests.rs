@@ -11,8 +11,6 @@ use super::*;
 use crate::backend::inbox::{Inbox, Notice};
 use crate::config::file::File;
 use crate::config::prepare::{ServerNames, World, prepare};
-use crate::config::{AccessLog, LogFormat};
-use crate::control::access_log::AccessWriter;
 use crate::control::rotation::Rotation;
 
 /// Fewer than wait in the queue of a listening socket of the standard library.
@@ -23,7 +21,6 @@ struct Scene {
     worker: Worker,
     _clients: Vec<TcpStream>,
     _server: TcpListener,
-    _access: AccessWriter,
 }
 
 fn config(server: SocketAddr) -> Arc<Config> {
@@ -49,13 +46,12 @@ fn scene() -> Scene {
     let shared = Arc::new(Shared::new(1, clock, table(), table()));
     let poll = Poll::new().unwrap();
     let waker = Waker::new(poll.registry(), Token(MAILBOX)).unwrap();
-    let mut access = AccessWriter::open(&AccessLog::Stderr, LogFormat::Text, None).unwrap();
     let start = Start {
         number: 0,
         poll,
         mailbox: Arc::new(Mailbox::new(waker)),
         counters: Arc::clone(&shared.counters[0]),
-        access: access.attach(),
+        access: None,
         outbox: None,
         adopted: shared.backends.adopt(&config),
         secrets: Arc::clone(
@@ -82,7 +78,6 @@ fn scene() -> Scene {
         worker,
         _clients: clients,
         _server: server,
-        _access: access,
     }
 }
 

@@ -1,0 +1,151 @@
+//! A log that nobody reads, or that cannot be written, costs lines and nothing else: clients are
+//! served, signals are heard, and the end comes.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use becket_e2e::{Backend, Becket, Client, Key, Place, Shape, Signal, Trust, eventually, http_get};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+/// More than a worker may be ahead of the access log.
+const MANY: usize = 6000;
+
+/// Makes a pipe full by a descriptor of our own, so that the other ones still wait.
+fn fill(pipe: &Path) {
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    let mut options = OpenOptions::new();
+    let mut pipe = options
+        .write(true)
+        .custom_flags(nonblock)
+        .open(pipe)
+        .unwrap();
+    let full = loop {
+        if let Err(error) = pipe.write(&[b'\n'; 512]) {
+            break error;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+}
+
+/// Clients that speak no TLS: each one is a line.
+fn garbage(becket: &Becket, clients: usize) {
+    for _ in 0..clients {
+        let mut client = TcpStream::connect(becket.web).unwrap();
+        // It may be closed already.
+        client.write_all(b"nonsense").ok();
+    }
+}
+
+/// New clients are served, pages are there, a reload works, and the end comes when it is asked for.
+#[track_caller]
+fn lives_and_ends(mut becket: Becket, place: &Place) {
+    let trust = Trust::new(place);
+    for _ in 0..4 {
+        let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
+        assert!(answer.is_ok());
+    }
+    place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
+    assert!(becket.reload());
+    becket.signal(Signal::USR1);
+    assert!(matches!(http_get(becket.admin, "/healthz"), Ok((200, _))));
+    becket.signal(Signal::TERM);
+    assert_eq!(becket.ended(), Some(0));
+}
+
+#[test]
+fn stderr_that_nobody_reads_stops_nobody() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let shape = Shape::new(backend.address);
+    let text = shape.text().replace("\"becket.log\"", "\"stderr\"");
+    let text = text.replace("\"access.log\"", "\"stderr\"");
+    place.write("becket.toml", &text);
+    let mut command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    command.stderr(writer.try_clone().unwrap());
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    fill(Path::new(&format!("/proc/self/fd/{}", writer.as_raw_fd())));
+    garbage(&becket, 300);
+    lives_and_ends(becket, &place);
+}
+
+#[test]
+fn a_fifo_that_nobody_reads_any_more_stops_nobody_and_says_so_when_it_is_read() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    let [mut log, mut access] = ["becket.pipe", "access.pipe"].map(|name| {
+        let path = place.path(name);
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .custom_flags(nonblock)
+            .open(path)
+            .unwrap()
+    });
+    let shape = Shape::new(backend.address).process("workers = 1");
+    let text = shape.text().replace("\"becket.log\"", "\"becket.pipe\"");
+    let text = text.replace("\"access.log\"", "\"access.pipe\"");
+    place.write("becket.toml", &text);
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    for name in ["becket.pipe", "access.pipe"] {
+        fill(&place.path(name));
+    }
+    garbage(&becket, MANY);
+    eventually("records were dropped, and counted", || {
+        becket
+            .metrics()
+            .sum("becket_access_lines_dropped_total", &[])
+            > 0.0
+    });
+    let (mut text, mut lines) = (Vec::new(), Vec::new());
+    eventually("it says so", || {
+        // What is not there yet is no fault.
+        log.read_to_end(&mut text).ok();
+        access.read_to_end(&mut lines).ok();
+        String::from_utf8_lossy(&text).contains("lines of the access log were dropped")
+    });
+    lives_and_ends(becket, &place);
+}
+
+#[test]
+fn a_full_disk_costs_lines_that_are_counted() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address);
+    let text = shape.text().replace("\"becket.log\"", "\"/dev/full\"");
+    let text = text.replace("\"access.log\"", "\"/dev/full\"");
+    place.write("becket.toml", &text);
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    garbage(&becket, 50);
+    for name in [
+        "becket_log_lines_dropped_total",
+        "becket_access_lines_dropped_total",
+    ] {
+        eventually(name, || becket.metrics().sum(name, &[]) > 0.0);
+    }
+    lives_and_ends(becket, &place);
+}
+
+#[test]
+fn a_start_that_fails_says_why_also_where_logs_go_to_a_file() {
+    let place = Place::new();
+    let shape = Shape::new("127.0.0.1:1");
+    let _rival = std::net::TcpListener::bind(shape.web).unwrap();
+    place.write("becket.toml", &shape.text());
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    assert_eq!(becket.ended(), Some(2), "{}", becket.logs());
+    assert!(place.read("stderr.log").contains("listener[web].bind"));
+}
