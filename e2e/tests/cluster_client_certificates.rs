@@ -110,7 +110,7 @@ fn a_session_has_its_identity_on_every_host_until_that_is_revoked() {
         revoke(revoked, &list.pem().expect("a list"));
         let keys = revoked.replication(&keys(&nodes));
         assert!(revoked.reload(&keys), "{}", revoked.becket().log());
-        let (opened, served) = (revoked.offered("opened"), revoked.served());
+        let (known, served) = (revoked.offered("client-certificate"), revoked.served());
         for session in &sessions {
             assert!(!resumes(revoked, session), "{session:?}");
             assert!(!connects(revoked, session), "{session:?}");
@@ -119,7 +119,7 @@ fn a_session_has_its_identity_on_every_host_until_that_is_revoked() {
             }
         }
         assert_eq!(revoked.served(), served);
-        // They were opened: it is the list that keeps her out.
-        assert_eq!(revoked.offered("opened"), opened + 3);
+        // They were known: it is the list that keeps her out.
+        assert_eq!(revoked.offered("client-certificate"), known + 3);
     }
 }

@@ -4,8 +4,15 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex};
 
 use becket_e2e::{Backend, Becket, Bundle, Client, OpenSsl, Place, Shape, Trust};
+use rustls::SignatureScheme;
+use rustls::client::ResolvesClientCert;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 
 fn policy(more: &str) -> String {
@@ -73,6 +80,72 @@ fn who_is_revoked_does_not_come_back_by_a_session() {
         assert_eq!(becket.next_access()["handshake"], *kind);
     }
     assert_eq!(backend.served(), served + 3);
+}
+
+/// Shows the certificate that it was given last.
+#[derive(Debug)]
+struct Wardrobe(Mutex<Arc<CertifiedKey>>);
+
+impl Wardrobe {
+    fn wear(&self, own: &Bundle) {
+        *self.0.lock().unwrap() = dress(own);
+    }
+}
+
+impl ResolvesClientCert for Wardrobe {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0.lock().unwrap()))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+fn dress(own: &Bundle) -> Arc<CertifiedKey> {
+    let chain = CertificateDer::from_pem_slice(own.certificate.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).unwrap();
+    let key = any_supported_type(&key).unwrap();
+    Arc::new(CertifiedKey::new(vec![chain], key))
+}
+
+#[test]
+fn who_was_given_a_new_certificate_gets_in_with_its_old_session() {
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    revoke(&place, &[7]);
+    let shape = Shape::new(backend.address).section(&policy("crl = [\"crl.pem\"]"));
+    let becket = Becket::start(&place, &shape);
+    let old = place.authority.issue_numbered(&["alice"], 1);
+    let new = place.authority.issue_numbered(&["alice"], 2);
+    let wardrobe = Arc::new(Wardrobe(Mutex::new(dress(&old))));
+    let dressed = ways(&place, &old).map(|(kind, trust)| {
+        let wardrobe = Arc::clone(&wardrobe);
+        let shown = trust.changed(|config| config.client_auth_cert_resolver = wardrobe);
+        (kind, shown)
+    });
+    for (kind, trust) in &dressed {
+        for expected in ["full", kind] {
+            visit(&becket, trust).unwrap();
+            assert_eq!(becket.next_access()["handshake"], expected);
+        }
+    }
+    revoke(&place, &[7, 1]);
+    assert!(becket.reload(), "{}", becket.log());
+    wardrobe.wear(&new);
+    for (kind, trust) in &dressed {
+        for expected in ["full", kind] {
+            visit(&becket, trust).unwrap();
+            assert_eq!(becket.next_access()["handshake"], expected, "{kind}");
+        }
+        let labels = [("kind", *kind), ("outcome", "client-certificate")];
+        let labels = labels.map(|(name, value)| format!("{name}=\"{value}\""));
+        let labels = labels.each_ref().map(String::as_str);
+        let refused = becket
+            .metrics()
+            .sum("becket_resumptions_offered_total", &labels);
+        assert!(refused >= 1.0, "{kind}");
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ pub mod pem;
 pub mod proxy_header;
 pub mod replica;
 pub mod server_hello;
+pub mod session_state;
 pub mod starttls;
 pub mod stud;
 pub mod ticket;

@@ -48,6 +48,8 @@ pub struct Counters {
     pub handshake_resumed: Histogram,
     /// Resumptions that clients offered, by what they offered and what became of it.
     pub resumptions: Resumptions,
+    /// Handshakes that gave no ticket, because it would be longer than a client could bring back.
+    pub tickets_withheld: Counter,
     /// Handshakes with early data (0-RTT) that was taken.
     pub early_accepted: Counter,
     /// Handshakes for which early data was announced and none was taken.
@@ -206,6 +208,8 @@ pub enum Resumption {
     /// Sealed under a secret that is not accepted here: of another cluster, of a host that is
     /// alone, or of this one before it was restarted alone.
     UnknownSecret,
+    /// The client's chain in it no longer verifies, or is the second that was offered.
+    ClientCertificate,
 }
 
 impl Resumption {
@@ -218,6 +222,7 @@ impl Resumption {
         Self::OtherPolicy,
         Self::BadSeal,
         Self::UnknownSecret,
+        Self::ClientCertificate,
     ];
 
     /// The label in metrics.
@@ -230,6 +235,7 @@ impl Resumption {
             Self::OtherPolicy => "other-policy",
             Self::BadSeal => "bad-seal",
             Self::UnknownSecret => "unknown-secret",
+            Self::ClientCertificate => "client-certificate",
         }
     }
 }

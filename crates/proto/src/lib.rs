@@ -24,6 +24,7 @@ mod reader;
 pub mod records;
 pub mod replica;
 pub mod server_hello;
+pub mod session_state;
 pub mod session_table;
 pub mod starttls;
 pub mod stick;

@@ -25,6 +25,9 @@ mod replica;
 #[path = "../../../fuzz/src/server_hello.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod server_hello;
+#[path = "../../../fuzz/src/session_state.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod session_state;
 #[path = "../../../fuzz/src/starttls.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod starttls;
@@ -77,6 +80,14 @@ fn the_peek_agrees_with_rustls_on_what_a_host_name_is() {
         .join(&b'.'),
     );
     run_on_mutations(&inputs, client_hello::run);
+}
+
+#[test]
+fn states_of_sessions_survive_mutation() {
+    let mut state = vec![1, 4, b'a', b'.', b'b', b'c', 3, 4, 0x13, 1, 32];
+    state.extend([7; 32]);
+    state.extend([1, 1, 0, 0, 12, 0, 0, 3, 1, 2, 3, 0, 0, 3, 4, 5, 6, 0, 0, 0]);
+    run_on_mutations(&[state], session_state::run);
 }
 
 #[test]

@@ -435,6 +435,9 @@ pub struct Timeouts {
 pub struct Sessions {
     /// Sessions kept in memory for TLS 1.2 clients that resume by ID; 0 is off.
     pub table_entries: usize,
+    /// Bytes of a ticket; a client that brings a longer one would have no room for the rest of its
+    /// hello.
+    pub longest_ticket: usize,
     /// How long a session ID is good for.
     pub id_lifetime: Duration,
     /// How often the ticket key changes; a ticket is good for at least one rotation, at most two.

@@ -111,7 +111,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     let listeners = draft.listeners(&policies);
     draft.stud(&mut cluster, &listeners);
     draft.warn_unused();
-    let sessions = draft.sessions(cluster.as_ref());
+    let sessions = draft.sessions(cluster.as_ref(), limits.client_hello / 2);
     draft.check_early_data(&listeners, &backends, &sessions);
     let process = draft.process();
     let fixed = descriptors::fixed(&listeners, process.worker_count());
@@ -228,7 +228,7 @@ impl Draft<'_> {
         }
     }
 
-    fn sessions(&mut self, cluster: Option<&Cluster>) -> Sessions {
+    fn sessions(&mut self, cluster: Option<&Cluster>, longest_ticket: usize) -> Sessions {
         let file = self.file;
         let sessions = &file.sessions;
         let shared = file.cluster.as_ref();
@@ -259,6 +259,7 @@ impl Draft<'_> {
         }
         Sessions {
             table_entries: table_entries.unwrap_or_default(),
+            longest_ticket,
             id_lifetime,
             ticket_rotation,
             max_age,

@@ -4,8 +4,8 @@
 //! 2. The [`Door`] chooses route, policy and twin by it; a refusal is one alert. Where the backend
 //!    asks for that, a slot of a server is claimed now, or waited for (`queued.rs`).
 //! 3. The same bytes, and all that follow, go to the [`Engine`]; each flight leaves in one send.
-//! 4. When keys are ready (or early data has come, which is before that), a resumed client certificate is verified again, and the connection
-//!    goes on to its server with whatever plaintext has come already.
+//! 4. When keys are ready (or early data has come, which is before that), the connection goes on to
+//!    its server with whatever plaintext has come already.
 //!
 //! What a client can make us hold: `limits.client-hello` bytes of whatever is unfinished, the hello
 //! for `timeouts.hello` or a record after it, `timeouts.handshake` long in all; where client
@@ -16,7 +16,6 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use becket_proto::ticket::UnixSeconds;
 use rustls::HandshakeKind;
 
 use super::closing::Closing;
@@ -350,17 +349,13 @@ impl Handshaking {
         route.is_some_and(|(_, twins)| twins.verifier().is_some())
     }
 
-    /// Keys are ready: checks who resumed, counts, and goes on to a server.
+    /// Keys are ready: counts, and goes on to a server.
     fn leave<N: Net>(
         self,
         received: Received,
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
     ) -> Next<N> {
-        if let Err(failed) = self.admits(turn.now.unix_seconds()) {
-            turn.scratch.sealed_out.clear();
-            return self.fail(&failed, core, turn);
-        }
         let early_data = self.early_data(received);
         let presented = self.presented(core.facts.server_name.as_deref());
         let (Some(pool), Some(mut chosen)) = (self.pool(), self.chosen) else {
@@ -398,17 +393,6 @@ impl Handshaking {
             errand: Errand::Relay,
         };
         Connecting::begin(established, core, turn)
-    }
-
-    /// Whether the client may come in, which after a resumption is still to be seen.
-    fn admits(&self, now: UnixSeconds) -> Result<(), Failed> {
-        let chosen = self.chosen.as_ref();
-        let route = chosen.and_then(|chosen| self.door.front.route(chosen.route));
-        let (Some(chosen), Some((_, twins))) = (chosen, route) else {
-            return Err(Failed::quietly(CloseReason::Internal));
-        };
-        resumed::verify_again(chosen, twins, now)
-            .map_err(|error| Failed::new(CloseReason::ClientCertificate, error.to_string()))
     }
 
     /// How much early data the policy takes, if some has come.

@@ -1,9 +1,7 @@
-//! What a completed handshake was: full or resumed, how, and whether the client may still come in.
+//! What a completed handshake was: full or resumed, and how.
 
 use std::time::Duration;
 
-use becket_proto::ticket::UnixSeconds;
-use rustls::pki_types::UnixTime;
 use rustls::{HandshakeKind, ProtocolVersion};
 
 use super::facts::Agreed;
@@ -11,7 +9,6 @@ use super::handshake::Chosen;
 use crate::log::access::ResumedBy;
 use crate::metrics::{Counters, HandshakeClass};
 use crate::tls::identity::Identity;
-use crate::tls::twins::Twins;
 
 /// Reads what the handshake agreed on. What TLS itself does not know is left out.
 pub fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
@@ -54,31 +51,6 @@ fn means(chosen: &Chosen, version: Option<ProtocolVersion>) -> Option<ResumedBy>
     })
 }
 
-/// Verifies the client's chain again after a resumption, which skips that: since the full
-/// handshake it may have expired, been revoked, or lost its CA.
-///
-/// # Errors
-///
-/// When the chain no longer verifies, or a client that must have one has none.
-pub fn verify_again(chosen: &Chosen, twins: &Twins, now: UnixSeconds) -> Result<(), rustls::Error> {
-    let Some(verifier) = twins.verifier() else {
-        return Ok(());
-    };
-    if chosen.engine.handshake_kind() != Some(HandshakeKind::Resumed) {
-        return Ok(());
-    }
-    match chosen.engine.facts().peer_certificates() {
-        Some([leaf, intermediates @ ..]) => {
-            let now = UnixTime::since_unix_epoch(Duration::from_secs(now.0));
-            verifier
-                .verify_client_cert(leaf, intermediates, now)
-                .map(drop)
-        }
-        _ if verifier.client_auth_mandatory() => Err(rustls::Error::NoCertificatesPresented),
-        _ => Ok(()),
-    }
-}
-
 /// Counts a completed handshake.
 pub fn count(agreed: &Agreed, counters: &Counters) {
     let class = HandshakeClass {
@@ -96,11 +68,14 @@ pub fn count(agreed: &Agreed, counters: &Counters) {
 }
 
 /// Counts what became of the session that the client offered, whether the handshake was completed
-/// or not.
+/// or not; and whether it got no ticket.
 pub fn count_offer(chosen: &Chosen, counters: &Counters) {
     let outcome = chosen.resuming.as_ref().and_then(|r| r.outcome);
     if let Some(outcome) = outcome {
         counters.resumptions.of(chosen.offer, outcome).add(1);
+    }
+    if chosen.resuming.as_ref().is_some_and(|r| r.withheld) {
+        counters.tickets_withheld.add(1);
     }
 }
 

@@ -152,6 +152,11 @@ impl Scrape {
             "Sessions and tickets that clients offered, by what became of them",
             offered,
         )?;
+        page.counter(
+            "becket_tickets_withheld",
+            "Handshakes that gave no ticket, because it would be too long to come back",
+            self.sum(|c| &c.tickets_withheld),
+        )?;
         let early = [
             ("accepted", self.sum(|c| &c.early_accepted)),
             ("rejected", self.sum(|c| &c.early_rejected)),

@@ -236,6 +236,7 @@ const TIMEOUTS: Timeouts = Timeouts {
 
 const SESSIONS: Sessions = Sessions {
     table_entries: 200_000,
+    longest_ticket: 8 * 1024,
     id_lifetime: Duration::from_secs(300),
     ticket_rotation: Duration::from_secs(8 * 3600),
     max_age: Duration::from_secs(24 * 3600),

@@ -43,6 +43,10 @@ pub struct Resuming {
     pub client_until: Option<UnixSeconds>,
     /// Of a client that announced early data.
     pub secrets: Option<Box<ClientSecrets>>,
+    /// The chain of a session that the client brought was judged.
+    pub judged: bool,
+    /// A ticket was not made, because it would be too long.
+    pub withheld: bool,
     /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
     charge: Option<Charge>,
     /// This handshake's own origin; made when first needed.
@@ -71,6 +75,8 @@ impl Resuming {
             presented: None,
             client_until: None,
             secrets: None,
+            judged: false,
+            withheld: false,
             charge: None,
             fresh: None,
         }

@@ -20,6 +20,7 @@ use becket_proto::ticket::{TicketContext, too_old};
 use rustls::server::StoresServerSessions;
 
 use super::context::{self, Opened};
+use super::stored::Judge;
 use crate::metrics::Resumption;
 
 /// The view of one policy on the table of sessions that admit early data.
@@ -31,6 +32,8 @@ pub struct EarlyStore {
     pub policy: PolicyTag,
     /// Age since the full handshake at which nothing resumes.
     pub max_age: Duration,
+    /// Of clients that come back.
+    pub judge: Judge,
 }
 
 impl EarlyStore {
@@ -47,12 +50,14 @@ impl EarlyStore {
         hello.psk_identities().any(|psk| holds(psk.identity))
     }
 
-    fn open(&self, id: &[u8], resuming: &context::Resuming) -> Result<Session, Resumption> {
-        match self.table.take(self.policy, id, resuming.mono_now) {
-            Lookup::Hit(session) if too_old(session.born, resuming.unix_now, self.max_age) => {
+    fn open(&self, id: &[u8]) -> Result<Session, Resumption> {
+        let now = context::with(|resuming| (resuming.mono_now, resuming.unix_now));
+        let (mono, unix) = now.ok_or(Resumption::Unknown)?;
+        match self.table.take(self.policy, id, mono) {
+            Lookup::Hit(session) if too_old(session.born, unix, self.max_age) => {
                 Err(Resumption::TooOld)
             }
-            Lookup::Hit(session) => Ok(session),
+            Lookup::Hit(session) => self.judge.admits(&session.state).map(|()| session),
             Lookup::Miss => Err(Resumption::Unknown),
             Lookup::Expired => Err(Resumption::Expired),
             Lookup::OtherPolicy => Err(Resumption::OtherPolicy),
@@ -80,8 +85,8 @@ impl StoresServerSessions for EarlyStore {
     }
 
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let result = self.open(key);
         context::with(|resuming| {
-            let result = self.open(key, resuming);
             resuming.note(&result, |session| Opened {
                 origin: TicketContext {
                     lineage: session.lineage,
@@ -113,6 +118,7 @@ mod tests {
             table: Arc::new(SessionTable::new(Default::default(), Default::default())),
             policy: PolicyTag(policy),
             max_age: Duration::from_secs(3600),
+            judge: Judge::default(),
         }
     }
 

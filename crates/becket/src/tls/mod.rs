@@ -9,7 +9,7 @@
 //! * [`front`]: the routes of one listener: from a peeked hello to a twin, or a refusal;
 //! * [`context`]: what the running handshake tells the store and the ticketer, and back;
 //! * [`sessions`], [`tickets`]: resumption by ID and by ticket; [`early`]: where early data is taken;
-//!   [`session_name`]: policy and ID;
+//!   [`session_name`]: policy and ID; [`stored`]: whether the client may come back;
 //! * [`engine`]: rustls' unbuffered connections as "bytes in, bytes out";
 //! * [`onward`]: TLS towards the servers of a backend;
 //! * [`key_log`]: the file that `SSLKEYLOGFILE` names;
@@ -36,6 +36,7 @@ pub mod rehearsal;
 pub mod session_name;
 pub mod sessions;
 pub mod skipping;
+pub mod stored;
 pub mod tickets;
 pub mod twins;
 pub mod verifier;

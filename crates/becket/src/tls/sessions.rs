@@ -14,6 +14,7 @@ use rustls::server::StoresServerSessions;
 
 use super::context::{self, Opened};
 use super::session_name::SessionName;
+use super::stored::Judge;
 use crate::cluster::outbox::{Note, Outbox};
 use crate::metrics::Resumption;
 
@@ -31,8 +32,26 @@ pub struct Store {
     /// Whether new sessions are stored. Not for clients that get a ticket: they would never
     /// come back by ID.
     pub stores: bool,
+    /// Of clients that come back.
+    pub judge: Judge,
     /// Where new sessions are told to the peers; absent without a cluster.
     pub outbox: Option<Outbox>,
+}
+
+impl Store {
+    fn find(&self, key: &[u8]) -> Result<Session, Resumption> {
+        let now = context::with(|resuming| (resuming.mono_now, resuming.unix_now));
+        let (mono, unix) = now.ok_or(Resumption::Unknown)?;
+        match self.table.get(self.policy, key, mono) {
+            Lookup::Hit(session) if too_old(session.born, unix, self.max_age) => {
+                Err(Resumption::TooOld)
+            }
+            Lookup::Hit(session) => self.judge.admits(&session.state).map(|()| session),
+            Lookup::Miss => Err(Resumption::Unknown),
+            Lookup::Expired => Err(Resumption::Expired),
+            Lookup::OtherPolicy => Err(Resumption::OtherPolicy),
+        }
+    }
 }
 
 impl StoresServerSessions for Store {
@@ -55,16 +74,8 @@ impl StoresServerSessions for Store {
     }
 
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let result = self.find(key);
         context::with(|resuming| {
-            let result = match self.table.get(self.policy, key, resuming.mono_now) {
-                Lookup::Hit(session) if too_old(session.born, resuming.unix_now, self.max_age) => {
-                    Err(Resumption::TooOld)
-                }
-                Lookup::Hit(session) => Ok(session),
-                Lookup::Miss => Err(Resumption::Unknown),
-                Lookup::Expired => Err(Resumption::Expired),
-                Lookup::OtherPolicy => Err(Resumption::OtherPolicy),
-            };
             resuming.note(&result, |session| Opened {
                 origin: TicketContext {
                     lineage: session.lineage,

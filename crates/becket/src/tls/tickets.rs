@@ -25,6 +25,7 @@ use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
+use super::stored::Judge;
 use crate::metrics::Resumption;
 use crate::secret::SecretBytes;
 
@@ -70,6 +71,9 @@ pub struct Ticketer {
     node: NodeId,
     lifetime: Duration,
     max_age: Duration,
+    judge: Judge,
+    /// Bytes of a ticket.
+    longest: usize,
 }
 
 impl Ticketer {
@@ -88,7 +92,19 @@ impl Ticketer {
             // Whatever moment of its epoch it is sealed in, a ticket is good for this long.
             lifetime: secrets.rotation.min(max_age).min(LONGEST_LIFETIME),
             max_age,
+            judge: Judge::default(),
+            longest: usize::MAX,
         })
+    }
+
+    /// Opens a session only for a client whom the judge admits.
+    pub fn judging(self, judge: Judge) -> Self {
+        Self { judge, ..self }
+    }
+
+    /// Makes no ticket of more bytes: its client would come back with a hello that is too large.
+    pub fn at_most(self, longest: usize) -> Self {
+        Self { longest, ..self }
     }
 
     /// Whether a ticket names a key of ours: cheap, and no proof.
@@ -109,7 +125,7 @@ impl Ticketer {
             nonce,
         }
         .encode();
-        let whole = TicketHeader::LEN + TicketContext::LEN + state.len() + TAG;
+        let whole = length(state);
         let mut ticket = Vec::with_capacity(whole);
         ticket.extend_from_slice(&header);
         ticket.extend_from_slice(&origin.encode());
@@ -160,19 +176,24 @@ impl ProducesTickets for Ticketer {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let origin = context::with(|resuming| resuming.origin(self.max_age))?;
-        self.seal(origin, plain)
+        let fits = length(plain) <= self.longest;
+        let origin = context::with(|resuming| {
+            resuming.withheld |= !fits;
+            resuming.origin(self.max_age)
+        })?;
+        fits.then(|| self.seal(origin, plain))?
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        let result = self.open(cipher);
+        let now = context::with(|resuming| resuming.unix_now)?;
+        let result = self.open(cipher).and_then(|(origin, state)| {
+            if too_old(origin.born, now, self.max_age) {
+                return Err(Resumption::TooOld);
+            }
+            self.judge.admits(&state)?;
+            Ok((origin, state))
+        });
         context::with(|resuming| {
-            let result = result.and_then(|(origin, state)| {
-                if too_old(origin.born, resuming.unix_now, self.max_age) {
-                    return Err(Resumption::TooOld);
-                }
-                Ok((origin, state))
-            });
             resuming.note(&result, |(origin, _)| Opened {
                 origin: *origin,
                 by_id: false,
@@ -180,6 +201,11 @@ impl ProducesTickets for Ticketer {
             result.ok().map(|(_, state)| state)
         })?
     }
+}
+
+/// Bytes of the ticket for a state.
+fn length(state: &[u8]) -> usize {
+    TicketHeader::LEN + TicketContext::LEN + state.len() + TAG
 }
 
 /// Output length of the derivation.
@@ -355,6 +381,18 @@ mod tests {
         let ticket = context::lend(&mut making, || one.encrypt(b"state")).expect("sealed");
         assert_eq!(outcome(&one, &ticket, until - 1), Some(Resumption::Opened));
         assert_eq!(outcome(&one, &ticket, until), Some(Resumption::TooOld));
+    }
+
+    #[test]
+    fn no_ticket_is_made_that_is_longer_than_allowed() {
+        let longest = length(b"state");
+        let one = ticketer(&[(1000, 7)], 1).at_most(longest);
+        let mut making = at(1000);
+        let ticket = context::lend(&mut making, || one.encrypt(b"state"));
+        assert_eq!(ticket.map(|ticket| ticket.len()), Some(longest));
+        assert!(!making.as_ref().expect("given").withheld);
+        assert_eq!(context::lend(&mut making, || one.encrypt(b"states")), None);
+        assert!(making.expect("given").withheld);
     }
 
     #[test]

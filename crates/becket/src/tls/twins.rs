@@ -25,6 +25,7 @@ use super::early::EarlyStore;
 use super::key_log::LateKeyLog;
 use super::sessions::Store;
 use super::skipping::SecretsForSkipping;
+use super::stored::Judge;
 use super::tickets::{Secrets, Ticketer};
 use crate::cluster::outbox::Outbox;
 use crate::config::{Policy, Route, Sessions};
@@ -85,9 +86,12 @@ impl Twins {
     ) -> Result<Self, rustls::Error> {
         let policy = &route.policy;
         let verifier = policy.verifier.clone();
+        let judge = Judge::new(verifier.clone());
         let ticketer = Ticketer::new(&parts.secrets, policy.digest, parts.sessions.max_age)
-            .map(Arc::new)
-            .ok_or_else(|| rustls::Error::General("no ticket secret".into()))?;
+            .ok_or_else(|| rustls::Error::General("no ticket secret".into()))?
+            .judging(judge.clone())
+            .at_most(parts.sessions.longest_ticket);
+        let ticketer = Arc::new(ticketer);
         let mut plain = base(policy, certificates, verifier.clone())?;
         if parts.key_log {
             plain.key_log = Arc::new(LateKeyLog::default());
@@ -101,6 +105,7 @@ impl Twins {
             table: Arc::clone(&parts.early),
             policy: PolicyTag::from_digest(&policy.digest),
             max_age: parts.sessions.max_age,
+            judge,
         });
         let resuming = |base| match &early {
             Some(store) => Resuming::early(base, policy, store),
@@ -179,6 +184,7 @@ impl Resuming {
                 lifetime: parts.sessions.id_lifetime,
                 max_age: parts.sessions.max_age,
                 stores,
+                judge: Judge::new(policy.verifier.clone()),
                 outbox: parts.outbox.clone().filter(|_| stores),
             })
         };
