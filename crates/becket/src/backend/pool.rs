@@ -245,11 +245,17 @@ impl Pool {
         }
     }
 
-    /// The server that is a becket with this node, by its [`ServerState::key`].
+    /// The server that is a becket with this node, by its [`ServerState::key`], if balancing could choose it: a node is
+    /// what the client says, which must not get it to a backup, or to a server that is being emptied.
     pub fn at_node(&self, node: NodeId) -> Option<u64> {
         let mut servers = self.backend.servers.iter();
         let server = servers.find(|server| server.node == Some(node.0))?;
-        Some(balance::name_key(&server.name))
+        let key = balance::name_key(&server.name);
+        let backups = self.serves_by_backups();
+        let mut known = self.servers.iter();
+        known
+            .any(|Known { state, .. }| state.key() == key && state.serves_as(backups))
+            .then_some(key)
     }
 
     /// The addresses of a server, in the order in which they are tried.
@@ -288,10 +294,7 @@ impl Pool {
             key: state.key(),
             weight: state.weight(),
             in_use: state.in_use(),
-            open: state.is_usable()
-                && state.is_backup() == backups
-                && state.has_room()
-                && !tried.contains(&state.key()),
+            open: state.serves_as(backups) && state.has_room() && !tried.contains(&state.key()),
         }));
     }
 
@@ -336,9 +339,8 @@ impl Pool {
     /// Whether waiting makes sense.
     fn shortage(&self, tried: &[u64]) -> Pick {
         let backups = self.serves_by_backups();
-        let serves = |Known { state, .. }: &Known| {
-            state.is_usable() && state.is_backup() == backups && !tried.contains(&state.key())
-        };
+        let serves =
+            |Known { state, .. }: &Known| state.serves_as(backups) && !tried.contains(&state.key());
         let is_awaited = |known: &Known| known.state.is_awaited();
         match self
             .servers

@@ -185,6 +185,11 @@ impl ServerState {
         self.is_in_service() && self.weight.load(Relaxed) > 0
     }
 
+    /// Whether it may be given new clients while they are given to backups, or to the others.
+    pub fn serves_as(&self, backup: bool) -> bool {
+        self.is_usable() && self.is_backup() == backup
+    }
+
     /// Its share of new clients, in hundredths of the configured weight: at least 1 unless that is 0.
     pub fn weight(&self) -> u32 {
         self.weight.load(Relaxed) * self.weight_percent.load(Relaxed)

@@ -432,3 +432,19 @@ fn addresses_that_change_are_seen_at_the_next_look() {
     server.set_addresses(&[]);
     assert_eq!(fixture.pool.addresses(server).len(), 1, "none is no answer");
 }
+
+#[test]
+fn a_node_leads_only_to_a_server_that_balancing_could_choose() {
+    let mut all = servers(3);
+    for (node, server) in (1..).zip(&mut all) {
+        server.node = Some(node);
+    }
+    all[1].backup = true;
+    all[2].weight = 0;
+    let fixture = fixture(Backend::plain("app", all));
+    let keys: Vec<u64> = fixture.servers.iter().map(|server| server.key()).collect();
+    let at = |node| fixture.pool.at_node(NodeId(node));
+    assert_eq!([1, 2, 3, 4].map(at), [Some(keys[0]), None, None, None]);
+    fixture.servers[0].set_health(Health::Failing);
+    assert_eq!([1, 2, 3].map(at), [None, Some(keys[1]), None]);
+}
