@@ -90,10 +90,10 @@ pub struct FileListener {
     pub backend: Option<String>,
     /// Protocols, most preferred first.
     pub alpn: Vec<String>,
-    /// What to do when no protocol is shared.
-    pub alpn_mismatch: AlpnMismatch,
-    /// What to do with a name that no certificate covers.
-    pub unknown_names: UnknownNames,
+    /// What to do when no protocol is shared; absent depends on `starttls`.
+    pub alpn_mismatch: Option<AlpnMismatch>,
+    /// What to do with a name that no certificate covers; absent depends on `starttls`.
+    pub unknown_names: Option<UnknownNames>,
     /// Networks whose clients are let in; empty is all.
     pub allow: Vec<String>,
     /// Networks whose clients are not let in.
@@ -130,8 +130,8 @@ impl Default for FileListener {
             policy: None,
             backend: None,
             alpn: Vec::new(),
-            alpn_mismatch: AlpnMismatch::default(),
-            unknown_names: UnknownNames::default(),
+            alpn_mismatch: None,
+            unknown_names: None,
             allow: Vec::new(),
             deny: Vec::new(),
             accept_proxy: None,

@@ -21,7 +21,9 @@ use super::keys::{Loaded, shown};
 use super::prepare::Draft;
 use super::read::labels;
 use super::values;
-use super::{Face, Listener, NamePattern, Policy, Route, SocketOptions};
+use super::{
+    AlpnMismatch, Face, Listener, NamePattern, Policy, Route, SocketOptions, UnknownNames,
+};
 use crate::tls::certs::{CertificateMap, KeySet};
 use crate::tls::metered::metered;
 
@@ -80,7 +82,10 @@ impl Draft<'_> {
             socket: self.socket(path, listener, face),
             routes,
             certificates: Arc::new(certificates),
-            unknown_names: listener.unknown_names,
+            unknown_names: listener.unknown_names.unwrap_or(match face {
+                Face::StartTls(_) => UnknownNames::Refuse,
+                _ => UnknownNames::Default,
+            }),
             allow: match listener.allow.is_empty() {
                 true => None,
                 false => Some(self.networks(&format!("{path}.allow"), &listener.allow)),
@@ -361,7 +366,7 @@ impl Draft<'_> {
                 names,
                 alpn_only: route.alpn.as_ref().is_some_and(|alpn| !alpn.is_empty()),
                 alpn,
-                alpn_mismatch: listener.alpn_mismatch,
+                alpn_mismatch: section.alpn_mismatch(),
                 policy: self.policy_of(section, &path, route.policy.as_deref()),
                 backend: self.backend_of(&path, backend),
             };
@@ -380,12 +385,11 @@ impl Draft<'_> {
         Route {
             names: Vec::new(),
             alpn: match (section.face, &listener.alpn[..]) {
-                // libpq offers it, and insists on it where it begins with TLS at once.
-                (Face::StartTls(Protocol::Postgresql), []) => vec![POSTGRESQL.to_vec()],
+                (Face::StartTls(protocol), []) => names_of(protocol),
                 (_, alpn) => self.alpn(section.path, alpn),
             },
             alpn_only: false,
-            alpn_mismatch: listener.alpn_mismatch,
+            alpn_mismatch: section.alpn_mismatch(),
             policy: self.policy_of(section, section.path, None),
             backend: self.backend_of(section.path, listener.backend.as_deref()),
         }
@@ -501,6 +505,29 @@ struct Section<'a> {
     certificates: &'a CertificateMap,
 }
 
+impl Section<'_> {
+    /// What becomes of a client that offers other protocols only.
+    fn alpn_mismatch(&self) -> AlpnMismatch {
+        let written = self.listener.alpn_mismatch;
+        written.unwrap_or(match self.face {
+            Face::StartTls(_) => AlpnMismatch::Refuse,
+            _ => AlpnMismatch::Continue,
+        })
+    }
+}
+
+/// What clients of a protocol offer by ALPN, those few that do: IANA's names, and Exim's two for SMTP, which has none there.
+/// libpq insists on its own where it begins with TLS at once.
+fn names_of(protocol: Protocol) -> Vec<Vec<u8>> {
+    let names: &[&[u8]] = match protocol {
+        Protocol::Smtp => &[b"smtp", b"esmtp"],
+        Protocol::Imap => &[b"imap"],
+        Protocol::Pop3 => &[b"pop3"],
+        Protocol::Postgresql => &[b"postgresql"],
+    };
+    names.iter().map(|name| name.to_vec()).collect()
+}
+
 impl From<FileStartTls> for Protocol {
     fn from(protocol: FileStartTls) -> Self {
         match protocol {
@@ -540,8 +567,6 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
 }
 
 const NETWORK: &str = "an address, or a network such as 192.0.2.0/24 or 2001:db8::/32";
-/// RFC 7301's registry.
-const POSTGRESQL: &[u8] = b"postgresql";
 
 const NO_TLS: &str = "clients speak no TLS here";
 const NOT_ENDED: &str = "no TLS ends at this listener";

@@ -25,9 +25,16 @@ fn house(protocol: &str, backend: &str) -> House {
 
 /// The client has said what it has to say in clear: TLS on the same stream.
 fn begin_tls(house: &House, end: End, alpn: &[&[u8]]) -> Client {
+    begin_tls_as(house, end, Some("a.test"), alpn)
+}
+
+/// The same with another name, or without one.
+fn begin_tls_as(house: &House, end: End, name: Option<&str>, alpn: &[&[u8]]) -> Client {
     let mut config = house.client(&TLS13);
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-    let name = ServerName::try_from("a.test").unwrap();
+    config.enable_sni = name.is_some();
+    let name = name.unwrap_or("a.test").to_owned();
+    let name = ServerName::try_from(name).unwrap();
     Client {
         tls: ClientConnection::new(Arc::new(config), name).unwrap(),
         end,
@@ -415,4 +422,41 @@ fn no_server_means_no_talk() {
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::ConnectFailed));
     assert_eq!(stage.counters.handshakes_begun.value(), 0);
+}
+
+#[test]
+fn a_client_of_another_protocol_or_name_is_refused_unless_that_is_allowed() {
+    let protocols: [&[&[u8]]; 3] = [&[b"h2", b"http/1.1"], &[b"http/1.1", b"imap"], &[]];
+    let outcome = |more: &str, name: Option<&str>, alpn: &[&[u8]]| {
+        let house = House::new(&format!(
+            "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:143']\nbackend = 'app'\n\
+             certificates = ['b.pem', 'a.pem']\nstarttls = 'imap'\n{more}\n\
+             [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n"
+        ));
+        let (mut stage, mut end, _) = enter(&house, b"* OK hi\r\n");
+        say(&mut stage, &mut end, b"a STARTTLS\r\n");
+        let mut client = begin_tls_as(&house, end, name, alpn);
+        client.talk(&mut stage);
+        drop(client);
+        stage.settle();
+        stage.closed()
+    };
+    let refused = |more: &str, name: Option<&str>, alpn: &[&[u8]]| {
+        let reason = outcome(more, name, alpn);
+        reason
+            .filter(|reason| [CloseReason::AlpnMismatch, CloseReason::UnknownName].contains(reason))
+    };
+    let found = protocols.map(|alpn| refused("", Some("a.test"), alpn));
+    assert_eq!(found, [Some(CloseReason::AlpnMismatch), None, None]);
+    let found = refused("", Some("web.test"), protocols[1]);
+    assert_eq!(found, Some(CloseReason::UnknownName));
+    assert_eq!(
+        refused("", None, protocols[1]),
+        None,
+        "no name is no wrong one"
+    );
+    let allowed = "alpn-mismatch = 'continue'\nunknown-names = 'default'";
+    for alpn in protocols {
+        assert_eq!(refused(allowed, Some("web.test"), alpn), None);
+    }
 }
