@@ -287,6 +287,100 @@ fn psql_reaches_a_postgresql_that_has_no_tls() {
     });
 }
 
+/// A psql whose query takes longer than the test.
+fn sleeper(psql: &Tool, becket: &Becket) -> Child {
+    let connection = format!(
+        "host={} port={} user=postgres dbname=postgres sslmode=require connect_timeout=20",
+        becket.web.ip(),
+        becket.web.port(),
+    );
+    let mut command = psql.command(["-X", "-c", "select pg_sleep(120)", &connection]);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// Queries of [`sleeper`]s that a server works on; nothing while it starts up.
+fn sleeping(psql: &Tool, postgres: &Postgres) -> Option<usize> {
+    let (host, port) = (postgres.address.ip(), postgres.address.port());
+    let connection = format!("host={host} port={port} user=postgres dbname=postgres");
+    let query = "select count(*) from pg_stat_activity where query = 'select pg_sleep(120)' \
+                 and state = 'active' and wait_event = 'PgSleep'";
+    let found = finish(
+        psql.command(["-X", "-A", "-t", "-c", query, &connection]),
+        "",
+    );
+    found.stdout.trim().parse().ok()
+}
+
+#[test]
+fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
+    let Some(psql) = Tool::find("psql") else {
+        return;
+    };
+    let places = [Place::new(), Place::new()];
+    let started = places
+        .each_ref()
+        .map(|place| Postgres::start(place, fresh_address()));
+    let [Some(one), Some(two)] = started else {
+        return;
+    };
+    let shape = Shape::new(one.address)
+        .server(two.address)
+        .listener("starttls = \"postgresql\"");
+    let place = &places[0];
+    let becket = Becket::start(place, &shape);
+    let both = [&one, &two];
+    let asleep = || both.map(|postgres| sleeping(&psql, postgres));
+    eventually("both have started", || !asleep().contains(&None));
+    let mut clients = Vec::new();
+    while asleep().contains(&Some(0)) {
+        assert!(clients.len() < 32, "one server has all clients");
+        clients.push(sleeper(&psql, &becket));
+        eventually("its query runs", || {
+            let all: usize = asleep().into_iter().flatten().sum();
+            all == clients.len()
+        });
+    }
+    for client in clients {
+        let _gone = kill_process(Pid::from_child(&client), Signal::INT);
+        let found = client.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&found.stderr).into_owned();
+        assert!(
+            said.contains("canceling statement due to user request"),
+            "{said}"
+        );
+    }
+    assert_eq!(asleep(), [Some(0); 2]);
+    let metrics = becket.metrics();
+    assert!(metrics.sum("becket_cancels_total", &["outcome=\"passed\""]) >= 4.0);
+    assert_eq!(
+        metrics.sum("becket_cancels_total", &["outcome=\"failed\""]),
+        0.0
+    );
+    let reasons = becket
+        .access()
+        .into_iter()
+        .map(|line| line["reason"].clone());
+    assert!(reasons.filter(|reason| reason == "cancel").count() >= 2);
+    // Nobody is told where that is not wanted.
+    let refusing = shape.listener("cancel-requests = false");
+    place.write("becket.toml", &refusing.text());
+    assert!(becket.reload());
+    let mut client = TcpStream::connect(becket.web).unwrap();
+    client
+        .write_all(&[0, 0, 0, 16, 4, 0xd2, 0x16, 0x2e, 0, 0, 0, 1, 1, 2, 3, 4])
+        .unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    drop(client);
+    eventually("it is logged", || {
+        let lines = becket.access();
+        lines.iter().any(|line| line["reason"] == "cleartext")
+    });
+}
+
 #[test]
 fn openssl_asks_for_tls_as_postgresql_clients_do() {
     let Some(openssl) = OpenSsl::find() else {

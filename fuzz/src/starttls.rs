@@ -54,6 +54,13 @@ fn talk(protocol: Protocol, server: &[u8], client: &[u8], each: usize) -> (Vec<u
         }
         progress = dialog.handle_client(piece, &mut out);
     }
+    let cancelled = progress == Progress::Over(Over::Cancel);
+    assert_eq!(cancelled, dialog.cancel_request().is_some());
+    assert!(
+        dialog
+            .cancel_request()
+            .is_none_or(|request| request.len() <= 268)
+    );
     let most = LONGEST_GREETING * 2 + MOST_COMMANDS as usize * (LONGEST_GREETING + LONGEST_COMMAND);
     assert!(out.len() <= most, "{} bytes", out.len());
     (out, progress)

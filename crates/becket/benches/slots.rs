@@ -128,7 +128,7 @@ fn granted(tray: &Tray) -> Option<Slot> {
     let notices = tray.take();
     notices.into_iter().find_map(|notice| match notice {
         Notice::Granted(grant) => grant.slot,
-        Notice::Failed(_) => None,
+        Notice::Failed(_) | Notice::Look(_) => None,
     })
 }
 

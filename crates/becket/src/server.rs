@@ -111,6 +111,8 @@ impl Control {
             tracing::debug!(%error, "control does not give way");
         }
         self.start_admin();
+        let cancels = Arc::clone(&self.state.shared().cancels);
+        tokio::spawn(cancels.run());
         if let Some(cluster) = &mut self.cluster {
             cluster.start();
         }

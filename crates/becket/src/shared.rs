@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use becket_proto::session_table::SessionTable;
 
 use crate::admission::Admission;
+use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
 use crate::clock::Clock;
 use crate::metrics::Counters;
@@ -25,6 +26,8 @@ pub struct Shared {
     pub early: Arc<SessionTable>,
     /// Backends and servers by name: connections they have, who waits for one.
     pub backends: Arc<Backends>,
+    /// Cancels of PostgreSQL clients: many writers, a few a day.
+    pub cancels: Arc<Cancels>,
     /// One per worker, written by it alone.
     pub counters: Vec<Arc<Counters>>,
     /// Full handshakes and connections by source; each call takes an atomic number or one shard's
@@ -52,6 +55,7 @@ impl Shared {
             table,
             early,
             backends: Arc::default(),
+            cancels: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(Admission::new(workers)),
             log_lines_dropped: Arc::default(),

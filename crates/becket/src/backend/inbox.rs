@@ -26,6 +26,8 @@ pub enum Notice {
     Granted(Grant),
     /// A server of a backend with `on-down = "close"` went out of service.
     Failed(Arc<ServerState>),
+    /// What a connection waits for may have come; where it lives in its worker. It may be another one by now.
+    Look(usize),
 }
 
 /// The end of a wait. When nobody waits for it any more, dropping it passes the slot on.

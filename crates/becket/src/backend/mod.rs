@@ -7,10 +7,12 @@
 //! * [`registry`]: all of them, by name, so that they outlive a reload;
 //! * [`pool`]: one worker's view of a backend: it chooses;
 //! * [`probe`]: control's part: checks, names that are resolved anew; [`check`] is one check, [`watched`] what was found;
+//! * [`cancel`]: cancels of PostgreSQL clients, passed on to all servers of a backend;
 //! * [`inbox`]: how a worker learns of a slot that it was given.
 //!
 //! Who is chosen is decided by `becket_proto::balance`; connecting is `connection/connect.rs`.
 
+pub mod cancel;
 pub mod check;
 pub mod inbox;
 pub mod line;

@@ -19,6 +19,7 @@ use becket_proto::balance::{self, Candidate, Wheel};
 use becket_proto::queue::Arrival;
 use becket_proto::ticket::{Lineage, NodeId};
 
+use super::cancel::{Cancel, Telling, Told};
 use super::inbox::Inbox;
 use super::line::{BackendState, QueueFull, Wait, Waiter};
 use super::registry::{PeerStick, lone_state, stick_key};
@@ -194,6 +195,20 @@ impl Pool {
             }
         }
         self.shortage(tried)
+    }
+
+    /// What the connection that lives at `place` in this worker leaves, and waits for, where its client asks to cancel
+    /// what another one does.
+    pub fn cancel(&self, place: usize, request: &[u8]) -> (Cancel, Told) {
+        let inbox = Arc::clone(&self.inbox);
+        let (telling, told) = Telling::begin(Waiter { inbox, place });
+        let cancel = Cancel {
+            request: request.into(),
+            backend: Arc::clone(&self.backend),
+            state: Arc::clone(&self.state),
+            telling,
+        };
+        (cancel, told)
     }
 
     /// Joins the queue, for the connection that lives at `place` in this worker: see [`BackendState::wait`].

@@ -82,6 +82,8 @@ pub struct FileListener {
     pub mode: FileMode,
     /// The protocol in which clients ask for it.
     pub starttls: Option<FileStartTls>,
+    /// Whether cancels of PostgreSQL in clear are passed on; absent is yes.
+    pub cancel_requests: Option<bool>,
     /// Bundles, directories and pairs.
     pub certificates: Option<Vec<FileCertificate>>,
     /// Name of a `[[policy]]`.
@@ -126,6 +128,7 @@ impl Default for FileListener {
             tls: true,
             mode: FileMode::default(),
             starttls: None,
+            cancel_requests: None,
             certificates: None,
             policy: None,
             backend: None,

@@ -18,6 +18,7 @@ use super::prepare::Draft;
 use super::values::{self, Address};
 use super::{Backend, Server, ServerAddress};
 use crate::backend::check::{Plan, Request};
+use crate::backend::state::ServerState;
 use crate::tls::onward::{self, Unverified};
 
 /// How far a check goes.
@@ -98,6 +99,22 @@ impl Backend {
         Plans {
             connect,
             check: check.map(|plan| Plan { addresses, ..plan }),
+        }
+    }
+
+    /// How a server is told something by a connection of its own, in at most so long.
+    pub fn tell_plan(&self, server: &ServerState, what: &Arc<[u8]>, timeout: Duration) -> Plan {
+        let tls = self.tls.as_ref();
+        Plan {
+            addresses: server.addresses(),
+            sources: self.source.clone().into(),
+            proxy_header: self.proxy_header,
+            tls: tls.map(|tls| onward::for_check(tls, server.name(), |_| true)),
+            request: Some(Request {
+                bytes: Arc::clone(what),
+                expect: None,
+            }),
+            timeout,
         }
     }
 

@@ -92,6 +92,7 @@ impl Draft<'_> {
             },
             deny: self.networks(&format!("{path}.deny"), &listener.deny),
             accept_proxy: self.accept_proxy(path, listener),
+            cancel_requests: self.cancel_requests(path, listener, face),
         }
     }
 
@@ -175,6 +176,20 @@ impl Draft<'_> {
             );
         }
         face
+    }
+
+    fn cancel_requests(&mut self, path: &str, listener: &FileListener, face: Face) -> bool {
+        let speaks = face == Face::StartTls(Protocol::Postgresql);
+        if let Some(given) = listener.cancel_requests
+            && !speaks
+        {
+            let path = format!("{path}.cancel-requests");
+            let problem = Problem::new(path, "given, but nobody speaks PostgreSQL here");
+            let accepted = "only with starttls = \"postgresql\"";
+            self.report
+                .error(problem.value(given.to_string()).accepted(accepted));
+        }
+        speaks && listener.cancel_requests.unwrap_or(true)
     }
 
     fn socket(&mut self, path: &str, listener: &FileListener, face: Face) -> SocketOptions {

@@ -103,6 +103,8 @@ pub struct Listener {
     pub deny: Networks,
     /// Whether every connection begins with a PROXY header.
     pub accept_proxy: Option<AcceptProxy>,
+    /// Whether cancels of PostgreSQL clients in clear are passed on to the servers.
+    pub cancel_requests: bool,
     /// Tried in order; the last one matches every hello.
     pub routes: Vec<Route>,
 }

@@ -3,7 +3,9 @@
 //! The server is connected before anything else, because in most of these protocols it speaks
 //! first. Its greeting is passed on; whatever the client says in clear is answered here, and
 //! nothing of it reaches the server. What is said and when it is over is decided by
-//! [`becket_proto::starttls`]; this file carries the bytes. Then the handshake goes on with the
+//! [`becket_proto::starttls`]; this file carries the bytes. A cancel of a PostgreSQL client is the
+//! exception: it goes to all servers ([`crate::backend::cancel`]), and this connection ends when they
+//! were told. Then the handshake goes on with the
 //! server in hand ([`Core::joined`]), and at its end both are joined ([`rejoin`]).
 //!
 //! What either side can make us hold: a greeting, a command, and the answers to those that came in
@@ -12,6 +14,7 @@
 //! their greeting on purpose.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
 use becket_proto::starttls::{Dialog, Over, Progress, Protocol};
@@ -20,6 +23,7 @@ use super::closing::Closing;
 use super::handshake::Handshaking;
 use super::relay::{Joined, Relaying, server_fault};
 use super::{Core, Net, Next, Phase, Turn};
+use crate::backend::cancel::Told;
 use crate::close_reason::CloseReason;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
@@ -38,6 +42,8 @@ pub struct Conversing<N: Net> {
     answer: Vec<u8>,
     /// The protocol without which the handshake fails.
     insists_on: Option<&'static [u8]>,
+    /// The servers are being told of a cancel.
+    told: Option<Told>,
 }
 
 impl<N: Net> Conversing<N> {
@@ -70,6 +76,7 @@ impl<N: Net> Conversing<N> {
             progress,
             answer,
             insists_on: None,
+            told: None,
         }))
     }
 
@@ -88,12 +95,19 @@ impl<N: Net> Conversing<N> {
         if core.client.ready.failed {
             return end(CloseReason::HandshakeAborted, turn);
         }
+        if let Some(told) = &self.told {
+            return match told.is_done() {
+                true => self.expire(core, turn),
+                false => Next::Wait(Phase::Conversing(self)),
+            };
+        }
         loop {
             if self.send(core, turn).is_err() {
                 return end(CloseReason::HandshakeAborted, turn);
             }
             self.send_server(turn);
             match self.progress {
+                Progress::Over(Over::Cancel) => return self.cancel(core, turn),
                 Progress::Over(over) => return self.close(over, core, turn),
                 _ if !self.answer.is_empty() => return Next::Wait(Phase::Conversing(self)),
                 Progress::Begin => return self.secure(core, turn),
@@ -122,8 +136,12 @@ impl<N: Net> Conversing<N> {
         }
     }
 
-    /// The talk took too long.
-    pub fn expire(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    /// The talk took too long; or the servers have been told of a cancel, as far as they can be.
+    pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        if self.told.is_some() {
+            turn.counters.handshakes_ended.add(1);
+            return Closing::begin(CloseReason::Cancel, Vec::new(), core, turn);
+        }
         let reason = CloseReason::HandshakeTimeout;
         let detail = "no TLS was asked for";
         turn.failures.note(&core.facts, reason, detail, turn.now);
@@ -231,12 +249,29 @@ impl<N: Net> Conversing<N> {
         }))
     }
 
+    /// The client asks to cancel what another connection does, and hears no answer: it waits for the end.
+    fn cancel(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let passes = self.door.front.listener().cancel_requests;
+        let pool = self.door.pool(0).filter(|_| passes);
+        let (Some(pool), Some(request)) = (pool, self.dialog.cancel_request()) else {
+            return self.close(Over::Cleartext, core, turn);
+        };
+        let (cancel, told) = pool.cancel(turn.place, request);
+        if !turn.cancels.leave(cancel) {
+            turn.counters.handshakes_ended.add(1);
+            return Closing::begin(CloseReason::CancelLimit, Vec::new(), core, turn);
+        }
+        core.deadline = turn.now.mono + CANCEL_WAIT;
+        self.told = Some(told);
+        Next::Wait(Phase::Conversing(self))
+    }
+
     /// There will be no TLS.
     fn close(self, over: Over, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let reason = match over {
             Over::Injected => CloseReason::StarttlsInjected,
             Over::Broken => CloseReason::NotTls,
-            Over::Quit | Over::Cleartext => CloseReason::Cleartext,
+            Over::Quit | Over::Cleartext | Over::Cancel => CloseReason::Cleartext,
             Over::Refused | Over::BadGreeting => CloseReason::ServerGreeting,
         };
         if over != Over::Quit {
@@ -309,6 +344,8 @@ fn end<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
     Next::End(reason)
 }
 
+/// As long as cancels that came before may take, and then its own.
+const CANCEL_WAIT: Duration = Duration::from_secs(10);
 /// Commands are short; who sends more at once means no good.
 const LONGEST_READ: usize = 4096;
 /// The content type of a TLS record that begins a handshake.

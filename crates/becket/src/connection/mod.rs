@@ -51,6 +51,7 @@ use self::queued::Queued;
 use self::relay::{Joined, Relaying};
 use self::securing::Securing;
 use crate::admission::{Entry, Gate, HalfOpen, Visit};
+use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
 use crate::backend::state::ServerState;
 use crate::clock::Now;
@@ -112,6 +113,8 @@ pub struct Turn<'a, N> {
     pub failures: &'a mut FailureLog,
     /// Who is asked about full handshakes; `None` where they are not limited.
     pub gate: Option<&'a Rc<Gate>>,
+    /// Where cancels are left.
+    pub cancels: &'a Cancels,
 }
 
 /// One connection.
@@ -429,7 +432,7 @@ impl<N: Net> Connection<N> {
             Some(Phase::Entering(phase)) => phase.advance(&mut self.core, turn),
             Some(Phase::Greeting(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Peeking(phase)) => phase.expire(&self.core, turn),
-            Some(Phase::Conversing(phase)) => phase.expire(&self.core, turn),
+            Some(Phase::Conversing(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Handshaking(phase)) => phase.expire(&self.core, turn),
             Some(Phase::Queued(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Connecting(phase)) => phase.expire(&mut self.core, turn),

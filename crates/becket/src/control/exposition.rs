@@ -361,6 +361,16 @@ impl Scrape {
         )
     }
 
+    fn cancels(&self, page: &mut Page<'_>) -> fmt::Result {
+        let (passed, failed) = self.condition.cancels;
+        let outcomes = [("passed", passed), ("failed", failed)];
+        page.counters(
+            "becket_cancels",
+            "Cancels of PostgreSQL clients, for each server that was to be told",
+            outcomes.map(|(outcome, count)| ([("outcome", outcome)], count)),
+        )
+    }
+
     fn process(&self, page: &mut Page<'_>) -> fmt::Result {
         page.gauge(
             "process_start_time_seconds",
@@ -399,6 +409,7 @@ impl Collector for Scrape {
         self.admission(&mut page)?;
         self.state(&mut page)?;
         self.refusals(&mut page)?;
+        self.cancels(&mut page)?;
         self.process(&mut page)
     }
 }

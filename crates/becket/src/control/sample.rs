@@ -87,6 +87,7 @@ impl View for Sample {
                 entries: 12,
                 capacity: 200_000,
             },
+            cancels: (5, 1),
             early_sessions: 3,
             tickets: TicketKeys {
                 standing: Standing {
@@ -171,6 +172,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
         allow: None,
         deny: Default::default(),
         accept_proxy: None,
+        cancel_requests: false,
         routes: vec![Route {
             names: vec![NamePattern::Wildcard("example.net".to_owned())],
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],

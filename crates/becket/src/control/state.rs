@@ -156,6 +156,7 @@ impl View for State {
                 sources: self.shared.admission.sources(),
                 untracked: self.shared.admission.untracked(),
             },
+            cancels: self.shared.cancels.counts(),
             cluster: current.node.as_ref().map(|node| node.status(now)),
             stud: self.stud.as_ref().map(|stud| stud.status()),
             certificates: current.certificates,

@@ -60,6 +60,8 @@ pub struct Condition {
     pub tickets: TicketKeys,
     /// Who is let in when more want to than can be served.
     pub admission: Admitted,
+    /// Cancels of PostgreSQL clients that a server took, and those that could not be brought to one.
+    pub cancels: (u64, u64),
     /// The cluster; `None` when sessions are not replicated.
     pub cluster: Option<ClusterStatus>,
     /// Sessions of stud and hitch; `None` where they are not received.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
 use crate::admission::Gate;
+use crate::backend::cancel::Cancels;
 use crate::backend::inbox::{Notice, Tray};
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
@@ -41,6 +42,8 @@ pub struct Stage {
     pub gate: Option<Rc<Gate>>,
     /// Where slots arrive for which the connection waits; pools must have been given the same.
     pub inbox: Arc<Tray>,
+    /// Where cancels are left.
+    pub cancels: Arc<Cancels>,
     /// Clients need no PROXY header, whatever the listener says.
     pub skips_greeting: bool,
     scratch: Scratch,
@@ -66,6 +69,7 @@ impl Stage {
             counters: Counters::default(),
             gate: None,
             inbox: Arc::default(),
+            cancels: Arc::default(),
             skips_greeting: false,
             scratch: Scratch::new(),
             failures: FailureLog::new(),
@@ -121,6 +125,7 @@ impl Stage {
             timeouts: &self.timeouts,
             failures: &mut self.failures,
             gate: self.gate.as_ref(),
+            cancels: &self.cancels,
         };
         let advanced = if std::mem::take(&mut self.stops) {
             Advanced::Ended(connection.stop(&turn))
@@ -195,6 +200,7 @@ impl Stage {
             match notice {
                 Notice::Granted(grant) => self.queued |= connection.handle_grant(grant),
                 Notice::Failed(server) => self.leaves |= connection.is_at(&server),
+                Notice::Look(_) => self.queued = true,
             }
         }
         self.queued |= self.leaves;

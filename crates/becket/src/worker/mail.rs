@@ -53,6 +53,7 @@ impl Worker {
                 }
                 Letter::Notice(Notice::Granted(grant)) => self.pass_on(grant),
                 Letter::Notice(Notice::Failed(server)) => self.leave_server(&server),
+                Letter::Notice(Notice::Look(index)) => self.advance(index, Connection::advance),
                 Letter::Drain => {
                     self.ending = Ending::Draining;
                     let now = self.clock.mono();

@@ -318,6 +318,7 @@ impl Worker {
             timeouts: &self.config.timeouts,
             failures: &mut self.failures,
             gate: self.gate.as_ref(),
+            cancels: &self.shared.cancels,
         };
         let advanced = step(&mut slot.connection, &mut turn);
         self.count_handshake(index);

@@ -1,7 +1,8 @@
 //! The talk in clear before TLS begins on a mail or database port, as its server's side: "STARTTLS".
 //!
 //! A [`Dialog`] answers a client by itself until the client asks for TLS. What the server behind says first, its
-//! greeting, is passed on; nothing that a client says in clear ever reaches the server. Order of use: as long as
+//! greeting, is passed on; nothing that a client says in clear ever reaches the server, but for a CancelRequest of
+//! PostgreSQL, which is handed out whole. Order of use: as long as
 //! [`Dialog::awaits_greeting`], give it what the server says ([`Dialog::handle_server`]) and leave the client unread; then
 //! what the client says ([`Dialog::handle_client`]). Each appends to `out` what is to be sent to the client, and answers
 //! with a [`Progress`].
@@ -70,6 +71,8 @@ pub enum Over {
     Broken,
     /// The client insists on going on in clear.
     Cleartext,
+    /// The client asks to cancel what another connection does; see [`Dialog::cancel_request`].
+    Cancel,
     /// The server's greeting refuses service; the client was told so.
     Refused,
     /// What the server said is no greeting, or more than one.
@@ -114,6 +117,14 @@ impl Dialog {
     /// and the byte is for TLS and not for [`Dialog::handle_client`].
     pub fn begins_with_tls(&self, first: u8) -> bool {
         matches!(self, Self::Postgresql(dialog) if dialog.begins_with_tls(first))
+    }
+
+    /// The request that ended the dialog, where that was [`Over::Cancel`]: whole, at most 268 bytes.
+    pub fn cancel_request(&self) -> Option<&[u8]> {
+        match self {
+            Self::Postgresql(dialog) => dialog.cancel_request(),
+            Self::Smtp(_) | Self::Imap(_) | Self::Pop3(_) => None,
+        }
     }
 
     /// Takes what the server said.

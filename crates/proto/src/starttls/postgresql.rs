@@ -1,10 +1,12 @@
 //! PostgreSQL before TLS: SSLRequest, or TLS at once (from PostgreSQL 17 on).
 //!
 //! The client speaks first, and the server behind is not asked: it hears nothing before the StartupMessage that comes
-//! through TLS. A StartupMessage or a CancelRequest in clear is refused as PostgreSQL itself refuses one: by an
-//! ErrorResponse.
+//! through TLS. A StartupMessage in clear is refused as PostgreSQL itself refuses one: by an ErrorResponse. A CancelRequest
+//! in clear is no session: it names a running one by a number and a secret that only its client and its server know, and
+//! nothing answers it. So it is taken whole, for whoever passes it on; what comes behind it is nobody's.
 //!
-//! Source: PostgreSQL 17, "Message Formats" and "SSL Session Encryption".
+//! Source: PostgreSQL 18, "Message Formats" (the secret has 4 to 256 bytes since protocol 3.2, 4 before), "Canceling
+//! Requests in Progress" and "SSL Session Encryption".
 
 use super::{Over, Progress};
 
@@ -17,20 +19,45 @@ pub struct Postgresql {
 }
 
 impl Postgresql {
+    /// The CancelRequest, once that is what the client sent.
+    pub(super) fn cancel_request(&self) -> Option<&[u8]> {
+        let length = cancel_length(self.head()?)?;
+        (self.begun.len() == length).then_some(&self.begun)
+    }
+
+    /// Length and code, once they are there.
+    fn head(&self) -> Option<u64> {
+        let head = self.begun.first_chunk::<REQUEST_BYTES>()?;
+        Some(u64::from_be_bytes(*head))
+    }
+
+    /// How long the request is, as far as is known.
+    fn wanted(&self) -> usize {
+        let length = self.head().and_then(cancel_length);
+        length.unwrap_or(REQUEST_BYTES)
+    }
+
     pub(super) fn begins_with_tls(&self, first: u8) -> bool {
         self.begun.is_empty() && !self.declined && first == TLS_HANDSHAKE
     }
 
     pub(super) fn handle_client(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Progress {
         while !bytes.is_empty() {
-            let missing = REQUEST_BYTES - self.begun.len();
+            let missing = self.wanted().saturating_sub(self.begun.len());
             let (part, rest) = bytes.split_at_checked(missing).unwrap_or((bytes, &[]));
             self.begun.extend_from_slice(part);
             bytes = rest;
-            let Ok(request) = <[u8; REQUEST_BYTES]>::try_from(&self.begun[..]) else {
+            if self.begun.len() < self.wanted() {
+                // Of a CancelRequest more is wanted once its head is there.
+                continue;
+            }
+            let Some(head) = self.head() else {
                 return Progress::Talking;
             };
-            match u64::from_be_bytes(request) {
+            if cancel_length(head).is_some() {
+                return Progress::Over(Over::Cancel);
+            }
+            match head {
                 SSL_REQUEST if bytes.is_empty() => {
                     out.push(b'S');
                     return Progress::Begin;
@@ -53,11 +80,16 @@ impl Postgresql {
     }
 }
 
-/// Whether a length and a code are those of a StartupMessage of version 3 or of a CancelRequest.
+/// Whether a length and a code are those of a StartupMessage of version 3.
 fn is_in_clear(request: u64) -> bool {
     let (length, code) = (request >> 32, request & 0xffff_ffff);
-    let startup = code >> 16 == 3 && (9..=LONGEST_STARTUP).contains(&length);
-    startup || code == CANCEL
+    code >> 16 == 3 && (9..=LONGEST_STARTUP).contains(&length)
+}
+
+/// The length of a CancelRequest, if a length and a code are those of one: a number and a secret come behind.
+fn cancel_length(request: u64) -> Option<usize> {
+    let (length, code) = ((request >> 32) as usize, request & 0xffff_ffff);
+    (code == CANCEL && (SHORTEST_CANCEL..=LONGEST_CANCEL).contains(&length)).then_some(length)
 }
 
 /// An ErrorResponse with severity, SQLSTATE 28000 (invalid authorization) and a sentence.
@@ -78,5 +110,9 @@ const SSL_REQUEST: u64 = 8 << 32 | 80_877_103;
 const GSSENC_REQUEST: u64 = 8 << 32 | 80_877_104;
 /// Code 1234.5678.
 const CANCEL: u64 = 80_877_102;
+/// Length, code, number, and a secret of 4 bytes.
+const SHORTEST_CANCEL: usize = 16;
+/// The same with a secret of 256.
+const LONGEST_CANCEL: usize = 12 + 256;
 /// MAX_STARTUP_PACKET_LENGTH of PostgreSQL.
 const LONGEST_STARTUP: u64 = 10_000;

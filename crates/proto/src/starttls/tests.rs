@@ -151,7 +151,7 @@ fn good_byes_are_answered() {
 /// An SSLRequest, a GSSENCRequest, a CancelRequest, and the beginning of a StartupMessage.
 const SSL: &[u8] = &[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 const GSS: &[u8] = &[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x30];
-const CANCEL: &[u8] = &[0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e];
+const CANCEL: &[u8] = &[0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e, 0, 0, 1, 2, 9, 8, 7, 6];
 const STARTUP: &[u8] = &[0, 0, 0, 40, 0, 3, 0, 0];
 
 #[test]
@@ -197,12 +197,45 @@ fn postgresql_may_begin_with_tls() {
 
 #[test]
 fn postgresql_in_clear_is_refused_in_its_own_words() {
-    for request in [STARTUP, CANCEL] {
-        let (out, progress) = talk(Protocol::Postgresql, &[Client(request)], 1);
-        assert_eq!(progress, Progress::Over(Over::Cleartext));
-        let length = u32::from_be_bytes(out.as_bytes()[1..5].try_into().unwrap());
-        assert_eq!(length as usize, out.len() - 1);
-        assert!(out.starts_with('E') && out.contains("C28000\0M") && out.ends_with("\0\0"));
+    let (out, progress) = talk(Protocol::Postgresql, &[Client(STARTUP)], 1);
+    assert_eq!(progress, Progress::Over(Over::Cleartext));
+    let length = u32::from_be_bytes(out.as_bytes()[1..5].try_into().unwrap());
+    assert_eq!(length as usize, out.len() - 1);
+    assert!(out.starts_with('E') && out.contains("C28000\0M") && out.ends_with("\0\0"));
+}
+
+proptest! {
+    #[test]
+    fn a_cancel_is_taken_whole_and_has_a_number_and_a_secret_of_4_to_256_bytes(
+        length in 0u32..400,
+        each in 1usize..400,
+        rest in proptest::collection::vec(any::<u8>(), 400),
+        declined in any::<bool>(),
+    ) {
+        let request = [&length.to_be_bytes()[..], &CANCEL[4..8], &rest].concat();
+        let mut dialog = Dialog::new(Protocol::Postgresql);
+        let (mut out, mut progress) = (Vec::new(), Progress::Talking);
+        if declined {
+            progress = dialog.handle_client(GSS, &mut out);
+            out.clear();
+        }
+        for part in request.chunks(each) {
+            if progress == Progress::Talking {
+                prop_assert_eq!(dialog.cancel_request(), None);
+                progress = dialog.handle_client(part, &mut out);
+            }
+        }
+        prop_assert!(out.is_empty(), "nothing answers it");
+        match (16..=268).contains(&length) {
+            true => {
+                prop_assert_eq!(progress, Progress::Over(Over::Cancel));
+                prop_assert_eq!(dialog.cancel_request(), request.get(..length as usize));
+            }
+            false => {
+                prop_assert_eq!(progress, Progress::Over(Over::Broken));
+                prop_assert_eq!(dialog.cancel_request(), None);
+            }
+        }
     }
 }
 

@@ -69,7 +69,7 @@ impl Fixture {
         let notices = self.tray.take().into_iter();
         let grant = |notice| match notice {
             Notice::Granted(grant) => Some(grant),
-            Notice::Failed(_) => None,
+            Notice::Failed(_) | Notice::Look(_) => None,
         };
         notices.filter_map(grant).collect()
     }
