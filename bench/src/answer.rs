@@ -161,14 +161,18 @@ fn overload(outcome: &Outcome) -> Option<String> {
     let figures = figure::shown(outcome);
     let kept = figures
         .iter()
-        .rfind(|figure| figure.name.starts_with(figures::KEPT))?;
+        .filter(|figure| figure.name.starts_with(figures::KEPT));
+    // The largest flood that the clients could make.
+    kept.rev().find_map(|kept| goodput(outcome, kept))
+}
+
+fn goodput(outcome: &Outcome, kept: &Figure) -> Option<String> {
     let cases = outcome.cases.iter().filter_map(|case| {
         let ours = verdict::subject(case)?.median(&kept.name)?;
         let rival = verdict::rival(case, kept)?;
-        let label = if case.label.is_empty() {
-            String::new()
-        } else {
-            format!(" ({})", case.label)
+        let label = match case.label.as_str() {
+            "" => String::new(),
+            label => format!(" ({label})"),
         };
         Some(format!(
             "{} of what it can, {} {}{label}",
@@ -178,10 +182,8 @@ fn overload(outcome: &Outcome) -> Option<String> {
         ))
     });
     let cases: Vec<String> = cases.collect();
-    let under = kept
-        .heading
-        .split_once("under ")
-        .map_or("150 % of capacity", |(_, load)| load);
+    let under = kept.heading.split_once("under ");
+    let under = under.map_or("150 % of capacity", |(_, load)| load);
     (!cases.is_empty()).then(|| format!("Under {under} becket still serves {}.", cases.join("; ")))
 }
 

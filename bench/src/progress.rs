@@ -71,23 +71,23 @@ impl Progress {
     }
 }
 
-/// Seconds that a case should take.
+/// Seconds that a case should take, with the least of rounds and a control in each.
 fn planned(scenario: &Scenario, order: &Order) -> f64 {
     let effort = &order.effort;
     let (time, rounds) = (effort.time.as_secs_f64(), f64::from(effort.rounds));
     let peers = order.peers.len() as f64;
     let each = match scenario.measure {
-        Measure::Transactions => rounds * (time * 1.2 + 0.1),
-        Measure::Capacity => rounds.min(2.0) * (time * 15.0 + 3.0),
-        Measure::AddedLatency => rounds.min(2.0) * (time * 8.0 + 2.0),
-        Measure::Storm => rounds.min(2.0) * (time * 4.0 + 3.0) + time * 12.0,
+        Measure::Transactions => rounds * (time * 1.2 + 0.1) * (peers + 3.0) / peers,
+        Measure::Capacity => rounds * (time * 31.0 + 8.0),
+        Measure::AddedLatency => rounds * (time * 10.0 + 2.0) + time * 13.0,
+        Measure::Storm => rounds * (time * 6.0 + 3.0) + time * 13.0,
         Measure::Idle => 0.5 + effort.idle as f64 / 1500.0,
         Measure::Queued => 1.0 + time * 45.0 + effort.idle as f64 / 1000.0,
         Measure::Burst => rounds * 1.5,
         Measure::Generators => rounds * (time + 1.2) / peers,
         Measure::Failover => rounds * (2.0 + effort.idle as f64 / 500.0) / peers,
     };
-    1.0 + peers * (each + 0.1)
+    1.0 + rounds * time * 1.2 + peers * (each + 0.1)
 }
 
 fn show(seconds: f64) -> String {

@@ -138,16 +138,14 @@ impl Relay {
         };
         let goes_on = match pair.server {
             Some(_) => pair.carry(of_client, event, &mut self.buffer),
-            None => pair.talk(event, &mut self.buffer),
+            None => pair.talk(event, &mut self.buffer).and_then(|talk| {
+                if talk == Talk::Over {
+                    let token = Token(index * 2 + 2);
+                    pair.server = Some(connect(self.poll.registry(), self.backend, token)?);
+                }
+                Ok(talk != Talk::Gone)
+            }),
         };
-        let goes_on = goes_on.and_then(|goes_on| {
-            if goes_on && pair.server.is_none() && pair.to_server.told {
-                pair.to_server.told = false;
-                let token = Token(index * 2 + 2);
-                pair.server = Some(connect(self.poll.registry(), self.backend, token)?);
-            }
-            Ok(goes_on)
-        });
         let goes_on = goes_on.unwrap_or(false);
         if !goes_on {
             self.pairs.remove(index);
@@ -188,17 +186,17 @@ impl Pair {
 }
 
 impl Pair {
-    /// Answers flights; returns whether the connection goes on. Behind the last one the server is due.
-    fn talk(&mut self, event: &Event, buffer: &mut [u8]) -> io::Result<bool> {
+    /// Answers flights. What follows the last one is for the server.
+    fn talk(&mut self, event: &Event, buffer: &mut [u8]) -> io::Result<Talk> {
         if !(event.is_readable() || event.is_read_closed()) {
-            return Ok(true);
+            return Ok(Talk::GoesOn);
         }
         let mut client = &self.client;
         loop {
             let count = match client.read(buffer) {
-                Ok(0) => return Ok(false),
+                Ok(0) => return Ok(Talk::Gone),
                 Ok(count) => count,
-                Err(e) if is_later(&e) => return Ok(true),
+                Err(e) if is_later(&e) => return Ok(Talk::GoesOn),
                 Err(e) => return Err(e),
             };
             self.said
@@ -210,20 +208,28 @@ impl Pair {
                 self.said.drain(..flight.sent);
                 if flight.answer == 0 {
                     self.to_server.left = std::mem::take(&mut self.said);
-                    self.to_server.told = true;
-                    return Ok(true);
+                    return Ok(Talk::Over);
                 }
                 let answer = buffer.get(..flight.answer).unwrap_or(&[]);
                 // A socket that has nothing to send yet takes a flight whole.
                 if client.write(answer)? < answer.len() {
-                    return Ok(false);
+                    return Ok(Talk::Gone);
                 }
             }
             if count < buffer.len() {
-                return Ok(true);
+                return Ok(Talk::GoesOn);
             }
         }
     }
+}
+
+/// What comes after an event of a client whose flights are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Talk {
+    GoesOn,
+    /// The last flight has come, and the server is due.
+    Over,
+    Gone,
 }
 
 fn connect(registry: &Registry, backend: SocketAddr, token: Token) -> io::Result<TcpStream> {

@@ -26,7 +26,7 @@ pub fn run(run: &Run) -> String {
 pub fn effort_note(effort: &str) -> &'static str {
     match effort {
         "smoke" => "A smoke run: it shows that everything works; its figures mean nothing.",
-        _ => "A quick run: short measurements, for a first look.",
+        _ => "A quick run: its measurements are too short for figures to keep.",
     }
 }
 

@@ -9,7 +9,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use becket_bench::result::Run;
+use becket_bench::figure::{RELAY, ROUND_TRIP};
+use becket_bench::result::{Run, figures};
 use becket_bench::{catalog, page, store};
 use serde_json::Value;
 use support::{BENCH, becket, bench, missing, peers, program_exists, said};
@@ -41,6 +42,15 @@ fn every_scenario_runs_and_its_result_is_as_the_schema_says() {
     for outcome in run.scenarios.iter().filter(|o| o.not_available.is_none()) {
         assert!(!outcome.cases.is_empty(), "{}", outcome.id);
         for column in outcome.cases.iter().flat_map(|case| &case.columns) {
+            if [RELAY, ROUND_TRIP].contains(&column.peer.as_str()) {
+                let failed = column.median(figures::FAILED);
+                assert!(
+                    failed.is_none_or(|share| share == 0.0),
+                    "{} {}",
+                    outcome.id,
+                    column.peer
+                );
+            }
             let has_reason = column.not_available.is_some();
             assert_eq!(
                 column.samples.is_empty(),

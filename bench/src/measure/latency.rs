@@ -58,6 +58,11 @@ fn at(
             .unwrap_or_else(|| step.latency.whole.clone())
     };
     let (through_whole, direct_whole) = (whole(through), whole(direct));
+    super::transactions::remark(column, through);
+    // Where nobody was served, nobody was served soon.
+    if through_whole.count == 0 || direct_whole.count == 0 {
+        return Ok(());
+    }
     let quantiles = [
         ("p50", through_whole.p50_us, direct_whole.p50_us),
         ("p99", through_whole.p99_us, direct_whole.p99_us),
@@ -70,7 +75,6 @@ fn at(
         put(format!("added_{name}_us_at_{load}"), with - without);
     }
     sample.put(&format!("offered_per_s_at_{load}"), rate);
-    super::transactions::remark(column, through);
     if load == SHAPED {
         column.histogram = through_whole.buckets;
     }

@@ -139,9 +139,12 @@ fn flood(
     }
     let mut put = |name: &str, value: f64| sample.put(&figures::at(name, percent), value);
     let latency = &step.latency;
-    put(ACCEPTED_P99, latency.since_connected.p99_us);
     let whole = latency.whole_corrected.as_ref().unwrap_or(&latency.whole);
-    put(figures::P99, whole.p99_us);
+    // Where nobody was served, nobody was served soon.
+    if whole.count > 0 {
+        put(ACCEPTED_P99, latency.since_connected.p99_us);
+        put(figures::P99, whole.p99_us);
+    }
     put(
         figures::CPUS_USED,
         step.server.as_ref().map_or(f64::NAN, |s| s.cpus_used),

@@ -107,6 +107,14 @@ fn flooded(
     };
     note(sample, "", load, probed);
     note(sample, "returning_", load, returned);
+    if probed.failed * 1000 > probed.attempted {
+        let note = format!(
+            "under the load `{load}` the probe failed, too: its latency is that of who was served"
+        );
+        if !column.notes.contains(&note) {
+            column.notes.push(note);
+        }
+    }
     let share = |part: u64, of: u64| part as f64 / of.max(1) as f64;
     sample.put(
         &format!("flood_failed_share_at_{load}"),
@@ -160,8 +168,11 @@ fn note(sample: &mut Sample, who: &str, load: &str, step: &Step) {
         .as_ref()
         .unwrap_or(&step.latency.whole);
     let of = if who.is_empty() { "probe_" } else { who };
-    sample.put(&format!("{who}p50_us_at_{load}"), whole.p50_us);
-    sample.put(&format!("{who}p99_us_at_{load}"), whole.p99_us);
+    // Where nobody was served, nobody was served soon.
+    if whole.count > 0 {
+        sample.put(&format!("{who}p50_us_at_{load}"), whole.p50_us);
+        sample.put(&format!("{who}p99_us_at_{load}"), whole.p99_us);
+    }
     sample.put(
         &format!("{of}failed_share_at_{load}"),
         step.failed as f64 / step.attempted.max(1) as f64,
