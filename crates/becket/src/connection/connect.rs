@@ -297,7 +297,9 @@ impl Attempt {
             ..
         } = &mut self.caller;
         let hello = match (pool.tls(), prelude) {
-            (Some(tls), Some(prelude)) => prelude.greet(tls, server.name(), core, to_server),
+            (Some(tls), Some(prelude)) => {
+                prelude.greet(tls, server.name(), (core, turn), to_server)
+            }
             _ => Ok(()),
         };
         match hello.and_then(|()| open(turn.net, pool, address)) {

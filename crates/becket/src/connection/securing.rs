@@ -62,10 +62,11 @@ impl Prelude {
         &mut self,
         tls: &ServerTls,
         server: &str,
-        core: &Core<N>,
+        (core, turn): (&Core<N>, &Turn<'_, N>),
         to_server: &mut HalfPipe,
     ) -> io::Result<()> {
-        let mut engine = tls.open(server, &core.facts).map_err(fault)?;
+        let now = turn.now.unix_seconds();
+        let mut engine = tls.open(server, &core.facts, now).map_err(fault)?;
         let (mut plain, mut hello) = (Buffer::at(0, 0), Buffer::at(0, HELLO));
         engine
             .receive(&mut [], &mut plain, &mut hello)

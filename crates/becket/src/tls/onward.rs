@@ -2,15 +2,20 @@
 //!
 //! Each server has a `ClientConfig` of its own, because each has a name of its own to verify and
 //! sessions of its own to resume: a ticket of one server is wasted on another. The sessions stay
-//! with the worker, so the lock inside of rustls' store is never fought over.
+//! with the worker, so the lock inside of rustls' store is never fought over. A resumption shows no
+//! certificate, so sessions end with the first certificate of a chain that was verified: the
+//! `ClientConfig` is then made anew, with nothing to resume. A reload makes all of them anew.
 //!
 //! rustls takes one name for what is sent as SNI and for what is verified. Here these are two: the
 //! name that rustls is given is the one to send, and [`Named`] verifies the other. An IP address
 //! is never sent (RFC 6066, section 3), so it stands for "send none".
 
+use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use becket_proto::ticket::UnixSeconds;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, UnbufferedClientConnection};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -19,8 +24,17 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::chain;
 use super::engine::Engine;
+use super::verifier::until;
 use crate::config::{Backend, Onward, ServerAlpn, Sni};
 use crate::connection::facts::Facts;
+
+/// Sessions that end together, in the configuration that offers them.
+#[derive(Debug)]
+struct Generation {
+    config: Arc<ClientConfig>,
+    /// When the first certificate is over on which they rest, in seconds since 1970.
+    until: Arc<AtomicU64>,
+}
 
 /// Servers of a backend with what it takes to open TLS to each.
 #[derive(Debug)]
@@ -38,7 +52,7 @@ pub struct ServerTls {
 #[derive(Debug)]
 struct Face {
     server: Arc<str>,
-    config: Arc<ClientConfig>,
+    sessions: RefCell<Generation>,
     /// The name that is sent when neither the client nor the configuration says another.
     own: ServerName<'static>,
 }
@@ -65,7 +79,7 @@ impl ServerTls {
         self.sni == Sni::Client || self.alpn == ServerAlpn::Client
     }
 
-    /// Begins TLS to a server for a client.
+    /// Begins TLS to a server for a client, at this time.
     ///
     /// # Errors
     ///
@@ -74,15 +88,20 @@ impl ServerTls {
         &self,
         server: &str,
         client: &Facts,
+        now: UnixSeconds,
     ) -> Result<Engine<UnbufferedClientConnection>, Error> {
         let known = self.servers.iter().find(|face| *face.server == *server);
+        let onward = self.backend.tls.as_ref();
+        let onward = onward.ok_or_else(|| Error::General("a backend without TLS".into()))?;
         // A reload brought it, and this client has waited since before. It resumes nothing.
-        let fresh = match (known, &self.backend.tls) {
-            (None, Some(onward)) => Some(Face::new(onward, &Arc::from(server))),
-            _ => None,
+        let fresh;
+        let face = match known {
+            Some(face) => face,
+            None => {
+                fresh = Face::new(onward, &Arc::from(server));
+                &fresh
+            }
         };
-        let face = known.or(fresh.as_ref());
-        let face = face.ok_or_else(|| Error::General("a backend without TLS".into()))?;
         let sent = match &self.sni {
             Sni::Own => face.own.clone(),
             Sni::Fixed(name) => name.clone(),
@@ -100,7 +119,7 @@ impl ServerTls {
                 agreed.map(<[u8]>::to_vec).into_iter().collect()
             }
         };
-        let config = Arc::clone(&face.config);
+        let config = face.config(onward, now);
         let connection = UnbufferedClientConnection::new_with_alpn(config, sent, alpn)?;
         Ok(Engine::of(connection, self.most_held))
     }
@@ -115,7 +134,9 @@ pub fn for_check(
     alpn: impl Fn(&[u8]) -> bool,
 ) -> (Arc<ClientConfig>, ServerName<'static>) {
     let face = Face::new(onward, server);
-    let mut config = (*face.config).clone();
+    let mut config = (*face.sessions.into_inner().config).clone();
+    // A check sees what a new client would, the certificate among it.
+    config.resumption = Resumption::disabled();
     if let ServerAlpn::Fixed(protocols) = &onward.alpn {
         config.alpn_protocols = protocols.iter().filter(|one| alpn(one)).cloned().collect();
     }
@@ -130,22 +151,43 @@ pub fn for_check(
 impl Face {
     fn new(onward: &Onward, server: &Arc<str>) -> Self {
         let name = onward.name_of(server);
+        Self {
+            server: Arc::clone(server),
+            sessions: RefCell::new(Generation::new(onward, name.clone())),
+            own: name.unwrap_or_else(no_name),
+        }
+    }
+
+    /// What is offered now. Connections that are open keep the configuration of theirs, and what
+    /// tickets they still get are offered to nobody.
+    fn config(&self, onward: &Onward, now: UnixSeconds) -> Arc<ClientConfig> {
+        let mut sessions = self.sessions.borrow_mut();
+        if sessions.until.load(Relaxed) <= now.0 {
+            *sessions = Generation::new(onward, onward.name_of(&self.server));
+        }
+        Arc::clone(&sessions.config)
+    }
+}
+
+impl Generation {
+    fn new(onward: &Onward, name: Option<ServerName<'static>>) -> Self {
+        let until = Arc::new(AtomicU64::new(u64::MAX));
         let mut config = onward.client.clone();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         if onward.verify
-            && let Some(name) = &name
+            && let Some(name) = name
         {
             let named = Named {
-                name: name.clone(),
+                name,
                 verifier: Arc::clone(&onward.verifier),
                 most_chain: onward.most_chain,
+                until: Arc::clone(&until),
             };
             config.dangerous().set_certificate_verifier(Arc::new(named));
         }
         Self {
-            server: Arc::clone(server),
             config: Arc::new(config),
-            own: name.unwrap_or_else(no_name),
+            until,
         }
     }
 }
@@ -158,6 +200,8 @@ struct Named {
     verifier: Arc<dyn ServerCertVerifier>,
     /// `limits.certificate-chain`.
     most_chain: usize,
+    /// The first end of a certificate that was good; see [`Generation`].
+    until: Arc<AtomicU64>,
 }
 
 impl ServerCertVerifier for Named {
@@ -170,8 +214,26 @@ impl ServerCertVerifier for Named {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         chain::judge(end_entity, intermediates, self.most_chain)?;
-        self.verifier
-            .verify_server_cert(end_entity, intermediates, &self.name, ocsp_response, now)
+        let verified = self.verifier.verify_server_cert(
+            end_entity,
+            intermediates,
+            &self.name,
+            ocsp_response,
+            now,
+        )?;
+        // What is over already is on no path that verified: servers show such ones, too.
+        let ends = [end_entity]
+            .into_iter()
+            .chain(intermediates)
+            .filter_map(until);
+        if let Some(first) = ends
+            .map(|end| end.0)
+            .filter(|end| *end > now.as_secs())
+            .min()
+        {
+            self.until.fetch_min(first, Relaxed);
+        }
+        Ok(verified)
     }
 
     fn verify_tls12_signature(

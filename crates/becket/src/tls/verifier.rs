@@ -143,7 +143,7 @@ impl ClientCertVerifier for Noting {
 }
 
 /// The end of a certificate's validity.
-fn until(leaf: &CertificateDer<'_>) -> Option<UnixSeconds> {
+pub(super) fn until(leaf: &CertificateDer<'_>) -> Option<UnixSeconds> {
     let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
     let seconds = leaf.validity().not_after.timestamp();
     u64::try_from(seconds).ok().map(UnixSeconds)

@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use becket::close_reason::CloseReason;
 use becket::connection::facts::Facts;
@@ -15,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, SupportedProtocolVersion};
 
-use crate::common::{Client, House};
+use crate::common::{Client, House, now};
 
 /// A server that speaks TLS at its end of the last stream that was dialled.
 pub(crate) struct Host {
@@ -396,6 +397,31 @@ fn a_server_that_answers_tcp_and_not_tls_is_given_up_at_the_time_out() {
 }
 
 #[test]
+fn sessions_with_a_server_end_with_its_certificate() {
+    let text = text(PLAIN, "", "name = 'a.test'");
+    let one = text.replace("[[backend.server]]\naddress = '127.0.0.1:82'\n", "");
+    let house = House::new(&one);
+    let door = house.door(0);
+    let config = Arc::new(server(&house, "a.pem", &[&TLS13]));
+    let visit = |ahead: Duration| {
+        let mut stage = house.stage();
+        stage.now.unix += ahead;
+        let client = stage.admit(door.clone(), [Plan::Accept]);
+        stage.settle();
+        let mut host = Host::new(&config);
+        host.settle(&mut stage);
+        drop(client);
+        host.settle(&mut stage);
+        host.tls.handshake_kind().unwrap()
+    };
+    // rcgen's certificates end in 4096.
+    let century = Duration::from_secs(100 * 31_556_952);
+    let kinds = [0, 20, 21, 21].map(|centuries| visit(century * centuries));
+    let [full, resumed] = [HandshakeKind::Full, HandshakeKind::Resumed];
+    assert_eq!(kinds, [full, resumed, full, full]);
+}
+
+#[test]
 fn sessions_with_a_server_are_resumed() {
     let house = House::new(&text(PLAIN, "", "name = 'a.test'"));
     let door = house.door(0);
@@ -457,9 +483,12 @@ fn a_server_that_a_reload_brought_has_tls_too() {
     let house = House::new(&text("certificates = ['a.pem']", "", "name = 'a.test'"));
     let tls = house.pool(0).tls().unwrap();
     let client = "192.0.2.1:50000".parse().unwrap();
-    let facts = Facts::new(client, "web".into(), crate::common::now());
+    let facts = Facts::new(client, "web".into(), now());
     for server in ["127.0.0.1:81", "127.0.0.1:83"] {
-        assert!(tls.open(server, &facts).is_ok(), "{server}");
+        assert!(
+            tls.open(server, &facts, now().unix_seconds()).is_ok(),
+            "{server}"
+        );
     }
 }
 
