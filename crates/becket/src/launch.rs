@@ -184,6 +184,7 @@ fn counting_lines(mut shared: Shared, log: &Logging, access: Option<&AccessWrite
 fn session_table(config: &Config) -> Arc<SessionTable> {
     let limits = Limits {
         entries: config.sessions.table_entries,
+        bytes: config.sessions.table_bytes,
         ..Limits::default()
     };
     Arc::new(SessionTable::new(limits, Default::default()))

@@ -321,7 +321,7 @@ impl Control {
         self.crew.reload(&adopted, added, &outboxes);
         let shared = self.state.shared();
         for table in [&shared.table, &shared.early] {
-            table.set_limit(config.sessions.table_entries);
+            table.set_limits(config.sessions.table_entries, config.sessions.table_bytes);
         }
         if let Err(error) = self.logging.set_level(&config.log.level) {
             tracing::error!(%error, "log level not changed");

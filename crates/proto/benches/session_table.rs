@@ -43,7 +43,14 @@ fn full_table(shards: usize) -> SessionTable {
 
 fn table_of(sessions: u64, shards: usize) -> SessionTable {
     let entries = sessions as usize;
-    let table = SessionTable::new(Limits { entries, shards }, RandomState::new());
+    let table = SessionTable::new(
+        Limits {
+            entries,
+            shards,
+            bytes: usize::MAX,
+        },
+        RandomState::new(),
+    );
     // More than fit, so that every shard is full.
     for serial in 0..sessions + sessions / 8 {
         table.insert(POLICY, &id(serial), session(), LIVES);

@@ -6,7 +6,7 @@
 //!
 //! Invariants: a session is found under the policy it was stored with and under no other; an expired one is never
 //! returned; a state is erased from memory when its entry goes, for whatever reason. Entries are at most the limit, in
-//! every shard and in sum; when a shard is full, its oldest entry makes room, whether it was used or not: a TLS 1.2
+//! every shard and in sum, and so are the bytes of their states; when a shard is full, its oldest entries make room, whether it was used or not: a TLS 1.2
 //! session has a fixed life, and use does not lengthen it.
 //!
 //! An id comes from a peer at each lookup, so the hash must be keyed with a secret: a peer that could choose collisions
@@ -42,16 +42,20 @@ pub struct SessionTable<S = RandomState> {
 pub struct Limits {
     /// How many sessions are held at most; 0 stores nothing.
     pub entries: usize,
+    /// How many bytes their states have at most.
+    pub bytes: usize,
     /// How many locks the table is spread over: rounded up to a power of two, at most 1024.
     pub shards: usize,
 }
 
 impl Default for Limits {
-    /// 200 000 sessions: 300 s of 660 new ones each second, in some 60 MB at worst. 64 shards: with 64 workers, two
+    /// 200 000 sessions: 300 s of 660 new ones each second, beside their states in some 60 MB at worst. 128 MiB of states:
+    /// 600 bytes for each of these, five times what one without a client's certificate has. 64 shards: with 64 workers, two
     /// rarely meet at one lock.
     fn default() -> Self {
         Self {
             entries: 200_000,
+            bytes: 128 * 1024 * 1024,
             shards: 64,
         }
     }
@@ -121,12 +125,12 @@ impl fmt::Debug for Session {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inserted {
     /// The session is in the table. It is not when the limit is 0, the id is empty or longer than 32 bytes, or the time
-    /// to live ends within the current second.
+    /// to live ends within the current second, or the state has more bytes than a shard may have.
     pub stored: bool,
     /// A session with the same policy and id was there and is gone.
     pub replaced: bool,
-    /// The oldest session, still alive, made room.
-    pub evicted: bool,
+    /// So many of the oldest sessions, still alive, made room.
+    pub evicted: usize,
     /// How many expired sessions were reclaimed on the way.
     pub expired: usize,
 }
@@ -170,13 +174,14 @@ impl<S: BuildHasher> SessionTable<S> {
     pub fn new(limits: Limits, seed: S) -> Self {
         let shards = limits.shards.clamp(1, MAX_SHARDS).next_power_of_two();
         let shards = shares(limits.entries, shards)
-            .map(|limit| Locked(Mutex::new(Shard::new(limit))))
+            .zip(shares(limits.bytes, shards))
+            .map(|(entries, bytes)| Locked(Mutex::new(Shard::new(entries, bytes))))
             .collect();
         Self { seed, shards }
     }
 
     /// Stores a session until `now + ttl`, in place of one with the same policy and id, and of the oldest if its shard
-    /// is full. O(1): besides, the four oldest of the shard are looked at, and dropped if their time is over.
+    /// is full. O(1), and one step for each that makes room: besides, the four oldest of the shard are looked at, and dropped if their time is over.
     ///
     /// A session never outlives its `ttl`; rounded to whole seconds, it lives up to a second less.
     pub fn insert(&self, policy: PolicyTag, id: &[u8], session: Session, lives: Lives) -> Inserted {
@@ -225,12 +230,13 @@ impl<S: BuildHasher> SessionTable<S> {
             .sum()
     }
 
-    /// Changes the bound, and returns how many of the oldest sessions had to go. Takes every lock in turn; a lower
+    /// Changes the bounds, and returns how many of the oldest sessions had to go. Takes every lock in turn; a lower
     /// bound gives memory back, and moves a shard's entries under its lock to do so.
-    pub fn set_limit(&self, entries: usize) -> usize {
+    pub fn set_limits(&self, entries: usize, bytes: usize) -> usize {
         shares(entries, self.shards.len())
+            .zip(shares(bytes, self.shards.len()))
             .zip(self.shards())
-            .map(|(limit, mut shard)| shard.set_limit(limit))
+            .map(|((entries, bytes), mut shard)| shard.set_limits(entries, bytes))
             .sum()
     }
 
@@ -279,6 +285,11 @@ impl<S: BuildHasher> SessionTable<S> {
     /// Says whether no session is held. Takes every lock in turn.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes of all states. Takes every lock in turn.
+    pub fn bytes(&self) -> usize {
+        self.shards().map(|shard| shard.bytes()).sum()
     }
 
     /// Bytes held beside the states: places, used or not, and the index. Takes every lock in turn.
@@ -367,10 +378,17 @@ mod tests {
     const A: PolicyTag = PolicyTag(0xa);
     const B: PolicyTag = PolicyTag(0xb);
 
+    const PLENTY: usize = usize::MAX;
+
     type Seed = BuildHasherDefault<DefaultHasher>;
 
     fn table(entries: usize, shards: usize) -> SessionTable<Seed> {
-        SessionTable::new(Limits { entries, shards }, Seed::default())
+        let limits = Limits {
+            entries,
+            shards,
+            ..Limits::default()
+        };
+        SessionTable::new(limits, Seed::default())
     }
 
     fn session(serial: u64) -> Session {
@@ -379,6 +397,13 @@ mod tests {
             Lineage(serial),
             UnixSeconds(1_700_000_000),
         )
+    }
+
+    /// One whose state has some more bytes, the more the higher the second digit of its number.
+    fn sized(serial: u64) -> Session {
+        let mut state = serial.to_be_bytes().to_vec();
+        state.resize(8 + serial as usize / 10 % 10 * 4, 0);
+        Session::new(state, Lineage(serial), UnixSeconds(1_700_000_000))
     }
 
     fn at(seconds: u64) -> Duration {
@@ -463,7 +488,7 @@ mod tests {
             done,
             Inserted {
                 stored: true,
-                evicted: true,
+                evicted: 1,
                 ..Inserted::default()
             }
         );
@@ -565,7 +590,7 @@ mod tests {
             table.insert(A, &serial.to_be_bytes(), session(serial), lives(0, 10));
         }
         let before = table.overhead_bytes();
-        assert_eq!(table.set_limit(10), 990);
+        assert_eq!(table.set_limits(10, PLENTY), 990);
         table.check_invariants();
         assert!(table.overhead_bytes() < before / 20);
         assert_eq!(table.get(A, &989_u64.to_be_bytes(), at(0)), Lookup::Miss);
@@ -573,8 +598,8 @@ mod tests {
             table.get(A, &990_u64.to_be_bytes(), at(0)),
             Lookup::Hit(session(990))
         );
-        assert_eq!(table.set_limit(2000), 0);
-        assert!(!table.insert(A, b"one", session(1), lives(0, 10)).evicted);
+        assert_eq!(table.set_limits(2000, PLENTY), 0);
+        assert_eq!(table.insert(A, b"one", session(1), lives(0, 10)).evicted, 0);
     }
 
     #[test]
@@ -700,7 +725,7 @@ mod tests {
                     );
                 }
                 if random.is_multiple_of(4096) {
-                    table.set_limit(100 + (random >> 50) as usize % 100);
+                    table.set_limits(100 + (random >> 50) as usize % 100, 7_800);
                 }
             }
         };
@@ -737,10 +762,31 @@ mod tests {
 
     struct Model {
         kept: Vec<Kept>,
-        limits: Vec<usize>,
+        /// Entries and bytes of each shard.
+        limits: Vec<(usize, usize)>,
+    }
+
+    impl Kept {
+        fn size(&self) -> usize {
+            sized(self.serial).state.len()
+        }
     }
 
     impl Model {
+        fn shrink(&mut self, shard: usize, entries: usize, bytes: usize) -> usize {
+            let mut gone = 0;
+            loop {
+                let here = self.kept.iter().filter(|kept| kept.shard == shard);
+                let (count, size) = here.fold((0, 0), |(n, sum), kept| (n + 1, sum + kept.size()));
+                if count <= entries && size <= bytes {
+                    return gone;
+                }
+                let oldest = self.kept.iter().position(|kept| kept.shard == shard);
+                self.kept.remove(oldest.unwrap());
+                gone += 1;
+            }
+        }
+
         fn insert(&mut self, new: Kept, now: u64) -> Inserted {
             let mut done = Inserted {
                 replaced: self.remove(new.policy, new.id),
@@ -754,18 +800,12 @@ mod tests {
                 done.expired += usize::from(dead);
                 !dead
             });
-            if self.limits[shard] == 0 || new.expires <= now {
+            let (entries, bytes) = self.limits[shard];
+            let size = new.size();
+            if entries == 0 || size > bytes || new.expires <= now {
                 return done;
             }
-            if self.kept.iter().filter(|kept| kept.shard == shard).count() == self.limits[shard] {
-                let oldest = self
-                    .kept
-                    .iter()
-                    .position(|kept| kept.shard == shard)
-                    .unwrap();
-                self.kept.remove(oldest);
-                done.evicted = true;
-            }
+            done.evicted = self.shrink(shard, entries - 1, bytes - size);
             self.kept.push(new);
             done.stored = true;
             done
@@ -793,7 +833,7 @@ mod tests {
                 self.kept.remove(at);
             }
             if live {
-                Lookup::Hit(session(kept.serial))
+                Lookup::Hit(sized(kept.serial))
             } else {
                 Lookup::Expired
             }
@@ -806,23 +846,12 @@ mod tests {
             self.kept.len() < before
         }
 
-        fn set_limits(&mut self, limits: Vec<usize>) -> usize {
-            let before = self.kept.len();
-            for (shard, limit) in limits.iter().enumerate() {
-                let mut excess = self
-                    .kept
-                    .iter()
-                    .filter(|kept| kept.shard == shard)
-                    .count()
-                    .saturating_sub(*limit);
-                self.kept.retain(|kept| {
-                    let goes = kept.shard == shard && excess > 0;
-                    excess -= usize::from(goes);
-                    !goes
-                });
-            }
-            self.limits = limits;
-            before - self.kept.len()
+        fn set_limits(&mut self, limits: Vec<(usize, usize)>) -> usize {
+            self.limits.clone_from(&limits);
+            let shards = limits.into_iter().enumerate();
+            shards
+                .map(|(shard, (entries, bytes))| self.shrink(shard, entries, bytes))
+                .sum()
         }
     }
 
@@ -834,7 +863,7 @@ mod tests {
         Remove { policy: u64, id: u8 },
         Pass { seconds: u64 },
         Sweep,
-        Limit { entries: usize },
+        Limit { entries: usize, bytes: usize },
         Clear { policy: u64 },
     }
 
@@ -847,16 +876,20 @@ mod tests {
             6 => (policy.clone(), id).prop_map(|(policy, id)| Step::Remove { policy, id }),
             8 => (0_u64..4).prop_map(|seconds| Step::Pass { seconds }),
             1 => Just(Step::Sweep),
-            2 => (0_usize..30).prop_map(|entries| Step::Limit { entries }),
+            2 => (0_usize..30, 0_usize..900).prop_map(|(entries, bytes)| Step::Limit { entries, bytes }),
             1 => policy.prop_map(|policy| Step::Clear { policy }),
         ]
     }
 
     fn run<S: BuildHasher>(table: &SessionTable<S>, entries: usize, steps: Vec<Step>) {
         let count = table.shards.len();
+        let both = |entries, bytes| {
+            let pairs = shares(entries, count).zip(shares(bytes, count));
+            pairs.collect::<Vec<_>>()
+        };
         let mut model = Model {
             kept: Vec::new(),
-            limits: shares(entries, count).collect(),
+            limits: both(entries, Limits::default().bytes),
         };
         let mut now = 0;
         for (serial, step) in (0_u64..).zip(steps) {
@@ -871,7 +904,7 @@ mod tests {
                         serial,
                         expires: now + ttl,
                     };
-                    let done = table.insert(policy, &[id], session(serial), lives(now, ttl));
+                    let done = table.insert(policy, &[id], sized(serial), lives(now, ttl));
                     assert_eq!(done, model.insert(new, now));
                 }
                 Step::Get { policy, id } => {
@@ -900,10 +933,10 @@ mod tests {
                     model.kept.retain(|kept| kept.expires > now);
                     assert_eq!(table.sweep(at(now), usize::MAX), before - model.kept.len());
                 }
-                Step::Limit { entries } => {
+                Step::Limit { entries, bytes } => {
                     assert_eq!(
-                        table.set_limit(entries),
-                        model.set_limits(shares(entries, count).collect())
+                        table.set_limits(entries, bytes),
+                        model.set_limits(both(entries, bytes))
                     );
                 }
                 Step::Clear { policy } => {
@@ -916,6 +949,7 @@ mod tests {
                 }
             }
             assert_eq!(table.len(), model.kept.len());
+            assert_eq!(table.bytes(), model.kept.iter().map(Kept::size).sum());
             table.check_invariants();
         }
     }
@@ -934,7 +968,7 @@ mod tests {
         fn the_table_agrees_with_the_model_when_all_ids_collide(
             entries in 0_usize..30, steps in proptest::collection::vec(step(), 1..300),
         ) {
-            let limits = Limits { entries, shards: 2 };
+            let limits = Limits { entries, shards: 2, ..Limits::default() };
             run(&SessionTable::new(limits, BuildHasherDefault::<Constant>::default()), entries, steps);
         }
     }

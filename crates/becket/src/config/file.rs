@@ -320,6 +320,8 @@ impl Default for FileTimeouts {
 pub struct FileSessions {
     /// Sessions; 0 is off.
     pub table_entries: u64,
+    /// A size.
+    pub table_size: Scalar,
     /// A duration.
     pub id_lifetime: Scalar,
     /// A duration; not in a cluster.
@@ -332,6 +334,7 @@ impl Default for FileSessions {
     fn default() -> Self {
         Self {
             table_entries: 200_000,
+            table_size: "128MiB".into(),
             id_lifetime: "5m".into(),
             ticket_rotation: None,
             max_age: None,

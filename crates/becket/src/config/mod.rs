@@ -437,6 +437,8 @@ pub struct Timeouts {
 pub struct Sessions {
     /// Sessions kept in memory for TLS 1.2 clients that resume by ID; 0 is off.
     pub table_entries: usize,
+    /// Bytes of what is kept for them.
+    pub table_bytes: usize,
     /// Bytes of a ticket; a client that brings a longer one would have no room for the rest of its
     /// hello.
     pub longest_ticket: usize,

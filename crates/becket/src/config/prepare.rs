@@ -259,6 +259,7 @@ impl Draft<'_> {
         }
         Sessions {
             table_entries: table_entries.unwrap_or_default(),
+            table_bytes: self.size("sessions.table-size", &sessions.table_size, TABLE_BYTES),
             longest_ticket,
             id_lifetime,
             ticket_rotation,
@@ -565,6 +566,9 @@ const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 /// A hello of curl is about 600 bytes, one with X25519MLKEM768 1.8 KB. rustls takes no handshake
 /// message above 64 KiB, and a certificate has some hundred bytes at least.
 const MESSAGE_BYTES: RangeInclusive<u64> = 1024..=64 * 1024;
+
+/// The table has 64 parts, and each must have room for the longest chain.
+const TABLE_BYTES: RangeInclusive<u64> = 8 * 1024 * 1024..=1024 * 1024 * 1024 * 1024;
 
 /// At least one TLS record (RFC 8446, section 5.1), or it could never be relayed.
 const TURN_BYTES: RangeInclusive<u64> = 16 * 1024..=1024 * 1024 * 1024;

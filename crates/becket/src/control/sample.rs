@@ -238,6 +238,7 @@ const TIMEOUTS: Timeouts = Timeouts {
 
 const SESSIONS: Sessions = Sessions {
     table_entries: 200_000,
+    table_bytes: 128 * 1024 * 1024,
     longest_ticket: 8 * 1024,
     id_lifetime: Duration::from_secs(300),
     ticket_rotation: Duration::from_secs(8 * 3600),

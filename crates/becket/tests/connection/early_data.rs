@@ -201,8 +201,8 @@ fn early_data_on_a_session_that_is_gone_is_not_delivered_and_said_again_without_
     let house = early_house("");
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
-    house.early.set_limit(0);
-    house.early.set_limit(1000);
+    house.early.set_limits(0, 0);
+    house.early.set_limits(1000, 1 << 20);
     let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
     client.end.write_all(&flight).unwrap();
     client.talk(&mut stage);
@@ -272,8 +272,8 @@ fn refuse(refusal: Refusal, amount: usize, record: usize, piece: usize) {
     first_visit(&house, &mut stage, &config);
     match refusal {
         Refusal::Unknown => {
-            house.early.set_limit(0);
-            house.early.set_limit(1000);
+            house.early.set_limits(0, 0);
+            house.early.set_limits(1000, 1 << 20);
         }
         Refusal::Never => lower_early_data(&mut house, 0),
         Refusal::Protocol | Refusal::Retry => {}
@@ -332,8 +332,8 @@ fn early_data_that_is_not_taken_is_not_skipped_for_ever() {
     let house = early_house("");
     let (mut stage, config) = (house.stage_of(1 << 20), early_client(&house));
     first_visit(&house, &mut stage, &config);
-    house.early.set_limit(0);
-    house.early.set_limit(1000);
+    house.early.set_limits(0, 0);
+    house.early.set_limits(1000, 1 << 20);
     let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
     client.end.write_all(&flight).unwrap();
     assert!(stage.settle());

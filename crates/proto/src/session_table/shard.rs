@@ -1,6 +1,6 @@
 //! One shard of the session table: places in a vector, joined in order of insertion, and an index over them.
 //!
-//! Owns the entries of its part of the hash space and the bound on their number. Keys are stored once, in the places:
+//! Owns the entries of its part of the hash space and the bounds on their number and on the bytes of their states. Keys are stored once, in the places:
 //! the index holds place numbers only (5 bytes each, where a map with its own keys would hold 60). It knows no lock and
 //! no seed: a key arrives with its hash, kept beside it so that neither eviction nor growth hashes again.
 //!
@@ -20,6 +20,9 @@ pub(super) struct Shard {
     /// The first free place; the others follow through `newer`.
     free: u32,
     limit: usize,
+    /// Of all states together.
+    bytes: usize,
+    most_bytes: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -50,7 +53,7 @@ struct Entry {
 }
 
 impl Shard {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize, most_bytes: usize) -> Self {
         Self {
             slots: Vec::new(),
             index: HashTable::new(),
@@ -58,6 +61,8 @@ impl Shard {
             newest: NONE,
             free: NONE,
             limit: limit.min(MAX_ENTRIES),
+            bytes: 0,
+            most_bytes,
         }
     }
 
@@ -73,12 +78,11 @@ impl Shard {
             ..Inserted::default()
         };
         done.expired = self.drop_if(SWEEP, |_, expires| expires <= now);
-        if self.limit == 0 || expires <= now {
+        let size = session.state.len();
+        if self.limit == 0 || size > self.most_bytes || expires <= now {
             return done;
         }
-        if self.len() >= self.limit {
-            done.evicted = self.detach(self.oldest).is_some();
-        }
+        done.evicted = self.shrink(self.limit - 1, self.most_bytes - size);
         self.attach(Entry {
             key,
             expires,
@@ -134,11 +138,23 @@ impl Shard {
         dropped
     }
 
+    /// Drops the oldest until no more entries and bytes are left than these, and returns how many.
+    fn shrink(&mut self, entries: usize, bytes: usize) -> usize {
+        let mut dropped = 0;
+        while self.len() > entries || self.bytes > bytes {
+            if self.detach(self.oldest).is_none() {
+                break;
+            }
+            dropped += 1;
+        }
+        dropped
+    }
+
     /// Returns how many of the oldest had to go.
-    pub(super) fn set_limit(&mut self, limit: usize) -> usize {
+    pub(super) fn set_limits(&mut self, limit: usize, most_bytes: usize) -> usize {
         self.limit = limit.min(MAX_ENTRIES);
-        let excess = self.len().saturating_sub(self.limit);
-        let dropped = self.drop_if(excess, |_, _| true);
+        self.most_bytes = most_bytes;
+        let dropped = self.shrink(self.limit, most_bytes);
         if self.slots.len() > self.limit {
             self.compact();
         }
@@ -169,6 +185,10 @@ impl Shard {
         self.index.len()
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(super) fn overhead_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot>() + self.index.allocation_size()
     }
@@ -195,6 +215,7 @@ impl Shard {
     /// Puts an entry at the newest end. The caller has made room.
     fn attach(&mut self, entry: Entry) {
         let hash = entry.key.hash;
+        self.bytes += entry.session.state.len();
         let at = self.vacant();
         let older = self.newest;
         self.slots[at as usize] = Slot {
@@ -220,6 +241,7 @@ impl Shard {
     fn detach(&mut self, at: u32) -> Option<Entry> {
         let slot = self.slots.get_mut(at as usize)?;
         let entry = slot.entry.take()?;
+        self.bytes -= entry.session.state.len();
         let (older, newer) = (slot.older, slot.newer);
         slot.newer = self.free;
         self.free = at;
@@ -261,7 +283,7 @@ impl Shard {
 
     /// Moves the entries to places without gaps, in order, and gives the rest of the memory back.
     fn compact(&mut self) {
-        let mut old = std::mem::replace(self, Self::new(self.limit));
+        let mut old = std::mem::replace(self, Self::new(self.limit, self.most_bytes));
         self.slots.reserve_exact(old.len());
         while let Some(entry) = old.detach(old.oldest) {
             self.attach(entry);
@@ -270,7 +292,7 @@ impl Shard {
 
     /// Panics, in debug builds, if lists, index and bound disagree.
     pub(super) fn check_invariants(&self) {
-        let mut seen = 0;
+        let (mut seen, mut bytes) = (0, 0);
         let (mut older, mut at) = (NONE, self.oldest);
         while let Some(slot) = self.slots.get(at as usize) {
             debug_assert!(slot.older == older, "the list is not the same both ways");
@@ -281,12 +303,18 @@ impl Shard {
                 "not in the index"
             );
             seen += 1;
+            bytes += slot
+                .entry
+                .as_ref()
+                .map_or(0, |entry| entry.session.state.len());
             debug_assert!(seen <= self.slots.len(), "the list is a ring");
             (older, at) = (at, slot.newer);
         }
         debug_assert!(self.newest == older, "the newest is not the list's end");
         debug_assert!(seen == self.len(), "list and index differ");
         debug_assert!(seen <= self.limit, "more entries than the limit");
+        debug_assert!(bytes == self.bytes, "the bytes are not those of the states");
+        debug_assert!(bytes <= self.most_bytes, "more bytes than the limit");
         let mut at = self.free;
         while let Some(slot) = self.slots.get(at as usize) {
             debug_assert!(slot.entry.is_none(), "a free place is in use");

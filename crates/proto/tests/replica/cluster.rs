@@ -469,6 +469,7 @@ impl Shelf {
         let limits = TableLimits {
             entries: 100_000,
             shards: 4,
+            ..TableLimits::default()
         };
         Self {
             table: SessionTable::new(limits, BuildHasherDefault::default()),

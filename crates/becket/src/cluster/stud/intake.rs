@@ -178,6 +178,7 @@ mod tests {
             },
             sessions: Sessions {
                 table_entries: 100,
+                table_bytes: 8 * 1024 * 1024,
                 longest_ticket: 8192,
                 id_lifetime: Duration::from_secs(300),
                 ticket_rotation: Duration::from_secs(300),
