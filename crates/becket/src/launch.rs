@@ -33,6 +33,7 @@ use crate::config::error::{Problem, Rejected};
 use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
 use crate::control::access_log::AccessWriter;
+use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
 use crate::control::signals::Signals;
@@ -126,13 +127,9 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let access = access.map_err(|error| system("starting the access log", error))?;
     let connections = config.limits.connections;
     tracing::info!(workers, connections, origin = source.origin(), "serving");
+    let heard = heard(&cluster, &stud);
     let control = Control {
-        state: Arc::new(State::new(
-            shared,
-            config,
-            &rotation,
-            heard(&cluster, &stud),
-        )),
+        state: Arc::new(State::new(shared, config, &rotation, heard)),
         source,
         crew,
         rotation,
@@ -141,6 +138,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         reloading: Reloading::default(),
         logging,
         access,
+        ebb: Ebb::default(),
         admin,
         ended,
         notifier: Notifier::from_env().map_err(|error| system("NOTIFY_SOCKET", error))?,

@@ -14,6 +14,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_sys::memory;
 use becket_sys::notify::{Notice, Notifier};
 use becket_sys::priority::give_way;
 use tokio::runtime::Runtime;
@@ -21,7 +22,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::backend::probe::Prober;
-use crate::clock::Now;
+use crate::clock::{Clock, Now};
 use crate::cluster;
 use crate::cluster::membership::Membership;
 use crate::cluster::stud::reception::Reception;
@@ -29,6 +30,7 @@ use crate::config::Config;
 use crate::config::prepare::Prepared;
 use crate::config::source::Source;
 use crate::control::access_log::AccessThread;
+use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::Rotation;
 use crate::control::signals::{Signals, Wanted};
@@ -98,6 +100,8 @@ pub struct Control {
     pub access: Option<AccessThread>,
     /// The socket of the admin pages.
     pub admin: Option<TcpListener>,
+    /// When memory is given back.
+    pub ebb: Ebb,
     /// Tells of workers that have ended.
     pub ended: UnboundedReceiver<Ended>,
     /// The service manager, where there is one.
@@ -177,6 +181,10 @@ impl Control {
         self.state.shared().early.sweep(now.mono, SWEEP);
         self.rotate(now);
         prober.tick(&self.state.config(), &self.state.shared().backends, now);
+        let connections = self.state.shared().connections();
+        if self.ebb.has_come(connections, now.mono) {
+            give_back(self.state.shared().clock);
+        }
         self.notify(&[Notice::Watchdog]);
     }
 
@@ -357,6 +365,20 @@ impl Control {
         {
             tracing::debug!(%error, "service manager not told");
         }
+    }
+}
+
+/// Gives memory back, on a thread made for it: that may take some milliseconds.
+fn give_back(clock: Clock) {
+    let thread = std::thread::Builder::new().name("becket-ebb".into());
+    let began = thread.spawn(move || {
+        let before = clock.mono();
+        memory::give_back();
+        let took = clock.mono().saturating_sub(before);
+        tracing::debug!(?took, "memory given back");
+    });
+    if let Err(error) = began {
+        tracing::debug!(%error, "memory not given back");
     }
 }
 

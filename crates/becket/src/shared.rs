@@ -64,6 +64,11 @@ impl Shared {
         }
     }
 
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Relaxed)
+    }
+
     /// Takes one of the connections that `limit` allows; false when there is none.
     pub fn claim_connection(&self, limit: usize) -> bool {
         let before = self.connections.fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! What this process holds: memory and descriptors, as the kernel counts them.
+//! What this process holds: memory and descriptors, as the kernel counts them; and giving memory back.
 //!
 //! For metrics and for tests that compare with a baseline. Reading `smaps_rollup` walks the page tables, so
 //! its cost grows with the memory in use: read it when asked, not in a loop turn. Source: proc(5).
@@ -32,6 +32,16 @@ impl Memory {
             pss: figure(&rollup, "Pss:")?,
             peak_rss: figure(&status, "VmHWM:")?,
         })
+    }
+}
+
+/// Has the C library give back to the system what was freed; on another one than glibc nothing happens. Locks one arena after the
+/// other for as long as the kernel takes for its pages: for a thread of its own, and rarely.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes a number, and may be called at any time by any thread (malloc_trim(3)).
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

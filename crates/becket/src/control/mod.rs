@@ -2,13 +2,15 @@
 //!
 //! [`admin`] serves pages over HTTP, on a thread of its own, from a [`view::View`] of the server: [`index`],
 //! [`exposition`] (`/metrics`, with `cluster`) and [`status`]; [`backends`] is their part about servers.
-//! [`visits`] lets clients of the pages in. [`access_log`] writes what connections leave behind.
+//! [`visits`] lets clients of the pages in. [`access_log`] writes what connections leave behind;
+//! [`ebb`] says when their memory is given back.
 
 pub mod access_log;
 pub mod admin;
 pub mod backends;
 pub mod certificates;
 mod cluster;
+pub mod ebb;
 pub mod exposition;
 mod host;
 pub mod index;
