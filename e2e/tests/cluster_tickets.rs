@@ -180,7 +180,7 @@ fn early_data_is_taken_only_where_its_session_was_made() {
             "[[policy]]
 name = \"web\"
 versions = [\"1.3\"]
-early-data = \"16KiB\"",
+early-data = \"17KiB\"",
         );
         node.replicate(&peers);
     }

@@ -12,7 +12,7 @@ use becket_e2e::{
 use rustls::version::TLS13;
 
 const REQUEST: &str = "GET /early HTTP/1.0\r\n\r\n";
-const POLICY: &str = "[[policy]]\nname = \"web\"\nversions = [\"1.3\"]\nearly-data = \"16KiB\"\n";
+const POLICY: &str = "[[policy]]\nname = \"web\"\nversions = [\"1.3\"]\nearly-data = \"17KiB\"\n";
 
 /// What a server was told and asked.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ fn openssl_is_answered_early_and_spends_its_session() {
     let run = |flags: &[&str]| -> Finished { openssl.ask(&place, becket.web, flags) };
     let first = run(&["-tls1_3", "-sess_out", &session]);
     assert!(
-        first.stdout.contains("Max Early Data: 16384"),
+        first.stdout.contains("Max Early Data: 17408"),
         "{}",
         first.all()
     );
@@ -93,7 +93,7 @@ fn openssl_is_answered_early_and_spends_its_session() {
     );
     assert!(second.stdout.contains("well met"), "{}", second.all());
     let told = asked.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(told.mark.as_deref(), Some(&16_384_u32.to_be_bytes()[..]));
+    assert_eq!(told.mark.as_deref(), Some(&17_408_u32.to_be_bytes()[..]));
     assert_eq!(told.head, REQUEST);
     assert_eq!(becket.next_access()["handshake"], "early");
 

@@ -212,7 +212,7 @@ fn early_data_of_who_is_revoked_reaches_no_server() {
         becket_e2e::answer_all(stream, "inside")
     });
     revoke(&place, &[7]);
-    let keys = "crl = [\"crl.pem\"]\nversions = [\"1.3\"]\nearly-data = \"8KiB\"";
+    let keys = "crl = [\"crl.pem\"]\nversions = [\"1.3\"]\nearly-data = \"17KiB\"";
     let shape = Shape::new(backend.address)
         .backend("proxy-header = \"v2\"")
         .section(&policy(keys));

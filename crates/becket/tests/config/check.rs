@@ -85,7 +85,7 @@ fn sessions_that_end_with_the_process_are_named() {
     let text = site("['a.pem']")
         .replace("127.0.0.1:8443", &free.to_string())
         .replace("name = 'app'\n[[", "name = 'app'\nproxy-header = 'v2'\n[[")
-        + "[[policy]]\nname = 'web'\nversions = ['1.3']\nearly-data = '8KiB'\n";
+        + "[[policy]]\nname = 'web'\nversions = ['1.3']\nearly-data = '17KiB'\n";
     let findings = run(&folder, &text);
     let table = findings.to_string();
     assert_eq!(findings.exit_code(), 0, "{table}");

@@ -371,7 +371,7 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
     folder.bundle("a.pem", &["a.test"]);
     let only = "versions = ['1.3']";
     let sound = early_site(
-        &format!("{only}\nearly-data = '16KiB'"),
+        &format!("{only}\nearly-data = '17KiB'"),
         "proxy-header = 'v2'",
     );
     let prepared = folder.prepare(&sound).unwrap();
@@ -379,35 +379,35 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
         prepared.config.listeners[0].routes[0].policy.early_data,
         16_384
     );
-    let needs_v2 = "policy[web].early-data = 16384: early data may be a replay, and without \
+    let needs_v2 = "policy[web].early-data = 17408: early data may be a replay, and without \
          backend[app].proxy-header = \"v2\" the servers cannot tell";
     for (text, expected) in [
         (
-            early_site("early-data = '16KiB'", "proxy-header = 'v2'"),
-            "policy[web].early-data = \"16KiB\": early data belongs to TLS 1.3, and this policy allows TLS 1.2",
+            early_site("early-data = '17KiB'", "proxy-header = 'v2'"),
+            "policy[web].early-data = \"17KiB\": early data belongs to TLS 1.3, and this policy allows TLS 1.2",
         ),
         (
-            early_site(&format!("{only}\nearly-data = '16KiB'"), ""),
+            early_site(&format!("{only}\nearly-data = '17KiB'"), ""),
             needs_v2,
         ),
         (
             early_site(
-                &format!("{only}\nearly-data = '16KiB'"),
+                &format!("{only}\nearly-data = '17KiB'"),
                 "proxy-header = 'v1'",
             ),
             needs_v2,
         ),
         (
             format!("{sound}[sessions]\ntable-entries = 0\n"),
-            "policy[web].early-data = 16384: sessions.table-entries is 0",
+            "policy[web].early-data = 17408: sessions.table-entries is 0",
         ),
         (
             sound.replace("[[policy]]", "starttls = 'smtp'\n[[policy]]"),
-            "policy[web].early-data = 16384: with listener[web].starttls the servers are connected before",
+            "policy[web].early-data = 17408: with listener[web].starttls the servers are connected before",
         ),
         (
             sound.replace("16KiB", "1MiB"),
-            "policy[web].early-data = \"1MiB\": not in range; accepted: 1024 to 65536 bytes",
+            "policy[web].early-data = \"1MiB\": not in range; accepted: 17408 to 65536 bytes",
         ),
         (
             sound.replace("16KiB", "on"),
