@@ -163,6 +163,30 @@ fn many_clients_on_two_workers_never_exceed_maxconn() {
 }
 
 #[test]
+fn a_full_server_is_not_even_checked() {
+    let place = Place::new();
+    let server = Counting::new();
+    let shape = limited(&server, 2).section(
+        "[backend.health]\ncheck = \"connect\"\ninterval = \"100ms\"\nfast-interval = \"100ms\"",
+    );
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    let mut clients: Vec<Client> = (0..2).map(|_| visit(&becket, &trust, "let")).collect();
+    eventually("both are served", || server.count() == 2);
+    let met = server.backend.served();
+    holds_for(Duration::from_secs(1), "nobody else comes", || {
+        server.backend.served() == met
+    });
+    server.answer();
+    server.answer();
+    for client in &mut clients {
+        assert_eq!(read_all(client).unwrap(), b"done");
+    }
+    drop(clients);
+    eventually("it is checked again", || server.backend.served() > met);
+}
+
+#[test]
 fn who_waits_too_long_is_refused_and_who_comes_after_is_served() {
     let place = Place::new();
     let server = Counting::new();

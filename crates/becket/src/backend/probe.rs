@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 
 use super::check::{Failure, Plan};
 use super::registry::Backends;
+use super::slot::Reservation;
 use super::state::{Health, ServerState};
 use crate::clock::Now;
 use crate::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
@@ -50,6 +51,8 @@ struct Watch {
     plan: Option<Plan>,
     health: health::Health,
     check: Work,
+    /// A check that is due waits for a slot.
+    reservation: Option<Reservation>,
     name: Option<Name>,
     /// What the data path was told.
     weight_percent: u8,
@@ -200,12 +203,29 @@ impl Prober {
         if self.checks_running >= MOST_CHECKS {
             return;
         }
+        // Where connections are limited, a check is one of them.
+        let server = &watch.server;
+        let slot = match server.maxconn() {
+            None => None,
+            Some(_) => {
+                let reservation = watch.reservation.take();
+                let reservation = reservation.unwrap_or_else(|| Reservation::new(server));
+                let Some(slot) = reservation.claim() else {
+                    watch.reservation = Some(reservation);
+                    return;
+                };
+                Some(slot)
+            }
+        };
         self.checks_running += 1;
         watch.check.running = true;
         plan.addresses = reachable(&watch.server, &watch.backend);
         let plan = plan.clone();
-        self.running
-            .spawn(async move { Ended::Check(index, plan.run().await) });
+        self.running.spawn(async move {
+            let outcome = plan.run().await;
+            drop(slot);
+            Ended::Check(index, outcome)
+        });
     }
 
     fn start_lookup(&mut self, index: usize, now: Duration) {
@@ -239,6 +259,7 @@ impl Watch {
             plan: backend.check_plan(config),
             health: health::Health::new(&rules),
             check: Work::at(now),
+            reservation: None,
             name: Name::of(backend, config, now),
             weight_percent: 100,
             backend: Arc::clone(backend),

@@ -50,6 +50,35 @@ impl Slot {
     }
 }
 
+/// The next slot of a server, for a health check: until this is dropped, clients leave one free.
+/// There is one at a time for each server, control's.
+#[derive(Debug)]
+pub struct Reservation(Arc<ServerState>);
+
+impl Reservation {
+    /// Begins to wait, without a place in the queue: a server whose clients all hang would else never
+    /// be checked while others wait for it.
+    pub fn new(server: &Arc<ServerState>) -> Self {
+        server.reserve_slot(true);
+        Self(Arc::clone(server))
+    }
+
+    /// Claims the slot, once one is free.
+    pub fn claim(&self) -> Option<Slot> {
+        let server = &self.0;
+        server.take_reserved_slot().then(|| Slot {
+            server: Arc::clone(server),
+            arrival: server.backend().arrival(),
+        })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.0.reserve_slot(false);
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
         self.server.give_back_slot();

@@ -34,6 +34,8 @@ pub struct ServerState {
     weight_percent: AtomicU32,
     maxconn: AtomicU32,
     minconn: AtomicU32,
+    /// A health check is to have the next slot.
+    reserved: AtomicBool,
     health: AtomicU8,
     disabled: AtomicBool,
     backup: AtomicBool,
@@ -79,6 +81,7 @@ impl ServerState {
             weight_percent: AtomicU32::new(100),
             maxconn: AtomicU32::new(UNLIMITED),
             minconn: AtomicU32::new(UNLIMITED),
+            reserved: AtomicBool::new(false),
             health: AtomicU8::new(Health::Passing as u8),
             disabled: AtomicBool::new(false),
             backup: AtomicBool::new(false),
@@ -200,13 +203,19 @@ impl ServerState {
         Some(self.maxconn.load(Relaxed)).filter(|limit| *limit != UNLIMITED)
     }
 
-    /// How many connections it may have now.
+    /// How many connections of clients it may have now: one less while a health check waits for a slot.
     ///
     /// Without `minconn` that is `maxconn`. With it, the limit grows with the queue, from `minconn` when
     /// nobody waits to `maxconn` when the queue is full:
     /// `minconn + (maxconn - minconn) * waiting / queue-length`, rounded down.
     pub fn limit(&self) -> u32 {
-        let most = self.maxconn.load(SeqCst);
+        match self.maxconn.load(SeqCst) {
+            UNLIMITED => UNLIMITED,
+            most => self.limit_of(most.saturating_sub(self.reserved.load(SeqCst).into())),
+        }
+    }
+
+    fn limit_of(&self, most: u32) -> u32 {
         let least = self.minconn.load(SeqCst);
         if least >= most {
             return most;
@@ -297,6 +306,21 @@ impl ServerState {
             return true;
         }
         let more = |in_use| (in_use < limit).then_some(in_use + 1);
+        self.in_use.fetch_update(SeqCst, SeqCst, more).is_ok()
+    }
+
+    /// Says whether a health check is to have the next slot, before any client.
+    pub(super) fn reserve_slot(&self, reserved: bool) {
+        self.reserved.store(reserved, SeqCst);
+        if !reserved {
+            self.backend.settle();
+        }
+    }
+
+    /// Counts a health check as one connection more, unless it has its `maxconn`.
+    pub(super) fn take_reserved_slot(&self) -> bool {
+        let most = self.maxconn.load(SeqCst);
+        let more = |in_use| (in_use < most).then_some(in_use + 1);
         self.in_use.fetch_update(SeqCst, SeqCst, more).is_ok()
     }
 

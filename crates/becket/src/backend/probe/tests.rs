@@ -7,6 +7,7 @@ use becket_proto::health::{Checks, Passive};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
+use crate::backend::slot::Slot;
 use crate::backend::watched::Watched;
 use crate::clock::Clock;
 use crate::config;
@@ -351,4 +352,63 @@ fn not_all_servers_are_checked_at_a_time() {
         .iter()
         .map(|watch| &watch.server.watched);
     assert_eq!(states.map(Watched::checks).sum::<u64>(), 100);
+}
+
+#[test]
+fn a_check_has_one_of_the_slots_and_gets_the_next_that_is_free() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let checks = || std::iter::from_fn(|| listener.accept().ok()).count();
+    let text = listener.local_addr().unwrap().to_string();
+    let mut fixture = Fixture::new();
+    let mut config = backend(&text, &text, CHECKED);
+    config.servers[0].maxconn = Some(2);
+    let server = fixture.adopt(config);
+    let mut held: Vec<Slot> = (0..2).filter_map(|_| Slot::claim(&server)).collect();
+    fixture.settle();
+    assert_eq!(
+        (held.len(), checks()),
+        (2, 0),
+        "a full server is not connected"
+    );
+    drop(held.pop());
+    assert!(Slot::claim(&server).is_none(), "the check is next");
+    fixture.settle();
+    assert_eq!(checks(), 1);
+    assert_eq!(server.in_use(), 1, "the check has given its slot back");
+    held.extend(Slot::claim(&server));
+    assert_eq!(held.len(), 2, "clients have the whole limit again");
+    // One that waits is forgotten with the configuration that wanted it.
+    fixture.after(11);
+    drop(held.pop());
+    assert!(Slot::claim(&server).is_none());
+    fixture
+        .prober
+        .adopt(&[], &fixture.backends, fixture.now.mono);
+    assert!(Slot::claim(&server).is_some());
+}
+
+#[test]
+fn a_check_counts_while_it_runs() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = listener.local_addr().unwrap().to_string();
+    let mut fixture = Fixture::new();
+    let mut config = backend(&text, &text, CHECKED);
+    config.servers[0].maxconn = Some(1);
+    let server = fixture.adopt(config);
+    let Fixture {
+        runtime,
+        prober,
+        backends,
+        now,
+        ..
+    } = &mut fixture;
+    runtime.block_on(async { prober.advance(*now) });
+    assert_eq!(server.in_use(), 1);
+    assert!(Slot::claim(&server).is_none());
+    // A reload takes it back while it runs.
+    prober.adopt(&[], backends, now.mono);
+    runtime.block_on(tokio::task::yield_now());
+    assert_eq!(server.in_use(), 0);
+    assert!(Slot::claim(&server).is_some());
 }
