@@ -1,7 +1,8 @@
 //! Clients that ask for TLS in clear: what they are told, and what never reaches the server.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use becket::close_reason::CloseReason;
 use becket::script::link::End;
@@ -458,5 +459,53 @@ fn a_client_of_another_protocol_or_name_is_refused_unless_that_is_allowed() {
     let allowed = "alpn-mismatch = 'continue'\nunknown-names = 'default'";
     for alpn in protocols {
         assert_eq!(refused(allowed, Some("web.test"), alpn), None);
+    }
+}
+
+/// A CancelRequest with a number and a secret.
+const CANCEL: [u8; 16] = [0, 0, 0, 16, 4, 0xd2, 0x16, 0x2e, 0, 0, 1, 2, 9, 8, 7, 6];
+
+#[test]
+fn a_cancel_is_left_for_control_and_its_client_waits_until_the_servers_were_told() {
+    let house = house("postgresql", "");
+    for is_told in [true, false] {
+        let (mut stage, mut end, _) = enter(&house, b"");
+        assert_eq!(say(&mut stage, &mut end, &CANCEL), "");
+        let mut rest = [0];
+        let waits = end.read(&mut rest).unwrap_err();
+        assert_eq!(waits.kind(), ErrorKind::WouldBlock, "it is under way");
+        match is_told {
+            // Whoever has the request drops it when all is done.
+            true => drop(std::mem::take(&mut stage.cancels)),
+            false => stage.wait(Duration::from_secs(10)),
+        }
+        stage.settle();
+        assert_eq!(end.read(&mut rest).unwrap(), 0, "that is all it hears");
+        assert_eq!(server_got(&mut stage), b"", "not by this connection");
+        drop(end);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::Cancel));
+        assert_eq!(stage.counters.handshakes_ended.value(), 1);
+    }
+}
+
+#[test]
+fn cancels_for_which_control_has_no_room_are_refused() {
+    let house = house("postgresql", "");
+    let cancels = Arc::default();
+    let mut waiting = Vec::new();
+    for number in 0..66 {
+        let mut stage = house.stage();
+        stage.cancels = Arc::clone(&cancels);
+        let mut end = stage.admit(house.door(0), [Plan::Accept]);
+        stage.settle();
+        assert_eq!(say(&mut stage, &mut end, &CANCEL), "");
+        if number < 64 {
+            waiting.push((stage, end));
+            continue;
+        }
+        drop(end);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::CancelLimit));
     }
 }
