@@ -881,15 +881,17 @@ mod tests {
         ]
     }
 
+    /// Entries and bytes of each shard.
+    fn bounds(entries: usize, bytes: usize, shards: usize) -> Vec<(usize, usize)> {
+        let pairs = shares(entries, shards).zip(shares(bytes, shards));
+        pairs.collect()
+    }
+
     fn run<S: BuildHasher>(table: &SessionTable<S>, entries: usize, steps: Vec<Step>) {
         let count = table.shards.len();
-        let both = |entries, bytes| {
-            let pairs = shares(entries, count).zip(shares(bytes, count));
-            pairs.collect::<Vec<_>>()
-        };
         let mut model = Model {
             kept: Vec::new(),
-            limits: both(entries, Limits::default().bytes),
+            limits: bounds(entries, Limits::default().bytes, count),
         };
         let mut now = 0;
         for (serial, step) in (0_u64..).zip(steps) {
@@ -936,7 +938,7 @@ mod tests {
                 Step::Limit { entries, bytes } => {
                     assert_eq!(
                         table.set_limits(entries, bytes),
-                        model.set_limits(both(entries, bytes))
+                        model.set_limits(bounds(entries, bytes, count))
                     );
                 }
                 Step::Clear { policy } => {

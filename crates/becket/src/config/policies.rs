@@ -18,7 +18,7 @@ use super::prepare::Draft;
 use super::read::labels;
 use super::{ClientAuth, Policy, Revocation, Versions};
 use crate::tls::policy::digest;
-use crate::tls::{names, verifier};
+use crate::tls::{chain, names, verifier};
 
 impl Draft<'_> {
     /// All policies that the file names.
@@ -196,6 +196,10 @@ impl Draft<'_> {
         let Some(roots) = keys::authorities(&path, &file, &mut self.report) else {
             return ClientAuth::Off;
         };
+        if roots.roots.iter().any(chain::is_useless) {
+            let fault = "an authority with a key for RSASSA-PSS alone (id-RSASSA-PSS): no certificate of its is accepted";
+            self.report.warn(Problem::new(path, fault).text(text));
+        }
         match asked {
             FileClientCertificates::Required => ClientAuth::Required(Arc::new(roots)),
             _ => ClientAuth::Optional(Arc::new(roots)),

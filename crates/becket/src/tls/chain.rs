@@ -13,7 +13,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, TrustAnchor};
 use rustls::{CertificateError, Error, OtherError};
 use webpki::EndEntityCert;
 
@@ -135,6 +135,13 @@ pub fn explain(error: &Error) -> String {
     error.to_string()
 }
 
+/// Whether an authority's key is for RSASSA-PSS alone, so that nothing it signs can be verified.
+pub fn is_useless(authority: &TrustAnchor<'_>) -> bool {
+    // The algorithm is a SEQUENCE of its own, shorter than 128 bytes.
+    let algorithm = authority.subject_public_key_info.get(2..);
+    algorithm.is_some_and(|algorithm| algorithm.starts_with(&RSASSA_PSS))
+}
+
 /// What an engine has to hold of a message with a chain of `most_bytes`, or of any record.
 pub fn most_held(most_bytes: usize) -> usize {
     LARGEST_RECORD.max(most_bytes + FRAMING)
@@ -214,6 +221,36 @@ mod tests {
             });
         }
         assert_eq!(most, MOST_STEPS);
+    }
+
+    #[test]
+    fn what_webpki_does_not_take_is_said_in_words() {
+        let version = OtherError(Arc::new(webpki::Error::UnsupportedCertVersion));
+        let version = CertificateError::Other(version);
+        let key = CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+            signature_algorithm_id: Vec::new(),
+            public_key_algorithm_id: [&RSASSA_PSS[..], &[5, 0]].concat(),
+        };
+        for (error, said) in [(version, "version 1"), (key, "RSASSA-PSS alone")] {
+            let text = explain(&Error::InvalidCertificate(error));
+            assert!(text.contains(said), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_authority_that_signs_by_pss_alone_is_known_by_its_key() {
+        let authority = |key: &[u8]| TrustAnchor {
+            subject: [0; 2].as_slice().into(),
+            subject_public_key_info: key.to_vec().into(),
+            name_constraints: None,
+        };
+        let alone = [&[0x30, 13], &RSASSA_PSS[..], &[5, 0, 3, 2, 0, 0]].concat();
+        assert!(is_useless(&authority(&alone)));
+        let mut any = alone;
+        // rsaEncryption.
+        any[12] = 1;
+        assert!(!is_useless(&authority(&any)));
+        assert!(!is_useless(&authority(&[])));
     }
 
     #[test]
