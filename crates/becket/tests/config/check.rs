@@ -89,7 +89,7 @@ fn sessions_that_end_with_the_process_are_named() {
     let findings = run(&folder, &text);
     let table = findings.to_string();
     assert_eq!(findings.exit_code(), 0, "{table}");
-    let line = "  early     up to 8192 bytes; its sessions open once, end with this process, and are not shared\n";
+    let line = "  early     up to 17408 bytes; its sessions open once, end with this process, and are not shared\n";
     assert!(table.contains(line), "{table}");
 }
 

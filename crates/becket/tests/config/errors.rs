@@ -377,7 +377,7 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
     let prepared = folder.prepare(&sound).unwrap();
     assert_eq!(
         prepared.config.listeners[0].routes[0].policy.early_data,
-        16_384
+        17_408
     );
     let needs_v2 = "policy[web].early-data = 17408: early data may be a replay, and without \
          backend[app].proxy-header = \"v2\" the servers cannot tell";
@@ -406,11 +406,11 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
             "policy[web].early-data = 17408: with listener[web].starttls the servers are connected before",
         ),
         (
-            sound.replace("16KiB", "1MiB"),
+            sound.replace("17KiB", "1MiB"),
             "policy[web].early-data = \"1MiB\": not in range; accepted: 17408 to 65536 bytes",
         ),
         (
-            sound.replace("16KiB", "on"),
+            sound.replace("17KiB", "on"),
             "policy[web].early-data = \"on\": not a size",
         ),
     ] {
