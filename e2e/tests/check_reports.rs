@@ -40,7 +40,7 @@ fn a_running_becket_and_certificates_that_end_soon_are_warnings() {
     let shape = Shape::new(backend.address);
     let becket = Becket::start(&place, &shape);
     let found = check(&place, &shape.text(), &[]);
-    assert_eq!(found.code, 1, "{}", found.all());
+    assert_eq!(found.code, 0, "{}", found.all());
     assert!(
         found.stdout.contains(&becket.web.to_string()),
         "{}",
@@ -53,17 +53,31 @@ fn a_running_becket_and_certificates_that_end_soon_are_warnings() {
         .issue_expired(&["www.example.org"])
         .write(&place.path("site.pem"));
     let found = check(&place, &shape.text(), &[]);
-    assert_eq!(found.code, 1, "{}", found.all());
+    assert_eq!(found.code, 0, "{}", found.all());
     assert!(found.stdout.contains("expired"), "{}", found.all());
     let soon = becket_e2e::unix_now() + 3 * 86400;
     place
         .authority
         .issue_until(&["www.example.org"], soon)
         .write(&place.path("site.pem"));
-    let found = check(&place, &shape.text(), &["--json"]);
+    let found = check(&place, &shape.text(), &["--json", "--strict"]);
     assert_eq!(found.code, 1, "{}", found.all());
     let json: Value = serde_json::from_str(&found.stdout).unwrap();
     assert_eq!(json["warnings"].as_array().map(Vec::len), Some(1), "{json}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_fault() {
+    let place = Place::new();
+    place.write("becket.toml", &Shape::new("127.0.0.1:1").text());
+    for flags in [&[][..], &["--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let arguments = [&["check", "--config", "becket.toml"], flags].concat();
+        let mut command = Becket::command(&place, &arguments);
+        let status = command.stdout(writer).status().unwrap();
+        assert_eq!(status.code(), Some(0), "{}", place.read("stderr.log"));
+    }
 }
 
 /// A configuration with one fault of every kind.

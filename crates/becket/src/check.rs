@@ -59,11 +59,11 @@ pub struct Findings {
 
 impl Findings {
     /// 0 fine, 1 warnings, 2 errors.
-    pub fn exit_code(&self) -> u8 {
-        match (self.errors.is_empty(), self.warnings.is_empty()) {
-            (false, _) => 2,
-            (true, false) => 1,
-            (true, true) => 0,
+    pub fn exit_code(&self, strict: bool) -> u8 {
+        if !self.errors.is_empty() {
+            2
+        } else {
+            u8::from(strict && !self.warnings.is_empty())
         }
     }
 }

@@ -59,6 +59,10 @@ pub struct CheckFlags {
     #[arg(long)]
     pub connect: bool,
 
+    /// Exit with 1 when there are warnings, which otherwise leave it at 0
+    #[arg(long)]
+    pub strict: bool,
+
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,

@@ -3,11 +3,13 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done as told |
-//! | 1 | `check` found warnings, or the system failed us |
+//! | 1 | `check --strict` found warnings, or the system failed us |
 //! | 2 | wrong arguments or configuration; nothing was started |
 //! | 3 | connections were still open at the drain deadline |
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -52,14 +54,16 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
     let CheckFlags {
         flags,
         connect,
+        strict,
         json,
     } = asked;
     let source = Source::new(flags).context("the current folder")?;
     let findings = check(&source, UnixTime::now(), connect);
-    let code = ExitCode::from(findings.exit_code());
-    match json {
-        true => println!("{}", serde_json::to_string_pretty(&findings)?),
-        false => print!("{findings}"),
+    let code = ExitCode::from(findings.exit_code(strict));
+    if json {
+        say(serde_json::to_string_pretty(&findings)? + "\n")?;
+    } else {
+        say(&findings)?;
     }
     Ok(code)
 }
@@ -67,11 +71,22 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
 fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
     let (admin, config) = (flags.admin, flags.config);
     let status = Place { admin, config }.ask()?;
-    match flags.json {
-        true => println!("{}", serde_json::to_string_pretty(&status)?),
-        false => print!("{}", Page(&status)),
+    if flags.json {
+        say(serde_json::to_string_pretty(&status)? + "\n")?;
+    } else {
+        say(Page(&status))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what was asked for. Whoever reads only the first lines, as head(1) does, is no fault.
+fn say(text: impl Display) -> anyhow::Result<()> {
+    match write!(io::stdout(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("standard output")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn make_secret(flags: &SecretFlags) -> ExitCode {

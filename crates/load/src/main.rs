@@ -35,9 +35,16 @@ fn program() -> Result<u8, Error> {
     }
     let plan = cli.plan(std::env::args().collect())?;
     let report = run::run(plan, &stop)?;
-    print!("{}", text::page(&report));
-    if let Some(path) = &cli.json {
-        store(&report, path)?;
+    let page = text::page(&report);
+    match cli.json.as_deref() {
+        Some(path) if path == Path::new("-") => {
+            eprint!("{page}");
+            print!("{}", json_of(&report, path)?);
+        }
+        path => {
+            print!("{page}");
+            path.map_or(Ok(()), |path| store(&report, path))?;
+        }
     }
     Ok(match report.steps.iter().map(|step| step.completed).sum() {
         _ if report.interrupted => INTERRUPTED,
@@ -62,11 +69,16 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
     Ok(stop)
 }
 
+fn json_of(report: &Report, path: &Path) -> Result<String, Error> {
+    let json = report.to_json();
+    json.map_err(|e| Error::os(format!("storing {}", path.display()), e.into()))
+}
+
 /// Writes the report beside its place and moves it there: a full disk leaves no half of one. What is
 /// not a regular file (a terminal, a pipe) is written to as it is.
 fn store(report: &Report, path: &Path) -> Result<(), Error> {
     let failed = |e| Error::os(format!("storing {}", path.display()), e);
-    let json = report.to_json().map_err(|e| failed(e.into()))?;
+    let json = json_of(report, path)?;
     if std::fs::metadata(path).is_ok_and(|known| !known.is_file()) {
         let opened = std::fs::OpenOptions::new().write(true).open(path);
         return opened

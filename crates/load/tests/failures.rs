@@ -149,6 +149,23 @@ fn wrong_command_lines_and_unreachable_targets_are_a_sentence_and_a_code() {
 }
 
 #[test]
+fn a_report_on_standard_output_is_alone_there() {
+    let (_responder, address) = Peer::responder(&[]);
+    let output = load(&[
+        "-q",
+        &format!("http://{address}/"),
+        "-n",
+        "2",
+        "--json",
+        "-",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+    let report = Report::from_json(&String::from_utf8_lossy(&output.stdout)).unwrap();
+    assert_eq!(report.steps[0].succeeded, 2);
+    assert!(!output.stderr.is_empty(), "the text is there");
+}
+
+#[test]
 fn a_report_that_cannot_be_stored_is_an_error_and_leaves_nothing() {
     let (_responder, address) = Peer::responder(&[]);
     let url = format!("http://{address}/");

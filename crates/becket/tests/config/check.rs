@@ -33,7 +33,7 @@ fn a_sound_configuration_is_fine_and_shown() {
         &site("['a.pem']").replace("127.0.0.1:8443", &free.to_string()),
     );
     let table = findings.to_string();
-    assert_eq!(findings.exit_code(), 0, "{table}");
+    assert_eq!(findings.exit_code(true), 0, "{table}");
     for part in [
         &format!("listener web\n  bind      {free}\n"),
         "  ECDSA     chain of 1, expires 2025-01-01: *.a.test a.test *\n",
@@ -58,7 +58,8 @@ fn an_address_in_use_is_a_warning() {
     let address = taken.local_addr().unwrap().to_string();
     let text = site("['a.pem']").replace("127.0.0.1:8443", &address);
     let findings = run(&folder, &text);
-    assert_eq!(findings.exit_code(), 1);
+    assert_eq!(findings.exit_code(true), 1);
+    assert_eq!(findings.exit_code(false), 0);
     let warning = findings.warnings[0].to_string();
     let expected =
         format!("listener[web].bind = \"{address}\": in use, perhaps by a running becket");
@@ -69,7 +70,7 @@ fn an_address_in_use_is_a_warning() {
 fn errors_leave_nothing_to_show_but_themselves() {
     let folder = Folder::new();
     let findings = run(&folder, &site("['a.pem']"));
-    assert_eq!(findings.exit_code(), 2);
+    assert_eq!(findings.exit_code(true), 2);
     let json = serde_json::to_value(&findings).unwrap();
     assert_eq!(json["errors"][0]["line"], 5);
     assert!(json.get("listeners").is_none());
@@ -88,7 +89,7 @@ fn sessions_that_end_with_the_process_are_named() {
         + "[[policy]]\nname = 'web'\nversions = ['1.3']\nearly-data = '17KiB'\n";
     let findings = run(&folder, &text);
     let table = findings.to_string();
-    assert_eq!(findings.exit_code(), 0, "{table}");
+    assert_eq!(findings.exit_code(true), 0, "{table}");
     let line = "  early     up to 17408 bytes; its sessions open once, end with this process, and are not shared\n";
     assert!(table.contains(line), "{table}");
 }
@@ -107,6 +108,6 @@ fn a_listener_behind_a_proxy_is_rehearsed_without_one() {
             "backend = 'app'\naccept-proxy = 'v2'\ntrusted-networks = ['198.51.100.1']\n",
         );
     let findings = run(&folder, &text);
-    assert_eq!(findings.exit_code(), 0, "{findings}");
+    assert_eq!(findings.exit_code(true), 0, "{findings}");
     assert!(!findings.handshakes.is_empty());
 }

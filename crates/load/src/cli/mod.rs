@@ -168,7 +168,7 @@ pub struct Cli {
     /// CPUs to pin the threads to, comma separated, or `none` [default: the last ones that are allowed]
     #[arg(long, value_name = "LIST", help_heading = "Measuring")]
     pub cpus: Option<String>,
-    /// Store the report as JSON
+    /// Store the report as JSON; `-` is standard output, and the text then goes to standard error
     #[arg(long, value_name = "FILE", help_heading = "Measuring")]
     pub json: Option<PathBuf>,
     /// No line a second
