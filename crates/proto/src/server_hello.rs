@@ -30,11 +30,6 @@ pub struct ServerHello {
 }
 
 impl ServerHello {
-    /// Says whether the version is TLS 1.2.
-    pub fn is_tls12(&self) -> bool {
-        self.tls12
-    }
-
     /// Returns the session ID, 0 to 32 bytes.
     pub fn session_id(&self) -> &[u8] {
         &self.session_id
@@ -185,7 +180,6 @@ mod tests {
             &message(0x0303, &[1; 32], &[(23, &[])]),
             1000,
         )));
-        assert!(old.is_tls12());
         assert_eq!(old.session_to_learn(&[]), Some(&[1; 32][..]));
         assert_eq!(old.session_to_learn(&[2; 32]), Some(&[1; 32][..]));
         assert_eq!(old.session_to_learn(&[1; 32]), None, "an echo");
@@ -193,7 +187,6 @@ mod tests {
         assert_eq!(none.session_to_learn(&[1; 32]), None);
         let new = message(0x0303, &[1; 32], &[(43, &[3, 4])]);
         let new = hello(peek(&in_records(&new, 1000)));
-        assert!(!new.is_tls12());
         assert_eq!(new.session_to_learn(&[]), None);
     }
 

@@ -214,13 +214,6 @@ impl<S: BuildHasher> SessionTable<S> {
             .is_some_and(|key| self.shard(&key).remove(&key))
     }
 
-    /// Drops all sessions of a policy and returns how many. Takes every lock in turn and walks every entry.
-    pub fn clear_policy(&self, policy: PolicyTag) -> usize {
-        self.shards()
-            .map(|mut shard| shard.drop_if(usize::MAX, |key, _| key.policy == policy))
-            .sum()
-    }
-
     /// Drops what has expired among the `at_most` oldest sessions of each shard, and returns how many. Takes every lock
     /// in turn. For a clock of the control thread: without new sessions nothing else erases the old secrets.
     pub fn sweep(&self, now: Duration, at_most: usize) -> usize {
@@ -572,18 +565,6 @@ mod tests {
     }
 
     #[test]
-    fn clearing_a_policy_leaves_the_others() {
-        let table = table(100, 4);
-        for serial in 0..40_u64 {
-            let policy = if serial % 4 == 0 { A } else { B };
-            table.insert(policy, &serial.to_be_bytes(), session(serial), lives(0, 10));
-        }
-        assert_eq!(table.clear_policy(A), 10);
-        assert_eq!(table.len(), 30);
-        table.check_invariants();
-    }
-
-    #[test]
     fn a_lower_limit_drops_the_oldest_and_gives_memory_back() {
         let table = table(1000, 1);
         for serial in 0..1000_u64 {
@@ -864,7 +845,6 @@ mod tests {
         Pass { seconds: u64 },
         Sweep,
         Limit { entries: usize, bytes: usize },
-        Clear { policy: u64 },
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -873,11 +853,10 @@ mod tests {
             30 => (policy.clone(), id.clone(), 0_u64..12).prop_map(|(policy, id, ttl)| Step::Insert { policy, id, ttl }),
             20 => (policy.clone(), id.clone()).prop_map(|(policy, id)| Step::Get { policy, id }),
             6 => (policy.clone(), id.clone()).prop_map(|(policy, id)| Step::Take { policy, id }),
-            6 => (policy.clone(), id).prop_map(|(policy, id)| Step::Remove { policy, id }),
+            6 => (policy, id).prop_map(|(policy, id)| Step::Remove { policy, id }),
             8 => (0_u64..4).prop_map(|seconds| Step::Pass { seconds }),
             1 => Just(Step::Sweep),
             2 => (0_usize..30, 0_usize..900).prop_map(|(entries, bytes)| Step::Limit { entries, bytes }),
-            1 => policy.prop_map(|policy| Step::Clear { policy }),
         ]
     }
 
@@ -939,14 +918,6 @@ mod tests {
                     assert_eq!(
                         table.set_limits(entries, bytes),
                         model.set_limits(bounds(entries, bytes, count))
-                    );
-                }
-                Step::Clear { policy } => {
-                    let before = model.kept.len();
-                    model.kept.retain(|kept| kept.policy.0 != policy);
-                    assert_eq!(
-                        table.clear_policy(PolicyTag(policy)),
-                        before - model.kept.len()
                     );
                 }
             }

@@ -35,7 +35,6 @@ pub enum Notice<'a> {
 pub struct Notifier {
     socket: UnixDatagram,
     address: SocketAddr,
-    watchdog: Option<Duration>,
 }
 
 impl Notifier {
@@ -48,10 +47,7 @@ impl Notifier {
         else {
             return Ok(None);
         };
-        let [interval, pid] = ["WATCHDOG_USEC", "WATCHDOG_PID"].map(|name| env::var(name).ok());
-        let mut notifier = Self::new(&address)?;
-        notifier.watchdog = parse_watchdog(interval.as_deref(), pid.as_deref(), std::process::id());
-        Ok(Some(notifier))
+        Self::new(&address).map(Some)
     }
 
     fn new(address: &OsStr) -> io::Result<Self> {
@@ -66,11 +62,7 @@ impl Notifier {
         };
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
-        Ok(Self {
-            socket,
-            address,
-            watchdog: None,
-        })
+        Ok(Self { socket, address })
     }
 
     /// Sends notices in one datagram, without waiting.
@@ -83,12 +75,6 @@ impl Notifier {
         self.socket
             .send_to_addr(message(notices, now).as_bytes(), &self.address)
             .map(drop)
-    }
-
-    /// Returns within which time the manager wants each [`Notice::Watchdog`]; send at half of it. `None` if it does not watch.
-    #[must_use]
-    pub fn watchdog_interval(&self) -> Option<Duration> {
-        self.watchdog
     }
 }
 
@@ -111,15 +97,6 @@ fn message(notices: &[Notice<'_>], now: Duration) -> String {
         text.push('\n');
     }
     text
-}
-
-/// Reads the interval in microseconds; without a process number it is meant for whoever sees it.
-fn parse_watchdog(interval: Option<&str>, pid: Option<&str>, own_pid: u32) -> Option<Duration> {
-    if pid.is_some_and(|pid| pid.parse() != Ok(own_pid)) {
-        return None;
-    }
-    let microseconds = interval?.parse().ok().filter(|&interval| interval > 0)?;
-    Some(Duration::from_micros(microseconds))
 }
 
 #[cfg(test)]
@@ -194,15 +171,5 @@ mod tests {
     fn other_addresses_are_not_supported() {
         let error = Notifier::new(OsStr::new("vsock:2:1234")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
-    }
-
-    #[test]
-    fn the_watchdog_is_for_the_process_it_names() {
-        let interval = Some(Duration::from_secs(30));
-        assert_eq!(parse_watchdog(Some("30000000"), Some("42"), 42), interval);
-        assert_eq!(parse_watchdog(Some("30000000"), None, 42), interval);
-        assert_eq!(parse_watchdog(Some("30000000"), Some("43"), 42), None);
-        assert_eq!(parse_watchdog(Some("0"), None, 42), None);
-        assert_eq!(parse_watchdog(None, Some("42"), 42), None);
     }
 }

@@ -6,6 +6,8 @@
 
 use std::fs;
 
+use becket_sys::memory::open_descriptors;
+
 /// Numbers about the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Process {
@@ -23,10 +25,8 @@ impl Process {
     /// Reads all numbers.
     pub fn read() -> Self {
         let text = |name| fs::read_to_string(name).ok();
-        // The listing itself holds one descriptor.
-        let listed = fs::read_dir("/proc/self/fd").map(Iterator::count);
         Self {
-            open_descriptors: listed.ok().map(|n| n.saturating_sub(1) as u64),
+            open_descriptors: open_descriptors().ok().map(|n| n as u64),
             descriptor_limit: text("/proc/self/limits").and_then(|text| descriptor_limit(&text)),
             resident_bytes: text("/proc/self/status").and_then(|text| resident_bytes(&text)),
             cpu_seconds: text("/proc/self/stat").and_then(|text| cpu_seconds(&text)),

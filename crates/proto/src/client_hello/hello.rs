@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use super::Malformed;
 use super::parse::Fields;
-use super::server_name::{NameField, ServerName};
+use super::server_name::ServerName;
 use crate::reader::{Reader, Span};
 
 /// A complete and well-formed ClientHello.
@@ -60,15 +60,7 @@ impl<'a> ClientHello<'a> {
 
     /// Returns the host name asked for (SNI), `None` if there is none or an address stands in its place.
     pub fn server_name(&self) -> Option<ServerName<'_>> {
-        match self.fields.extensions.server_name {
-            NameField::Dns(span) => ServerName::of(span, &self.body),
-            NameField::Absent | NameField::AddressLiteral => None,
-        }
-    }
-
-    /// Says whether the client sent an address where a host name belongs.
-    pub fn names_address(&self) -> bool {
-        self.fields.extensions.server_name == NameField::AddressLiteral
+        ServerName::of(self.fields.extensions.server_name?, &self.body)
     }
 
     /// Walks over the protocols offered by ALPN in the client's order, none if there is no ALPN (RFC 7301).
@@ -127,20 +119,9 @@ impl<'a> ClientHello<'a> {
         })
     }
 
-    /// Says whether resumption with a fresh key exchange (psk_dhe_ke) is allowed, RFC 8446 4.2.9.
-    pub fn offers_psk_dhe_ke(&self) -> bool {
-        self.at(self.fields.extensions.psk_modes)
-            .contains(&PSK_DHE_KE)
-    }
-
     /// Says whether early data (0-RTT) follows the hello, RFC 8446 4.2.10.
     pub fn offers_early_data(&self) -> bool {
         self.fields.extensions.early_data
-    }
-
-    /// Says whether the extended master secret is offered, RFC 7627.
-    pub fn offers_extended_master_secret(&self) -> bool {
-        self.fields.extensions.extended_master_secret
     }
 
     /// Returns the message without its headers: what a fingerprint or a log may want.
@@ -160,4 +141,3 @@ fn u16s(list: &[u8]) -> impl Iterator<Item = u16> {
 
 const TLS12: u16 = 0x0303;
 const TLS13: u16 = 0x0304;
-const PSK_DHE_KE: u8 = 1;

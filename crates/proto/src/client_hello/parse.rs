@@ -6,7 +6,7 @@
 //! Sources: RFC 8446 4.1.2 and 4.2, RFC 5246 7.4.1.2.
 
 use super::Malformed;
-use super::server_name::{self, NameField};
+use super::server_name;
 use crate::reader::{Reader, Span};
 
 /// Where the parts of a hello are in its body.
@@ -22,15 +22,13 @@ pub(super) struct Fields {
 /// Where the extensions' contents are, without their lengths in front; `None` for those that are absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extensions {
-    pub(super) server_name: NameField,
+    pub(super) server_name: Option<Span>,
     pub(super) groups: Option<Span>,
     pub(super) signature_schemes: Option<Span>,
     pub(super) alpn: Option<Span>,
     pub(super) session_ticket: Option<Span>,
     pub(super) psk_identities: Option<Span>,
     pub(super) supported_versions: Option<Span>,
-    pub(super) psk_modes: Option<Span>,
-    pub(super) extended_master_secret: bool,
     pub(super) early_data: bool,
 }
 
@@ -74,15 +72,13 @@ impl Fields {
 
 impl Extensions {
     const NONE: Self = Self {
-        server_name: NameField::Absent,
+        server_name: None,
         groups: None,
         signature_schemes: None,
         alpn: None,
         session_ticket: None,
         psk_identities: None,
         supported_versions: None,
-        psk_modes: None,
-        extended_master_secret: false,
         early_data: false,
     };
 
@@ -111,12 +107,12 @@ impl Extensions {
             SIGNATURE_ALGORITHMS => self.signature_schemes = Some(u16_list(content.vec16()?)?),
             ALPN => self.alpn = Some(alpn_list(content.vec16()?)?),
             SUPPORTED_VERSIONS => self.supported_versions = Some(u16_list(content.vec8()?)?),
-            PSK_KEY_EXCHANGE_MODES => self.psk_modes = Some(non_empty(content.vec8()?)?),
+            PSK_KEY_EXCHANGE_MODES => drop(non_empty(content.vec8()?)?),
             PRE_SHARED_KEY => {
                 self.psk_identities = Some(identity_list(content.vec16()?)?);
                 binder_list(content.vec16()?)?;
             }
-            EXTENDED_MASTER_SECRET => self.extended_master_secret = true,
+            EXTENDED_MASTER_SECRET => {}
             EARLY_DATA => self.early_data = true,
             SESSION_TICKET => {
                 self.session_ticket = Some(content.span()?);

@@ -12,27 +12,14 @@ use crate::reader::{Reader, Span};
 
 /// A DNS name as the client wrote it, which may be in upper case and may end in a dot.
 ///
-/// Compare it with [`eq_name`](Self::eq_name) or after [`to_lowercase`](Self::to_lowercase): DNS knows no case.
+/// Compare it after [`to_lowercase`](Self::to_lowercase): DNS knows no case.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerName<'a>(&'a str);
-
-/// What the server_name extension says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NameField {
-    Absent,
-    AddressLiteral,
-    Dns(Span),
-}
 
 impl<'a> ServerName<'a> {
     /// Returns the name as the client wrote it.
     pub fn as_str(self) -> &'a str {
         self.0
-    }
-
-    /// Says whether this is `name`, without regard to case.
-    pub fn eq_name(self, name: &str) -> bool {
-        self.0.eq_ignore_ascii_case(name)
     }
 
     /// Writes the name in lower case to `buffer` and returns it.
@@ -51,10 +38,11 @@ impl<'a> ServerName<'a> {
     }
 }
 
-/// Reads the content of a server_name extension, `None` if it has to be refused.
+/// Reads the content of a server_name extension: the name, or none where an address stands in its place. `None` if it has to
+/// be refused.
 ///
 /// Another type than host_name ends the list: its length is unknown, so nothing behind it can be read.
-pub(super) fn read(mut list: Reader<'_>) -> Option<NameField> {
+pub(super) fn read(mut list: Reader<'_>) -> Option<Option<Span>> {
     let mut found = None;
     while let Some(kind) = list.u8() {
         if kind != HOST_NAME {
@@ -69,9 +57,9 @@ pub(super) fn read(mut list: Reader<'_>) -> Option<NameField> {
     let name = found?;
     let text = std::str::from_utf8(name.rest()).ok()?;
     if is_dns_name(text) {
-        Some(NameField::Dns(name.span()?))
+        Some(Some(name.span()?))
     } else if text.parse::<Ipv4Addr>().is_ok() || text.parse::<Ipv6Addr>().is_ok() {
-        Some(NameField::AddressLiteral)
+        Some(None)
     } else {
         None
     }
@@ -116,10 +104,8 @@ mod tests {
     }
 
     fn name_in(bytes: &[u8]) -> Option<String> {
-        match read(Reader::new(bytes))? {
-            NameField::Dns(span) => Some(ServerName::of(span, bytes).unwrap().as_str().to_owned()),
-            _ => None,
-        }
+        let span = read(Reader::new(bytes))??;
+        Some(ServerName::of(span, bytes).unwrap().as_str().to_owned())
     }
 
     #[test]
@@ -159,7 +145,7 @@ mod tests {
     fn an_address_literal_is_no_name_and_no_fault() {
         for literal in ["192.0.2.1", "::1", "2001:db8::192.0.2.1"] {
             let bytes = list(&[literal.as_bytes()]);
-            assert_eq!(read(Reader::new(&bytes)), Some(NameField::AddressLiteral));
+            assert_eq!(read(Reader::new(&bytes)), Some(None));
         }
     }
 
@@ -190,10 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_compares_without_case() {
+    fn a_name_in_lower_case_keeps_its_dot() {
         let name = ServerName("WwW.Example.COM.");
-        assert!(name.eq_name("www.example.com."));
-        assert!(!name.eq_name("www.example.com"));
         assert_eq!(
             name.to_lowercase(&mut [0; MAX_NAME_BYTES]),
             "www.example.com."

@@ -109,7 +109,6 @@ fn a_tls12_hello_is_read() {
     assert_eq!(hello.legacy_version(), 0x0303);
     assert_eq!((hello.offers_tls12(), hello.offers_tls13()), (true, false));
     assert_eq!(name(&hello).as_deref(), Some("Example.COM"));
-    assert!(hello.server_name().unwrap().eq_name("example.com"));
     assert_eq!(
         hello.alpn().collect::<Vec<_>>(),
         [b"h2".as_slice(), b"http/1.1"]
@@ -120,7 +119,6 @@ fn a_tls12_hello_is_read() {
         Some(&[][..]),
         "asks for a ticket, has none"
     );
-    assert!(hello.offers_extended_master_secret());
     assert_eq!(hello.cipher_suites().next(), Some(0xc02c));
     assert!(hello.signature_schemes().any(|scheme| scheme == 0x0403));
     assert_eq!(hello.groups().next(), Some(29));
@@ -137,7 +135,6 @@ fn a_tls13_hello_is_read() {
     assert_eq!(name(&hello).as_deref(), Some("www.example.com"));
     assert_eq!(hello.alpn().collect::<Vec<_>>(), [b"http/1.1"]);
     assert_eq!(hello.session_id().len(), 32, "middlebox compatibility");
-    assert!(hello.offers_psk_dhe_ke());
     assert!(!hello.offers_early_data());
     assert_eq!(
         hello.cipher_suites().take(3).collect::<Vec<_>>(),
@@ -157,15 +154,12 @@ fn offers_to_resume_are_read() {
     assert_eq!(identities.len(), 1);
     assert!(identities[0].identity.len() > 100);
     assert_ne!(identities[0].obfuscated_age, 0);
-    assert!(by_psk.offers_psk_dhe_ke());
 }
 
 #[test]
 fn hellos_without_a_host_name_are_read() {
-    let without = sample("openssl-no-sni");
-    assert_eq!((name(&without), without.names_address()), (None, false));
-    let literal = sample("openssl-ip-literal");
-    assert_eq!((name(&literal), literal.names_address()), (None, true));
+    assert_eq!(name(&sample("openssl-no-sni")), None);
+    assert_eq!(name(&sample("openssl-ip-literal")), None);
 }
 
 #[test]
