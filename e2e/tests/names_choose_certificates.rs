@@ -1,6 +1,7 @@
 //! The server name chooses the certificate: exact, wildcard, default; ECDSA for clients that can
 //! use it, RSA for the others; refusal where unknown names are to be refused.
 
+use crate::check_reports::check;
 use becket_e2e::{Backend, Becket, Key, OpenSsl, Place, Shape};
 
 /// A place with certificates in a folder, a pair and bundles.
@@ -53,6 +54,38 @@ fn exact_names_wildcards_and_the_default_are_found() {
             assert_eq!(line["sni"].is_null(), flags.len() == 1, "{line}");
         }
     }
+}
+
+#[test]
+fn a_certificate_of_version_1_is_served_with_a_warning() {
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    let place = Place::new();
+    let [key, csr, crt] = ["old.key", "old.csr", "ca.pem"].map(|name| place.text(name));
+    let curve = "ec_paramgen_curve:P-256";
+    let kind = [
+        "-newkey", "ec", "-pkeyopt", curve, "-nodes", "-keyout", &key,
+    ];
+    let asked = [
+        &["req", "-new", "-subj", "/CN=old.example.org", "-out", &csr],
+        &kind[..],
+    ];
+    let signed = ["x509", "-req", "-in", &csr, "-key", &key, "-out", &crt];
+    for command in [&asked.concat()[..], &signed] {
+        let run = openssl.0.run(command, "");
+        assert_eq!(run.code, 0, "{}", run.all());
+    }
+    place.write("old.pem", &(place.read("ca.pem") + &place.read("old.key")));
+    let shape = Shape::new("127.0.0.1:1").certificates("[\"old.pem\"]");
+    let found = check(&place, &shape.text(), &[]);
+    assert_eq!(found.code, 0, "{}", found.all());
+    assert!(found.stdout.contains("X.509 version 3"), "{}", found.all());
+    let becket = Becket::start(&place, &shape);
+    let flags = ["-servername", "old.example.org"];
+    let run = openssl.ask_unnamed(&place, becket.web, &flags);
+    let subject = "subject=CN = old.example.org\n";
+    assert!(run.stdout.contains(subject), "{}", run.all());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 
 use super::NamePattern;
 use super::error::{Problem, Report};
@@ -92,6 +92,10 @@ impl Loader {
             let fault = format!("the certificate has a name that no client can ask for: {name:?}");
             report.warn(shown(path, file, fault));
         }
+        if leaf.version != X509Version::V3 {
+            let fault = "the certificate is older than X.509 version 3, and many clients refuse it";
+            report.warn(shown(path, file, fault));
+        }
         ordered.then_some(Loaded {
             key: Arc::new(CertifiedKey::new(pem.certificates, key?)),
             names: leaf.names,
@@ -120,10 +124,12 @@ impl Loader {
                 return None;
             }
         };
+        let public = key.public_key();
+        // Not rustls' `keys_match`, which cannot read certificates of X.509 version 1; they can be served.
         let owner = pem.certificates.iter().position(|certificate| {
-            CertifiedKey::new(vec![certificate.clone()], key.clone())
-                .keys_match()
-                .is_ok()
+            let parsed = X509Certificate::from_der(certificate);
+            let public = public.as_deref();
+            parsed.is_ok_and(|(_, it)| public.is_some_and(|key| key == it.public_key().raw))
         });
         let fault = match owner {
             Some(0) => return Some(key),
@@ -243,6 +249,7 @@ pub struct Facts {
     pub not_before: i64,
     /// Seconds since 1970.
     pub not_after: i64,
+    version: X509Version,
     subject_der: Vec<u8>,
     issuer_der: Vec<u8>,
 }
@@ -262,6 +269,7 @@ impl Facts {
             unusable: Vec::new(),
             not_before: parsed.validity().not_before.timestamp(),
             not_after: parsed.validity().not_after.timestamp(),
+            version: parsed.version(),
             subject_der: parsed.subject().as_raw().to_vec(),
             issuer_der: parsed.issuer().as_raw().to_vec(),
         };

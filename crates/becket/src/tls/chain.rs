@@ -110,6 +110,17 @@ pub fn is_excess(error: &Error) -> bool {
     }
 }
 
+/// Whether a certificate was refused for its version alone: before X.509 version 3.
+pub fn is_of_old_version(error: &Error) -> bool {
+    let Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else {
+        return false;
+    };
+    matches!(
+        cause.downcast_ref(),
+        Some(webpki::Error::UnsupportedCertVersion)
+    )
+}
+
 /// What is wrong with a peer's certificate, in words, also where webpki refuses what others take.
 pub fn explain(error: &Error) -> String {
     let Error::InvalidCertificate(fault) = error else {

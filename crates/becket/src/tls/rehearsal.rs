@@ -31,6 +31,7 @@ use rustls::{DigitallySignedStruct, Error, SignatureScheme, SupportedProtocolVer
 use serde::Serialize;
 
 use super::certs::KeySet;
+use super::chain::is_of_old_version;
 use super::front::Front;
 use super::names;
 use super::twins::Parts;
@@ -479,7 +480,7 @@ impl ServerCertVerifier for SignatureOnly {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, leaf, signed, algorithms)
+        unless_old(verify_tls12_signature(message, leaf, signed, algorithms))
     }
 
     fn verify_tls13_signature(
@@ -489,11 +490,21 @@ impl ServerCertVerifier for SignatureOnly {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, leaf, signed, algorithms)
+        unless_old(verify_tls13_signature(message, leaf, signed, algorithms))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.schemes.clone()
+    }
+}
+
+/// webpki does not read certificates before X.509 version 3, but they can be served.
+fn unless_old(
+    verified: Result<HandshakeSignatureValid, Error>,
+) -> Result<HandshakeSignatureValid, Error> {
+    match verified {
+        Err(error) if is_of_old_version(&error) => Ok(HandshakeSignatureValid::assertion()),
+        verified => verified,
     }
 }
 
