@@ -4,6 +4,7 @@
 use std::fs;
 
 use becket_e2e::{Backend, Becket, Finished, Key, Place, Shape, finish, fresh_address};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
 /// Checks this text as `becket.toml`.
@@ -194,6 +195,24 @@ fn chains_out_of_order_are_errors() {
     place.write("site.pem", &chain);
     let found = check(&place, &shape.text(), &[]);
     assert_eq!(found.code, 2, "{}", found.all());
+}
+
+#[test]
+fn nobody_waits_for_the_writer_of_a_fifo_among_the_certificates() {
+    let place = Place::new();
+    fs::create_dir(place.path("certificates")).unwrap();
+    let fifo = place.path("certificates/a.pem");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let text = Shape::new("127.0.0.1:1").text();
+    let text = text.replace("\"site.pem\"", "\"certificates\"");
+    assert!(text.contains("\"certificates\""), "{text}");
+    let found = check(&place, &text, &[]);
+    assert_eq!(found.code, 2, "{}", found.all());
+    assert!(
+        found.all().contains("a.pem\": not a file"),
+        "{}",
+        found.all()
+    );
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub mod memory;
 pub mod notify;
 pub mod priority;
 pub mod privileges;
+pub mod regular;
 pub mod reserve;
 pub mod rlimit;
 pub mod socket;

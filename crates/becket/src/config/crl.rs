@@ -5,9 +5,11 @@
 //! an error; one that is overdue, or whose issuer is none of their CAs, is a warning, since to
 //! refuse it would lock everybody out.
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use becket_sys::regular;
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateRevocationListDer;
 use rustls_pki_types::pem::PemObject;
@@ -153,14 +155,14 @@ impl Asked<'_> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
-    let meta = std::fs::metadata(file).map_err(|error| reason(&error))?;
-    if !meta.is_file() {
-        return Err("not a file".to_owned());
-    }
+    let (file, meta) = regular::open(file).map_err(|error| reason(&error))?;
     if meta.len() > LARGEST_FILE {
         return Err("larger than 256 MiB".to_owned());
     }
-    std::fs::read(file).map_err(|error| reason(&error))
+    let mut bytes = Vec::new();
+    let read = file.take(meta.len()).read_to_end(&mut bytes);
+    read.map_err(|error| reason(&error))?;
+    Ok(bytes)
 }
 
 fn split(bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {

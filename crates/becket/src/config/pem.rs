@@ -6,11 +6,11 @@
 //! cut out here, where a library would leave a copy of the base64 text behind. Which key
 //! belongs to which certificate is `keys.rs`' concern.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use becket_sys::regular;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
@@ -36,11 +36,7 @@ impl Pem {
     /// # Errors
     /// Says why the file cannot be read, or which section is broken.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let mut file = File::open(path).map_err(|error| reason(&error))?;
-        let meta = file.metadata().map_err(|error| reason(&error))?;
-        if !meta.is_file() {
-            return Err("not a file".to_owned());
-        }
+        let (mut file, meta) = regular::open(path).map_err(|error| reason(&error))?;
         if meta.len() > LARGEST_FILE {
             return Err("larger than 16 MiB".to_owned());
         }

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use becket_sys::privileges;
+use becket_sys::{privileges, regular};
 use zeroize::Zeroizing;
 
 use crate::config::pem::reason;
@@ -74,13 +74,7 @@ impl RunUser {
 /// When it is not there, is no file, is larger than any secret, is not text, belongs to somebody else or is open to others.
 pub fn read(path: &Path, user: &RunUser) -> Result<Zeroizing<String>, FileFault> {
     let fault = |error: &io::Error| FileFault::new(reason(error), super::ROOT_FILE);
-    // To open a pipe would wait for its writer.
-    let before = fs::metadata(path).map_err(|error| fault(&error))?;
-    if !before.is_file() {
-        return Err(FileFault::new("not a file", super::ROOT_FILE));
-    }
-    let file = File::open(path).map_err(|error| fault(&error))?;
-    let metadata = file.metadata().map_err(|error| fault(&error))?;
+    let (file, metadata) = regular::open(path).map_err(|error| fault(&error))?;
     user.check_owner(path, metadata.uid())?;
     let mode = metadata.mode() & 0o777;
     if mode & 0o077 != 0 {

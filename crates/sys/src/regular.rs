@@ -1,0 +1,47 @@
+//! Opening files that somebody else may have put there.
+//!
+//! To open a FIFO waits for its writer, and a device such as `/dev/zero` has no end. To look before opening does not help: the name
+//! may lead elsewhere a moment later. So the file is opened without waiting, and what was opened is looked at.
+//!
+//! Source: open(2), fifo(7).
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens a regular file for reading, and never waits. What is read should be bounded by the length in the metadata, which is that of this moment.
+///
+/// # Errors
+/// What open(2) returns; `InvalidInput` for what is no regular file.
+pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file"));
+    }
+    Ok((file, metadata))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened_and_nobody_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (fifo, file) = (folder.path().join("fifo"), folder.path().join("file"));
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        std::fs::write(&file, "text").unwrap();
+        for other in [&fifo, folder.path(), Path::new("/dev/zero")] {
+            let error = open(other).unwrap_err();
+            assert_eq!(error.to_string(), "not a file", "{}", other.display());
+        }
+        assert_eq!(open(&file).unwrap().1.len(), 4);
+    }
+}
