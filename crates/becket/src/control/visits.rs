@@ -1,14 +1,15 @@
 //! Who is let in to the admin pages, and for how long.
 //!
 //! Everybody is let in at once, so that a health check never waits for others. What is bounded are
-//! those who have not asked for anything yet ([`NEWCOMERS`]: the oldest goes when one more comes), the
-//! time until they must have asked ([`HEADER`]), the pages on their way (the desk's places), and the
+//! those who have not asked for anything yet ([`NEWCOMERS`]: when one more comes, the oldest of the address that
+//! has most of them goes), the time until they must have asked ([`HEADER`]), the pages on their way (the desk's places), and the
 //! time of a visit in all ([`LIFETIME`]). Each visit has one request; every answer closes it.
 //!
 //! What is answered is [`Desk`]'s work.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -73,6 +74,7 @@ struct Visit {
 
 /// A visit that was seen without a request when it was last looked at.
 struct Newcomer {
+    from: IpAddr,
     visit: Weak<Visit>,
     task: AbortHandle,
 }
@@ -86,24 +88,40 @@ impl Newcomer {
 
 /// Lets visits in for ever.
 pub(super) async fn receive(mut listener: TcpListener, desk: Arc<Desk>) -> Infallible {
-    let mut newcomers = VecDeque::new();
+    let mut newcomers = Vec::new();
     loop {
-        let (stream, _) = Listener::accept(&mut listener).await;
+        let (stream, from) = Listener::accept(&mut listener).await;
         newcomers.retain(Newcomer::is_silent);
-        if newcomers.len() >= NEWCOMERS
-            && let Some(oldest) = newcomers.pop_front()
-        {
-            oldest.task.abort();
+        if newcomers.len() >= NEWCOMERS {
+            let from = newcomers.iter().map(|one| one.from);
+            newcomers.remove(first_of_most(from)).task.abort();
             desk.count(Refusal::Crowded);
         }
         let visit = Arc::default();
-        newcomers.push_back(Newcomer {
+        newcomers.push(Newcomer {
+            from: network(from.ip()),
             visit: Arc::downgrade(&visit),
             task: tokio::spawn(attend(stream, visit, Arc::clone(&desk))).abort_handle(),
         });
         // Its request may be here already: that is looked at before more are let in.
         tokio::task::yield_now().await;
     }
+}
+
+/// Whom an address stands for: a host of IPv6 has a whole /64 of them.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        v4 => v4,
+    }
+}
+
+/// The place of the first of those who are there most often; 0 when there is nobody.
+fn first_of_most(from: impl Iterator<Item = IpAddr> + Clone) -> usize {
+    let times = |of: IpAddr| from.clone().filter(|one| *one == of).count();
+    let places = from.clone().enumerate();
+    let first = places.min_by_key(|(_, one)| Reverse(times(*one)));
+    first.map_or(0, |(place, _)| place)
 }
 
 /// One request, one answer.
@@ -134,7 +152,7 @@ async fn attend(stream: TcpStream, visit: Arc<Visit>, desk: Arc<Desk>) {
 }
 
 /// Visits that have not asked for anything yet. A scraper or two, a balancer's probes and some browsers need
-/// ten; it takes as many newer ones within a round trip to push a client out.
+/// ten; to push out a client that is alone at its address it takes so many other addresses, within a round trip.
 const NEWCOMERS: usize = 32;
 /// For a whole header, which fits into one segment.
 const HEADER: Duration = Duration::from_secs(1);
@@ -142,3 +160,25 @@ const HEADER: Duration = Duration::from_secs(1);
 const LIFETIME: Duration = Duration::from_secs(10);
 /// For the header that comes, and of the page that goes. A browser sends a kilobyte.
 const BUFFER: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_crowds_makes_room_and_a_lone_client_stays() {
+        let room = |from: &[&str]| {
+            let each = from.iter().map(|one| network(one.parse().unwrap()));
+            first_of_most(each)
+        };
+        let (check, crowd) = ("192.0.2.1", "192.0.2.66");
+        assert_eq!(room(&[check, crowd, crowd]), 1);
+        assert_eq!(
+            room(&[check, "2001:db8::1", "192.0.2.2", "2001:db8::ff"]),
+            1
+        );
+        assert_eq!(room(&[check, "::ffff:192.0.2.66", crowd]), 1);
+        assert_eq!(room(&[check, crowd]), 0, "the oldest of those alike");
+        assert_eq!(room(&[]), 0);
+    }
+}
