@@ -12,9 +12,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path};
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
     Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fchown, fcntl_setfl, fstat, openat,
 };
@@ -61,16 +59,6 @@ pub fn append_as(path: &Path, identity: &Identity) -> io::Result<File> {
         }
         opened => opened,
     }
-}
-
-/// Waits until standard error takes some bytes, or has nobody left to read them; false when the time is over.
-pub fn stderr_takes(patience: Duration) -> bool {
-    let Ok(patience) = Timespec::try_from(patience) else {
-        return false;
-    };
-    let stderr = io::stderr();
-    let mut asked = [PollFd::new(&stderr, PollFlags::OUT)];
-    poll(&mut asked, Some(&patience)).is_ok_and(|ready| ready > 0)
 }
 
 /// Opens a folder that the calling thread's user can neither change nor move: it and all above it are root's, and none is writable,

@@ -12,12 +12,12 @@
 pub mod access;
 mod backlog;
 mod escape;
+mod last_words;
 mod output;
 mod rate;
 mod timestamp;
 
 use std::io::{self, IsTerminal};
-use std::panic;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -86,13 +86,7 @@ impl Logging {
     /// When there can be no more threads.
     pub fn start(&self) -> Result<(), LogError> {
         self.backlog.start().map_err(LogError::Thread)?;
-        // A process that must end does not wait for whoever does not read its last words.
-        let say = panic::take_hook();
-        panic::set_hook(Box::new(move |panic| {
-            if becket_sys::log_file::stderr_takes(PATIENCE) {
-                say(panic);
-            }
-        }));
+        last_words::hasten(PATIENCE);
         Ok(())
     }
 
