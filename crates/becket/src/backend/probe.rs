@@ -203,18 +203,21 @@ impl Prober {
         if self.checks_running >= MOST_CHECKS {
             return;
         }
-        // Where connections are limited, a check is one of them.
+        // Where connections are limited, a check is one of them. One that has waited for as long as an answer may take is made
+        // all the same: clients that hang on a dead server would keep it in service.
         let server = &watch.server;
+        let waits = now < watch.check.due + plan.timeout;
         let slot = match server.maxconn() {
             None => None,
             Some(_) => {
                 let reservation = watch.reservation.take();
                 let reservation = reservation.unwrap_or_else(|| Reservation::new(server));
-                let Some(slot) = reservation.claim() else {
+                let slot = reservation.claim();
+                if slot.is_none() && waits {
                     watch.reservation = Some(reservation);
                     return;
-                };
-                Some(slot)
+                }
+                slot
             }
         };
         self.checks_running += 1;

@@ -1,7 +1,7 @@
 //! One of the connections that a server may have.
 //!
 //! A slot is claimed by compare-and-swap below the server's limit, and given back when it is dropped,
-//! however its connection ends: so none can leak, and a server never has more than `maxconn`, counted
+//! however its connection ends: so none can leak, and clients never have more than `maxconn`, counted
 //! over all workers. It is kept beside the socket to the server and dropped after it.
 //!
 //! Giving back is one atomic subtraction and one load; only when somebody waits is the queue's lock

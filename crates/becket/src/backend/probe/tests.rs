@@ -389,6 +389,27 @@ fn a_check_has_one_of_the_slots_and_gets_the_next_that_is_free() {
 }
 
 #[test]
+fn a_check_that_gets_no_slot_within_its_time_out_is_made_without_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let checks = || std::iter::from_fn(|| listener.accept().ok()).count();
+    let text = listener.local_addr().unwrap().to_string();
+    let mut fixture = Fixture::new();
+    let mut config = backend(&text, &text, CHECKED);
+    config.servers[0].maxconn = Some(1);
+    let server = fixture.adopt(config);
+    let hangs = Slot::claim(&server);
+    fixture.settle();
+    fixture.after(4);
+    assert_eq!((hangs.is_some(), checks()), (true, 0));
+    fixture.after(1);
+    assert_eq!(checks(), 1);
+    assert_eq!(server.in_use(), 1, "the check had none to give back");
+    drop(hangs);
+    assert!(Slot::claim(&server).is_some(), "nor does it wait for one");
+}
+
+#[test]
 fn a_check_counts_while_it_runs() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let text = listener.local_addr().unwrap().to_string();
