@@ -25,7 +25,7 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
     let admission = match site.settings.full_handshakes {
         0 => String::new(),
         rate => format!(
-            "[admission]\nfull-handshakes-per-second = {rate}\nburst = {}\n\n",
+            "full-handshakes-per-second = {rate}\nburst = {}\n",
             rate.div_ceil(10)
         ),
     };
@@ -59,7 +59,9 @@ table-entries = {SESSIONS}
 [limits]
 connections = {connections}
 
-{admission}[process]
+[admission]
+{HALF_OPEN}{admission}
+[process]
 workers = {workers}
 
 [log]
@@ -71,6 +73,10 @@ level = "warn"
         extra = site.extra,
     )
 }
+
+/// As many unfinished handshakes of a source as of all: the clients of the bench come from a few addresses, and the others have no
+/// such limit.
+pub(super) const HALF_OPEN: &str = "half-open-per-source = 10000\n";
 
 pub(super) fn version(said: &str) -> (String, String) {
     let version = said.split_ascii_whitespace().nth(1).unwrap_or("unknown");

@@ -204,13 +204,17 @@ impl Peer {
     /// [`Error::Peer`] with its log when it does not start, [`Error::Os`] when its configuration cannot
     /// be written.
     pub fn start(&self, site: &Site<'_>) -> Result<Server, Error> {
-        let (configuration, args): (String, fn(&str) -> Vec<String>) = match self.kind {
+        let (mut configuration, args): (String, fn(&str) -> Vec<String>) = match self.kind {
             Kind::Becket => (becket::configuration(site), becket::args),
             Kind::Hitch => (hitch::configuration(site), hitch::args),
             Kind::Haproxy => (haproxy::configuration(site), haproxy::args),
             Kind::Nginx => (nginx::configuration(site), nginx::args),
             Kind::Stunnel => (stunnel::configuration(site), stunnel::args),
         };
+        if self.name == OLD {
+            // It may be older than the key.
+            configuration = configuration.replace(becket::HALF_OPEN, "");
+        }
         let file = site.directory.join(format!("{}.conf", self.name));
         std::fs::write(&file, &configuration)
             .map_err(|e| Error::os(format!("writing {}", file.display()), e))?;
