@@ -186,6 +186,8 @@ fn what_is_configured_of_servers_is_shown() {
         "verified as app.example.org",
         "127.0.0.1:81, 5 to 20 connections",
         "300 full handshakes a second",
+        "1000 half-open handshakes",
+        "16384 of a chain of certificates",
     ] {
         assert!(found.stdout.contains(part), "{part}: {}", found.all());
     }
@@ -196,4 +198,6 @@ fn what_is_configured_of_servers_is_shown() {
     assert_eq!(backend["servers"][0]["maxconn"], 20);
     assert_eq!(backend["health"]["checks"]["path"], "/alive");
     assert_eq!(json["admission"]["all"]["full-handshakes-per-second"], 300);
+    assert_eq!(json["admission"]["half-open-per-source"], 1000);
+    assert_eq!(json["limits"]["certificate-chain"], 16384);
 }

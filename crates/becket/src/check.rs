@@ -154,10 +154,20 @@ pub struct Summary {
     listeners: Vec<ListenerSummary>,
     policies: Vec<PolicySummary>,
     backends: Vec<BackendSummary>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    admission: Option<AdmissionSummary>,
+    limits: LimitsSummary,
+    admission: AdmissionSummary,
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<ClusterSummary>,
+}
+
+/// What peers can make grow, at most; connections are those that fit where the key is not set.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct LimitsSummary {
+    connections: usize,
+    handshakes: usize,
+    client_hello: usize,
+    certificate_chain: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -229,6 +239,12 @@ impl Summary {
             backends: backends
                 .map(|backend| BackendSummary::of(backend))
                 .collect(),
+            limits: LimitsSummary {
+                connections: config.limits.connections,
+                handshakes: config.limits.handshakes,
+                client_hello: config.limits.client_hello,
+                certificate_chain: config.limits.certificate_chain,
+            },
             admission: AdmissionSummary::of(config),
             cluster: ClusterSummary::of(config, UnixSeconds(now.as_secs())),
         }
@@ -396,9 +412,19 @@ impl Display for Summary {
         for backend in &self.backends {
             write!(f, "{backend}")?;
         }
-        if let Some(admission) = &self.admission {
-            write!(f, "{admission}")?;
-        }
+        let limits = &self.limits;
+        writeln!(f, "limits")?;
+        writeln!(
+            f,
+            "  at once   {} connections, {} handshakes",
+            limits.connections, limits.handshakes
+        )?;
+        writeln!(
+            f,
+            "  bytes     {} of a hello, {} of a chain of certificates",
+            limits.client_hello, limits.certificate_chain
+        )?;
+        write!(f, "{}", self.admission)?;
         if let Some(cluster) = &self.cluster {
             write!(f, "{cluster}")?;
         }

@@ -7,13 +7,14 @@ use serde::Serialize;
 
 use crate::config::{Admission, Config};
 
-/// Who is let in; absent where nobody is limited.
+/// Who is let in.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct AdmissionSummary {
     all: ShareSummary,
     source: ShareSummary,
     connections_per_source: Option<u32>,
+    half_open_per_source: Option<u32>,
     prefix_v4: u8,
     prefix_v6: u8,
 }
@@ -27,16 +28,16 @@ struct ShareSummary {
 }
 
 impl AdmissionSummary {
-    pub(super) fn of(config: &Config) -> Option<Self> {
+    pub(super) fn of(config: &Config) -> Self {
         let admission: &Admission = &config.admission;
-        let limits = admission.limits_handshakes() || admission.connections_per_source.is_some();
-        limits.then(|| Self {
+        Self {
             all: ShareSummary::of(&admission.all),
             source: ShareSummary::of(&admission.source),
             connections_per_source: admission.connections_per_source,
+            half_open_per_source: admission.half_open_per_source,
             prefix_v4: admission.prefixes.v4,
             prefix_v6: admission.prefixes.v6,
-        })
+        }
     }
 }
 
@@ -65,6 +66,9 @@ impl Display for AdmissionSummary {
         }
         if let Some(most) = self.connections_per_source {
             writeln!(f, "  source    {most} connections")?;
+        }
+        if let Some(most) = self.half_open_per_source {
+            writeln!(f, "  source    {most} half-open handshakes")?;
         }
         let (v4, v6) = (self.prefix_v4, self.prefix_v6);
         writeln!(f, "  sources   are networks: /{v4} of IPv4, /{v6} of IPv6")
