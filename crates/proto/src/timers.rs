@@ -3,7 +3,8 @@
 //! Owns a ring of slots, one per tick, and the entries waiting in them; an entry due later than one turn of the wheel
 //! stays in its slot and is looked at once per turn. It does not know what a key means, reads no clock, and cannot
 //! cancel: the worker does. In which order to use it: `insert` at any time; sleep until `next_deadline`; then call
-//! `poll_expired` with the time until it returns nothing.
+//! `poll_expired` with the time until it returns nothing. How many entries are looked at is bounded by the caller; what
+//! that leaves is for the next time, and `next_deadline` says that it is due.
 //!
 //! Lazy re-arming: a connection's deadline moves with each byte, so moving its timer would cost more than the timer.
 //! The worker only writes the new deadline into the connection. When the entry fires, it compares: if the connection's
@@ -12,9 +13,9 @@
 //!
 //! Times are durations since one arbitrary origin, the caller's.
 //!
-//! Invariants: an entry never fires early; polled in time, it fires less than one tick late; an entry inserted with a
-//! deadline that has passed fires at the next tick and not in the same round of polls, so that a worker that always
-//! re-inserts cannot loop for ever. However far the time jumps, the walk is one turn of the wheel.
+//! Invariants: an entry never fires early; polled in time, and to the end, it fires less than one tick late; an entry
+//! inserted with a deadline that has passed fires at the next tick and not in the same round of polls, so that a worker
+//! that always re-inserts cannot loop for ever. However far the time jumps, the walk is one turn of the wheel.
 
 use std::time::Duration;
 
@@ -25,14 +26,16 @@ use std::time::Duration;
 pub struct Timers<K> {
     origin: Duration,
     tick_nanos: u64,
-    /// The first tick whose slot was not collected yet.
+    /// The first tick whose slot was not taken out yet.
     cursor: u64,
+    /// The first tick after the last poll: nothing that is inserted is due before.
+    ahead: u64,
     /// The first entry of each slot, or [`NONE`].
     slots: Box<[usize]>,
     /// A bit per slot: not empty. Makes `next_deadline` a scan over 16 words.
     occupied: Box<[u64]>,
-    /// The first entry that is due and not handed out yet.
-    due: usize,
+    /// The first entry of a slot that was taken out and not looked at yet.
+    taken: usize,
     /// The first entry free for reuse.
     free: usize,
     entries: Vec<Entry<K>>,
@@ -58,9 +61,10 @@ impl<K: Copy> Timers<K> {
             origin: now,
             tick_nanos: nanos(tick.max(SHORTEST_TICK)),
             cursor: 0,
+            ahead: 0,
             slots: vec![NONE; slots].into(),
             occupied: vec![0; slots / 64].into(),
-            due: NONE,
+            taken: NONE,
             free: NONE,
             entries: Vec::new(),
             len: 0,
@@ -74,7 +78,7 @@ impl<K: Copy> Timers<K> {
     pub fn insert(&mut self, deadline: Duration, key: K) {
         let tick = nanos(deadline.saturating_sub(self.origin))
             .div_ceil(self.tick_nanos)
-            .max(self.cursor);
+            .max(self.ahead);
         let entry = Entry {
             key,
             tick,
@@ -92,21 +96,32 @@ impl<K: Copy> Timers<K> {
         self.len += 1;
     }
 
-    /// Takes one key whose deadline is not after `now`, in no particular order; call it until it returns nothing.
+    /// Takes one key whose deadline is not after `now`, in no particular order. Returns nothing when none is left, or
+    /// when `looks` entries were looked at, of which it takes off each. A `now` that goes back does nothing.
     ///
-    /// The first call of a round collects all that is due; the others cost O(1). A `now` that goes back does nothing.
-    pub fn poll_expired(&mut self, now: Duration) -> Option<K> {
-        self.collect(nanos(now.saturating_sub(self.origin)) / self.tick_nanos);
-        let index = self.due;
-        if index == NONE {
-            return None;
+    /// Costs O(1) for each look, and a scan of 16 words for each slot.
+    pub fn poll_expired(&mut self, now: Duration, looks: &mut usize) -> Option<K> {
+        let now = nanos(now.saturating_sub(self.origin)) / self.tick_nanos;
+        self.ahead = self.ahead.max(now + 1);
+        while *looks > 0 {
+            let index = self.taken;
+            if index == NONE {
+                self.take_slot(now)?;
+                continue;
+            }
+            *looks -= 1;
+            let Entry { key, tick, next } = self.entries[index];
+            self.taken = next;
+            if tick > now {
+                self.link(index);
+                continue;
+            }
+            self.entries[index].next = self.free;
+            self.free = index;
+            self.len -= 1;
+            return Some(key);
         }
-        let Entry { key, next, .. } = self.entries[index];
-        self.due = next;
-        self.entries[index].next = self.free;
-        self.free = index;
-        self.len -= 1;
-        Some(key)
+        None
     }
 
     /// The time at which to poll next: never after the earliest deadline, rounded up to its tick.
@@ -114,50 +129,45 @@ impl<K: Copy> Timers<K> {
     /// It can be before: an entry that waits for more than a turn of the wheel wakes the caller once per turn. Nothing
     /// when nothing waits. Costs a scan of 16 words.
     pub fn next_deadline(&self) -> Option<Duration> {
-        if self.due != NONE {
+        if self.taken != NONE {
             return Some(self.time(self.cursor.saturating_sub(1)));
         }
-        let start = self.slot(self.cursor);
-        let slot = self.first_occupied(start)?;
-        let ahead = slot.wrapping_sub(start) & (self.slots.len() - 1);
-        Some(self.time(self.cursor.saturating_add(ahead as u64)))
+        Some(self.time(self.next_tick()?))
     }
 
-    /// How many entries wait or are due.
+    /// How many entries wait.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Says whether no entry waits or is due.
+    /// Says whether no entry waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Moves everything due up to the tick `now` to the `due` list, and the cursor behind it.
-    fn collect(&mut self, now: u64) {
-        if now < self.cursor {
-            return;
-        }
+    /// Takes out the next slot that is not empty, of those up to the tick `now`.
+    fn take_slot(&mut self, now: u64) -> Option<()> {
         // After a jump of more than a turn every slot is visited once, and none twice.
-        let first = self
-            .cursor
-            .max(now.saturating_sub(self.slots.len() as u64 - 1));
-        for tick in first..=now {
-            let slot = self.slot(tick);
-            let mut index = std::mem::replace(&mut self.slots[slot], NONE);
-            self.occupied[slot / 64] &= !(1 << (slot % 64));
-            while index != NONE {
-                let next = self.entries[index].next;
-                if self.entries[index].tick <= now {
-                    self.entries[index].next = self.due;
-                    self.due = index;
-                } else {
-                    self.link(index);
-                }
-                index = next;
-            }
-        }
-        self.cursor = now + 1;
+        let turn = self.slots.len() as u64;
+        self.cursor = self.cursor.max((now + 1).saturating_sub(turn));
+        let tick = self.next_tick().filter(|tick| *tick <= now);
+        let Some(tick) = tick else {
+            self.cursor = self.cursor.max(now + 1);
+            return None;
+        };
+        let slot = self.slot(tick);
+        self.taken = std::mem::replace(&mut self.slots[slot], NONE);
+        self.occupied[slot / 64] &= !(1 << (slot % 64));
+        self.cursor = tick + 1;
+        Some(())
+    }
+
+    /// The next tick, from the cursor on, whose slot is not empty.
+    fn next_tick(&self) -> Option<u64> {
+        let start = self.slot(self.cursor);
+        let slot = self.first_occupied(start)?;
+        let ahead = slot.wrapping_sub(start) & (self.slots.len() - 1);
+        Some(self.cursor.saturating_add(ahead as u64))
     }
 
     /// Puts an entry in front of its slot's list.
@@ -221,8 +231,12 @@ mod tests {
         Duration::from_millis(millis)
     }
 
+    fn poll(timers: &mut Timers<u64>, now: Duration) -> Option<u64> {
+        timers.poll_expired(now, &mut usize::MAX.clone())
+    }
+
     fn drain(timers: &mut Timers<u64>, now: Duration) -> Vec<u64> {
-        let mut keys: Vec<u64> = std::iter::from_fn(|| timers.poll_expired(now)).collect();
+        let mut keys: Vec<u64> = std::iter::from_fn(|| poll(timers, now)).collect();
         keys.sort_unstable();
         keys
     }
@@ -231,11 +245,11 @@ mod tests {
     fn an_entry_fires_not_before_its_deadline_and_less_than_a_tick_after() {
         let mut timers = Timers::new(ms(10), TICK);
         timers.insert(ms(100), 1);
-        assert_eq!(timers.poll_expired(ms(100)), None);
+        assert_eq!(poll(&mut timers, ms(100)), None);
         let wake = timers.next_deadline().unwrap();
         assert!(wake >= ms(100) && wake < ms(100) + TICK);
-        assert_eq!(timers.poll_expired(wake - Duration::from_nanos(1)), None);
-        assert_eq!(timers.poll_expired(wake), Some(1));
+        assert_eq!(poll(&mut timers, wake - Duration::from_nanos(1)), None);
+        assert_eq!(poll(&mut timers, wake), Some(1));
         assert_eq!(timers.next_deadline(), None);
         assert!(timers.is_empty());
     }
@@ -244,15 +258,15 @@ mod tests {
     fn a_deadline_in_the_past_fires_at_the_next_tick_and_not_in_the_same_round() {
         let mut timers = Timers::new(ms(0), TICK);
         timers.insert(ms(64), 1);
-        assert_eq!(timers.poll_expired(ms(1000)), Some(1));
+        assert_eq!(poll(&mut timers, ms(1000)), Some(1));
         timers.insert(ms(64), 2);
         assert_eq!(
-            timers.poll_expired(ms(1000)),
+            poll(&mut timers, ms(1000)),
             None,
             "a worker that always re-inserts must not loop"
         );
         assert_eq!(timers.next_deadline(), Some(ms(1024)));
-        assert_eq!(timers.poll_expired(ms(1024)), Some(2));
+        assert_eq!(poll(&mut timers, ms(1024)), Some(2));
     }
 
     #[test]
@@ -262,9 +276,9 @@ mod tests {
         timers.insert(turn * 3 + TICK, 1);
         for round in 0..3 {
             assert_eq!(timers.next_deadline(), Some(turn * round + TICK));
-            assert_eq!(timers.poll_expired(turn * round + TICK), None);
+            assert_eq!(poll(&mut timers, turn * round + TICK), None);
         }
-        assert_eq!(timers.poll_expired(turn * 3 + TICK), Some(1));
+        assert_eq!(poll(&mut timers, turn * 3 + TICK), Some(1));
     }
 
     #[test]
@@ -285,25 +299,48 @@ mod tests {
         let mut timers = Timers::new(Duration::ZERO, Duration::ZERO);
         timers.insert(Duration::MAX, 1);
         assert!(timers.next_deadline().is_some());
-        assert_eq!(timers.poll_expired(Duration::from_secs(1 << 33)), None);
+        assert_eq!(poll(&mut timers, Duration::from_secs(1 << 33)), None);
         timers.insert(Duration::ZERO, 2);
         assert_eq!(
-            timers.poll_expired(Duration::from_secs((1 << 33) + 1)),
+            poll(&mut timers, Duration::from_secs((1 << 33) + 1)),
             Some(2)
         );
         timers.insert(Duration::ZERO, 3);
-        let _ = timers.poll_expired(Duration::MAX);
+        let _ = poll(&mut timers, Duration::MAX);
         timers.insert(Duration::MAX, 4);
-        let _ = (timers.poll_expired(Duration::MAX), timers.next_deadline());
+        let _ = (poll(&mut timers, Duration::MAX), timers.next_deadline());
     }
 
     #[test]
     fn a_clock_that_goes_back_fires_nothing() {
         let mut timers = Timers::new(ms(1000), TICK);
-        assert_eq!(timers.poll_expired(ms(5000)), None);
+        assert_eq!(poll(&mut timers, ms(5000)), None);
         timers.insert(ms(5100), 1);
-        assert_eq!(timers.poll_expired(ms(0)), None);
+        assert_eq!(poll(&mut timers, ms(0)), None);
         assert_eq!(drain(&mut timers, ms(5200)), [1]);
+    }
+
+    #[test]
+    fn no_more_entries_are_looked_at_than_the_caller_wants() {
+        let mut timers = Timers::new(ms(0), TICK);
+        let turn = TICK * SLOTS as u32;
+        for key in 0..1000 {
+            timers.insert(turn + TICK * 5, key);
+        }
+        timers.insert(TICK * 6, 1000);
+        // They share the slot of a tick that is due, and are not.
+        for round in 0..10 {
+            let mut looks = 100;
+            assert_eq!(timers.poll_expired(TICK * 6, &mut looks), None);
+            assert_eq!(looks, 0, "in round {round}");
+            assert!(timers.next_deadline().is_some_and(|wake| wake <= TICK * 6));
+        }
+        let mut looks = 100;
+        assert_eq!(timers.poll_expired(TICK * 6, &mut looks), Some(1000));
+        assert_eq!(timers.poll_expired(TICK * 6, &mut looks), None);
+        assert_eq!(looks, 99);
+        assert_eq!(timers.next_deadline(), Some(turn + TICK * 5));
+        assert_eq!(drain(&mut timers, turn + TICK * 5).len(), 1000);
     }
 
     #[test]
@@ -326,7 +363,7 @@ mod tests {
         Insert { after_ms: u64 },
         Past { before_ms: u64 },
         Pass { millis: u64 },
-        PollOnce,
+        PollSome { looks: usize },
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -335,7 +372,7 @@ mod tests {
             1 => (0_u64..1000).prop_map(|before_ms| Step::Past { before_ms }),
             4 => (0_u64..500).prop_map(|millis| Step::Pass { millis }),
             1 => (0_u64..60_000).prop_map(|millis| Step::Pass { millis }),
-            1 => Just(Step::PollOnce),
+            2 => (0_usize..8).prop_map(|looks| Step::PollSome { looks }),
         ]
     }
 
@@ -361,7 +398,7 @@ mod tests {
                     }
                     Step::Pass { millis } => {
                         now += ms(millis);
-                        let fired: Vec<u64> = std::iter::from_fn(|| timers.poll_expired(now)).collect();
+                        let fired: Vec<u64> = std::iter::from_fn(|| poll(&mut timers, now)).collect();
                         for key in fired {
                             let entry = model.keys().copied().find(|(_, known)| *known == key);
                             prop_assert!(entry.is_some_and(|(deadline, _)| deadline <= now), "{} fired early or twice", key);
@@ -369,12 +406,14 @@ mod tests {
                         }
                         prop_assert!(model.values().all(|latest| *latest > now), "an entry is more than a tick late");
                     }
-                    Step::PollOnce => {
-                        if let Some(key) = timers.poll_expired(now) {
+                    Step::PollSome { mut looks } => {
+                        while let Some(key) = timers.poll_expired(now, &mut looks) {
                             let entry = model.keys().copied().find(|(_, known)| *known == key);
                             prop_assert!(entry.is_some_and(|(deadline, _)| deadline <= now));
                             model.remove(&entry.unwrap());
                         }
+                        let left = model.values().any(|latest| *latest <= now);
+                        prop_assert!(looks == 0 || !left, "an entry is more than a tick late");
                     }
                 }
                 prop_assert_eq!(timers.len(), model.len());
@@ -384,7 +423,7 @@ mod tests {
                 }
             }
             let far = now + Duration::from_secs(3600);
-            prop_assert_eq!(std::iter::from_fn(|| timers.poll_expired(far)).count(), model.len());
+            prop_assert_eq!(std::iter::from_fn(|| poll(&mut timers, far)).count(), model.len());
         }
     }
 }

@@ -365,6 +365,7 @@ impl Worker {
             // Soon enough for the phase after it, which then needs no alarm of its own.
             deadline = deadline.min(self.now.mono + self.config.timeouts.connect);
         }
+        deadline = deadline.min(self.now.mono + FARTHEST_ALARM);
         self.alarms = self.alarms.wrapping_add(1);
         slot.alarm_at = deadline;
         slot.alarm = self.alarms;
@@ -473,6 +474,9 @@ const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
 const EVENTS: usize = 256;
 /// How late a time-out may come.
 const TICK: Duration = Duration::from_millis(50);
+/// An alarm outlives its connection, and clients could leave those of `timeouts.idle` behind by the million. The wheel
+/// would look at them once in 51 s anyway.
+const FARTHEST_ALARM: Duration = Duration::from_secs(50);
 
 #[cfg(test)]
 mod tests;

@@ -115,6 +115,24 @@ fn deadlines_that_pass_all_at_once_are_dealt_with_in_parts() {
 }
 
 #[test]
+fn connections_that_have_gone_leave_no_alarm_for_long() {
+    let mut scene = scene();
+    let worker = &mut scene.worker;
+    // They come out of the time for their handshakes, and into that of idle connections.
+    worker.now.mono += Duration::from_secs(20);
+    worker.expire();
+    assert!(worker.config.timeouts.idle > Duration::from_secs(300));
+    let all: Vec<usize> = worker.connections.iter().map(|(index, _)| index).collect();
+    for index in all {
+        worker.close(index, CloseReason::Finished);
+    }
+    assert!(worker.timers.len() >= MANY);
+    worker.now.mono += Duration::from_secs(60);
+    worker.expire();
+    assert!(worker.timers.is_empty());
+}
+
+#[test]
 fn connections_of_a_server_that_is_down_end_in_parts() {
     let mut scene = scene();
     let worker = &mut scene.worker;
