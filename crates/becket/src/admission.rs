@@ -198,6 +198,11 @@ impl Gate {
         })
     }
 
+    /// The source of a client.
+    pub fn source(&self, client: IpAddr) -> Source {
+        self.rules.prefixes.source(client)
+    }
+
     /// Counts a client without keys, until the [`HalfOpen`] is dropped. Takes no lock: each worker admits its part.
     fn half_open(
         &self,
@@ -209,7 +214,7 @@ impl Gate {
         };
         // More workers than connections do not exist; then each admits one.
         let most = most.div_ceil(u32::try_from(self.shared.workers).unwrap_or(u32::MAX));
-        let source = self.rules.prefixes.source(client);
+        let source = self.source(client);
         let claim = self.half_open.borrow_mut().connect(source, most, now);
         match self.shared.note(claim) {
             Claim::Granted => Ok(Some(Box::new(HalfOpen {
@@ -231,7 +236,7 @@ impl Gate {
         let Some(most) = self.rules.connections_per_source else {
             return Ok(None);
         };
-        let source = self.rules.prefixes.source(client);
+        let source = self.source(client);
         match self.shared.connect(source, most, now) {
             Claim::Granted => Ok(Some(Box::new(Visit {
                 shared: Arc::clone(&self.shared),

@@ -12,6 +12,7 @@ pub mod admission;
 pub mod balance;
 pub mod client_hello;
 pub mod epoch;
+pub mod fair_queue;
 pub mod half_pipe;
 pub mod health;
 pub mod http_status;

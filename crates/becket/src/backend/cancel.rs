@@ -8,17 +8,20 @@
 //!
 //! The work is done on the control thread and bounded in all that a client could make of it: [`MOST_WAITING`] requests
 //! wait, one begins each [`PACE`], [`MOST_AT_ONCE`] are under way, each for [`PATIENCE`] and to [`MOST_SERVERS`] servers.
-//! A request that finds no room is not passed on, and counted.
+//! A request that finds no room is not passed on, and counted. Nobody keeps out the cancels of other sources: they wait
+//! in a [`FairQueue`].
 //!
 //! Source: PostgreSQL, "Frontend/Backend Protocol", section "Canceling Requests in Progress".
 
 use std::fmt;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use becket_proto::admission::Source;
+use becket_proto::fair_queue::FairQueue;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -26,13 +29,14 @@ use super::check::Failure;
 use super::inbox::Notice;
 use super::line::{BackendState, Waiter};
 use super::state::ServerState;
+use crate::close_reason::CloseReason;
 use crate::config::Backend;
 
 /// Where workers leave cancels, and what became of them.
 #[derive(Debug)]
 pub struct Cancels {
-    sender: mpsc::Sender<Cancel>,
-    receiver: Mutex<Option<mpsc::Receiver<Cancel>>>,
+    waiting: Mutex<FairQueue<Source, Cancel>>,
+    came: Notify,
     passed: AtomicU64,
     failed: AtomicU64,
 }
@@ -45,51 +49,55 @@ pub struct Cancel {
     pub backend: Arc<Backend>,
     /// The same at work.
     pub state: Arc<BackendState>,
-    /// Dropped when they have been.
+    /// Dropped when they have been, or will not be.
     pub telling: Telling,
 }
 
 /// Tells the client's connection when all is done, however that ends: by being dropped.
 #[derive(Debug)]
 pub struct Telling {
-    done: Arc<AtomicBool>,
+    outcome: Arc<OnceLock<CloseReason>>,
     waiter: Waiter,
 }
 
 /// The connection's end of an [`Telling`].
 #[derive(Debug)]
-pub struct Told(Arc<AtomicBool>);
+pub struct Told(Arc<OnceLock<CloseReason>>);
 
 impl Telling {
     /// Begins one for the connection that waits.
     pub fn begin(waiter: Waiter) -> (Self, Told) {
-        let done = Arc::<AtomicBool>::default();
-        let told = Told(Arc::clone(&done));
-        (Self { done, waiter }, told)
+        let outcome = Arc::<OnceLock<_>>::default();
+        let told = Told(Arc::clone(&outcome));
+        (Self { outcome, waiter }, told)
+    }
+
+    /// There was no room: the servers will not be told.
+    fn refuse(self) {
+        self.outcome.get_or_init(|| CloseReason::CancelLimit);
     }
 }
 
 impl Drop for Telling {
     fn drop(&mut self) {
-        self.done.store(true, Release);
+        self.outcome.get_or_init(|| CloseReason::Cancel);
         let look = Notice::Look(self.waiter.place);
         self.waiter.inbox.deliver(look);
     }
 }
 
 impl Told {
-    /// Whether it is done.
-    pub fn is_done(&self) -> bool {
-        self.0.load(Acquire)
+    /// What to close the connection with, once that is known.
+    pub fn outcome(&self) -> Option<CloseReason> {
+        self.0.get().copied()
     }
 }
 
 impl Default for Cancels {
     fn default() -> Self {
-        let (sender, receiver) = mpsc::channel(MOST_WAITING);
         Self {
-            sender,
-            receiver: Mutex::new(Some(receiver)),
+            waiting: Mutex::new(FairQueue::new(MOST_WAITING)),
+            came: Notify::new(),
             passed: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         }
@@ -97,9 +105,17 @@ impl Default for Cancels {
 }
 
 impl Cancels {
-    /// Leaves a cancel. False when there is no room for it.
-    pub fn leave(&self, cancel: Cancel) -> bool {
-        self.sender.try_send(cancel).is_ok()
+    /// Leaves a cancel of a client. Where there is no room, this one is refused, or one of a source that has more.
+    pub fn leave(&self, source: Source, cancel: Cancel) {
+        let refused = self.waiting().push(source, cancel);
+        if let Some(cancel) = refused {
+            cancel.telling.refuse();
+        }
+        self.came.notify_one();
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, FairQueue<Source, Cancel>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Requests that a server took, and those that could not be brought to one; ever, over all servers.
@@ -107,26 +123,23 @@ impl Cancels {
         (self.passed.load(Relaxed), self.failed.load(Relaxed))
     }
 
-    /// Passes on what is left, for ever. Only the first call does.
+    /// Passes on what is left, for ever. To be called once.
     pub async fn run(self: Arc<Self>) {
-        let Some(mut receiver) = self.take_receiver() else {
-            return;
-        };
         let mut running = JoinSet::new();
-        while let Some(cancel) = receiver.recv().await {
+        loop {
+            let next = self.waiting().pop();
+            let Some(cancel) = next else {
+                self.came.notified().await;
+                continue;
+            };
             while running.try_join_next().is_some() {}
+            let own = Arc::clone(&self);
+            running.spawn(async move { own.pass_on(cancel).await });
             if running.len() >= MOST_AT_ONCE {
                 running.join_next().await;
             }
-            let own = Arc::clone(&self);
-            running.spawn(async move { own.pass_on(cancel).await });
             sleep(PACE).await;
         }
-    }
-
-    fn take_receiver(&self) -> Option<mpsc::Receiver<Cancel>> {
-        let mut held = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
-        held.take()
     }
 
     async fn pass_on(&self, cancel: Cancel) {

@@ -4,8 +4,7 @@
 //! first. Its greeting is passed on; whatever the client says in clear is answered here, and
 //! nothing of it reaches the server. What is said and when it is over is decided by
 //! [`becket_proto::starttls`]; this file carries the bytes. A cancel of a PostgreSQL client is the
-//! exception: it goes to all servers ([`crate::backend::cancel`]), and this connection ends when they
-//! were told. Then the handshake goes on with the
+//! exception ([`super::cancelling`]). Then the handshake goes on with the
 //! server in hand ([`Core::joined`]), and at its end both are joined ([`rejoin`]).
 //!
 //! What either side can make us hold: a greeting, a command, and the answers to those that came in
@@ -14,16 +13,15 @@
 //! their greeting on purpose.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
 use becket_proto::starttls::{Dialog, Over, Progress, Protocol};
 
+use super::cancelling::Cancelling;
 use super::closing::Closing;
 use super::handshake::Handshaking;
 use super::relay::{Joined, Relaying, server_fault};
 use super::{Core, Net, Next, Phase, Turn};
-use crate::backend::cancel::Told;
 use crate::close_reason::CloseReason;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
@@ -42,8 +40,6 @@ pub struct Conversing<N: Net> {
     answer: Vec<u8>,
     /// The protocol without which the handshake fails.
     insists_on: Option<&'static [u8]>,
-    /// The servers are being told of a cancel.
-    told: Option<Told>,
 }
 
 impl<N: Net> Conversing<N> {
@@ -76,7 +72,6 @@ impl<N: Net> Conversing<N> {
             progress,
             answer,
             insists_on: None,
-            told: None,
         }))
     }
 
@@ -94,12 +89,6 @@ impl<N: Net> Conversing<N> {
     pub fn advance(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         if core.client.ready.failed {
             return end(CloseReason::HandshakeAborted, turn);
-        }
-        if let Some(told) = &self.told {
-            return match told.is_done() {
-                true => self.expire(core, turn),
-                false => Next::Wait(Phase::Conversing(self)),
-            };
         }
         loop {
             if self.send(core, turn).is_err() {
@@ -136,12 +125,8 @@ impl<N: Net> Conversing<N> {
         }
     }
 
-    /// The talk took too long; or the servers have been told of a cancel, as far as they can be.
-    pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        if self.told.is_some() {
-            turn.counters.handshakes_ended.add(1);
-            return Closing::begin(CloseReason::Cancel, Vec::new(), core, turn);
-        }
+    /// The talk took too long.
+    pub fn expire(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let reason = CloseReason::HandshakeTimeout;
         let detail = "no TLS was asked for";
         turn.failures.note(&core.facts, reason, detail, turn.now);
@@ -249,21 +234,14 @@ impl<N: Net> Conversing<N> {
         }))
     }
 
-    /// The client asks to cancel what another connection does, and hears no answer: it waits for the end.
-    fn cancel(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    /// The client asks to cancel what another connection does. The server that it was connected to is let go.
+    fn cancel(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let passes = self.door.front.listener().cancel_requests;
         let pool = self.door.pool(0).filter(|_| passes);
-        let (Some(pool), Some(request)) = (pool, self.dialog.cancel_request()) else {
-            return self.close(Over::Cleartext, core, turn);
-        };
-        let (cancel, told) = pool.cancel(turn.place, request);
-        if !turn.cancels.leave(cancel) {
-            turn.counters.handshakes_ended.add(1);
-            return Closing::begin(CloseReason::CancelLimit, Vec::new(), core, turn);
+        match (pool, self.dialog.cancel_request()) {
+            (Some(pool), Some(request)) => Cancelling::begin(pool, request, core, turn),
+            _ => self.close(Over::Cleartext, core, turn),
         }
-        core.deadline = turn.now.mono + CANCEL_WAIT;
-        self.told = Some(told);
-        Next::Wait(Phase::Conversing(self))
     }
 
     /// There will be no TLS.
@@ -344,8 +322,6 @@ fn end<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
     Next::End(reason)
 }
 
-/// As long as cancels that came before may take, and then its own.
-const CANCEL_WAIT: Duration = Duration::from_secs(10);
 /// Commands are short; who sends more at once means no good.
 const LONGEST_READ: usize = 4096;
 /// The content type of a TLS record that begins a handshake.

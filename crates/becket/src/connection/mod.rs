@@ -15,8 +15,10 @@
 //! ```
 //!
 //! Greeting is left out unless a PROXY header is expected. Where clients ask for TLS in clear, the
-//! server comes first: Entering, Connecting, Conversing, Handshaking, Relaying.
+//! server comes first: Entering, Connecting, Conversing, Handshaking, Relaying; or, behind Conversing,
+//! Cancelling and no server.
 
+pub mod cancelling;
 pub mod closing;
 pub mod connect;
 pub mod conversing;
@@ -39,6 +41,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::cancelling::Cancelling;
 use self::closing::Closing;
 use self::connect::Connecting;
 use self::conversing::Conversing;
@@ -160,6 +163,8 @@ pub enum Phase<N: Net> {
     Peeking(Peeking),
     /// Until the client asks for TLS, where it begins in clear.
     Conversing(Conversing<N>),
+    /// Until the servers were told of a cancel, where that is what the client asks for.
+    Cancelling(Cancelling),
     /// Until traffic keys.
     Handshaking(Handshaking),
     /// Until a server has a slot.
@@ -294,7 +299,9 @@ impl<N: Net> Connection<N> {
                     Phase::Peeking(phase) => phase.cares_for(ready),
                     Phase::Queued(phase) => phase.cares_for(ready),
                     // Bytes wait until there is a server; a client that is gone does not.
-                    Phase::Connecting(_) | Phase::Securing(_) => ready.failed,
+                    Phase::Connecting(_) | Phase::Securing(_) | Phase::Cancelling(_) => {
+                        ready.failed
+                    }
                     Phase::Entering(_)
                     | Phase::Conversing(_)
                     | Phase::Relaying(_)
@@ -404,6 +411,7 @@ impl<N: Net> Connection<N> {
                 Phase::Greeting(phase) => phase.advance(&mut self.core, turn),
                 Phase::Peeking(phase) => phase.advance(&mut self.core, turn),
                 Phase::Conversing(phase) => phase.advance(&mut self.core, turn),
+                Phase::Cancelling(phase) => phase.advance(&mut self.core, turn),
                 Phase::Handshaking(phase) => phase.advance(&mut self.core, turn),
                 Phase::Queued(phase) => phase.advance(&mut self.core, turn),
                 Phase::Connecting(phase) => phase.advance(&mut self.core, turn),
@@ -432,7 +440,8 @@ impl<N: Net> Connection<N> {
             Some(Phase::Entering(phase)) => phase.advance(&mut self.core, turn),
             Some(Phase::Greeting(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Peeking(phase)) => phase.expire(&self.core, turn),
-            Some(Phase::Conversing(phase)) => phase.expire(&mut self.core, turn),
+            Some(Phase::Conversing(phase)) => phase.expire(&self.core, turn),
+            Some(Phase::Cancelling(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Handshaking(phase)) => phase.expire(&self.core, turn),
             Some(Phase::Queued(phase)) => phase.expire(&mut self.core, turn),
             Some(Phase::Connecting(phase)) => phase.expire(&mut self.core, turn),

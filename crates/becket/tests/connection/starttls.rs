@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket::backend::inbox::{Inbox, Notice};
 use becket::close_reason::CloseReason;
 use becket::script::link::End;
 use becket::script::net::Plan;
@@ -474,6 +475,8 @@ fn a_cancel_is_left_for_control_and_its_client_waits_until_the_servers_were_told
         let mut rest = [0];
         let waits = end.read(&mut rest).unwrap_err();
         assert_eq!(waits.kind(), ErrorKind::WouldBlock, "it is under way");
+        let server = stage.net.dialled[0].far.watch();
+        assert!(server.is_ended(), "and needs no server for that");
         match is_told {
             // Whoever has the request drops it when all is done.
             true => drop(std::mem::take(&mut stage.cancels)),
@@ -508,4 +511,60 @@ fn cancels_for_which_control_has_no_room_are_refused() {
         stage.settle();
         assert_eq!(stage.closed(), Some(CloseReason::CancelLimit));
     }
+}
+
+#[test]
+fn cancels_of_one_source_do_not_keep_out_those_of_another() {
+    let house = House::new(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:5432']\nbackend = 'app'\n\
+         certificates = ['a.pem']\nstarttls = 'postgresql'\naccept-proxy = 'v1'\n\
+         trusted-networks = ['0.0.0.0/0', '::/0']\n\
+         [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n",
+    );
+    let cancels = Arc::default();
+    let cancel = |from: &str| {
+        let mut stage = house.stage();
+        stage.cancels = Arc::clone(&cancels);
+        let mut end = stage.admit(house.door(0), [Plan::Accept]);
+        let header = format!("PROXY TCP4 {from} 192.0.2.1 5000 5432\r\n");
+        say(&mut stage, &mut end, header.as_bytes());
+        assert_eq!(say(&mut stage, &mut end, &CANCEL), "");
+        (stage, end)
+    };
+    let closed = |(mut stage, end): (Stage, End)| {
+        // They share a mailbox, and the last one has read it.
+        stage.inbox.deliver(Notice::Look(0));
+        stage.settle();
+        drop(end);
+        stage.settle();
+        stage.closed()
+    };
+    let mut many: Vec<_> = (0..64).map(|_| cancel("198.51.100.7")).collect();
+    let other = cancel("198.51.100.8");
+    let newest = many.pop().unwrap();
+    assert_eq!(closed(newest), Some(CloseReason::CancelLimit));
+    assert_eq!(closed(other), None);
+}
+
+#[test]
+fn what_comes_with_the_end_of_the_handshake_reaches_the_server_however_much_it_weighs() {
+    let house = house("postgresql", "");
+    let (mut stage, mut end, _) = enter(&house, b"");
+    let asks = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f];
+    assert_eq!(say(&mut stage, &mut end, &asks), "S");
+    let mut client = begin_tls(&house, end, &[b"postgresql"]);
+    client.tls.set_buffer_limit(None);
+    client.flush();
+    stage.settle();
+    while client.bite() {}
+    assert!(!client.tls.is_handshaking());
+    for _ in 0..2000 {
+        client.say(&[5]);
+    }
+    client.tls.send_close_notify();
+    client.flush();
+    client.end.finish();
+    assert!(stage.settle());
+    assert_eq!(server_got(&mut stage).len(), 2000);
+    assert!(stage.net.dialled[0].far.watch().is_ended());
 }

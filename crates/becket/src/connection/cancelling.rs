@@ -1,0 +1,61 @@
+//! The wait of a PostgreSQL client that asked to cancel what another connection does.
+//!
+//! All servers of the backend are being told ([`crate::backend::cancel`]). The client hears nothing but the end, and
+//! that only then: as at a server, a client that went on before could have its next query cancelled. It holds no server
+//! meanwhile: that one was connected for a handshake, and who cancels makes none.
+
+use std::time::Duration;
+
+use becket_proto::admission::Prefixes;
+
+use super::closing::Closing;
+use super::{Core, Net, Next, Phase, Turn};
+use crate::backend::cancel::Told;
+use crate::backend::pool::Pool;
+use crate::close_reason::CloseReason;
+
+/// A client whose cancel is under way.
+#[derive(Debug)]
+pub struct Cancelling {
+    told: Told,
+}
+
+impl Cancelling {
+    /// Leaves the request for control.
+    pub(super) fn begin<N: Net>(
+        pool: &Pool,
+        request: &[u8],
+        core: &mut Core<N>,
+        turn: &Turn<'_, N>,
+    ) -> Next<N> {
+        turn.counters.handshakes_ended.add(1);
+        let (cancel, told) = pool.cancel(turn.place, request);
+        let client = core.facts.client.ip();
+        let source = match turn.gate {
+            Some(gate) => gate.source(client),
+            None => Prefixes::default().source(client),
+        };
+        turn.cancels.leave(source, cancel);
+        core.deadline = turn.now.mono + WAIT;
+        Next::Go(Phase::Cancelling(Self { told }))
+    }
+
+    /// Does what can be done now.
+    pub fn advance<N: Net>(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
+        if core.client.ready.failed {
+            return Next::End(CloseReason::Cancel);
+        }
+        match self.told.outcome() {
+            Some(reason) => Closing::begin(reason, Vec::new(), core, turn),
+            None => Next::Wait(Phase::Cancelling(self)),
+        }
+    }
+
+    /// The servers were told, as far as they can be.
+    pub fn expire<N: Net>(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
+        Closing::begin(CloseReason::Cancel, Vec::new(), core, turn)
+    }
+}
+
+/// As long as cancels that came before may take, and then its own.
+const WAIT: Duration = Duration::from_secs(10);
