@@ -517,3 +517,36 @@ fn a_server_is_not_blamed_for_what_a_client_asked_for() {
         assert_eq!(server.failures_in_a_row(), failures, "{tls}");
     }
 }
+
+#[test]
+fn ends_behind_records_that_wait_are_passed_on_as_what_they_are() {
+    const MANY: usize = 2000;
+    let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
+    for told in [true, false] {
+        let (mut stage, mut client, mut host) = relaying(&house, &TLS13);
+        let (before, said) = (host.received.len(), client.received.len());
+        for _ in 0..MANY {
+            client.say(&[5]);
+            host.say(&[6]);
+        }
+        if told {
+            client.tls.send_close_notify();
+            host.tls.send_close_notify();
+        }
+        // Everything is there before the connection gets a turn: the server's end only where it is told.
+        host.step(&mut stage);
+        client.flush();
+        assert!(!client.tls.wants_write() && !host.tls.wants_write());
+        client.end.finish();
+        if told {
+            stage.net.dialled[0].far.finish();
+        }
+        assert!(stage.settle());
+        host.talk(&mut client, &mut stage);
+        assert_eq!(client.received.len() - said, MANY);
+        assert_eq!(host.received.len() - before, MANY);
+        assert!(stage.net.dialled[0].far.watch().is_ended());
+        assert_eq!((client.closed, host.closed), (told, told));
+        assert_eq!(stage.closed(), told.then_some(CloseReason::Finished));
+    }
+}
