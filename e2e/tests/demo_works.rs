@@ -6,16 +6,22 @@ use becket_e2e::{Becket, Place, Signal, Tool, finish, fresh_address, until};
 
 /// Starts the demo with a state directory of its own; the banner.
 fn demo(place: &Place, flags: &[&str]) -> (Becket, String) {
-    let mut command = Becket::command(place, &[&["demo"], flags].concat());
-    command.env("XDG_STATE_HOME", place.path("state"));
-    let nowhere = fresh_address();
-    let becket = Becket::spawn(command, place.folder(), nowhere, nowhere);
-    let banner = until("a banner", || {
-        assert!(becket.is_alive(), "{}", becket.logs());
-        let text = place.read("stdout.log");
-        text.contains("end it:").then_some(text)
-    });
-    (becket, banner)
+    until("a demo whose port nobody took first", || {
+        let mut command = Becket::command(place, &[&["demo"], flags].concat());
+        command.env("XDG_STATE_HOME", place.path("state"));
+        let nowhere = fresh_address();
+        let becket = Becket::spawn(command, place.folder(), nowhere, nowhere);
+        let banner = until("a banner, or the end", || {
+            let is_alive = becket.is_alive();
+            let text = place.read("stdout.log");
+            let is_whole = text.contains("end it:");
+            (is_whole || !is_alive).then(|| is_whole.then_some(text))
+        });
+        // Between its look for a free port and its start another program may have taken that.
+        let taken = || place.read("stderr.log").contains("in use");
+        assert!(banner.is_some() || taken(), "{}", becket.logs());
+        Some((becket, banner?))
+    })
 }
 
 /// The line that the banner tells to try.

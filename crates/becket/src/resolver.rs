@@ -4,7 +4,8 @@
 //! ever where a module of nsswitch.conf hangs. So it is called on threads that are made when names wait and end when
 //! none does, [`MOST_THREADS`] at most. A name that is being looked up is not looked up a second time: whoever asks
 //! for it meanwhile gets the same answer, so that reloads one after the other cost no further threads. A name for
-//! which nobody waits any more is not looked up.
+//! which nobody waits any more is not looked up. A call that never returns keeps its thread: after [`MOST_THREADS`]
+//! *different* names that hang for ever nothing is looked up until the next start, and known addresses stay in use.
 //!
 //! When a name is looked up again is decided by those who use it: `backend/probe.rs` and `cluster/directory.rs`.
 
