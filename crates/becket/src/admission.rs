@@ -142,25 +142,25 @@ impl config::Listener {
         client: IpAddr,
         gate: Option<&Rc<Gate>>,
         now: Duration,
-    ) -> Result<Entry, CloseReason> {
+    ) -> Result<Admitted, CloseReason> {
         if !self.lets_in(client) {
             return Err(CloseReason::DeniedNetwork);
         }
         let Some(gate) = gate else {
-            return Ok(Entry::default());
+            return Ok(Admitted::default());
         };
         let half_open = match self.face {
             Face::Plain => None,
             Face::Tls | Face::Passthrough | Face::StartTls(_) => gate.half_open(client, now)?,
         };
         let visit = gate.enter(client, now)?;
-        Ok(Entry { visit, half_open })
+        Ok(Admitted { visit, half_open })
     }
 }
 
 /// What counts a client that was let in.
 #[derive(Debug, Default)]
-pub struct Entry {
+pub struct Admitted {
     /// Until it is gone, where connections of a source are limited.
     pub visit: Option<Box<Visit>>,
     /// Until it has keys.

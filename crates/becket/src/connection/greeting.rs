@@ -111,7 +111,7 @@ fn look<N: Net>(
             if header.endpoints != Endpoints::Local {
                 let client = core.facts.client.ip();
                 match listener.admit(client, turn.gate, turn.now.mono) {
-                    Ok(entry) => core.count(entry),
+                    Ok(admitted) => core.count(admitted),
                     Err(reason) => return Look::Refused(reason, String::new()),
                 }
             }

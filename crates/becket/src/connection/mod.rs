@@ -53,7 +53,7 @@ use self::peeking::Peeking;
 use self::queued::Queued;
 use self::relay::{Joined, Relaying};
 use self::securing::Securing;
-use crate::admission::{Entry, Gate, HalfOpen, Visit};
+use crate::admission::{Admitted, Gate, HalfOpen, Visit};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
 use crate::backend::state::ServerState;
@@ -214,9 +214,9 @@ pub enum Side {
 
 impl<N: Net> Core<N> {
     /// Counts the connection for its source.
-    fn count(&mut self, entry: Entry) {
-        self.visit = entry.visit;
-        self.half_open = entry.half_open;
+    fn count(&mut self, admitted: Admitted) {
+        self.visit = admitted.visit;
+        self.half_open = admitted.half_open;
     }
 }
 
@@ -284,8 +284,8 @@ impl<N: Net> Connection<N> {
     }
 
     /// Counts the connection for its source.
-    pub fn count(&mut self, entry: Entry) {
-        self.core.count(entry);
+    pub fn count(&mut self, admitted: Admitted) {
+        self.core.count(admitted);
     }
 
     /// Takes note of readiness. Returns whether the connection should be advanced for it.

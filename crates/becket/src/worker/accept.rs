@@ -14,7 +14,7 @@ use mio::net::TcpStream;
 
 use super::{Slot, Worker, token_of};
 use crate::acceptor::{Accepted, Acceptor};
-use crate::admission::Entry;
+use crate::admission::Admitted;
 use crate::close_reason::CloseReason;
 use crate::connection::facts::Facts;
 use crate::connection::{Advanced, Connection, Side};
@@ -78,7 +78,7 @@ impl Worker {
         let facts = Facts::new(address, Arc::clone(&listener.name), self.now);
         let entered = match listener.accept_proxy {
             // Who the client is, the header will say.
-            Some(_) => Ok(Entry::default()),
+            Some(_) => Ok(Admitted::default()),
             None => listener.admit(address.ip(), self.gate.as_ref(), self.now.mono),
         };
         let counted = match entered {
