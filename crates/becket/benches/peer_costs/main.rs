@@ -1,0 +1,79 @@
+//! What each kind of message that a peer can send costs becket: CPU for each, for a byte of it, and against a byte of data.
+//!
+//! Run with `cargo bench -p becket --bench peer_costs`; it prints the table of docs/security.md. Without
+//! `--bench`, as in CI, each message is sent once or twice.
+//!
+//! A becket of its own runs with one worker. The figure is the CPU time of the thread that takes the message, system calls
+//! included, as the scheduler counts it, so that neither clients nor servers are in it, nor whatever else the machine does.
+//! Messages by which a connection begins are measured with the whole connection, accept and close included; messages within one by the
+//! difference to connections without them (`meter.rs`). Bytes are those of TCP or UDP, without their headers.
+
+mod cases;
+mod clients;
+mod files;
+mod meter;
+mod sealer;
+mod servers;
+#[path = "../../tests/connection/tangle.rs"]
+#[expect(clippy::unwrap_used, reason = "a bench fails by panicking")]
+mod tangle;
+mod terminator;
+
+use std::fs;
+use std::net::SocketAddr;
+
+use becket_sys::affinity::allowed_cpus;
+
+use self::cases::Cases;
+use self::meter::Meter;
+use self::terminator::{Places, SERVERS, Terminator};
+
+fn main() {
+    let real = std::env::args().any(|argument| argument == "--bench");
+    let (rounds, times) = if real { (5, 100) } else { (1, 2) };
+    let folder = tempfile::tempdir().expect("a folder");
+    let identities = files::write(folder.path());
+    let places = Places::find();
+    let servers = start_servers(&identities.server);
+    let greeting = places.greeting_of_another(folder.path(), servers);
+    let terminator = Terminator::start(folder.path(), &places.text(1, servers));
+    let mut cases = Cases {
+        meter: Meter::new(terminator, rounds, times),
+        places,
+        identities,
+    };
+    cases.records();
+    cases.clear();
+    cases.hellos();
+    cases.handshakes();
+    cases.datagrams(&greeting);
+    cases.pages();
+    let cpus = allowed_cpus().map_or(0, |cpus| cpus.len());
+    println!(
+        "Measured on {cpus} CPUs ({}), Linux {}, by `cargo bench -p becket --bench peer_costs`: medians of\n\
+         {rounds} rounds of {times}.\n",
+        line_of("/proc/cpuinfo", "model name"),
+        line_of("/proc/sys/kernel/osrelease", ""),
+    );
+    print!("{}", cases.meter.table());
+}
+
+/// In the order of the configuration.
+fn start_servers(tls: &rustls::ServerConfig) -> [SocketAddr; SERVERS] {
+    let mut servers = [(); SERVERS].map(|()| servers::once());
+    servers[..4].copy_from_slice(&[
+        servers::sink(),
+        servers::says(b"220 a.test ESMTP\r\n"),
+        servers::tls(tls, 1),
+        servers::tls(tls, 1 + cases::TICKETS),
+    ]);
+    servers
+}
+
+/// What the first line that begins so says.
+fn line_of(file: &str, begins: &str) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(begins));
+    let said = line.map(|line| line.trim_start_matches([' ', '\t', ':']).trim());
+    said.unwrap_or("unknown").to_owned()
+}

@@ -1,0 +1,180 @@
+//! How costs are measured and shown.
+
+use std::fmt::Write;
+use std::thread;
+use std::time::Duration;
+
+use crate::terminator::Terminator;
+
+/// Whose time counts.
+#[derive(Clone, Copy)]
+pub(crate) enum Who {
+    Worker,
+    Control,
+    WorkerAndControl,
+    Pages,
+}
+
+/// A line of the table.
+pub(crate) struct Kind {
+    /// What a peer sends.
+    pub(crate) what: &'static str,
+    pub(crate) who: Who,
+    /// What bounds it.
+    pub(crate) bound: &'static str,
+}
+
+pub(crate) struct Meter {
+    pub(crate) terminator: Terminator,
+    /// Medians are of so many.
+    pub(crate) rounds: usize,
+    /// Times that each thing is done in a round.
+    pub(crate) times: usize,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    kind: Kind,
+    /// That were sent for one message.
+    bytes: f64,
+    nanos: f64,
+}
+
+impl Meter {
+    pub(crate) fn new(terminator: Terminator, rounds: usize, times: usize) -> Self {
+        Self {
+            terminator,
+            rounds,
+            times,
+            rows: Vec::new(),
+        }
+    }
+
+    /// What it costs to take each of so many messages that `act` sends. It returns the number of bytes.
+    pub(crate) fn each(&mut self, kind: Kind, messages: usize, mut act: impl FnMut() -> usize) {
+        let found = (0..self.rounds).map(|_| {
+            let (bytes, nanos) = self.round(kind.who, vec![(); self.times], |()| act());
+            (bytes / messages as f64, nanos / messages as f64)
+        });
+        let found = median(found.collect());
+        self.rows.push(Row::new(kind, found));
+    }
+
+    /// What each of so many messages costs that `act` sends in one connection, by the difference to a connection without
+    /// any. What is done in `prepare` is not counted.
+    pub(crate) fn within<T>(
+        &mut self,
+        kind: Kind,
+        messages: usize,
+        mut prepare: impl FnMut(usize) -> T,
+        mut act: impl FnMut(T) -> usize,
+    ) {
+        let found = (0..self.rounds).map(|_| {
+            let [none, all] = [0, messages].map(|messages| {
+                let ready = (0..self.times).map(|_| prepare(messages)).collect();
+                self.round(kind.who, ready, &mut act)
+            });
+            let each = |all: f64, none: f64| (all - none) / messages as f64;
+            (each(all.0, none.0), each(all.1, none.1))
+        });
+        let found = median(found.collect());
+        self.rows.push(Row::new(kind, found));
+    }
+
+    /// Bytes and nanoseconds of CPU for each.
+    fn round<T>(&self, who: Who, ready: Vec<T>, mut act: impl FnMut(T) -> usize) -> (f64, f64) {
+        // The scheduler writes a thread's time down when it goes to sleep.
+        let time = || {
+            thread::sleep(PAUSE);
+            self.terminator.time_of(who.threads())
+        };
+        let (count, before) = (ready.len() as f64, time());
+        let bytes: usize = ready.into_iter().map(&mut act).sum();
+        let spent = time() - before;
+        (bytes as f64 / count, spent.as_nanos() as f64 / count)
+    }
+
+    /// The table, in Markdown. The first row is what all others are compared with.
+    pub(crate) fn table(&self) -> String {
+        let mut table = HEAD.to_owned();
+        let bulk = self.rows.first().map_or(f64::NAN, Row::nanos_a_byte);
+        for row in &self.rows {
+            let Kind { what, who, bound } = row.kind;
+            let (bytes, micros) = (row.bytes, row.nanos / 1e3);
+            let who = who.label();
+            let shares = match bytes > 0.0 {
+                true => {
+                    let nanos = row.nanos_a_byte();
+                    format!("{} | {}", figure(nanos), figure(nanos / bulk))
+                }
+                false => "– | –".to_owned(),
+            };
+            let micros = figure(micros);
+            // Writing to a string does not fail.
+            let _ok = writeln!(
+                table,
+                "| {what} | {bytes:.0} | {micros} | {who} | {shares} | {bound} |"
+            );
+        }
+        table + "\n**The worst ratios** to a byte of bulk data: " + &self.worst(bulk) + ".\n"
+    }
+
+    fn worst(&self, bulk: f64) -> String {
+        let mut rows: Vec<_> = self.rows.iter().filter(|row| row.bytes > 0.0).collect();
+        rows.sort_by(|one, other| other.nanos_a_byte().total_cmp(&one.nanos_a_byte()));
+        let named = rows.iter().take(3).map(|row| {
+            let ratio = figure(row.nanos_a_byte() / bulk);
+            format!("{} ({ratio})", row.kind.what)
+        });
+        named.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Row {
+    fn new(kind: Kind, (bytes, nanos): (f64, f64)) -> Self {
+        Self { kind, bytes, nanos }
+    }
+
+    fn nanos_a_byte(&self) -> f64 {
+        self.nanos / self.bytes
+    }
+}
+
+impl Who {
+    fn threads(self) -> &'static [&'static str] {
+        match self {
+            Self::Worker => &["becket-0"],
+            Self::Control => &["becket"],
+            Self::WorkerAndControl => &["becket-0", "becket"],
+            Self::Pages => &["visits", "page"],
+        }
+    }
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Control => "control",
+            Self::WorkerAndControl => "both",
+            Self::Pages => "pages",
+        }
+    }
+}
+
+/// The middle one by the time.
+fn median(mut found: Vec<(f64, f64)>) -> (f64, f64) {
+    found.sort_by(|one, other| one.1.total_cmp(&other.1));
+    found[found.len() / 2]
+}
+
+/// Three digits that count, at least one place before the point.
+fn figure(value: f64) -> String {
+    let places = match value.abs() {
+        0.0..10.0 => 2,
+        10.0..100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.places$}")
+}
+
+const PAUSE: Duration = Duration::from_millis(5);
+const HEAD: &str = "| what a peer sends | bytes | CPU, us | whose | ns a byte | times bulk | what bounds it |\n|---|---|---|---|---|---|---|\n";

@@ -1,0 +1,192 @@
+//! A becket of its own with a door for each kind of peer, and the CPU time of its threads.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
+
+/// Ends with the bench.
+pub(crate) struct Terminator(Child);
+
+/// Where everything is.
+pub(crate) struct Places {
+    tcp: BTreeMap<&'static str, SocketAddr>,
+    /// Replication, and sessions of stud.
+    pub(crate) nodes: [SocketAddr; 2],
+    /// The other node, as becket is told.
+    pub(crate) peer: UdpSocket,
+}
+
+impl Places {
+    /// A configuration names its ports, so free ones are looked for.
+    pub(crate) fn find() -> Self {
+        let bind = || UdpSocket::bind(ANY).expect("a free port");
+        let held = [(); 2].map(|()| bind());
+        let nodes = held.map(|socket| socket.local_addr().expect("bound"));
+        let names = LISTENERS.iter().map(|(name, _)| *name).chain(["admin"]);
+        let held: Vec<_> = names
+            .map(|name| (name, TcpListener::bind(ANY).expect("a free port")))
+            .collect();
+        let tcp = held.iter();
+        let tcp = tcp.map(|(name, socket)| (*name, socket.local_addr().expect("bound")));
+        Self {
+            tcp: tcp.collect(),
+            nodes,
+            peer: bind(),
+        }
+    }
+
+    /// The address of a listener, or of the admin pages.
+    pub(crate) fn of(&self, name: &str) -> SocketAddr {
+        self.tcp[name]
+    }
+
+    /// The greeting that another node of the cluster, which is there for a moment, sends to its peer.
+    pub(crate) fn greeting_of_another(
+        &self,
+        folder: &Path,
+        servers: [SocketAddr; SERVERS],
+    ) -> Vec<u8> {
+        let _other = Terminator::start(folder, &self.text(2, servers));
+        let mut datagram = vec![0; 2048];
+        let received = self.peer.recv(&mut datagram);
+        datagram.truncate(received.expect("a greeting"));
+        datagram
+    }
+
+    /// The configuration; servers in the order of [`SERVERS`].
+    pub(crate) fn text(&self, node: u16, servers: [SocketAddr; SERVERS]) -> String {
+        let [app, mail, tls, tickets, base @ ..] = servers;
+        let [replication, stud] = self.nodes;
+        let mut text = format!(
+            "[process]\nworkers = 1\npin = false\n[admin]\naddress = '{}'\n\
+             [[policy]]\nname = 'web'\n[[policy]]\nname = 'clients'\nclient-certificates = 'optional'\nclient-ca = 'ca.pem'\n\
+             [[policy]]\nname = 'early'\nversions = ['1.3']\nearly-data = '17KiB'\n\
+             [cluster]\nsecret = 'secret'\nnode = {node}\nlisten = '{replication}'\npeers = ['{}']\n\
+             receive-stud = true\nstud-listen = '{stud}'\nstud-certificate = 'rsa.pem'\nstud-policy = 'web'\n\
+             [cluster.limits]\nhellos-per-second = 100000\n",
+            self.of("admin"),
+            self.peer.local_addr().expect("bound"),
+        );
+        for (name, more) in LISTENERS {
+            let address = self.of(name);
+            text += &format!("[[listener]]\nname = '{name}'\nbind = ['{address}']\n{more}\n");
+        }
+        for (name, more, servers) in [
+            ("app", "", &[app][..]),
+            ("marked", "proxy-header = 'v2'\n", &[app]),
+            ("mail", "", &[mail]),
+            ("tls", TLS, &[tls]),
+            ("tickets", TLS, &[tickets]),
+            ("base", "", &base),
+        ] {
+            text += &format!("[[backend]]\nname = '{name}'\n{more}");
+            for server in servers {
+                text += &format!("[[backend.server]]\naddress = '{server}'\n");
+            }
+            if more == TLS {
+                text += "[backend.tls]\nca = 'p256.pem'\nname = 'a.test'\n";
+            }
+        }
+        text
+    }
+}
+
+impl Terminator {
+    /// Returns once it serves.
+    pub(crate) fn start(folder: &Path, config: &str) -> Self {
+        let file = folder.join("becket.toml");
+        fs::write(&file, config).expect("a file");
+        let socket = folder.join("notify");
+        // One of an earlier start.
+        let _none = fs::remove_file(&socket);
+        let notices = UnixDatagram::bind(&socket).expect("a unix socket");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_becket"));
+        let command = command.arg("run").arg("--config").arg(file);
+        let command = command.env("NOTIFY_SOCKET", socket).stderr(Stdio::null());
+        let started = Self(command.spawn().expect("becket starts"));
+        notices
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a time-out");
+        let mut notice = [0; 1024];
+        loop {
+            let length = notices.recv(&mut notice).expect("becket is ready");
+            if notice[..length].starts_with(b"READY=1") {
+                return started;
+            }
+        }
+    }
+
+    /// CPU time of all threads with one of these names, as the scheduler counts it.
+    pub(crate) fn time_of(&self, names: &[&str]) -> Duration {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).expect("its threads");
+        let times = tasks.flatten().filter_map(|task| {
+            let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
+            names.contains(&read("comm")?.trim_end()).then_some(())?;
+            let nanos = read("schedstat")?.split(' ').next()?.parse().ok()?;
+            Some(Duration::from_nanos(nanos))
+        });
+        times.sum()
+    }
+}
+
+impl Drop for Terminator {
+    fn drop(&mut self) {
+        // One that ended by itself is gone.
+        let _gone = self.0.kill();
+        let _waited = self.0.wait();
+    }
+}
+
+/// Returns when nothing waits in the UDP socket at this address.
+pub(crate) fn await_taken(address: SocketAddr) {
+    let SocketAddr::V4(v4) = address else {
+        panic!("not IPv4: {address}");
+    };
+    let ip = u32::from_ne_bytes(v4.ip().octets());
+    let named = format!("{ip:08X}:{:04X}", v4.port());
+    loop {
+        let table = fs::read_to_string("/proc/net/udp").expect("the kernel's table");
+        let mut lines = table.lines().map(|line| line.split_whitespace());
+        let of_socket = lines.find(|fields| fields.clone().nth(1) == Some(&named));
+        let queues = of_socket.and_then(|mut fields| fields.nth(4));
+        if queues.expect("the socket").ends_with(":00000000") {
+            return;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+const ANY: &str = "127.0.73.1:0";
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(1);
+/// Marks backends that have TLS.
+const TLS: &str = "# with TLS\n";
+/// Those of `app`, `mail`, `tls`, `tickets`, and sixteen that take cancels.
+pub(crate) const SERVERS: usize = 4 + 16;
+
+/// A door for each kind of peer, and what its configuration says.
+const LISTENERS: &[(&str, &str)] = &[
+    ("web", "certificates = ['p256.pem']\nbackend = 'app'"),
+    ("rsa", "certificates = ['rsa.pem']\nbackend = 'app'"),
+    ("clients", "certificates = ['p256.pem']\nbackend = 'app'"),
+    ("early", "certificates = ['p256.pem']\nbackend = 'marked'"),
+    (
+        "proxied",
+        "certificates = ['p256.pem']\nbackend = 'app'\npolicy = 'web'\n\
+         accept-proxy = 'any'\ntrusted-networks = ['127.0.0.0/8']",
+    ),
+    (
+        "mail",
+        "certificates = ['p256.pem']\nbackend = 'mail'\npolicy = 'web'\nstarttls = 'smtp'",
+    ),
+    (
+        "base",
+        "certificates = ['p256.pem']\nbackend = 'base'\npolicy = 'web'\nstarttls = 'postgresql'",
+    ),
+    ("to-tls", "tls = false\nbackend = 'tls'"),
+    ("to-tickets", "tls = false\nbackend = 'tickets'"),
+];
