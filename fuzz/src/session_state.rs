@@ -1,17 +1,24 @@
-//! The chain in a session's state: whatever the bytes, it lies within them.
+//! The chain in a session's state: whatever the bytes, it lies within them, and part of it can be left out.
 
-use becket_proto::session_state::client_chain;
+use becket_proto::session_state::{client_chain, with_chain};
 
 /// Checks one input. Returns how many certificates were found in it.
 ///
 /// # Panics
 ///
-/// When certificates are found that are longer together than the state.
+/// When certificates are found that are longer together than the state, or others once some are left out.
 pub fn run(data: &[u8]) -> usize {
     let Ok(chain) = client_chain(data) else {
+        assert!(with_chain(data, &[]).is_err());
         return 0;
     };
     let found: usize = chain.iter().map(|one| one.len() + 3).sum();
     assert!(found <= data.len());
+    let all: Vec<usize> = (0..chain.len()).collect();
+    assert_eq!(with_chain(data, &all).as_deref(), Ok(data));
+    let every_other: Vec<usize> = all.into_iter().step_by(2).collect();
+    let shorter = with_chain(data, &every_other).expect("places of the chain");
+    let expected: Vec<&[u8]> = chain.iter().step_by(2).copied().collect();
+    assert_eq!(client_chain(&shorter), Ok(expected));
     chain.len()
 }

@@ -1,8 +1,9 @@
 //! The client's chain of certificates in a session as rustls encodes it.
 //!
-//! Only found, not judged; the rest of the state is rustls' own. States come out of our tables and tickets, but also from
-//! the peers of a cluster, so nothing in them is believed. The encoding is private to rustls: it may change with any
-//! version, and tests that resume with a client's certificate then fail.
+//! Found, not judged, and left out in part: clients show more than verifies them. The rest of the state is rustls' own.
+//! States come out of our tables and tickets, but also from the peers of a cluster, so nothing in them is believed. The
+//! encoding is private to rustls: it may change with any version, and tests that resume with a client's certificate then
+//! fail.
 //!
 //! Source: rustls 0.23.46, `msgs/persist.rs`, `ServerSessionValue`.
 
@@ -14,14 +15,46 @@ use crate::reader::Reader;
 ///
 /// When the bytes are no state that rustls could have made.
 pub fn client_chain(state: &[u8]) -> Result<Vec<&[u8]>, NotAState> {
-    chain(state).ok_or(NotAState)
+    let parts = parts(state).ok_or(NotAState)?;
+    Ok(parts.chain)
+}
+
+/// Writes the state again with those certificates of the chain that are at these places, and no others. Costs a copy.
+///
+/// # Errors
+///
+/// When the bytes are no state that rustls could have made, or have no chain with these places.
+pub fn with_chain(state: &[u8], places: &[usize]) -> Result<Vec<u8>, NotAState> {
+    let parts = parts(state).ok_or(NotAState)?;
+    let kept = places.iter().map(|at| parts.chain.get(*at).copied());
+    let kept: Vec<&[u8]> = kept.collect::<Option<_>>().ok_or(NotAState)?;
+    // Never moved: the master secret is in it.
+    let mut out = Vec::with_capacity(state.len());
+    out.extend(parts.before);
+    if parts.is_shown {
+        out.extend(length24(kept.iter().map(|one| one.len() + 3).sum())?);
+    }
+    for one in kept {
+        out.extend(length24(one.len())?);
+        out.extend(one);
+    }
+    out.extend(parts.behind);
+    Ok(out)
 }
 
 /// The bytes are no state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAState;
 
-fn chain(state: &[u8]) -> Option<Vec<&[u8]>> {
+struct Parts<'a> {
+    /// With the flag that says whether there is a chain.
+    before: &'a [u8],
+    is_shown: bool,
+    chain: Vec<&'a [u8]>,
+    behind: &'a [u8],
+}
+
+fn parts(state: &[u8]) -> Option<Parts<'_>> {
     let mut reader = Reader::new(state);
     if flag(&mut reader)? {
         reader.vec8()?;
@@ -31,14 +64,28 @@ fn chain(state: &[u8]) -> Option<Vec<&[u8]>> {
     // The master secret, and whether it is extended.
     reader.vec8()?;
     reader.take(1)?;
-    let mut found = Vec::new();
-    if flag(&mut reader)? {
-        let mut chain = vec24(&mut reader)?;
-        while !chain.is_empty() {
-            found.push(vec24(&mut chain)?.rest());
+    let is_shown = flag(&mut reader)?;
+    let before = state.get(..state.len().checked_sub(reader.rest().len())?)?;
+    let mut chain = Vec::new();
+    if is_shown {
+        let mut listed = vec24(&mut reader)?;
+        while !listed.is_empty() {
+            chain.push(vec24(&mut listed)?.rest());
         }
     }
-    Some(found)
+    Some(Parts {
+        before,
+        is_shown,
+        chain,
+        behind: reader.rest(),
+    })
+}
+
+fn length24(length: usize) -> Result<[u8; 3], NotAState> {
+    match u32::try_from(length).map(u32::to_be_bytes) {
+        Ok([0, length @ ..]) => Ok(length),
+        _ => Err(NotAState),
+    }
 }
 
 fn flag(reader: &mut Reader<'_>) -> Option<bool> {
@@ -106,6 +153,33 @@ mod tests {
                 prop_assert_eq!(client_chain(&state[..cut]), Err(NotAState));
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_left_out_is_all_that_changes(
+            name in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..256)),
+            chain in proptest::collection::vec(
+                proptest::collection::vec(any::<u8>(), 0..400), 0..7),
+            places in proptest::collection::vec(0..7_usize, 0..7),
+            behind in proptest::collection::vec(any::<u8>(), 0..50),
+        ) {
+            let name = name.as_deref();
+            let shown = [encode(name, Some(&chain)), behind.clone()].concat();
+            let kept: Option<Vec<_>> = places.iter().map(|at| chain.get(*at).cloned()).collect();
+            let expected = kept.map(|kept| [encode(name, Some(&kept)), behind].concat());
+            prop_assert_eq!(with_chain(&shown, &places), expected.ok_or(NotAState));
+            let all: Vec<usize> = (0..chain.len()).collect();
+            prop_assert_eq!(with_chain(&shown, &all), Ok(shown));
+        }
+    }
+
+    #[test]
+    fn where_no_chain_was_shown_there_is_none_to_keep() {
+        let state = encode(None, None);
+        assert_eq!(with_chain(&state, &[]), Ok(state.clone()));
+        assert_eq!(with_chain(&state, &[0]), Err(NotAState));
+        assert_eq!(with_chain(&state[1..], &[]), Err(NotAState));
     }
 
     #[test]

@@ -446,7 +446,8 @@ mod tests {
     use tokio::net::UnixSocket;
 
     use super::*;
-    use crate::tls::onward::Unverified;
+    use crate::config::{Onward, ServerAlpn, Sni};
+    use crate::tls::onward::{Unverified, for_check};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -638,13 +639,18 @@ mod tests {
     }
 
     fn tls_server(answer: &'static [u8]) -> (ServerAddress, JoinHandle<()>) {
+        tls_server_with(1, answer)
+    }
+
+    /// Shows its certificate so many times.
+    fn tls_server_with(shown: usize, answer: &'static [u8]) -> (ServerAddress, JoinHandle<()>) {
         let made = rcgen::generate_simple_self_signed(["app.test".to_owned()]).unwrap();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
         let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
+            .with_single_cert(vec![made.cert.der().clone(); shown], key)
             .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = ServerAddress::Tcp(listener.local_addr().unwrap());
@@ -685,6 +691,44 @@ mod tests {
             false => builder
                 .with_root_certificates(rustls::RootCertStore::empty())
                 .with_no_client_auth(),
+        }
+    }
+
+    #[test]
+    fn a_server_with_too_much_of_a_chain_fails_for_that() {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let onward = |most_chain| Onward {
+            client: client(true),
+            verifier: Arc::new(Unverified(Arc::clone(&provider))),
+            verify: true,
+            lists: 0,
+            most_chain,
+            name: Some(ServerName::try_from("app.test").unwrap()),
+            sni: Sni::Own,
+            alpn: ServerAlpn::Fixed(Vec::new()),
+        };
+        let kib = 1024;
+        for (shown, most, fault) in [
+            (1, 16 * kib, None),
+            (8, 16 * kib, Some("7 intermediate certificates")),
+            (8, kib, Some("limits.certificate-chain is 1024")),
+            // More than rustls takes as one message.
+            (400, 16 * kib, Some("HandshakePayloadTooLarge")),
+        ] {
+            let (address, served) = tls_server_with(shown, b"");
+            let plan = Plan {
+                tls: Some(for_check(&onward(most), &"app".into(), |_| true)),
+                ..plan(address)
+            };
+            let said = run(&plan).err().map(|failure| failure.to_string());
+            match fault {
+                None => assert_eq!(said, None),
+                Some(fault) => assert!(
+                    said.as_ref().is_some_and(|said| said.contains(fault)),
+                    "{said:?}"
+                ),
+            }
+            served.join().unwrap();
         }
     }
 

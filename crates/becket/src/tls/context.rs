@@ -10,8 +10,10 @@
 //! client descend. rustls stamps every ticket anew and checks no age, so the age is kept here.
 
 use std::cell::RefCell;
+use std::iter;
 use std::time::Duration;
 
+use becket_proto::session_state::with_chain;
 use becket_proto::ticket::{Lineage, TicketContext, UnixSeconds};
 
 use super::session_name::SessionName;
@@ -41,6 +43,8 @@ pub struct Resuming {
     pub presented: Option<usize>,
     /// When the certificate that the client has just proved to hold is over.
     pub client_until: Option<UnixSeconds>,
+    /// The places of that certificate's issuers among those that the client has just shown beside it.
+    pub client_path: Option<Vec<usize>>,
     /// Of a client that announced early data.
     pub secrets: Option<Box<ClientSecrets>>,
     /// The chain of a session that the client brought was judged.
@@ -74,6 +78,7 @@ impl Resuming {
             session: None,
             presented: None,
             client_until: None,
+            client_path: None,
             secrets: None,
             judged: false,
             withheld: false,
@@ -105,6 +110,18 @@ impl Resuming {
             lineage: random_lineage(),
             born,
         })
+    }
+
+    /// The state to keep: of the client's chain only what verified it in this handshake. One that a
+    /// session brought is as short already. Nothing when rustls' state is not what it was taken for:
+    /// such a session could not be judged later. To erase it is the receiver's task.
+    pub fn kept(&self, state: &[u8]) -> Option<Vec<u8>> {
+        let Some(path) = &self.client_path else {
+            return Some(state.to_vec());
+        };
+        let issuers = path.iter().map(|place| place + 1);
+        let places: Vec<usize> = iter::once(0).chain(issuers).collect();
+        with_chain(state, &places).ok()
     }
 
     /// The line that this handshake continued or began; nothing when it made no session. Ask when

@@ -18,6 +18,7 @@ use becket_proto::client_hello::ClientHello;
 use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{TicketContext, too_old};
 use rustls::server::StoresServerSessions;
+use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
 use super::stored::Judge;
@@ -67,9 +68,13 @@ impl EarlyStore {
 
 impl StoresServerSessions for EarlyStore {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        let value = Zeroizing::new(value);
         context::with(|resuming| {
+            let Some(state) = resuming.kept(&value) else {
+                return false;
+            };
             let origin = resuming.origin(self.max_age);
-            let session = Session::new(value, origin.lineage, origin.born);
+            let session = Session::new(state, origin.lineage, origin.born);
             let lives = Lives {
                 now: resuming.mono_now,
                 ttl: self.max_age.min(ADVERTISED),

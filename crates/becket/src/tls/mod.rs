@@ -4,7 +4,8 @@
 //! * [`metered`]: keys that cost a token, where full handshakes are limited;
 //! * [`presented`]: what the PROXY header says of our certificate; [`identity`]: of the client's;
 //! * [`policy`]: the digest of a policy, the border that sessions never cross;
-//! * [`verifier`]: client certificates; [`chain`]: what is refused before that;
+//! * [`verifier`]: client certificates; [`chain`]: what is refused before that; [`path`]: what
+//!   verifies them, of all that was shown;
 //! * [`twins`]: the few `ServerConfig`s of one route, and which of them answers a hello;
 //! * [`front`]: the routes of one listener: from a peeked hello to a twin, or a refusal;
 //! * [`context`]: what the running handshake tells the store and the ticketer, and back;
@@ -30,6 +31,7 @@ pub mod key_log;
 pub mod metered;
 pub mod names;
 pub mod onward;
+pub mod path;
 pub mod policy;
 pub mod presented;
 pub mod rehearsal;

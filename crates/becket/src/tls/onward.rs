@@ -213,19 +213,16 @@ impl ServerCertVerifier for Named {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        chain::judge(end_entity, intermediates, self.most_chain)?;
+        let usable = chain::usable(end_entity, intermediates, self.most_chain)?;
         let verified = self.verifier.verify_server_cert(
             end_entity,
-            intermediates,
+            &usable,
             &self.name,
             ocsp_response,
             now,
         )?;
         // What is over already is on no path that verified: servers show such ones, too.
-        let ends = [end_entity]
-            .into_iter()
-            .chain(intermediates)
-            .filter_map(until);
+        let ends = [end_entity].into_iter().chain(&usable).filter_map(until);
         if let Some(first) = ends
             .map(|end| end.0)
             .filter(|end| *end > now.as_secs())

@@ -29,7 +29,7 @@ impl Judge {
     }
 
     /// Whether a client with this session may come back, at the time of the lent handshake. Must
-    /// not be called while [`context::with`] runs: the verifier leaves a note there.
+    /// not be called while [`context::with`] runs: the verifier leaves notes there.
     ///
     /// # Errors
     ///
@@ -54,7 +54,10 @@ impl Judge {
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now.0));
         let verified = verifier.verify_client_cert(leaf, intermediates, now);
         // That was of a session, which may still not be used.
-        context::with(|resuming| resuming.client_until = None);
+        context::with(|resuming| {
+            resuming.client_until = None;
+            resuming.client_path = None;
+        });
         verified.map(drop).map_err(|_| refused)
     }
 }

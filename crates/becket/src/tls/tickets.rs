@@ -176,12 +176,13 @@ impl ProducesTickets for Ticketer {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let fits = length(plain) <= self.longest;
-        let origin = context::with(|resuming| {
+        let (origin, state) = context::with(|resuming| {
+            let state = Zeroizing::new(resuming.kept(plain)?);
+            let fits = length(&state) <= self.longest;
             resuming.withheld |= !fits;
-            resuming.origin(self.max_age)
-        })?;
-        fits.then(|| self.seal(origin, plain))?
+            fits.then(|| (resuming.origin(self.max_age), state))
+        })??;
+        self.seal(origin, &state)
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
@@ -393,6 +394,28 @@ mod tests {
         assert!(!making.as_ref().expect("given").withheld);
         assert_eq!(context::lend(&mut making, || one.encrypt(b"states")), None);
         assert!(making.expect("given").withheld);
+    }
+
+    #[test]
+    fn of_the_clients_chain_only_what_verified_it_is_sealed() {
+        let one = ticketer(&[(1000, 7)], 1);
+        let mut making = at(1000);
+        making.as_mut().expect("given").client_path = Some(vec![1, 0]);
+        let shown = state_with(&[b"leaf", b"root", b"between", b"filler"]);
+        let ticket = context::lend(&mut making, || one.encrypt(&shown)).expect("sealed");
+        let state = context::lend(&mut at(1000), || one.decrypt(&ticket));
+        assert_eq!(state, Some(state_with(&[b"leaf", b"between", b"root"])));
+        // It could not be judged later.
+        assert_eq!(context::lend(&mut making, || one.encrypt(b"state")), None);
+    }
+
+    /// As rustls encodes it, so far as anybody looks.
+    fn state_with(chain: &[&[u8]]) -> Vec<u8> {
+        let listed: Vec<u8> = (chain.iter())
+            .flat_map(|one| [&[0, 0, one.len() as u8], *one].concat())
+            .collect();
+        let head = [0, 3, 4, 0x13, 1, 2, 7, 7, 1, 1, 0, 0, listed.len() as u8];
+        [&head[..], &listed, b"behind"].concat()
     }
 
     #[test]

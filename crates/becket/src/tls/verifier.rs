@@ -1,11 +1,12 @@
 //! The verifiers of certificates: of servers, and of clients, which also tells how long the certificate
 //! is good for.
 //!
-//! The verification itself is rustls' (webpki, RFC 5280), revocation lists included: the whole
-//! chain is looked up in them. A list that is overdue is used all the same: it is the operator who is
+//! The verification itself is webpki's (RFC 5280), revocation lists included: the whole path is
+//! looked up in them. A list that is overdue is used all the same: it is the operator who is
 //! told, and no client could help it. What is added is a look at the chain before webpki gets it
-//! ([`chain`]), and a note in the handshake's [`Resuming`](super::context::Resuming): a session ends
-//! with the certificate that it rests on.
+//! ([`chain`](super::chain)), and notes in the handshake's [`Resuming`](super::context::Resuming): a
+//! session ends with the certificate that it rests on, and keeps the path that verified it
+//! ([`path`](super::path)) and no more.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::{chain, context};
+use super::context;
+use super::path::Paths;
 use crate::config::{ClientAuth, Revocation, UnknownStatus};
 
 /// Makes the verifier of a policy; `None` when no certificate is asked for. Chains have at most
@@ -37,16 +39,14 @@ pub fn of_clients(
         return Ok(None);
     };
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider)
-        .with_crls(revocation.lists.iter().cloned());
+    let algorithms = provider.signature_verification_algorithms;
+    let paths = Paths::new(Arc::clone(roots), revocation, algorithms, most_chain)?;
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider);
     if matches!(client_auth, ClientAuth::Optional(_)) {
         builder = builder.allow_unauthenticated();
     }
-    if revocation.unknown == UnknownStatus::Allow {
-        builder = builder.allow_unknown_revocation_status();
-    }
     let inner = builder.build()?;
-    Ok(Some(Arc::new(Noting { inner, most_chain })))
+    Ok(Some(Arc::new(Noting { inner, paths })))
 }
 
 /// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.
@@ -78,20 +78,17 @@ pub fn accepts(
     authorities: &Arc<RootCertStore>,
     list: &CertificateRevocationListDer<'static>,
 ) -> Result<(), VerifierBuilderError> {
-    let revocation = Revocation {
-        lists: vec![list.clone()],
-        ..Revocation::default()
-    };
-    let anybody = ClientAuth::Required(Arc::clone(authorities));
-    of_clients(&anybody, &revocation, usize::MAX).map(drop)
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(authorities), provider);
+    builder.with_crls([list.clone()]).build().map(drop)
 }
 
-/// Verifies as the inner verifier does, chains that are fit for it.
+/// Verifies as the inner verifier would, and notes by what.
 #[derive(Debug)]
 struct Noting {
+    /// What is asked of clients, and signatures.
     inner: Arc<dyn ClientCertVerifier>,
-    /// `limits.certificate-chain`.
-    most_chain: usize,
+    paths: Paths,
 }
 
 impl ClientCertVerifier for Noting {
@@ -113,10 +110,12 @@ impl ClientCertVerifier for Noting {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        chain::judge(leaf, intermediates, self.most_chain)?;
-        let verified = self.inner.verify_client_cert(leaf, intermediates, now)?;
-        context::with(|resuming| resuming.client_until = until(leaf));
-        Ok(verified)
+        let path = self.paths.find(leaf, intermediates, now)?;
+        context::with(|resuming| {
+            resuming.client_until = until(leaf);
+            resuming.client_path = Some(path);
+        });
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

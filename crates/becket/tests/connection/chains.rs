@@ -5,19 +5,22 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use becket::close_reason::CloseReason;
 use becket::config::{ClientAuth, Revocation};
+use becket::log::access::ResumedBy;
 use becket::script::stage::Stage;
 use becket::tls::{chain, verifier};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{
-    AlgorithmIdentifier, CertificateDer, InvalidSignature, ServerName,
+    AlgorithmIdentifier, CertificateDer, InvalidSignature, PrivateKeyDer, ServerName,
     SignatureVerificationAlgorithm, TrustAnchor, UnixTime, alg_id,
 };
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::{
+    AlertDescription as Alert, ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion,
+};
 
-use crate::common::{Client, House, house};
+use crate::common::{BACKEND, Client, House, house, without_tickets};
 use crate::onward::Host;
 use crate::tangle::{Tangle, WORST, tangle};
 
@@ -50,12 +53,16 @@ fn with_certificate(
     Arc::new(config.unwrap())
 }
 
-/// How the connection ends once the client has heard everything and goes.
-fn ending(mut client: Client, stage: &mut Stage) -> Option<CloseReason> {
+/// How the connection ends once the client has heard everything and goes, and the alert that it got.
+fn ending(mut client: Client, stage: &mut Stage) -> (Option<CloseReason>, Option<Alert>) {
     client.talk(stage);
+    let alert = match client.fault.take() {
+        Some(rustls::Error::AlertReceived(alert)) => Some(alert),
+        _ => None,
+    };
     drop(client);
     stage.settle();
-    stage.closed()
+    (stage.closed(), alert)
 }
 
 #[test]
@@ -66,10 +73,15 @@ fn a_client_with_too_much_is_refused_for_that() {
             let mut stage = house.stage_of(256 * 1024);
             let config = with_certificate(&house, version, own);
             let client = Client::enter(&mut stage, house.door(0), &config, "a.test");
-            let reason = ending(client, &mut stage);
+            let (reason, alert) = ending(client, &mut stage);
             assert_eq!(
                 reason,
                 Some(CloseReason::ClientChain),
+                "{what}, {version:?}"
+            );
+            assert_eq!(
+                alert,
+                Some(Alert::CertificateUnknown),
                 "{what}, {version:?}"
             );
         }
@@ -77,7 +89,7 @@ fn a_client_with_too_much_is_refused_for_that() {
         let config = with_certificate(&house, version, tangle(&WORST, 0));
         let mut stage = house.stage();
         let client = Client::enter(&mut stage, house.door(0), &config, "a.test");
-        let reason = ending(client, &mut stage);
+        let (reason, _) = ending(client, &mut stage);
         assert_eq!(reason, Some(CloseReason::ClientCertificate), "{version:?}");
     }
 }
@@ -97,7 +109,7 @@ fn where_no_certificate_is_asked_for_a_long_message_is_no_chain() {
     client.end.write_all(&piece).unwrap();
     client.end.write_all(&piece).unwrap();
     assert_eq!(
-        ending(client, &mut stage),
+        ending(client, &mut stage).0,
         Some(CloseReason::HandshakeFailed)
     );
 }
@@ -123,7 +135,7 @@ fn a_server_with_too_much_is_refused_for_that() {
             let mut client = Client::enter(&mut stage, house.door(0), &trusted, "a.test");
             client.talk(&mut stage);
             Host::new(&config).talk(&mut client, &mut stage);
-            let reason = ending(client, &mut stage);
+            let (reason, _) = ending(client, &mut stage);
             assert_eq!(
                 reason,
                 Some(CloseReason::ServerChain),
@@ -170,7 +182,8 @@ fn the_worst_chain_that_passes_costs_few_signature_checks() {
     let [leaf, intermediates @ ..] = &worst.chain[..] else {
         panic!("a chain");
     };
-    chain::judge(leaf, intermediates, 16 * 1024).expect("it passes");
+    let usable = chain::usable(leaf, intermediates, 16 * 1024).expect("it passes");
+    assert_eq!(usable.len(), intermediates.len());
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider));
     let name = ServerName::try_from("a.test").unwrap();
     let now = UnixTime::now();
@@ -178,6 +191,97 @@ fn the_worst_chain_that_passes_costs_few_signature_checks() {
     let verified = verifier.verify_server_cert(leaf, intermediates, &name, &[], now);
     assert!(verified.is_err());
     assert_eq!(CHECKS.load(Relaxed), 1 + chain::MOST_STEPS);
+}
+
+/// A client's chain, of one certificate between it and the house's authority, among others that lead nowhere.
+fn cluttered(house: &House) -> Tangle {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    let authority = std::fs::read_to_string(house.folder.path().join("ca.pem")).unwrap();
+    let (_, key) = authority.split_at(authority.find("-----BEGIN PRIVATE").unwrap());
+    let named = |name: &str| {
+        let mut params = CertificateParams::new(vec!["ca.test".to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+    };
+    let root = CertificateParams::new(vec!["ca.test".to_owned()]).unwrap();
+    let root = Issuer::new(root, KeyPair::from_pem(key).unwrap());
+    let (between_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let mut between = named("between");
+    between.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let shown = between.signed_by(&between_key, &root).unwrap();
+    let leaf = named("alice").signed_by(&key, &Issuer::new(between, between_key));
+    let filler = tangle(&[("X", "Y"), ("Y", "Z"), ("Z", "X"), ("W", "X")], 200);
+    let mut chain = filler.chain;
+    chain[0] = leaf.unwrap().der().clone();
+    chain.insert(3, shown.der().clone());
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    Tangle { chain, key }
+}
+
+#[test]
+fn a_session_keeps_of_a_chain_what_verified_it() {
+    let policy = |name, more| {
+        format!(
+            "[[listener]]\nname = '{name}'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+             certificates = ['a.pem']\npolicy = '{name}'\n[[policy]]\nname = '{name}'\n\
+             client-certificates = 'required'\nclient-ca = 'ca.pem'\n{more}\n"
+        )
+    };
+    let tickets = policy("tickets", "tls12-tickets = true");
+    let early = policy("early", "versions = ['1.3']\nearly-data = '17KiB'");
+    let early = early.replace(":443", ":444");
+    let backend = BACKEND.replace("'app'\n", "'app'\nproxy-header = 'v2'\n");
+    let house = House::new(&format!("{tickets}{early}{backend}"));
+    let ways = [
+        (0, &TLS12, true, ResumedBy::Ticket),
+        (0, &TLS12, false, ResumedBy::Id),
+        (0, &TLS13, true, ResumedBy::Psk),
+        (1, &TLS13, true, ResumedBy::Psk),
+    ];
+    for (door, version, takes_tickets, way) in ways {
+        let own = cluttered(&house);
+        let path = own.chain[0].len() + own.chain[3].len();
+        let shown: usize = own.chain.iter().map(|one| one.len()).sum();
+        // Half of a hello is 8 KiB, so there would be no ticket of all.
+        assert!((10_000..16_000).contains(&shown), "{shown}");
+        let mut config = with_certificate(&house, version, own);
+        if !takes_tickets {
+            config = Arc::new(without_tickets((*config).clone()));
+        }
+        let mut stage = house.stage_of(256 * 1024);
+        let before = house.table.bytes() + house.early.bytes();
+        for expected in [None, Some(way), Some(way)] {
+            let mut client = Client::enter(&mut stage, house.door(door), &config, "a.test");
+            client.talk(&mut stage);
+            let record = stage.record().unwrap();
+            assert_eq!(record.resumed, expected, "{version:?}");
+            let identity = record.identity.map(|who| who.common_name);
+            assert_eq!(identity, Some(Some("alice".into())), "{expected:?}");
+        }
+        // Of TLS 1.3 without tickets there are some sessions at a time.
+        let kept = house.table.bytes() + house.early.bytes() - before;
+        let most = (path + 200) * if way == ResumedBy::Psk { 8 } else { 1 };
+        assert!(kept <= most, "{version:?}: {kept} > {most}");
+    }
+}
+
+#[test]
+fn only_what_a_path_could_lead_through_is_searched() {
+    let names = [("A", "B"), ("Y", "Z"), ("C", "D"), ("Z", "Y"), ("B", "C")];
+    let shown = tangle(&names, 100);
+    let (leaf, intermediates) = shown.chain.split_first().unwrap();
+    let usable = chain::usable(leaf, intermediates, 16 * 1024).unwrap();
+    let path = [0, 4, 2].map(|at| intermediates[at].clone());
+    assert_eq!(usable, path);
+    // Two of one subject stay in their order, and what is no certificate is nobody's.
+    let mut shown = tangle(&[("A", "B"), ("B", "A"), ("A", "A")], 0).chain;
+    shown.insert(1, CertificateDer::from(vec![0x30, 0]));
+    let (leaf, intermediates) = shown.split_first().unwrap();
+    let usable = chain::usable(leaf, intermediates, 16 * 1024).unwrap();
+    let path = [1, 3, 2].map(|at| intermediates[at].clone());
+    assert_eq!(usable, path);
+    let none = chain::usable(&intermediates[0], intermediates, 16 * 1024).unwrap();
+    assert!(none.is_empty());
 }
 
 fn webpki_anchor(certificate: &CertificateDer<'static>) -> TrustAnchor<'static> {
