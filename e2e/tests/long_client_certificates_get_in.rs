@@ -24,12 +24,16 @@ fn no_ticket_locks_its_client_out() {
         for expected in ["full", again, again] {
             let mut client = Client::connect(becket.web, &trust).unwrap();
             client.ask(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+            drop(client);
             let line = becket.next_access();
             assert_eq!(line["handshake"], expected);
             assert_eq!(line["subject"], "CN=alice");
         }
     }
-    assert_eq!(becket.metrics().sum("becket_tickets_withheld_total", &[]), 6.0);
+    assert_eq!(
+        becket.metrics().sum("becket_tickets_withheld_total", &[]),
+        6.0
+    );
 }
 
 #[test]

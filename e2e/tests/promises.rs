@@ -31,6 +31,7 @@ mod limits_hold;
 mod logs_reopen;
 mod logs_reopen_under_another_user;
 mod logs_stop_nobody;
+mod long_client_certificates_get_in;
 mod metrics_and_status;
 mod names_choose_certificates;
 mod passthrough;
