@@ -30,7 +30,11 @@ pub fn run(data: &[u8]) -> usize {
         end == end_of_pieces || began(end) && began(end_of_pieces),
         "{end:?} became {end_of_pieces:?}"
     );
-    assert_eq!(whole, pieces);
+    // A PostgreSQL client that is cut off at once is not told first that TLS begins.
+    assert!(
+        end != end_of_pieces || whole == pieces,
+        "{whole:?} became {pieces:?}"
+    );
     usize::from(began(end))
 }
 
