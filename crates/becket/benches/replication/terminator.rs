@@ -177,7 +177,7 @@ fn free_ports() -> [SocketAddr; 2] {
 /// How many sessions of peers it has stored, by its own account.
 fn stored(admin: SocketAddr) -> io::Result<u64> {
     let mut stream = TcpStream::connect(admin)?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: a\r\n\r\n")?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
     let mut page = String::new();
     stream.read_to_string(&mut page)?;
     let line = page.lines().find(|line| line.starts_with(STORED));
