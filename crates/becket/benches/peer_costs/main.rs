@@ -30,7 +30,7 @@ use self::terminator::{Places, SERVERS, Terminator};
 
 fn main() {
     let real = std::env::args().any(|argument| argument == "--bench");
-    let (rounds, times) = if real { (5, 100) } else { (1, 2) };
+    let (rounds, times) = if real { (15, 100) } else { (1, 2) };
     let folder = tempfile::tempdir().expect("a folder");
     let identities = files::write(folder.path());
     let places = Places::find();

@@ -102,14 +102,18 @@ impl Meter {
             let Kind { what, who, bound } = row.kind;
             let (bytes, micros) = (row.bytes, row.nanos / 1e3);
             let who = who.label();
-            let shares = match bytes > 0.0 {
-                true => {
-                    let nanos = row.nanos_a_byte();
-                    format!("{} | {}", figure(nanos), figure(nanos / bulk))
-                }
-                false => "– | –".to_owned(),
+            let nanos = row.nanos_a_byte();
+            let shares = if bytes > 0.0 && nanos > 0.0 {
+                format!("{} | {}", figure(nanos), figure(nanos / bulk))
+            } else {
+                "– | –".to_owned()
             };
-            let micros = figure(micros);
+            // A difference that is lost in the noise.
+            let micros = if micros > 0.0 {
+                figure(micros)
+            } else {
+                "–".to_owned()
+            };
             // Writing to a string does not fail.
             let _ok = writeln!(
                 table,
