@@ -34,7 +34,8 @@ struct Inner {
 struct Held {
     block: Block,
     writer: Writer,
-    reopen: bool,
+    /// The file is to be reopened once this many bytes of the block are written.
+    reopen: Option<usize>,
 }
 
 /// Whole lines.
@@ -61,7 +62,7 @@ impl Backlog {
             held: Mutex::new(Held {
                 block: Block::default(),
                 writer: Writer::Caller(output),
-                reopen: false,
+                reopen: None,
             }),
             changed: Condvar::new(),
             dropped: Arc::default(),
@@ -83,9 +84,13 @@ impl Backlog {
         thread.spawn(move || inner.write(output)).map(drop)
     }
 
-    /// Has the file opened anew, behind all lines that are there.
+    /// Has the file reopened, behind all lines that are there. A second call before the first is served asks for nothing more:
+    /// the path leads to the newest file by then.
     pub(super) fn reopen(&self) {
-        self.0.lock().reopen = true;
+        let mut held = self.0.lock();
+        let written = held.block.text.len();
+        held.reopen.get_or_insert(written);
+        drop(held);
         self.0.changed.notify_all();
     }
 
@@ -134,7 +139,15 @@ impl Inner {
         let mut block = Block::default();
         let mut said = 0;
         while let Some(reopen) = self.take(&mut block) {
-            if output.write_all(&block.text).is_err() {
+            let (before, behind) = block.text.split_at(reopen.unwrap_or(0));
+            let mut written = output.write_all(before);
+            if reopen.is_some()
+                && let Err(error) = output.reopen()
+            {
+                tracing::error!(path = %output, %error, "log file not reopened, keeping the old one");
+            }
+            written = written.and(output.write_all(behind));
+            if written.is_err() {
                 self.dropped.fetch_add(block.lines, Relaxed);
             } else if block.lines > 0 {
                 let dropped = self.dropped.load(Relaxed);
@@ -146,23 +159,20 @@ impl Inner {
                 }
                 said = dropped;
             }
-            if reopen && let Err(error) = output.reopen() {
-                tracing::error!(path = %output, %error, "log file not reopened, keeping the old one");
-            }
         }
     }
 
-    /// Waits for something to do and takes all lines, leaving an empty block behind. Whether the file is to be opened anew then;
-    /// nothing when it is over.
-    fn take(&self, block: &mut Block) -> Option<bool> {
+    /// Waits for something to do and takes all lines, leaving an empty block behind. Behind how many bytes the file is to be
+    /// reopened, if it is; nothing when it is over.
+    fn take(&self, block: &mut Block) -> Option<Option<usize>> {
         block.text.clear();
         block.lines = 0;
         let idle = |held: &mut Held| {
-            held.block.lines == 0 && !held.reopen && matches!(held.writer, Writer::Thread)
+            held.block.lines == 0 && held.reopen.is_none() && matches!(held.writer, Writer::Thread)
         };
         let waited = self.changed.wait_while(self.lock(), idle);
         let mut held = waited.unwrap_or_else(PoisonError::into_inner);
-        if held.block.lines == 0 && !held.reopen {
+        if held.block.lines == 0 && held.reopen.is_none() {
             held.writer = Writer::Ended;
             self.changed.notify_all();
             return None;
@@ -231,15 +241,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let backlog = open(&path);
-        backlog.start().unwrap();
-        backlog.push(b"one\n");
         fs::rename(&path, &moved).unwrap();
-        backlog.reopen();
-        // The thread takes lines and order together, so wait until it has.
-        while backlog.0.lock().reopen {
-            thread::yield_now();
-        }
-        backlog.push(b"two\n");
+        backlog.start().unwrap();
+        // All three at once, so that the thread takes them together.
+        let mut held = backlog.0.lock();
+        held.block.text.extend_from_slice(b"one\ntwo\n");
+        held.block.lines = 2;
+        held.reopen = Some(4);
+        drop(held);
+        backlog.0.changed.notify_all();
         backlog.end(PATIENCE);
         assert_eq!(fs::read_to_string(&moved).unwrap(), "one\n");
         assert_eq!(fs::read_to_string(&path).unwrap(), "two\n");
