@@ -30,7 +30,7 @@ doc:
 
 # Rules of the house alone: lengths, words, links, arrows
 tidy:
-    cargo test -p becket-proto --test tidy
+    cargo test -p becket-tidy
 
 # Licences, sources and banned crates
 deny:

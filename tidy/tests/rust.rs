@@ -2,26 +2,63 @@
 
 use crate::blank::code_of;
 
-/// A function and how long it is, from `fn` to its last brace.
-pub(crate) struct Function {
-    /// Without its path.
-    pub(crate) name: String,
-    /// At least 1.
-    pub(crate) lines: usize,
+/// Lines of a file before its unit tests.
+const LONGEST_FILE: usize = 600;
+/// Lines of a function, from `fn` to its last brace.
+const LONGEST_FUNCTION: usize = 70;
+
+struct Function {
+    name: String,
+    lines: usize,
 }
 
-/// Lines up to the unit tests, which do not count.
-pub(crate) fn lines_before_tests(source: &str) -> usize {
-    let lines: Vec<&str> = source.lines().collect();
-    let tests = |pair: &[&str]| {
-        pair[0].starts_with("#[cfg(test)]")
-            && (pair[1].starts_with("mod ") || pair[1].starts_with("#[path"))
-    };
-    lines.windows(2).position(tests).unwrap_or(lines.len())
+/// The source up to its unit tests.
+pub(crate) fn without_tests(source: &str) -> &str {
+    ["mod ", "#[path"]
+        .iter()
+        .filter_map(|tests| source.find(&format!("\n#[cfg(test)]\n{tests}")))
+        .min()
+        .map_or(source, |at| &source[..=at])
+}
+
+/// Files and functions that are longer than the rule.
+pub(crate) fn too_long(path: &str, source: &str) -> Vec<String> {
+    let functions = functions(source)
+        .into_iter()
+        .filter(|f| f.lines > LONGEST_FUNCTION);
+    let mut faults: Vec<String> = functions.map(|f| format!("{path} {}", f.name)).collect();
+    if without_tests(source).lines().count() > LONGEST_FILE {
+        faults.push(path.into());
+    }
+    faults
+}
+
+/// Names of types that a file shows to others of its crate.
+pub(crate) fn shown_types(source: &str) -> Vec<String> {
+    let code = code_of(without_tests(source));
+    let lines = code.lines().map(str::trim_start);
+    let shown = lines.filter_map(|line| {
+        line.strip_prefix("pub ")
+            .or(line.strip_prefix("pub(crate) "))
+    });
+    let types = shown.filter_map(|item| {
+        let (kind, rest) = item.split_once(' ')?;
+        ["struct", "enum", "trait", "type", "union"]
+            .contains(&kind)
+            .then_some(rest)
+    });
+    types
+        .map(|rest| {
+            rest.split(|c: char| !c.is_alphanumeric())
+                .next()
+                .unwrap_or_default()
+                .into()
+        })
+        .collect()
 }
 
 /// All functions with a body.
-pub(crate) fn functions(source: &str) -> Vec<Function> {
+fn functions(source: &str) -> Vec<Function> {
     let code = code_of(source);
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {
@@ -122,10 +159,26 @@ const FORBIDDEN: &[&str] = &[
 #[test]
 fn unit_tests_do_not_count_as_lines() {
     assert_eq!(
-        lines_before_tests("//! a\nfn b() {}\n#[cfg(test)]\nmod tests {\n}\n"),
-        2
+        without_tests("//! a\nfn b() {}\n#[cfg(test)]\nmod tests {\n}\n"),
+        "//! a\nfn b() {}\n"
     );
-    assert_eq!(lines_before_tests("//! a\n#[cfg(test)]\nfn b() {}\n"), 3);
+    assert_eq!(
+        without_tests("//! a\n#[cfg(test)]\nfn b() {}\n")
+            .lines()
+            .count(),
+        3
+    );
+    assert_eq!(too_long("a.rs", &"\n".repeat(601)), ["a.rs"]);
+    assert_eq!(
+        too_long("a.rs", &format!("fn b() {{{}}}", "\n".repeat(70))),
+        ["a.rs b"]
+    );
+}
+
+#[test]
+fn types_that_others_see_are_found() {
+    let source = "pub struct A<T>(T);\nstruct B;\npub(crate) enum C {}\n// pub type D = u8;\npub fn e() {}\n";
+    assert_eq!(shown_types(source), ["A", "C"]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) struct Workspace {
 impl Workspace {
     /// Reads all files.
     pub(crate) fn find() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut workspace = Self {
             root,
             files: Vec::new(),
@@ -33,6 +33,7 @@ impl Workspace {
         for folder in FOLDERS {
             workspace.walk(Path::new(folder));
         }
+        workspace.take(Path::new("fuzz/Cargo.toml"));
         for entry in fs::read_dir(&workspace.root).expect("the root is readable") {
             let path = PathBuf::from(entry.expect("an entry").file_name());
             workspace.take(&path);
@@ -119,6 +120,7 @@ const FOLDERS: &[&str] = &[
     "crates",
     "bench",
     "e2e",
+    "tidy",
     "fuzz/src",
     "fuzz/targets",
     "docs",

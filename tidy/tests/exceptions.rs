@@ -1,0 +1,28 @@
+//! The ratchet: faults that the house lives with for now, one a line in `exceptions.txt`, each with its reason before it.
+//!
+//! A fault that is not on the list fails.
+
+use std::collections::BTreeSet;
+
+/// Fails with all faults of one kind that have no exception, a line each.
+pub(crate) fn demand_none(kind: &str, faults: Vec<String>) {
+    let verdict = verdict(include_str!("../exceptions.txt"), kind, faults);
+    assert!(verdict.is_empty(), "\n{}\n", verdict.join("\n"));
+}
+
+fn verdict(list: &str, kind: &str, faults: Vec<String>) -> Vec<String> {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    let excused: BTreeSet<&str> = lines.filter(|line| line.starts_with(kind)).collect();
+    let found: BTreeSet<String> = faults.iter().map(|f| format!("{kind}: {f}")).collect();
+    let new = found.iter().filter(|f| !excused.contains(f.as_str()));
+    new.cloned().collect()
+}
+
+#[test]
+fn a_fault_without_exception_is_found() {
+    let list = "# why\nlong: a.rs\nlong: b.rs\ntwin: c\n";
+    let verdict =
+        |faults: &[&str]| verdict(list, "long", faults.iter().map(|f| f.to_string()).collect());
+    assert!(verdict(&["a.rs", "b.rs"]).is_empty());
+    assert_eq!(verdict(&["a.rs", "b.rs", "d.rs"]), ["long: d.rs"]);
+}

@@ -1,0 +1,156 @@
+//! The house rules that no compiler knows, held for the whole workspace.
+//!
+//! * [`rust`]: what Rust sources look like: lengths, headers, words, names of types, where `unsafe` lives;
+//! * [`prose`]: what all text looks like: no unfinished business, no paths of one machine, links that resolve;
+//! * [`arrows`]: which crate and which room of the terminator may import which;
+//! * [`exceptions`]: the few faults that are excused, and may only become fewer.
+//!
+//! Every rule is a function from text to faults and is shown, beside its definition, to find what it looks for. The tests in
+//! this file run the rules over the workspace.
+#![forbid(unsafe_code)]
+
+mod arrows;
+mod blank;
+mod exceptions;
+mod prose;
+mod rust;
+mod workspace;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use exceptions::demand_none;
+use workspace::{File, Workspace};
+
+static WORKSPACE: LazyLock<Workspace> = LazyLock::new(Workspace::find);
+
+/// The faults that `rule` finds in each file, the file's name before each.
+fn faults<'a>(
+    files: impl Iterator<Item = &'a File>,
+    rule: impl Fn(&File) -> Vec<String>,
+) -> Vec<String> {
+    let each = files.map(|file| {
+        rule(file)
+            .into_iter()
+            .map(|fault| format!("{}: {fault}", file.path))
+    });
+    each.flatten().collect()
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let workspace = &*WORKSPACE;
+    let long = workspace
+        .rust()
+        .flat_map(|file| rust::too_long(&file.path, &file.text));
+    demand_none("long", long.collect());
+}
+
+#[test]
+fn every_source_file_begins_with_its_header() {
+    let workspace = &*WORKSPACE;
+    let sources = workspace.rust().filter(|file| file.path.contains("/src/"));
+    let bare = sources.filter(|file| !rust::has_header(&file.text));
+    demand_none(
+        "begins without `//!`",
+        bare.map(|file| file.path.clone()).collect(),
+    );
+}
+
+#[test]
+fn identifiers_and_file_names_keep_to_the_lexicon() {
+    let workspace = &*WORKSPACE;
+    let faults = faults(workspace.rust(), |file| {
+        let mut words = rust::forbidden_words(&blank::code_of(&file.text));
+        words.extend(rust::forbidden_words(&file.path));
+        words.retain(|word| !is_excepted(&file.path, word));
+        words
+    });
+    demand_none("a name says", faults);
+}
+
+/// systemd(1) is a service manager, and calls itself so; `hyper_util` is the name of a crate.
+fn is_excepted(path: &str, word: &str) -> bool {
+    match word {
+        "manager" => path.starts_with("crates/sys/"),
+        "util" => path == "crates/becket/src/control/visits.rs",
+        _ => false,
+    }
+}
+
+#[test]
+fn each_name_is_one_type_of_its_crate() {
+    let workspace = &*WORKSPACE;
+    let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for file in workspace.rust() {
+        let Some((krate, _)) = file.path.split_once("/src/") else {
+            continue;
+        };
+        for name in rust::shown_types(&file.text) {
+            *places.entry((krate.into(), name)).or_default() += 1;
+        }
+    }
+    let twins = places.into_iter().filter(|(_, places)| *places > 1);
+    demand_none(
+        "two types",
+        twins
+            .map(|((krate, name), _)| format!("{krate} {name}"))
+            .collect(),
+    );
+}
+
+#[test]
+fn unsafe_lives_in_sys_alone() {
+    let workspace = &*WORKSPACE;
+    let outside = workspace
+        .rust()
+        .filter(|file| !file.path.starts_with("crates/sys/"));
+    let found = outside.filter(|file| rust::uses_unsafe(&file.text));
+    demand_none(
+        "unsafe outside crates/sys",
+        found.map(|file| file.path.clone()).collect(),
+    );
+}
+
+#[test]
+fn nothing_is_left_for_later_and_no_path_is_of_one_machine() {
+    let workspace = &*WORKSPACE;
+    demand_none(
+        "mark",
+        faults(workspace.files.iter(), |file| prose::marks(&file.text)),
+    );
+}
+
+#[test]
+fn links_between_documents_resolve() {
+    let workspace = &*WORKSPACE;
+    let documents = workspace
+        .files
+        .iter()
+        .filter(|file| file.path.ends_with(".md"));
+    let faults = faults(documents, |file| {
+        let links = prose::relative_links(&file.text).into_iter();
+        links
+            .filter_map(|link| workspace.fault_of_link(&file.path, link))
+            .collect()
+    });
+    demand_none("link", faults);
+}
+
+#[test]
+fn crates_and_rooms_import_along_the_arrows() {
+    let workspace = &*WORKSPACE;
+    let manifests = workspace
+        .files
+        .iter()
+        .filter(|file| file.path.ends_with("/Cargo.toml"));
+    let mut faults: Vec<String> = manifests
+        .flat_map(|file| arrows::of_crate(&file.text))
+        .collect();
+    faults.extend(
+        workspace
+            .rust()
+            .flat_map(|file| arrows::of_room(&file.path, &file.text)),
+    );
+    demand_none("arrow", faults);
+}
