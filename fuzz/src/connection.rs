@@ -13,6 +13,9 @@ use std::time::Duration;
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use becket::backend::inbox::Tray;
 use becket::backend::pool::Pool;
+use becket::check::script::link::End;
+use becket::check::script::net::Plan;
+use becket::check::script::stage::Stage;
 use becket::clock::Clock;
 use becket::clock::Now;
 use becket::config::Config;
@@ -21,12 +24,9 @@ use becket::config::prepare::{ServerNames, World, prepare};
 use becket::control::rotation::Rotation;
 use becket::door::Door;
 use becket::metrics::Counters;
-use becket::script::link::End;
-use becket::script::net::Plan;
-use becket::script::stage::Stage;
 use becket::socket::Socket;
-use becket::tls::front::Front;
-use becket::tls::twins::Parts;
+use becket::tls::hello_router::HelloRouter;
+use becket::tls::route_configs::Parts;
 use becket_proto::session_table::SessionTable;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{ServerName, UnixTime};
@@ -397,7 +397,8 @@ fn door(config: &Config, listener: usize, now: Now) -> Rc<Door> {
     let pools = pools.map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<Tray>::default())));
     Rc::new(Door {
         face: config.listeners[listener].face,
-        front: Front::new(Arc::clone(&config.listeners[listener]), &parts).expect("a front"),
+        router: HelloRouter::new(Arc::clone(&config.listeners[listener]), &parts)
+            .expect("a router"),
         pools: pools.collect(),
     })
 }

@@ -9,8 +9,8 @@ use becket::control::rotation::Rotation;
 use becket::metrics::Resumption;
 use becket::secret::base64;
 use becket::secret::ratchet::Ratchet;
-use becket::tls::context::{Resuming, lend};
-use becket::tls::tickets::Ticketer;
+use becket::sessions::context::{Resuming, lend};
+use becket::sessions::tickets::Ticketer;
 use becket_proto::ticket::UnixSeconds;
 use rustls::server::ProducesTickets;
 

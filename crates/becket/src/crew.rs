@@ -15,9 +15,9 @@ use crate::cluster::outbox::Outbox;
 use crate::config::Config;
 use crate::control::access_log::AccessWriter;
 use crate::mailbox::{Letter, Mailbox};
+use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
 use crate::sockets::Bound;
-use crate::tls::tickets::Secrets;
 use crate::worker::{MAILBOX, Start, Worker};
 
 /// All workers.

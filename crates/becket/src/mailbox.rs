@@ -14,8 +14,8 @@ use mio::Waker;
 use crate::backend::inbox::{Inbox, Notice};
 use crate::backend::registry::Adopted;
 use crate::cluster::outbox::Outbox;
+use crate::sessions::tickets::Secrets;
 use crate::sockets::Bound;
-use crate::tls::tickets::Secrets;
 
 /// What a worker is told.
 #[derive(Debug)]

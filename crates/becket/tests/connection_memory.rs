@@ -12,9 +12,9 @@ mod common;
 use std::alloc::System;
 use std::sync::Arc;
 
+use becket::check::script::net::ScriptedNet;
 use becket::connection::Connection;
 use becket::net::RealNet;
-use becket::script::net::ScriptedNet;
 use cap::Cap;
 use rustls::version::{TLS12, TLS13};
 

@@ -447,7 +447,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Onward, ServerAlpn, Sni};
-    use crate::tls::onward::{Unverified, for_check};
+    use crate::tls::to_servers::{Unverified, for_check};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 

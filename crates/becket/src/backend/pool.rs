@@ -27,7 +27,7 @@ use super::slot::Slot;
 use super::state::ServerState;
 use crate::cluster::outbox::{Note, Outbox};
 use crate::config::{Backend, Balance, ProxyTlvs, ProxyVersion, ServerAddress, StickBy};
-use crate::tls::onward::ServerTls;
+use crate::tls::to_servers::ServerTls;
 
 /// One worker's view of a backend.
 #[derive(Debug)]

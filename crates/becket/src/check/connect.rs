@@ -21,7 +21,7 @@ use crate::backend::check::Met;
 use crate::clock::Clock;
 use crate::config::error::{Problem, Report};
 use crate::config::{Backend, Config, Plans, Server};
-use crate::tls::identity::Identity;
+use crate::pki::identity::Identity;
 use crate::tls::names;
 
 /// An address of a server, and what came of it.

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use crate::backend::registry::PeerStick;
 use crate::metrics::Counters;
-use crate::tls::session_name::SessionName;
+use crate::sessions::name::SessionName;
 
 /// What the peers should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

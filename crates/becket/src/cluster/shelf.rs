@@ -19,7 +19,7 @@ use super::outbox::Note;
 use crate::backend::registry::{Backends, PeerStick};
 use crate::clock::Now;
 use crate::config::{Config, Sessions};
-use crate::tls::session_name::SessionName;
+use crate::sessions::name::SessionName;
 
 /// The table, and what may stand in it.
 #[derive(Debug)]

@@ -22,8 +22,8 @@ use crate::config::cluster::{Cluster, ClusterLimits, Peer};
 use crate::config::{Backend, Config, Server, ServerAddress, StickBy, values::Address};
 use crate::control::sample;
 use crate::secret::{SecretBytes, SharedSecret};
+use crate::sessions::name::SessionName;
 use crate::shared::Shared;
-use crate::tls::session_name::SessionName;
 
 /// The policy of the sample configuration's routes.
 const KNOWN: PolicyTag = PolicyTag(0xabab_abab_abab_abab);

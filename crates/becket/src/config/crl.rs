@@ -18,10 +18,10 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 use super::error::Problem;
 use super::file::FilePolicy;
-use super::keys::shown;
-use super::pem::reason;
 use super::prepare::Draft;
 use super::{ClientAuth, Revocation, UnknownStatus};
+use crate::pki::keys::shown;
+use crate::pki::pem::reason;
 use crate::tls::verifier;
 
 /// What is asked about the certificates of clients, or of servers.

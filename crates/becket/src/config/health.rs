@@ -19,7 +19,7 @@ use super::values::{self, Address};
 use super::{Backend, Server, ServerAddress};
 use crate::backend::check::{Plan, Request};
 use crate::backend::state::ServerState;
-use crate::tls::onward::{self, Unverified};
+use crate::tls::to_servers::{self, Unverified};
 
 /// How far a check goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
@@ -89,7 +89,7 @@ impl Backend {
             addresses: Arc::clone(&addresses),
             sources: self.source.clone().into(),
             proxy_header: self.proxy_header,
-            tls: tls.map(|tls| onward::for_check(tls, &server.name, |_| true)),
+            tls: tls.map(|tls| to_servers::for_check(tls, &server.name, |_| true)),
             request: None,
             timeout,
         };
@@ -109,7 +109,7 @@ impl Backend {
             addresses: server.addresses(),
             sources: self.source.clone().into(),
             proxy_header: self.proxy_header,
-            tls: tls.map(|tls| onward::for_check(tls, server.name(), |_| true)),
+            tls: tls.map(|tls| to_servers::for_check(tls, server.name(), |_| true)),
             request: Some(Request {
                 bytes: Arc::clone(what),
                 expect: None,
@@ -152,7 +152,7 @@ impl Backend {
         if let Some(tls) = &self.tls {
             // Others would be spoken in place of what is asked.
             let speaks = |alpn: &[u8]| self.health.check == CheckKind::Tls || alpn == b"http/1.1";
-            return Some(onward::for_check(tls, &server.name, speaks));
+            return Some(to_servers::for_check(tls, &server.name, speaks));
         }
         let provider = Arc::new(aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -294,7 +294,7 @@ impl Draft<'_> {
             };
             // Whether an address is ours only the system knows; a socket that sends nothing asks it.
             if let Err(error) = UdpSocket::bind((source, 0)) {
-                let problem = Problem::new(path, super::pem::reason(&error)).text(text);
+                let problem = Problem::new(path, crate::pki::pem::reason(&error)).text(text);
                 self.report.error(problem.accepted(SOURCE));
                 continue;
             }

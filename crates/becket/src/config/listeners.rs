@@ -17,14 +17,14 @@ use super::error::Problem;
 use super::file::{
     FileCertificate, FileListener, FileMode, FilePair, FilePolicy, FileRoute, FileStartTls, Scalar,
 };
-use super::keys::{Loaded, shown};
 use super::prepare::Draft;
 use super::read::labels;
 use super::values;
 use super::{
     AlpnMismatch, Face, Listener, NamePattern, Policy, Route, SocketOptions, UnknownNames,
 };
-use crate::tls::certs::{CertificateMap, KeySet};
+use crate::pki::certificates::{CertificateMap, KeySet};
+use crate::pki::keys::{Loaded, shown};
 use crate::tls::metered::metered;
 
 impl Draft<'_> {
@@ -302,7 +302,7 @@ impl Draft<'_> {
         let entries = match std::fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) => {
-                let fault = super::pem::reason(&error);
+                let fault = crate::pki::pem::reason(&error);
                 let problem = shown(path, folder, fault);
                 self.report.error(problem.accepted("a readable directory"));
                 return;

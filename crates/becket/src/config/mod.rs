@@ -12,8 +12,6 @@ pub mod cluster;
 pub mod error;
 pub mod file;
 pub mod flags;
-pub mod keys;
-pub mod pem;
 pub mod prepare;
 pub mod read;
 pub mod source;
@@ -55,7 +53,7 @@ use serde::{Deserialize, Serialize};
 pub use self::cluster::{Cluster, ClusterLimits};
 pub use self::health::{CheckKind, Health, Plans};
 pub use self::onward::{Onward, ServerAlpn, Sni};
-use crate::tls::certs::CertificateMap;
+use crate::pki::certificates::CertificateMap;
 
 /// Everything a running terminator was told.
 #[derive(Debug)]

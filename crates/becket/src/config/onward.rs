@@ -17,13 +17,13 @@ use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, version};
 use super::crl::Asked;
 use super::error::Problem;
 use super::file::{FileOnward, FileServerAlpn, FileVerify};
-use super::keys;
-use super::pem::Pem;
 use super::prepare::Draft;
 use super::values::{self, Address};
 use super::{Server, Versions};
+use crate::pki::keys;
+use crate::pki::pem::Pem;
 use crate::tls::key_log::LateKeyLog;
-use crate::tls::onward::Unverified;
+use crate::tls::to_servers::Unverified;
 use crate::tls::verifier;
 
 /// TLS towards the servers of a backend.

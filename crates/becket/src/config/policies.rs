@@ -13,10 +13,10 @@ use rustls::{ProtocolVersion, SupportedCipherSuite};
 
 use super::error::Problem;
 use super::file::{FileClientCertificates, FilePolicy, FileVersion};
-use super::keys;
 use super::prepare::Draft;
 use super::read::labels;
 use super::{ClientAuth, Policy, Revocation, Versions};
+use crate::pki::keys;
 use crate::tls::policy::digest;
 use crate::tls::{chain, names, verifier};
 

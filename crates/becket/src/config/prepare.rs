@@ -21,14 +21,14 @@ use tracing_subscriber::filter::LevelFilter;
 
 use super::error::{Problem, Rejected, Report};
 use super::file::{File, Scalar};
-use super::keys::Loader;
 use super::names::Names;
 pub use super::names::ServerNames;
-use super::pem::reason;
 use super::values::{self, Address};
 use super::{AccessLog, Cluster, Config, Limits, Log, Process, Sessions, Timeouts};
 use crate::descriptors;
 use crate::log::check_level;
+use crate::pki::keys::Loader;
+use crate::pki::pem::reason;
 use crate::resolver::Resolver;
 use crate::secret::ratchet::Ratchet;
 

@@ -11,9 +11,9 @@ use rustls_pki_types::UnixTime;
 
 use super::error::{Problem, Rejected};
 use super::flags::Flags;
-use super::pem::reason;
 use super::prepare::{Prepared, ServerNames, World, prepare};
 use super::read::{Lines, read};
+use crate::pki::pem::reason;
 
 /// The origin of the configuration of this process.
 #[derive(Clone, Debug)]

@@ -20,9 +20,9 @@ use zeroize::Zeroizing;
 
 use super::error::Problem;
 use super::file::FileCluster;
-use super::keys::{read, shown, warn_if_readable};
 use super::prepare::Draft;
 use super::{ClientAuth, Cluster, Config, Listener, Policy};
+use crate::pki::keys::{read, shown, warn_if_readable};
 
 /// Terms on which sessions of stud and hitch are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -236,7 +236,7 @@ impl<N: Net> Conversing<N> {
 
     /// The client asks to cancel what another connection does. The server that it was connected to is let go.
     fn cancel(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let passes = self.door.front.listener().cancel_requests;
+        let passes = self.door.router.listener().cancel_requests;
         let pool = self.door.pool(0).filter(|_| passes);
         match (pool, self.dialog.cancel_request()) {
             (Some(pool), Some(request)) => Cancelling::begin(pool, request, core, turn),

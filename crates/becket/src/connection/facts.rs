@@ -9,9 +9,9 @@ use crate::close_reason::CloseReason;
 use crate::leg::Traffic;
 use crate::log::Timestamp;
 use crate::log::access::{AccessRecord, ResumedBy};
-use crate::tls::identity::Identity;
+use crate::pki::identity::Identity;
+use crate::pki::presented::Presented;
 use crate::tls::names;
-use crate::tls::presented::Presented;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
 /// Filled in as the connection proceeds.

@@ -63,7 +63,7 @@ impl Greeting {
 
     /// Does what can be done now.
     pub fn advance<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let listener = self.door.front.listener();
+        let listener = self.door.router.listener();
         let Some(accepts) = &listener.accept_proxy else {
             return Next::End(CloseReason::Internal);
         };

@@ -1,7 +1,7 @@
 //! From the first byte to traffic keys.
 //!
 //! 1. Bytes gather until `proto::client_hello` sees a whole ClientHello.
-//! 2. The [`Door`] chooses route, policy and twin by it; a refusal is one alert. Where the backend
+//! 2. The [`Door`] chooses route, policy and configuration by it; a refusal is one alert. Where the backend
 //!    asks for that, a slot of a server is claimed now, or waited for (`queued.rs`).
 //! 3. The same bytes, and all that follow, go to the [`Engine`]; each flight leaves in one send.
 //! 4. When keys are ready (or early data has come, which is before that), the connection goes on to
@@ -35,13 +35,13 @@ use crate::config::QueuePlace;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
 use crate::metrics::Offer;
+use crate::pki::presented::Presented;
 use crate::scratch::READ;
+use crate::sessions::context::{self, Resuming};
 use crate::socket::Socket;
 use crate::tls::chain;
-use crate::tls::context::{self, Resuming};
 use crate::tls::engine::{self, Engine, Received};
-use crate::tls::front::{Choice, server_name};
-use crate::tls::presented::Presented;
+use crate::tls::hello_router::{Choice, server_name};
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]
@@ -223,7 +223,7 @@ impl Handshaking {
         core.deadline = core.handshake_until;
         let name = server_name(&hello);
         core.facts.server_name.clone_from(&name);
-        let served = match self.door.front.choose(&hello, name.as_deref()) {
+        let served = match self.door.router.choose(&hello, name.as_deref()) {
             Choice::Serve(served) => served,
             Choice::Refuse { alert, reason } => {
                 out.push(&fatal_alert(alert));
@@ -305,7 +305,7 @@ impl Handshaking {
         let input = turn.scratch.sealed_in.filled();
         // Nobody has anything to say behind a hello before it is answered, but early data, which
         // may be meant for another policy; small records double it at most, or are not worth a place.
-        let early = self.door.front.route(route);
+        let early = self.door.router.route(route);
         let early = early.map_or(0, |(route, _)| route.policy.early_data as usize);
         let early = early.max(USUAL_EARLY_DATA);
         if input.len() > turn.limits.client_hello + 2 * early {
@@ -345,8 +345,8 @@ impl Handshaking {
     }
 
     fn asks_for_certificate(&self, route: usize) -> bool {
-        let route = self.door.front.route(route);
-        route.is_some_and(|(_, twins)| twins.verifier().is_some())
+        let route = self.door.router.route(route);
+        route.is_some_and(|(_, configs)| configs.verifier().is_some())
     }
 
     /// Keys are ready: counts, and goes on to a server.
@@ -398,7 +398,7 @@ impl Handshaking {
     /// How much early data the policy takes, if some has come.
     fn early_data(&self, received: Received) -> Option<u32> {
         let chosen = self.chosen.as_ref().filter(|_| received.early)?;
-        let (route, _) = self.door.front.route(chosen.route)?;
+        let (route, _) = self.door.router.route(chosen.route)?;
         Some(route.policy.early_data)
     }
 
@@ -408,7 +408,7 @@ impl Handshaking {
             .proxy_header()
             .filter(|version| *version == ProxyVersion::V2)?;
         let place = self.chosen.as_ref()?.resuming.as_ref()?.presented?;
-        let certificates = &self.door.front.listener().certificates;
+        let certificates = &self.door.router.listener().certificates;
         certificates.keys_for(name).presented(place).cloned()
     }
 

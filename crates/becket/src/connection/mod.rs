@@ -66,8 +66,8 @@ use crate::leg::{Leg, Ready};
 use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
 use crate::scratch::Scratch;
+use crate::sessions::name::SessionName;
 use crate::socket::{Peek, Socket};
-use crate::tls::session_name::SessionName;
 
 /// The sockets that connections run on.
 pub trait Net {
@@ -248,7 +248,7 @@ impl<N: Net> Connection<N> {
     ) -> Self {
         let handshake_until = facts.accepted + timeouts.handshake;
         let deadline = handshake_until.min(facts.accepted + timeouts.hello);
-        let listener = door.front.listener();
+        let listener = door.router.listener();
         let face = door.face;
         let phase = match listener.accept_proxy {
             Some(_) => Phase::Greeting(Greeting::new(door)),

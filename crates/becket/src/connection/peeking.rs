@@ -30,7 +30,7 @@ use crate::config::StickBy;
 use crate::door::Door;
 use crate::leg::{Got, Ready};
 use crate::scratch::READ;
-use crate::tls::front::server_name;
+use crate::tls::hello_router::server_name;
 
 /// A client whose hello is not whole.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Peeking {
             return Ok(None);
         };
         let name = server_name(&hello);
-        let route = self.door.front.pass(&hello, name.as_deref());
+        let route = self.door.router.pass(&hello, name.as_deref());
         core.facts.server_name = name;
         let pool = route.map(|route| self.door.pool(route).cloned());
         let pool = pool.map_err(|(alert, reason)| {

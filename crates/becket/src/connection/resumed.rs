@@ -8,7 +8,7 @@ use super::facts::Agreed;
 use super::handshake::Chosen;
 use crate::log::access::ResumedBy;
 use crate::metrics::{Counters, HandshakeClass};
-use crate::tls::identity::Identity;
+use crate::pki::identity::Identity;
 
 /// Reads what the handshake agreed on. What TLS itself does not know is left out.
 pub fn agreed(chosen: &Chosen, took: Duration) -> Agreed {

@@ -22,7 +22,7 @@ use crate::close_reason::CloseReason;
 use crate::leg::{Got, Leg, Ready};
 use crate::scratch::{Buffer, READ};
 use crate::tls::engine::{Engine, Received};
-use crate::tls::onward::ServerTls;
+use crate::tls::to_servers::ServerTls;
 
 /// A connection whose server has answered and has not shown who it is.
 #[derive(Debug)]

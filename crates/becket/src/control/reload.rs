@@ -16,9 +16,9 @@ use crate::config::error::Problem;
 use crate::config::prepare::{Prepared, ServerNames};
 use crate::config::source::Source;
 use crate::config::{Config, Listener};
-use crate::tls::front::Front;
-use crate::tls::tickets::Secrets;
-use crate::tls::twins::Parts;
+use crate::sessions::tickets::Secrets;
+use crate::tls::hello_router::HelloRouter;
+use crate::tls::route_configs::Parts;
 
 /// A reload on its way. At most one is prepared at a time; what is asked for meanwhile is
 /// remembered once, since the last state of the files is what counts.
@@ -90,7 +90,7 @@ fn rehearse(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
         outbox: None,
     };
     for listener in &config.listeners {
-        Front::new(Arc::clone(listener), &parts)
+        HelloRouter::new(Arc::clone(listener), &parts)
             .map_err(|error| format!("listener[{}]: {error}", listener.name))?;
     }
     Ok(())

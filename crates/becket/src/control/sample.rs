@@ -24,7 +24,7 @@ use crate::config::{
 };
 use crate::log::Timestamp;
 use crate::metrics::Counters;
-use crate::tls::certs::{CertificateMap, KeySet};
+use crate::pki::certificates::{CertificateMap, KeySet};
 
 /// The server.
 pub(super) struct Sample {

@@ -35,7 +35,7 @@ pub struct Status {
     pub workers: usize,
     /// Sums over all workers.
     pub totals: Totals,
-    /// Front doors, as configured.
+    /// HelloRouter doors, as configured.
     pub listeners: Vec<ListenerStatus>,
     /// Pools, and how their servers are.
     pub backends: Vec<BackendStatus>,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::{Escaped, Timestamp};
 use crate::close_reason::CloseReason;
 use crate::config::LogFormat;
-use crate::tls::identity::Identity;
+use crate::pki::identity::Identity;
 
 /// What one connection was. A connection that ended early has `None` for what was not known yet.
 #[derive(Clone, Debug)]

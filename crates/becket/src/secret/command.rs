@@ -11,8 +11,8 @@ use becket_proto::ticket::UnixSeconds;
 
 use super::ratchet::Ratchet;
 use super::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, file};
-use crate::config::pem::reason;
 use crate::config::values;
+use crate::pki::pem::reason;
 
 /// Arguments of `becket secret`.
 #[derive(Clone, Debug, clap::Args)]

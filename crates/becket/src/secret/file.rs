@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use becket_sys::{privileges, regular};
 use zeroize::Zeroizing;
 
-use crate::config::pem::reason;
+use crate::pki::pem::reason;
 
 /// What is wrong with a file, and what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]

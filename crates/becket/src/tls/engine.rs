@@ -29,9 +29,9 @@ use rustls::unbuffered::{
 };
 use rustls::{CommonState, Error, HandshakeKind, OtherError, PeerMisbehaved, ServerConfig};
 
-use super::context::{self, Resuming};
 use super::skipping::{Skipping, Verdict};
 use crate::scratch::{Buffer, LARGEST_RECORD, READ};
+use crate::sessions::context::{self, Resuming};
 
 /// The TLS state of one leg: `C` says which side of TLS we are on it. To a client we are the
 /// server, which is the default.

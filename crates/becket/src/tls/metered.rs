@@ -11,7 +11,7 @@ use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
-use super::context;
+use crate::sessions::context;
 
 /// The same chain with a key that costs a token.
 pub fn metered(key: &CertifiedKey) -> Arc<CertifiedKey> {

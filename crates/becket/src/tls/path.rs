@@ -1,7 +1,7 @@
 //! The path from a client's certificate to an authority: what verifies it, of all that was shown.
 //!
 //! rustls' own verifier asks webpki the same, and keeps the answer to itself. Sessions are kept with the leaf and
-//! its path alone ([`context`](super::context)), so webpki is asked here, with the options of that verifier: client
+//! its path alone ([`context`](crate::sessions::context)), so webpki is asked here, with the options of that verifier: client
 //! authentication as the purpose, the whole path looked up in revocation lists, lists that are overdue used all the
 //! same. [`chain`] chooses what webpki gets to see.
 //!

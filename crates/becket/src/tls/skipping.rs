@@ -24,7 +24,7 @@ use becket_proto::records::APPLICATION_DATA;
 use rustls::{CipherSuite, CommonState, Error, HandshakeKind, KeyLog, PeerMisbehaved};
 use zeroize::Zeroizing;
 
-use super::context;
+use crate::sessions::context;
 
 /// What a client that announced early data seals under, while its handshake lasts.
 #[derive(Default)]

@@ -4,7 +4,7 @@
 //! The verification itself is webpki's (RFC 5280), revocation lists included: the whole path is
 //! looked up in them. A list that is overdue is used all the same: it is the operator who is
 //! told, and no client could help it. What is added is a look at the chain before webpki gets it
-//! ([`chain`](super::chain)), and notes in the handshake's [`Resuming`](super::context::Resuming): a
+//! ([`chain`](super::chain)), and notes in the handshake's [`Resuming`](crate::sessions::context::Resuming): a
 //! session ends with the certificate that it rests on, and keeps the path that verified it
 //! ([`path`](super::path)) and no more.
 
@@ -20,9 +20,9 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::context;
 use super::path::Paths;
 use crate::config::{ClientAuth, Revocation, UnknownStatus};
+use crate::sessions::context;
 
 /// Makes the verifier of a policy; `None` when no certificate is asked for. Chains have at most
 /// `most_chain` bytes.

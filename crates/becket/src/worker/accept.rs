@@ -74,7 +74,7 @@ impl Worker {
 
     fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, door: Rc<Door>) {
         self.counters.accepted.add(1);
-        let listener = door.front.listener();
+        let listener = door.router.listener();
         let facts = Facts::new(address, Arc::clone(&listener.name), self.now);
         let entered = match listener.accept_proxy {
             // Who the client is, the header will say.

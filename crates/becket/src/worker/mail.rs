@@ -18,8 +18,8 @@ use crate::connection::Connection;
 use crate::door::Door;
 use crate::mailbox::Letter;
 use crate::sockets::Bound;
-use crate::tls::front::Front;
-use crate::tls::twins::Parts;
+use crate::tls::hello_router::HelloRouter;
+use crate::tls::route_configs::Parts;
 
 impl Worker {
     /// Reads what has come during a turn. A slot that was handed over is in nobody's use, and a turn may be
@@ -145,10 +145,10 @@ impl Worker {
         pools: &Rc<[Rc<Pool>]>,
     ) -> Result<Vec<Rc<Door>>, rustls::Error> {
         let door = |listener: &Arc<_>| {
-            let front = Front::new(Arc::clone(listener), &self.parts(config))?;
+            let router = HelloRouter::new(Arc::clone(listener), &self.parts(config))?;
             Ok(Rc::new(Door {
                 face: listener.face,
-                front,
+                router,
                 pools: Rc::clone(pools),
             }))
         };

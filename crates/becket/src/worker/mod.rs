@@ -43,10 +43,10 @@ use crate::mailbox::Mailbox;
 use crate::metrics::Counters;
 use crate::net::RealNet;
 use crate::scratch::Scratch;
+use crate::sessions::name::SessionName;
+use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
 use crate::sockets::Bound;
-use crate::tls::session_name::SessionName;
-use crate::tls::tickets::Secrets;
 
 /// A thread that serves connections.
 #[derive(Debug)]

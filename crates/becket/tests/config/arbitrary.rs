@@ -1,7 +1,7 @@
 //! No text and no file makes the configuration panic.
 
 use becket::config::file::File;
-use becket::config::pem::Pem;
+use becket::pki::pem::Pem;
 use proptest::prelude::*;
 
 use crate::common::{Folder, Made};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket::admission::{Admission, Gate};
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::script::stage::Stage;
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::config::{ClientAuth, Revocation};
 use becket::log::access::ResumedBy;
-use becket::script::stage::Stage;
 use becket::tls::{chain, verifier};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;

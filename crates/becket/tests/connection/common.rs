@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use becket::backend::inbox::{Inbox, Tray};
 use becket::backend::pool::Pool;
+use becket::check::script::link::End;
+use becket::check::script::net::Plan;
+use becket::check::script::stage::Stage;
 use becket::clock::Clock;
 use becket::clock::Now;
 use becket::close_reason::CloseReason;
@@ -17,11 +20,8 @@ use becket::config::prepare::{ServerNames, World, prepare};
 use becket::control::rotation::Rotation;
 use becket::door::Door;
 use becket::resolver::Resolver;
-use becket::script::link::End;
-use becket::script::net::Plan;
-use becket::script::stage::Stage;
-use becket::tls::front::Front;
-use becket::tls::twins::Parts;
+use becket::tls::hello_router::HelloRouter;
+use becket::tls::route_configs::Parts;
 use becket_proto::session_table::SessionTable;
 use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::aws_lc_rs;
@@ -115,7 +115,7 @@ impl House {
         let listener = Arc::clone(&self.config.listeners[listener]);
         Rc::new(Door {
             face: listener.face,
-            front: Front::new(listener, &parts).unwrap(),
+            router: HelloRouter::new(listener, &parts).unwrap(),
             pools: Rc::clone(&self.pools),
         })
     }

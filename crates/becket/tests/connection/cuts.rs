@@ -4,10 +4,10 @@
 use std::io::Write;
 use std::time::Duration;
 
+use becket::check::script::link::{End, Watch};
+use becket::check::script::net::Plan;
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::script::link::{End, Watch};
-use becket::script::net::Plan;
-use becket::script::stage::Stage;
 use becket::socket::Socket;
 use proptest::prelude::*;
 use rustls::version::{TLS12, TLS13};

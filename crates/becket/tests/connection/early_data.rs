@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use becket::backend::pool::{Guest, Pick};
 use becket::backend::slot::Slot;
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::log::access::ResumedBy;
-use becket::script::stage::Stage;
 use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket::admission::{Admission, Gate};
+use becket::check::script::net::Plan;
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::script::net::Plan;
-use becket::script::stage::Stage;
 use becket_proto::networks::Network;
 use becket_proto::proxy_header::{
     Accept, Decoded, Endpoints, Format, ProxyHeader, Tlvs, Transport, decode,

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket::check::script::link::End;
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::script::link::End;
-use becket::script::stage::Stage;
 use rustls::AlertDescription as Alert;
 use rustls::Error::AlertReceived;
 use rustls::version::{TLS12, TLS13};

@@ -4,11 +4,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket::check::script::link::End;
+use becket::check::script::net::Plan;
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::connection::facts::Facts;
-use becket::script::link::End;
-use becket::script::net::Plan;
-use becket::script::stage::Stage;
 use becket::socket::Socket;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::script::stage::Stage;
 use becket_proto::proxy_header::{Accept, Decoded, decode};
 use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId, TicketHeader, TicketPolicy};
 use rustls::server::ProducesTickets;
@@ -184,7 +184,7 @@ fn an_id_that_the_client_chose_is_not_learnt() {
     client.tls.write_tls(&mut hello).unwrap();
     for _ in 0..6 {
         let mut stage = house.stage();
-        let mut end = stage.admit(house.door(0), [becket::script::net::Plan::Accept]);
+        let mut end = stage.admit(house.door(0), [becket::check::script::net::Plan::Accept]);
         end.write_all(&hello).unwrap();
         let mut host = Host::new(&host);
         host.settle(&mut stage);
@@ -251,8 +251,8 @@ fn a_home_that_refuses_is_passed_over() {
     let config = Arc::new(without_tickets(house.client(&TLS12)));
     visit(&house, &config, &host, "a.test");
     let mut stage: Stage = house.stage();
-    let refuse = becket::script::net::Plan::Refuse(std::io::ErrorKind::ConnectionRefused);
-    let plans = [refuse, becket::script::net::Plan::Accept];
+    let refuse = becket::check::script::net::Plan::Refuse(std::io::ErrorKind::ConnectionRefused);
+    let plans = [refuse, becket::check::script::net::Plan::Accept];
     let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
     client.talk(&mut stage);
     let mut host = Host::new(&host);

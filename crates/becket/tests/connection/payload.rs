@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use becket::check::script::link::Watch;
+use becket::check::script::net::Plan;
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::script::link::Watch;
-use becket::script::net::Plan;
-use becket::script::stage::Stage;
 use becket::socket::Socket;
 use proptest::prelude::*;
 use rustls::version::{TLS12, TLS13};

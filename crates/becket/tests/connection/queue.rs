@@ -8,9 +8,9 @@ use std::time::Duration;
 use becket::backend::pool::{Guest, Pick};
 use becket::backend::slot::Slot;
 use becket::backend::state::Health;
+use becket::check::script::net::Plan;
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::script::net::Plan;
-use becket::script::stage::Stage;
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, server_got, server_says};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket::check::script::stage::Stage;
 use becket::log::access::ResumedBy;
 use becket::metrics::{Offer, Resumption};
-use becket::script::stage::Stage;
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket::backend::inbox::{Inbox, Notice};
+use becket::check::script::link::End;
+use becket::check::script::net::Plan;
+use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::script::link::End;
-use becket::script::net::Plan;
-use becket::script::stage::Stage;
 use becket::socket::Socket;
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};

@@ -12,7 +12,7 @@ use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId};
 use super::NoRandomness;
 use crate::clock::Now;
 use crate::secret::SecretBytes;
-use crate::tls::tickets::{EpochSecret, KEPT_EPOCHS, Secrets};
+use crate::sessions::tickets::{EpochSecret, KEPT_EPOCHS, Secrets};
 
 /// Draws secrets and says when the next is due.
 #[derive(Debug)]

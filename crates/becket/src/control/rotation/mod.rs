@@ -23,7 +23,7 @@ use crate::clock::Now;
 use crate::config::Config;
 use crate::secret::ratchet::{NotWalked, Ratchet};
 pub use crate::secret::{NoRandomness, NotDerived};
-use crate::tls::tickets::Secrets;
+use crate::sessions::tickets::Secrets;
 
 /// Makes secrets and says when the next are due.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use crate::clock::Now;
 use crate::config::Cluster;
 use crate::secret::ratchet::Ratchet;
 use crate::secret::{SecretBytes, TicketRoot};
-use crate::tls::tickets::{EpochSecret, Secrets};
+use crate::sessions::tickets::{EpochSecret, Secrets};
 
 /// The secrets of a cluster, and the epoch by this node's clock.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ use crate::control::sample;
 use crate::metrics::Resumption;
 use crate::secret::file::RunUser;
 use crate::secret::{SecretBytes, SharedSecret};
-use crate::tls::context::{self, Resuming};
-use crate::tls::tickets::Ticketer;
+use crate::sessions::context::{self, Resuming};
+use crate::sessions::tickets::Ticketer;
 
 const HOUR: u64 = 3600;
 const START: u64 = 500_000 * HOUR;

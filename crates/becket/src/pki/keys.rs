@@ -16,10 +16,10 @@ use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 
-use super::NamePattern;
-use super::error::{Problem, Report};
 use super::pem::Pem;
-use super::values;
+use crate::config::NamePattern;
+use crate::config::error::{Problem, Report};
+use crate::config::values;
 
 /// One chain with its key.
 #[derive(Debug)]
@@ -311,13 +311,13 @@ fn facts_of(
         .ok()
 }
 
-pub(super) fn read(path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
+pub(crate) fn read(path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
     Pem::read(file)
         .map_err(|fault| report.error(shown(path, file, fault).accepted("a readable PEM file")))
         .ok()
 }
 
-pub(super) fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
+pub(crate) fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
     if pem.world_readable && !pem.keys.is_empty() {
         let fault = "everybody on this machine can read this private key";
         report.warn(shown(path, file, fault).accepted("chmod o-r"));

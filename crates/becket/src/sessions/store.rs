@@ -2,7 +2,7 @@
 //!
 //! The table is [`becket_proto::session_table`]'s: sharded, bounded, expiring. A [`Store`] adds
 //! the policy to every key, so that an ID of one policy is never found under another, and the
-//! handshake's origin to every entry. TLS 1.3 never comes here: its twins have a ticketer. In a
+//! handshake's origin to every entry. TLS 1.3 never comes here: its configurations have a ticketer. In a
 //! cluster it also leaves a note of each new session for the peers.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustls::server::StoresServerSessions;
 use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
-use super::session_name::SessionName;
+use super::name::SessionName;
 use super::stored::Judge;
 use crate::cluster::outbox::{Note, Outbox};
 use crate::metrics::Resumption;

@@ -88,10 +88,10 @@ impl Stage {
         self.net.plans = plans.into_iter().collect();
         self.net.dialled.clear();
         let (near, far) = pair(self.net.capacity);
-        let listening = door.front.listener().bind.first().copied();
+        let listening = door.router.listener().bind.first().copied();
         let near = near.at(listening.unwrap_or(CLIENT));
         self.client = Some(near.watch());
-        let listener = door.front.listener().name.clone();
+        let listener = door.router.listener().name.clone();
         let facts = Facts::new(CLIENT, listener, self.now);
         let mut connection = Connection::new(near, door, facts, &self.timeouts, &self.counters);
         if self.skips_greeting {

@@ -2,7 +2,7 @@
 //!
 //! A rehearsal is a rustls client against a [`Connection`](crate::connection::Connection) on
 //! scripted sockets: the bytes go through the worker's own path, from the peek to the policy, the
-//! twin, the signature and the connect. For each name of each listener: every version that its
+//! configuration, the signature and the connect. For each name of each listener: every version that its
 //! policy allows, with every kind of key that it has, once more to resume, and every protocol of
 //! its routes. The chain that arrives must be the one that is configured for the name, and what
 //! the client verifies is its signature; whether browsers trust the chain is not asked here.
@@ -30,13 +30,11 @@ use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, Error, SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
-use super::certs::KeySet;
-use super::chain::is_of_old_version;
-use super::front::Front;
-use super::names;
-use super::twins::Parts;
 use crate::backend::inbox::Tray;
 use crate::backend::pool::Pool;
+use crate::check::script::link::End;
+use crate::check::script::net::Plan;
+use crate::check::script::stage::Stage;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::error::{Problem, Report};
@@ -44,10 +42,12 @@ use crate::config::{ClientAuth, Config, Face, Listener, NamePattern, Policy, Rou
 use crate::control::rotation::Rotation;
 use crate::door::Door;
 use crate::log::access::ResumedBy;
-use crate::script::link::End;
-use crate::script::net::Plan;
-use crate::script::stage::Stage;
+use crate::pki::certificates::KeySet;
 use crate::socket::Socket;
+use crate::tls::chain::is_of_old_version;
+use crate::tls::hello_router::HelloRouter;
+use crate::tls::names;
+use crate::tls::route_configs::Parts;
 
 /// A handshake that went as it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -125,8 +125,8 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
     let with_tls = config.listeners.iter();
     for listener in with_tls.filter(|listener| listener.ends_tls()) {
         let path = format!("listener[{}]", listener.name);
-        let front = match Front::new(Arc::clone(listener), &parts) {
-            Ok(front) => front,
+        let router = match HelloRouter::new(Arc::clone(listener), &parts) {
+            Ok(router) => router,
             Err(error) => {
                 report.error(Problem::new(path, error.to_string()));
                 continue;
@@ -134,7 +134,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
         };
         let door = Door {
             face: Face::Tls,
-            front,
+            router,
             pools: Rc::clone(&pools),
         };
         let mut stage = Stage::new(

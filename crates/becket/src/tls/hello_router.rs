@@ -1,4 +1,4 @@
-//! The TLS face of one listener: from a peeked hello to a route's twin, or to a refusal.
+//! The TLS side of one listener: from a peeked hello to a route's configuration, or to a refusal.
 //!
 //! Owned by one worker, rebuilt on reload and when ticket keys rotate. Choosing allocates only
 //! the lower-cased server name, which the connection keeps for the log and the PROXY header.
@@ -8,16 +8,16 @@ use std::sync::Arc;
 use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES};
 use rustls::ServerConfig;
 
-use super::twins::{Parts, Twins};
+use super::route_configs::{Parts, RouteConfigs};
 use crate::close_reason::CloseReason;
 use crate::config::{AlpnMismatch, Listener, NamePattern, Route, UnknownNames};
 use crate::metrics::Offer;
 
-/// Routes of one listener with their twins.
+/// Routes of one listener with their configurations.
 #[derive(Debug)]
-pub struct Front {
+pub struct HelloRouter {
     listener: Arc<Listener>,
-    twins: Vec<Twins>,
+    configs: Vec<RouteConfigs>,
 }
 
 /// How a hello is answered.
@@ -39,7 +39,7 @@ pub enum Choice {
 pub struct Served {
     /// Index of the route in its listener.
     pub route: usize,
-    /// The twin to handshake with.
+    /// The configuration to handshake with.
     pub config: Arc<ServerConfig>,
     /// It offers something that might resume; otherwise the handshake can only be a full one.
     pub may_resume: bool,
@@ -47,18 +47,18 @@ pub struct Served {
     pub offer: Offer,
 }
 
-impl Front {
-    /// Builds the twins of every route; where no TLS ends, there are none.
+impl HelloRouter {
+    /// Builds the configurations of every route; where no TLS ends, there are none.
     ///
     /// # Errors
     ///
-    /// As [`Twins::new`].
+    /// As [`RouteConfigs::new`].
     pub fn new(listener: Arc<Listener>, parts: &Parts) -> Result<Self, rustls::Error> {
         let routes = listener.routes.iter().filter(|_| listener.ends_tls());
-        let twins = routes
-            .map(|route| Twins::new(route, &listener.certificates, parts))
+        let configs = routes
+            .map(|route| RouteConfigs::new(route, &listener.certificates, parts))
             .collect::<Result<_, _>>()?;
-        Ok(Self { listener, twins })
+        Ok(Self { listener, configs })
     }
 
     /// The listener's configuration.
@@ -66,12 +66,12 @@ impl Front {
         &self.listener
     }
 
-    /// A route and its twins, by [`Served::route`].
-    pub fn route(&self, index: usize) -> Option<(&Route, &Twins)> {
-        self.listener.routes.get(index).zip(self.twins.get(index))
+    /// A route and its configurations, by [`Served::route`].
+    pub fn route(&self, index: usize) -> Option<(&Route, &RouteConfigs)> {
+        self.listener.routes.get(index).zip(self.configs.get(index))
     }
 
-    /// Chooses the route by name and protocols, then its twin by what the hello can resume.
+    /// Chooses the route by name and protocols, then its configuration by what the hello can resume.
     pub fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
         // rustls would look at signature algorithms first, and answer with the wrong alert.
         if !hello.offers_tls12() && !hello.offers_tls13() {
@@ -95,12 +95,12 @@ impl Front {
                 reason: CloseReason::AlpnMismatch,
             };
         };
-        match self.twins.get(index) {
-            Some(twins) => Choice::Serve(Served {
+        match self.configs.get(index) {
+            Some(configs) => Choice::Serve(Served {
                 route: index,
-                config: Arc::clone(twins.pick(hello, alpn)),
-                may_resume: twins.may_resume(hello),
-                offer: twins.offer(hello),
+                config: Arc::clone(configs.pick(hello, alpn)),
+                may_resume: configs.may_resume(hello),
+                offer: configs.offer(hello),
             }),
             None => Choice::Refuse {
                 alert: INTERNAL_ERROR,

@@ -3,10 +3,10 @@
 //!
 //! rustls fixes per configuration what should depend on the hello: whether ALPN may fail to
 //! overlap, how many tickets are sent, whether a TLS 1.2 client gets a ticket or an ID. So each
-//! route has twins, and the peeked hello picks one ([`Twins::pick`]). They differ in nothing that
+//! route has a few, and the peeked hello picks one ([`RouteConfigs::pick`]). They differ in nothing that
 //! concerns trust: certificates, verifier and policy are the same.
 //!
-//! Where a policy takes early data the twins have no ticketer: their sessions are kept by
+//! Where a policy takes early data they have no ticketer: their sessions are kept by
 //! [`EarlyStore`], and nothing else opens.
 
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use rustls::server::{ProducesTickets, danger::ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedProtocolVersion, version};
 
-use super::certs::CertificateMap;
-use super::context;
-use super::early::EarlyStore;
 use super::key_log::LateKeyLog;
-use super::sessions::Store;
 use super::skipping::SecretsForSkipping;
-use super::stored::Judge;
-use super::tickets::{Secrets, Ticketer};
 use crate::cluster::outbox::Outbox;
 use crate::config::{Policy, Route, Sessions};
 use crate::metrics::Offer;
+use crate::pki::certificates::CertificateMap;
+use crate::sessions::context;
+use crate::sessions::early::EarlyStore;
+use crate::sessions::store::Store;
+use crate::sessions::stored::Judge;
+use crate::sessions::tickets::{Secrets, Ticketer};
 
-/// What a route's twins are made of, beside the route itself.
+/// What a route's configurations are made of, beside the route itself.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// Shared by all workers.
@@ -50,7 +50,7 @@ pub struct Parts {
 
 /// The configurations of one route.
 #[derive(Debug)]
-pub struct Twins {
+pub struct RouteConfigs {
     with_alpn: Resuming,
     without_alpn: Resuming,
     ticketer: Arc<Ticketer>,
@@ -72,7 +72,7 @@ struct Resuming {
     by_id: Arc<ServerConfig>,
 }
 
-impl Twins {
+impl RouteConfigs {
     /// Builds the configurations of a route. Costs one key derivation per ticket epoch.
     ///
     /// # Errors
@@ -124,22 +124,22 @@ impl Twins {
 
     /// The configuration that answers this hello. `alpn` says whether to negotiate it.
     pub fn pick(&self, hello: &ClientHello<'_>, alpn: bool) -> &Arc<ServerConfig> {
-        let twins = if alpn {
+        let by_resumption = if alpn {
             &self.with_alpn
         } else {
             &self.without_alpn
         };
         if self.tls13 && hello.offers_tls13() {
             return if self.may_resume(hello) {
-                &twins.one_ticket
+                &by_resumption.one_ticket
             } else {
-                &twins.two_tickets
+                &by_resumption.two_tickets
             };
         }
         if self.tls12_tickets && hello.session_ticket().is_some() {
-            return &twins.one_ticket;
+            return &by_resumption.one_ticket;
         }
-        &twins.by_id
+        &by_resumption.by_id
     }
 
     /// By what a hello of this kind resumes here, if it offers anything.
@@ -220,7 +220,7 @@ impl Resuming {
     }
 }
 
-/// Everything that the twins share.
+/// What all configurations of a route share.
 fn base(
     policy: &Policy,
     certificates: &Arc<CertificateMap>,

@@ -1,7 +1,7 @@
 //! `becket check`: everything that `run` would load, as a table or as JSON, with its faults.
 //!
 //! It runs the same `prepare` as a start and a reload, so that what passes here starts there, looks up the names of
-//! servers and peers, which those leave for later, and then makes a handshake for every name ([`rehearsal`](crate::tls::rehearsal)). What it adds
+//! servers and peers, which those leave for later, and then makes a handshake for every name ([`rehearsal`](crate::check::self_test)). What it adds
 //! besides is what only a look at the running machine tells: addresses that are taken, which is a
 //! warning, because a becket that is about to be reloaded holds them rightly. On request it also looks
 //! at what is behind: it connects every server.
@@ -10,6 +10,8 @@ mod admission;
 mod backends;
 mod cluster;
 mod connect;
+pub mod script;
+pub mod self_test;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -26,17 +28,17 @@ use self::admission::AdmissionSummary;
 use self::backends::BackendSummary;
 use self::cluster::ClusterSummary;
 use self::connect::Tried;
+use crate::check::self_test::{Rehearsed, rehearse};
 use crate::clock::{Clock, Now};
 use crate::config::error::{Problem, Report};
-use crate::config::keys::Facts;
-use crate::config::pem::reason;
 use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
 use crate::config::{ClientAuth, Config, Listener, Policy, UnknownNames};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::log::Timestamp;
+use crate::pki::keys::Facts;
+use crate::pki::pem::reason;
 use crate::tls::names;
-use crate::tls::rehearsal::{Rehearsed, rehearse};
 
 /// What was found.
 #[derive(Debug, Serialize)]

@@ -8,7 +8,7 @@
 //!
 //! A [`Ticketer`] is immutable and owned by one worker. Control makes new [`Secrets`] at every
 //! rotation, those of the next epoch of a cluster among them; workers then derive their keys once,
-//! between two turns and for no handshake, and build new twins. Old keys die with the last
+//! between two turns and for no handshake, and build new configurations. Old keys die with the last
 //! handshake that borrowed them, at most `timeouts.handshake` later.
 
 use std::fmt;

@@ -16,11 +16,11 @@ use std::time::Duration;
 use becket_proto::session_state::with_chain;
 use becket_proto::ticket::{Lineage, TicketContext, UnixSeconds};
 
-use super::session_name::SessionName;
-use super::skipping::ClientSecrets;
+use super::name::SessionName;
 use crate::admission::Charge;
 use crate::close_reason::CloseReason;
 use crate::metrics::Resumption;
+use crate::tls::skipping::ClientSecrets;
 
 /// One handshake's part in resumption.
 #[derive(Debug)]

@@ -1,0 +1,12 @@
+//! Certificates and keys as they come from files, and what certificates say.
+//!
+//! * [`pem`]: PEM files, with private keys only in memory that is erased;
+//! * [`keys`]: chains with their keys, matched and proved;
+//! * [`certificates`]: chains and keys by server name, and the choice among them;
+//! * [`presented`]: what the PROXY header says of our certificate; [`identity`]: of the client's.
+
+pub mod certificates;
+pub mod identity;
+pub mod keys;
+pub mod pem;
+pub mod presented;
