@@ -1,13 +1,13 @@
 //! A bounds-checked cursor over bytes that a peer sent.
 //!
 //! Owns no bytes. Every step returns `None` when too few bytes are left, and nothing here panics: this is where the
-//! codecs of the crate get their safety from, so that none of them indexes a slice by a number off the wire.
+//! codecs of this crate and of replication get their safety from, so that none of them indexes a slice by a number off the wire.
 //! A [`Span`] remembers a place in the bytes without borrowing them, for structures that own their bytes.
 //! [`prefix`] compares the start of a stream, of which any part may have come, with a fixed token.
 
 /// Reads big-endian numbers and slices from the front of a byte range.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     end: usize,
@@ -32,7 +32,8 @@ pub(crate) enum Prefix {
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+    /// Reads from the start of these.
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
             at: 0,
@@ -40,12 +41,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Says whether all was taken.
+    pub fn is_empty(&self) -> bool {
         self.at >= self.end
     }
 
     /// Takes the next `count` bytes.
-    pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let next = self
             .at
             .checked_add(count)
@@ -56,7 +58,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes the next `count` bytes as a reader of their own, whose spans still count from the outermost start.
-    pub(crate) fn sub(&mut self, count: usize) -> Option<Self> {
+    pub fn sub(&mut self, count: usize) -> Option<Self> {
         let at = self.at;
         self.take(count)?;
         Some(Self {
@@ -66,32 +68,35 @@ impl<'a> Reader<'a> {
         })
     }
 
-    pub(crate) fn u8(&mut self) -> Option<u8> {
+    /// Takes a byte.
+    pub fn u8(&mut self) -> Option<u8> {
         self.array().map(u8::from_be_bytes)
     }
 
-    pub(crate) fn u16(&mut self) -> Option<u16> {
+    /// Takes a number of two bytes.
+    pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    pub(crate) fn u32(&mut self) -> Option<u32> {
+    /// Takes a number of four bytes.
+    pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
     /// Takes a vector with a one-byte length in front.
-    pub(crate) fn vec8(&mut self) -> Option<Self> {
+    pub fn vec8(&mut self) -> Option<Self> {
         let len = self.u8()?;
         self.sub(len.into())
     }
 
     /// Takes a vector with a two-byte length in front.
-    pub(crate) fn vec16(&mut self) -> Option<Self> {
+    pub fn vec16(&mut self) -> Option<Self> {
         let len = self.u16()?;
         self.sub(len.into())
     }
 
     /// Returns all that is left.
-    pub(crate) fn rest(&self) -> &'a [u8] {
+    pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..self.end).unwrap_or_default()
     }
 
@@ -103,7 +108,8 @@ impl<'a> Reader<'a> {
         })
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    /// Takes the next `N` bytes.
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
     }
 }

@@ -248,6 +248,13 @@ pub struct Lineage(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnixSeconds(pub u64);
 
+impl From<Duration> for UnixSeconds {
+    /// Cuts the time since the epoch to whole seconds.
+    fn from(since_epoch: Duration) -> Self {
+        Self(since_epoch.as_secs())
+    }
+}
+
 fn take<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
     let (head, rest) = bytes.split_first_chunk::<N>()?;
     Some((*head, rest))

@@ -18,8 +18,8 @@ use becket::config::file::File;
 use becket::config::prepare::{ServerNames, World, prepare};
 use becket::resolver::Resolver;
 use becket::secret::{base64, file};
-use becket::sessions::name::SessionName;
 use becket::shared::Shared;
+use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::Lineage;
 use becket_sys::cpu::thread_time;
@@ -84,7 +84,7 @@ impl Control {
             for made in self.made.load(Relaxed) + 1..=due {
                 let mut id = [0; 32];
                 id[..8].copy_from_slice(&made.to_be_bytes());
-                let session = Session::new(vec![1; STATE], Lineage(made), now.unix_seconds());
+                let session = Session::new(vec![1; STATE], Lineage(made), now.unix.into());
                 let lives = Lives {
                     now: now.mono,
                     ttl: Duration::from_secs(300),

@@ -100,7 +100,7 @@ fn work(shared: &Shared, policy: PolicyTag, orders: &Receiver<Duration>, results
 fn store(shared: &Shared, policy: PolicyTag, made: &mut u64) {
     *made += 1;
     let now = shared.clock.now();
-    let session = Session::new(vec![1; STATE], Lineage(*made), now.unix_seconds());
+    let session = Session::new(vec![1; STATE], Lineage(*made), now.unix.into());
     let lives = Lives {
         now: now.mono,
         ttl: Duration::from_secs(300),

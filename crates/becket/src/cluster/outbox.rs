@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
+use becket_proto::session_name::SessionName;
 use tokio::sync::Notify;
 
 use crate::backend::registry::PeerStick;
 use crate::metrics::Counters;
-use crate::sessions::name::SessionName;
 
 /// What the peers should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

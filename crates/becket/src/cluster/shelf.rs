@@ -12,6 +12,7 @@ use std::time::Duration;
 use becket_proto::replica::{
     PeerName, Record, SessionRecord, Sink, Source, StickCursor, StickKey, StickRecord, Taken,
 };
+use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Cursor, Lives, Lookup, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{NodeId, UnixSeconds};
 
@@ -19,7 +20,6 @@ use super::outbox::Note;
 use crate::backend::registry::{Backends, PeerStick};
 use crate::clock::Now;
 use crate::config::{Config, Sessions};
-use crate::sessions::name::SessionName;
 
 /// The table, and what may stand in it.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Shelf {
     }
 
     fn age(&self, born: UnixSeconds) -> Duration {
-        Duration::from_secs(self.now.unix_seconds().0.saturating_sub(born.0))
+        Duration::from_secs(self.now.unix.as_secs().saturating_sub(born.0))
     }
 
     /// How long a session of this age may live here when somebody says `ttl`; nothing when its

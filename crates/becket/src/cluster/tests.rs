@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::epoch::EpochLength;
+use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, Lookup, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{Lineage, NodeId, UnixSeconds};
 use tokio::time::{sleep, timeout};
@@ -22,7 +23,6 @@ use crate::config::cluster::{Cluster, ClusterLimits, Peer};
 use crate::config::{Backend, Config, Server, ServerAddress, StickBy, values::Address};
 use crate::control::sample;
 use crate::secret::{SecretBytes, SharedSecret};
-use crate::sessions::name::SessionName;
 use crate::shared::Shared;
 
 /// The policy of the sample configuration's routes.
@@ -121,7 +121,7 @@ fn peer(address: &SocketAddr) -> Peer {
 impl Host {
     fn keep(&self, policy: PolicyTag, id: &[u8]) -> SessionName {
         let now = self.shared.clock.now();
-        let born = UnixSeconds(now.unix_seconds().0 - 100);
+        let born = UnixSeconds(now.unix.as_secs() - 100);
         let session = Session::new(b"state".to_vec(), Lineage(9), born);
         let lives = Lives {
             now: now.mono,

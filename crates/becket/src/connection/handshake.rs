@@ -325,7 +325,7 @@ impl Handshaking {
         };
         let engine = &mut chosen.engine;
         if let Some(resuming) = &mut chosen.resuming {
-            resuming.unix_now = turn.now.unix_seconds();
+            resuming.unix_now = turn.now.unix.into();
             resuming.mono_now = turn.now.mono;
             if !matches!(engine.handshake_kind(), None | Some(HandshakeKind::Resumed)) {
                 resuming.forget_opened();

@@ -53,6 +53,8 @@ use self::peeking::Peeking;
 use self::queued::Queued;
 use self::relay::{Joined, Relaying};
 use self::securing::Securing;
+use becket_proto::session_name::SessionName;
+
 use crate::admission::{Admitted, Gate, HalfOpen, Visit};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
@@ -66,7 +68,6 @@ use crate::leg::{Leg, Ready};
 use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
 use crate::scratch::Scratch;
-use crate::sessions::name::SessionName;
 use crate::socket::{Peek, Socket};
 
 /// The sockets that connections run on.

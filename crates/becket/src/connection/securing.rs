@@ -65,7 +65,7 @@ impl Prelude {
         (core, turn): (&Core<N>, &Turn<'_, N>),
         to_server: &mut HalfPipe,
     ) -> io::Result<()> {
-        let now = turn.now.unix_seconds();
+        let now = turn.now.unix.into();
         let mut engine = tls.open(server, &core.facts, now).map_err(fault)?;
         let (mut plain, mut hello) = (Buffer::at(0, 0), Buffer::at(0, HELLO));
         engine

@@ -13,10 +13,10 @@ use std::cell::RefCell;
 use std::iter;
 use std::time::Duration;
 
+use becket_proto::session_name::SessionName;
 use becket_proto::session_state::with_chain;
 use becket_proto::ticket::{Lineage, TicketContext, UnixSeconds};
 
-use super::name::SessionName;
 use crate::admission::Charge;
 use crate::close_reason::CloseReason;
 use crate::metrics::Resumption;

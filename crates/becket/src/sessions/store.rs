@@ -8,13 +8,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{TicketContext, too_old};
 use rustls::server::StoresServerSessions;
 use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
-use super::name::SessionName;
 use super::stored::Judge;
 use crate::cluster::outbox::{Note, Outbox};
 use crate::metrics::Resumption;

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::index_queue::IndexQueue;
+use becket_proto::session_name::SessionName;
 use becket_proto::timers::Timers;
 use becket_sys::reserve::ReserveFd;
 use mio::event::Event;
@@ -43,7 +44,6 @@ use crate::mailbox::Mailbox;
 use crate::metrics::Counters;
 use crate::net::RealNet;
 use crate::scratch::Scratch;
-use crate::sessions::name::SessionName;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
 use crate::sockets::Bound;

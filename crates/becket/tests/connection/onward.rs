@@ -486,7 +486,7 @@ fn a_server_that_a_reload_brought_has_tls_too() {
     let facts = Facts::new(client, "web".into(), now());
     for server in ["127.0.0.1:81", "127.0.0.1:83"] {
         assert!(
-            tls.open(server, &facts, now().unix_seconds()).is_ok(),
+            tls.open(server, &facts, now().unix.into()).is_ok(),
             "{server}"
         );
     }

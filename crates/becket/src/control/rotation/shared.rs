@@ -85,7 +85,7 @@ impl Shared {
 
     /// When the clock is in another epoch, the secrets of that.
     pub(super) fn tick(&mut self, now: Now) -> Result<Option<Secrets>, NotRotated> {
-        if self.length.number_at(now.unix_seconds()) == self.epoch {
+        if self.length.number_at(now.unix.into()) == self.epoch {
             return Ok(None);
         }
         self.derive(now).map(Some)
@@ -119,7 +119,7 @@ impl Shared {
 
     /// Walks to the epoch of `now`; an error leaves the epoch as it was.
     fn derive(&mut self, now: Now) -> Result<Secrets, NotRotated> {
-        let now = now.unix_seconds();
+        let now = UnixSeconds::from(now.unix);
         let mut epochs = Vec::with_capacity(self.members.len() * 3);
         let mut sealing = None;
         for member in &mut self.members {

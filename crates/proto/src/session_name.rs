@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use becket_proto::session_table::PolicyTag;
+use crate::session_table::PolicyTag;
 
 /// The name of one session.
 #[derive(Clone, Copy, PartialEq, Eq)]
