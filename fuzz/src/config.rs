@@ -45,6 +45,7 @@ pub fn run(data: &[u8]) -> usize {
             0 => ServerNames::Now,
             _ => ServerNames::Later,
         },
+        files: becket::files::Files::default(),
     };
     match prepare(&file, &world) {
         Ok(_) => 1,

@@ -357,7 +357,12 @@ impl Place {
         std::fs::write(folder.path().join("a.pem"), bundle).expect("written");
         let world = World {
             now: UnixTime::now(),
-            ..World::system(folder.path(), UnixTime::now(), ServerNames::Later)
+            ..World::system(
+                folder.path(),
+                UnixTime::now(),
+                ServerNames::Later,
+                becket::files::Files::default(),
+            )
         };
         let file = File::parse(CONFIG).expect("a configuration");
         let config = prepare(&file, &world).expect("a configuration").config;

@@ -48,7 +48,7 @@ const ROOMS: &[&[&str]] = &[
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
     &["socket", "secret"],
     &["config"],
-    &["clock", "close_reason"],
+    &["clock", "close_reason", "files"],
 ];
 
 const SOURCES: &str = "crates/becket/src/";

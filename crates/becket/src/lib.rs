@@ -21,6 +21,7 @@ pub mod demo;
 pub mod descriptors;
 pub mod door;
 pub mod failure_log;
+pub mod files;
 pub mod launch;
 pub mod leg;
 pub mod log;

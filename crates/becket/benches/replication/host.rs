@@ -135,6 +135,7 @@ pub(crate) fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> 
         descriptors: 1 << 20,
         resolver: Resolver::system(),
         server_names: ServerNames::Later,
+        files: becket::files::Files::default(),
     };
     match prepare(&file, &world) {
         Ok(prepared) => prepared.config,

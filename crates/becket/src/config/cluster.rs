@@ -249,7 +249,7 @@ impl Draft<'_> {
         let file = self.world.base.join(text);
         self.files.push(file.clone());
         let problem = |fault: &str| Problem::new(path, fault).text(&file.to_string_lossy());
-        let opened = match secret::open(&file, &self.run_user()) {
+        let opened = match secret::open(&self.world.files, &file, &self.run_user()) {
             Ok(opened) => opened,
             Err(wrong) => {
                 let problem = problem(&wrong.fault).accepted(wrong.accepted);

@@ -9,7 +9,6 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use becket_sys::regular;
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateRevocationListDer;
 use rustls_pki_types::pem::PemObject;
@@ -20,6 +19,7 @@ use super::error::Problem;
 use super::file::FilePolicy;
 use super::prepare::Draft;
 use super::{ClientAuth, Revocation, UnknownStatus};
+use crate::files::Files;
 use crate::pki::keys::shown;
 use crate::pki::pem::reason;
 use crate::tls::verifier;
@@ -87,7 +87,7 @@ impl Draft<'_> {
         path: &str,
         file: &Path,
     ) -> Vec<CertificateRevocationListDer<'static>> {
-        let found = read(file).and_then(|bytes| split(&bytes));
+        let found = read(&self.world.files, file).and_then(|bytes| split(&bytes));
         match found {
             Ok(lists) => lists,
             Err(fault) => {
@@ -154,8 +154,8 @@ impl Asked<'_> {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, String> {
-    let (file, meta) = regular::open(file).map_err(|error| reason(&error))?;
+fn read(files: &Files, file: &Path) -> Result<Vec<u8>, String> {
+    let (file, meta) = files.open(file).map_err(|error| reason(&error))?;
     if meta.len() > LARGEST_FILE {
         return Err("larger than 256 MiB".to_owned());
     }

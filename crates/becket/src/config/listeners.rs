@@ -250,7 +250,7 @@ impl Draft<'_> {
             match entry {
                 FileCertificate::Path(text) => {
                     let place = self.world.base.join(text);
-                    match place.is_dir() {
+                    match self.world.files.is_folder(&place) {
                         true => self.directory(&path, &place, &mut loaded),
                         false => loaded.extend(self.bundle(&path, &place)),
                     }
@@ -299,7 +299,7 @@ impl Draft<'_> {
     /// Loads every `*.pem` of a directory, by name; hidden files are left alone.
     fn directory(&mut self, path: &str, folder: &Path, loaded: &mut Vec<Loaded>) {
         self.files.push(folder.to_owned());
-        let entries = match std::fs::read_dir(folder) {
+        let entries = match self.world.files.list(folder) {
             Ok(entries) => entries,
             Err(error) => {
                 let fault = crate::pki::pem::reason(&error);
@@ -308,9 +308,8 @@ impl Draft<'_> {
                 return;
             }
         };
-        let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let mut files: Vec<PathBuf> = files.filter(|file| is_bundle(file)).collect();
-        files.sort();
+        let mut files = entries;
+        files.retain(|file| is_bundle(file) && !self.world.files.is_folder(file));
         if files.is_empty() {
             let problem = shown(path, folder, "no *.pem in this directory");
             self.report.error(problem.accepted("at least one *.pem"));
@@ -556,7 +555,7 @@ impl From<FileStartTls> for Protocol {
 
 fn is_bundle(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    name.ends_with(".pem") && !name.starts_with('.') && !file.is_dir()
+    name.ends_with(".pem") && !name.starts_with('.')
 }
 
 /// Whether a certificate answers to a name, or to one of those a wildcard stands for.

@@ -208,7 +208,7 @@ impl Draft<'_> {
             Some(text) => {
                 let file = self.world.base.join(text);
                 self.files.push(file.clone());
-                keys::authorities(&at, &file, &mut self.report)?
+                keys::authorities(&self.world.files, &at, &file, &mut self.report)?
             }
             None => self.system_authorities(&at)?,
         };
@@ -237,7 +237,7 @@ impl Draft<'_> {
         let places = named.into_iter().chain(BUNDLES.iter().map(PathBuf::from));
         for file in places.filter(|file| file.is_file()) {
             let mut roots = RootCertStore::empty();
-            if let Ok(pem) = Pem::read(&file) {
+            if let Ok(pem) = Pem::read(&self.world.files, &file) {
                 roots.add_parsable_certificates(pem.certificates);
             }
             if !roots.is_empty() {

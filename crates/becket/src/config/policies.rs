@@ -193,7 +193,8 @@ impl Draft<'_> {
         }
         let file = self.world.base.join(text);
         self.files.push(file.clone());
-        let Some(roots) = keys::authorities(&path, &file, &mut self.report) else {
+        let Some(roots) = keys::authorities(&self.world.files, &path, &file, &mut self.report)
+        else {
             return ClientAuth::Off;
         };
         if roots.roots.iter().any(chain::is_useless) {

@@ -26,6 +26,7 @@ pub use super::names::ServerNames;
 use super::values::{self, Address};
 use super::{AccessLog, Cluster, Config, Limits, Log, Process, Sessions, Timeouts};
 use crate::descriptors;
+use crate::files::Files;
 use crate::log::check_level;
 use crate::pki::keys::Loader;
 use crate::pki::pem::reason;
@@ -46,11 +47,13 @@ pub struct World<'a> {
     pub resolver: Resolver,
     /// Whether those of servers and peers, too.
     pub server_names: ServerNames,
+    /// What opens files.
+    pub files: Files,
 }
 
 impl<'a> World<'a> {
     /// The world as the operating system has it.
-    pub fn system(base: &'a Path, now: UnixTime, server_names: ServerNames) -> Self {
+    pub fn system(base: &'a Path, now: UnixTime, server_names: ServerNames, files: Files) -> Self {
         Self {
             base,
             now,
@@ -58,6 +61,7 @@ impl<'a> World<'a> {
             descriptors: becket_sys::rlimit::most_open_files(),
             resolver: Resolver::system(),
             server_names,
+            files,
         }
     }
 }
@@ -87,6 +91,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         loader: Loader {
             provider: rustls::crypto::aws_lc_rs::default_provider(),
             now: world.now,
+            files: world.files.clone(),
         },
         report: Report::default(),
         names: Names::new(world.resolver.clone()),

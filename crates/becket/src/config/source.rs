@@ -13,6 +13,7 @@ use super::error::{Problem, Rejected};
 use super::flags::Flags;
 use super::prepare::{Prepared, ServerNames, World, prepare};
 use super::read::{Lines, read};
+use crate::files::Files;
 use crate::pki::pem::reason;
 
 /// The origin of the configuration of this process.
@@ -21,6 +22,7 @@ pub struct Source {
     flags: Flags,
     /// The folder in which the flags were typed, absolute.
     base: PathBuf,
+    files: Files,
 }
 
 impl Source {
@@ -34,7 +36,16 @@ impl Source {
 
     /// Takes flags whose relative paths start at `base`.
     pub fn at(flags: Flags, base: PathBuf) -> Self {
-        Self { flags, base }
+        let files = Files::default();
+        Self { flags, base, files }
+    }
+
+    /// The same configuration, its files opened by other means.
+    pub fn with(&self, files: Files) -> Self {
+        Self {
+            files,
+            ..self.clone()
+        }
     }
 
     /// The configuration file, absolute; absent when there are only flags.
@@ -60,7 +71,10 @@ impl Source {
             Some(path) => self.load_file(&path, now, names),
             None => {
                 let file = self.flags.to_file(&self.base);
-                let prepared = prepare(&file, &World::system(&self.base, now, names));
+                let prepared = prepare(
+                    &file,
+                    &World::system(&self.base, now, names, self.files.clone()),
+                );
                 self.place(prepared, &Lines::default())
             }
         }
@@ -72,7 +86,7 @@ impl Source {
         now: UnixTime,
         names: ServerNames,
     ) -> Result<Prepared, Rejected> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = self.files.text(path).map_err(|error| {
             let problem = Problem::new("--config", reason(&error)).text(&path.to_string_lossy());
             self.rejected(vec![problem.accepted("a readable TOML file")])
         })?;
@@ -82,7 +96,10 @@ impl Source {
         };
         self.flags.replace_in(&mut file, &self.base);
         let folder = path.parent().unwrap_or(&self.base);
-        let prepared = prepare(&file, &World::system(folder, now, names));
+        let prepared = prepare(
+            &file,
+            &World::system(folder, now, names, self.files.clone()),
+        );
         let mut prepared = self.place(prepared, &reading.lines);
         if let Ok(prepared) = &mut prepared {
             prepared.files.push(path.to_owned());

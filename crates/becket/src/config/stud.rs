@@ -141,7 +141,7 @@ impl Draft<'_> {
         };
         let at = self.world.base.join(text);
         self.files.push(at.clone());
-        let pem = read(path, &at, &mut self.report)?;
+        let pem = read(&self.world.files, path, &at, &mut self.report)?;
         warn_if_readable(path, &at, &pem, &mut self.report);
         let fault = match pem.keys.as_slice() {
             [key] => match StudKey::of(key) {

@@ -20,6 +20,7 @@ use super::pem::Pem;
 use crate::config::NamePattern;
 use crate::config::error::{Problem, Report};
 use crate::config::values;
+use crate::files::Files;
 
 /// One chain with its key.
 #[derive(Debug)]
@@ -39,12 +40,14 @@ pub struct Loader {
     pub provider: CryptoProvider,
     /// The time at which certificates must be valid.
     pub now: UnixTime,
+    /// What reads them.
+    pub files: Files,
 }
 
 impl Loader {
     /// Loads chain and key from one file. `path` is the key path for problems.
     pub fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
-        let pem = read(path, file, report)?;
+        let pem = read(&self.files, path, file, report)?;
         warn_if_readable(path, file, &pem, report);
         self.check(path, file, pem, report)
     }
@@ -57,8 +60,8 @@ impl Loader {
         key: &Path,
         report: &mut Report,
     ) -> Option<Loaded> {
-        let of_chain = read(&format!("{path}.chain"), chain, report);
-        let of_key = read(&format!("{path}.key"), key, report);
+        let of_chain = read(&self.files, &format!("{path}.chain"), chain, report);
+        let of_key = read(&self.files, &format!("{path}.key"), key, report);
         let (of_chain, of_key) = (of_chain?, of_key?);
         let pem = Pem {
             certificates: of_chain.certificates,
@@ -311,8 +314,8 @@ fn facts_of(
         .ok()
 }
 
-pub(crate) fn read(path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
-    Pem::read(file)
+pub(crate) fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
+    Pem::read(files, file)
         .map_err(|fault| report.error(shown(path, file, fault).accepted("a readable PEM file")))
         .ok()
 }
@@ -325,8 +328,13 @@ pub(crate) fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut 
 }
 
 /// Loads a bundle of CA certificates. `path` is the key path for problems.
-pub fn authorities(path: &str, file: &Path, report: &mut Report) -> Option<RootCertStore> {
-    let pem = read(path, file, report)?;
+pub fn authorities(
+    files: &Files,
+    path: &str,
+    file: &Path,
+    report: &mut Report,
+) -> Option<RootCertStore> {
+    let pem = read(files, path, file, report)?;
     let mut roots = RootCertStore::empty();
     for (at, certificate) in pem.certificates.iter().enumerate() {
         if let Err(error) = roots.add(certificate.clone()) {

@@ -10,12 +10,13 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use becket_sys::regular;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
 };
 use zeroize::Zeroizing;
+
+use crate::files::Files;
 
 /// What a PEM file contains.
 #[derive(Debug, Default)]
@@ -35,8 +36,8 @@ impl Pem {
     ///
     /// # Errors
     /// Says why the file cannot be read, or which section is broken.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        let (mut file, meta) = regular::open(path).map_err(|error| reason(&error))?;
+    pub fn read(files: &Files, path: &Path) -> Result<Self, String> {
+        let (mut file, meta) = files.open(path).map_err(|error| reason(&error))?;
         if meta.len() > LARGEST_FILE {
             return Err("larger than 16 MiB".to_owned());
         }
@@ -231,8 +232,11 @@ mod tests {
 
     #[test]
     fn a_directory_and_a_missing_file_are_faults() {
-        assert_eq!(Pem::read(Path::new("/")).unwrap_err(), "not a file");
-        let fault = Pem::read(Path::new("/nowhere/x.pem")).unwrap_err();
+        assert_eq!(
+            Pem::read(&Files::default(), Path::new("/")).unwrap_err(),
+            "not a file"
+        );
+        let fault = Pem::read(&Files::default(), Path::new("/nowhere/x.pem")).unwrap_err();
         assert_eq!(fault, "no such file or directory");
     }
 }

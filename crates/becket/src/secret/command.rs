@@ -114,7 +114,12 @@ mod tests {
         for (name, state) in [("root", false), ("state", true)] {
             let path = folder.path().join(name);
             let said = make(&flags(path.clone(), state), UnixSeconds(1_800_000_000)).unwrap();
-            let opened = secret::open(&path, &RunUser::effective()).unwrap();
+            let opened = secret::open(
+                &crate::files::Files::default(),
+                &path,
+                &RunUser::effective(),
+            )
+            .unwrap();
             assert!(
                 said.contains(&format!("{:08x}", opened.secret.id.0)),
                 "{said}"

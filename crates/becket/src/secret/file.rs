@@ -9,9 +9,10 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use becket_sys::{privileges, regular};
+use becket_sys::privileges;
 use zeroize::Zeroizing;
 
+use crate::files::Files;
 use crate::pki::pem::reason;
 
 /// What is wrong with a file, and what would be accepted.
@@ -72,9 +73,9 @@ impl RunUser {
 ///
 /// # Errors
 /// When it is not there, is no file, is larger than any secret, is not text, belongs to somebody else or is open to others.
-pub fn read(path: &Path, user: &RunUser) -> Result<Zeroizing<String>, FileFault> {
+pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<String>, FileFault> {
     let fault = |error: &io::Error| FileFault::new(reason(error), super::ROOT_FILE);
-    let (file, metadata) = regular::open(path).map_err(|error| fault(&error))?;
+    let (file, metadata) = files.open(path).map_err(|error| fault(&error))?;
     user.check_owner(path, metadata.uid())?;
     let mode = metadata.mode() & 0o777;
     if mode & 0o077 != 0 {
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     fn read(path: &Path) -> Result<Zeroizing<String>, FileFault> {
-        super::read(path, &RunUser::effective())
+        super::read(&Files::default(), path, &RunUser::effective())
     }
 
     #[test]
@@ -228,13 +229,13 @@ mod tests {
         assert!(fault.fault.contains(&(owner + 2).to_string()), "{fault:?}");
         assert_eq!(fault.accepted, format!("chown becket {}", path.display()));
         if owner != 0 {
-            let refused = super::read(&path, &user);
+            let refused = super::read(&Files::default(), &path, &user);
             assert!(refused.unwrap_err().fault.starts_with("it belongs to"));
             return;
         }
         // As root, a file can be given to somebody else.
         std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
-        let refused = super::read(&path, &user);
+        let refused = super::read(&Files::default(), &path, &user);
         assert!(refused.unwrap_err().fault.contains("user 12345"));
     }
 

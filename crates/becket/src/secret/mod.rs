@@ -24,6 +24,7 @@ use zeroize::Zeroizing;
 
 use self::file::{FileFault, RunUser};
 use self::ratchet::Ratchet;
+use crate::files::Files;
 
 /// 32 secret bytes: erased when dropped, never shown, compared in constant time.
 #[derive(Clone)]
@@ -130,8 +131,8 @@ pub struct Opened {
 ///
 /// # Errors
 /// What is wrong with it, in words.
-pub fn open(path: &Path, user: &RunUser) -> Result<Opened, FileFault> {
-    let text = file::read(path, user)?;
+pub fn open(files: &Files, path: &Path, user: &RunUser) -> Result<Opened, FileFault> {
+    let text = file::read(files, path, user)?;
     if ratchet::is_state(&text) {
         let ratchet = Ratchet::parse(&text, path)?;
         return Ok(Opened {

@@ -29,7 +29,12 @@ fn config(server: SocketAddr) -> Arc<Config> {
          [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '{server}'\n"
     );
     let now = UnixTime::since_unix_epoch(Duration::ZERO);
-    let world = World::system(Path::new("/"), now, ServerNames::Now);
+    let world = World::system(
+        Path::new("/"),
+        now,
+        ServerNames::Now,
+        crate::files::Files::default(),
+    );
     let prepared = prepare(&File::parse(&text).unwrap(), &world);
     Arc::new(prepared.unwrap_or_else(|all| panic!("{all}")).config)
 }

@@ -67,6 +67,7 @@ impl Folder {
             descriptors: 1 << 20,
             resolver: Resolver::by(resolve),
             server_names: ServerNames::Now,
+            files: becket::files::Files::default(),
         };
         prepare(&file, &world)
     }

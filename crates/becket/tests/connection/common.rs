@@ -73,6 +73,7 @@ impl House {
             descriptors: 1 << 20,
             resolver: Resolver::system(),
             server_names: ServerNames::Later,
+            files: becket::files::Files::default(),
         };
         let config = prepare(&file, &world).unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let config = config.config;

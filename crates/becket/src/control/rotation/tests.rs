@@ -247,7 +247,11 @@ fn a_state_is_kept_in_its_file_and_goes_on_from_there() {
     assert!(running.tick(DAY, at(later)).expect("secrets"));
     running.save(at(later)).expect("saved");
     let ticket = seal(&ticketer(&running, 1), later);
-    let opened = crate::secret::open(&path, &RunUser::effective());
+    let opened = crate::secret::open(
+        &crate::files::Files::default(),
+        &path,
+        &RunUser::effective(),
+    );
     let opened = opened.expect("a state").ratchet;
     let read = opened.expect("a ratchet");
     assert_eq!(read.floor(), EpochNumber(((later - HOUR) / HOUR) as u32));

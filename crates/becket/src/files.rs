@@ -1,0 +1,124 @@
+//! The files that a configuration names: opened by their paths, or handed over by a parent that may read more.
+//!
+//! Everything that a start, a reload or a check reads goes through [`Files`]. A path that the parent did not hand over is
+//! opened here, with the rights of this process.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Seek};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use becket_sys::regular;
+
+/// Where files come from. The default is the file system alone.
+#[derive(Clone, Debug, Default)]
+pub struct Files(Arc<BTreeMap<PathBuf, Handed>>);
+
+/// What the parent found at a path.
+#[derive(Debug)]
+pub enum Handed {
+    /// A regular file, open for reading.
+    File(File),
+    /// A folder, and what is in it.
+    Folder(Vec<PathBuf>),
+    /// Nothing that could be opened: the number of the error.
+    Error(i32),
+}
+
+impl Files {
+    /// Takes over what the parent has opened.
+    pub fn new(handed: BTreeMap<PathBuf, Handed>) -> Self {
+        Self(Arc::new(handed))
+    }
+
+    /// Opens a regular file for reading from its beginning, and never waits. Two at a time of one path would share
+    /// their place in it.
+    ///
+    /// # Errors
+    /// What the system says; `InvalidInput` for what is no regular file.
+    pub fn open(&self, path: &Path) -> io::Result<(File, Metadata)> {
+        match self.0.get(path) {
+            None => regular::open(path),
+            Some(Handed::File(file)) => {
+                let mut file = file.try_clone()?;
+                file.rewind()?;
+                let metadata = file.metadata()?;
+                Ok((file, metadata))
+            }
+            Some(Handed::Folder(_)) => Err(io::ErrorKind::IsADirectory.into()),
+            Some(Handed::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
+        }
+    }
+
+    /// The text of a file. Where it is opened by its path, it may be a pipe.
+    ///
+    /// # Errors
+    /// What the system says; `InvalidData` for what is not UTF-8.
+    pub fn text(&self, path: &Path) -> io::Result<String> {
+        if self.0.contains_key(path) {
+            io::read_to_string(self.open(path)?.0)
+        } else {
+            fs::read_to_string(path)
+        }
+    }
+
+    /// Whether there is a folder.
+    pub fn is_folder(&self, path: &Path) -> bool {
+        match self.0.get(path) {
+            None => path.is_dir(),
+            Some(handed) => matches!(handed, Handed::Folder(_)),
+        }
+    }
+
+    /// The paths of what is in a folder, sorted.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        match self.0.get(folder) {
+            None => {
+                let entries = fs::read_dir(folder)?;
+                let mut paths: Vec<_> = entries.filter_map(|it| Some(it.ok()?.path())).collect();
+                paths.sort();
+                Ok(paths)
+            }
+            Some(Handed::Folder(paths)) => Ok(paths.clone()),
+            Some(Handed::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
+            Some(Handed::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn what_was_handed_over_needs_no_path_and_is_read_from_its_beginning_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("site.pem");
+        fs::write(&path, "text").unwrap();
+        let gone = PathBuf::from("/nowhere/else.pem");
+        let handed = [
+            (path.clone(), Handed::File(File::open(&path).unwrap())),
+            (gone.clone(), Handed::Error(13)),
+            (folder.path().to_owned(), Handed::Folder(vec![gone.clone()])),
+        ];
+        let files = Files::new(handed.into());
+        fs::remove_file(&path).unwrap();
+        for _ in 0..2 {
+            let mut text = String::new();
+            let (mut file, metadata) = files.open(&path).unwrap();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!((text.as_str(), metadata.len()), ("text", 4));
+            assert_eq!(files.text(&path).unwrap(), "text");
+        }
+        let error = files.open(&gone).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(files.is_folder(folder.path()) && !files.is_folder(&path));
+        assert_eq!(files.list(folder.path()).unwrap(), [gone]);
+    }
+}
