@@ -14,21 +14,13 @@ fn asked_and_observed_resumption_agree_with_the_server() {
     let identity = Identity::new();
     for (version, kind) in [("1.2", "id"), ("1.3", "psk")] {
         let server = Server::start(config(&identity), Manners::default());
-        let report = report(&[
+        let report = report(
             &server.url(),
-            "-n",
-            "80",
-            "-c",
-            "4",
-            "-t",
-            "1",
-            "--resume",
-            "every=4",
-            "--tls",
-            version,
-            "--resume-kind",
-            kind,
-        ]);
+            &format!(
+                "-n 80 -c 4 -t 1 --resume every=4 --tls {} --resume-kind {}",
+                version, kind
+            ),
+        );
         let step = &report.steps[0];
         let h = &step.handshakes;
         assert_eq!(
@@ -64,19 +56,10 @@ fn tickets_of_tls12_are_told_from_identifiers() {
     let mut config = config(&identity);
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new().unwrap();
     let server = Server::start(config, Manners::default());
-    let report = report(&[
+    let report = report(
         &server.url(),
-        "-n",
-        "40",
-        "-c",
-        "2",
-        "-t",
-        "1",
-        "--resume",
-        "always",
-        "--resume-kind",
-        "ticket",
-    ]);
+        "-n 40 -c 2 -t 1 --resume always --resume-kind ticket",
+    );
     let h = &report.steps[0].handshakes;
     assert_eq!(
         (h.full, h.resumed_by_ticket, h.resumed_by_id),
@@ -89,19 +72,10 @@ fn tickets_of_tls12_are_told_from_identifiers() {
 fn a_session_without_a_ticket_is_not_offered_when_tickets_are_asked_for() {
     let identity = Identity::new();
     let server = Server::start(config(&identity), Manners::default());
-    let report = report(&[
+    let report = report(
         &server.url(),
-        "-n",
-        "20",
-        "-c",
-        "1",
-        "-t",
-        "1",
-        "--resume",
-        "always",
-        "--resume-kind",
-        "ticket",
-    ]);
+        "-n 20 -c 1 -t 1 --resume always --resume-kind ticket",
+    );
     let h = &report.steps[0].handshakes;
     assert_eq!((h.resumed(), h.nothing_to_offer), (0, 19), "{h:?}");
     assert!(
@@ -119,19 +93,7 @@ fn a_server_that_declines_is_counted_as_declining() {
     let mut config = config(&identity);
     config.session_storage = Arc::new(Forgetful);
     let server = Server::start(config, Manners::default());
-    let report = report(&[
-        &server.url(),
-        "-n",
-        "20",
-        "-c",
-        "1",
-        "-t",
-        "1",
-        "--resume",
-        "always",
-        "--tls",
-        "1.3",
-    ]);
+    let report = report(&server.url(), "-n 20 -c 1 -t 1 --resume always --tls 1.3");
     let h = &report.steps[0].handshakes;
     assert_eq!((h.full, h.declined), (20, 19), "{h:?}");
 }
@@ -160,18 +122,10 @@ fn early_data_is_sent_and_counted_as_the_server_takes_it() {
     let mut with = config(&identity);
     with.max_early_data_size = 4096;
     let server = Server::start(with, Manners::default());
-    let taken = report(&[
+    let taken = report(
         &server.url(),
-        "-n",
-        "20",
-        "-c",
-        "1",
-        "-t",
-        "1",
-        "--resume",
-        "always",
-        "--early-data",
-    ]);
+        "-n 20 -c 1 -t 1 --resume always --early-data",
+    );
     let h = &taken.steps[0].handshakes;
     assert_eq!(
         (
@@ -194,18 +148,10 @@ fn refused_early_data_is_sent_again() {
     // Early data is refused when the ALPN protocol differs; a store that declines has the same effect.
     with.session_storage = Arc::new(Forgetful);
     let server = Server::start(with, Manners::default());
-    let report = report(&[
+    let report = report(
         &server.url(),
-        "-n",
-        "10",
-        "-c",
-        "1",
-        "-t",
-        "1",
-        "--resume",
-        "always",
-        "--early-data",
-    ]);
+        "-n 10 -c 1 -t 1 --resume always --early-data",
+    );
     let step = &report.steps[0];
     assert_eq!(
         (step.succeeded, step.handshakes.early_data_rejected),
@@ -237,22 +183,12 @@ fn names_protocols_and_certificates_arrive() {
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let server = Server::start(config, Manners::default());
     let (cert, key) = (identity.path("cert.pem"), identity.path("key.pem"));
-    let args = [
-        &server.url(),
-        "-n",
-        "4",
-        "-c",
-        "1",
-        "--sni",
-        "other.example",
-        "--alpn",
-        "h2,http/1.1",
-        "--client-cert",
+    let args = format!(
+        "-n 4 -c 1 --sni other.example --alpn h2,http/1.1 --client-cert {} --client-key {}",
         text(&cert),
-        "--client-key",
-        text(&key),
-    ];
-    let report = report(&args);
+        text(&key)
+    );
+    let report = report(&server.url(), &args);
     let words = server.words();
     assert!(
         words.iter().any(|w| w == "sni=other.example")
@@ -279,17 +215,10 @@ fn a_proxy_header_comes_first_with_the_clients_own_address() {
             ..Manners::default()
         },
     );
-    let report = report(&[
+    let report = report(
         &server.url(),
-        "-n",
-        "3",
-        "-c",
-        "1",
-        "--proxy-header",
-        "v1",
-        "--source",
-        "127.0.0.7-127.0.0.8",
-    ]);
+        "-n 3 -c 1 --proxy-header v1 --source 127.0.0.7-127.0.0.8",
+    );
     assert_eq!(
         report.steps[0].succeeded, 3,
         "{:?}",
@@ -311,7 +240,7 @@ fn a_proxy_header_comes_first_with_the_clients_own_address() {
 fn uploads_arrive_whole() {
     let identity = Identity::new();
     let server = Server::start(config(&identity), Manners::default());
-    let report = report(&[&server.url(), "-n", "5", "-c", "1", "--size", "300k"]);
+    let report = report(&server.url(), "-n 5 -c 1 --size 300k");
     assert_eq!(
         report.steps[0].succeeded, 5,
         "{:?}",
@@ -324,18 +253,10 @@ fn uploads_arrive_whole() {
 fn handshakes_alone_keep_their_tickets() {
     let identity = Identity::new();
     let server = Server::start(config(&identity), Manners::default());
-    let report = report(&[
+    let report = report(
         &server.url(),
-        "-n",
-        "20",
-        "-c",
-        "2",
-        "-t",
-        "1",
-        "--handshake-only",
-        "--resume",
-        "always",
-    ]);
+        "-n 20 -c 2 -t 1 --handshake-only --resume always",
+    );
     let h = &report.steps[0].handshakes;
     assert_eq!((h.full, h.resumed_by_psk), (2, 18), "{h:?}");
 }

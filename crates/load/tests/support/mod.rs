@@ -2,6 +2,7 @@
 //! certificates, and a TLS server that can be told to misbehave.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod nginx;
 pub(crate) mod peer;
 pub(crate) mod server;
 
@@ -10,24 +11,20 @@ use std::process::{Command, Output, Stdio};
 
 use becket_stats::report::Report;
 
-/// Runs `becket-load` with these arguments.
-pub(crate) fn load(args: &[&str]) -> Output {
+/// Runs `becket-load` with these arguments, which spaces separate.
+pub(crate) fn load(args: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_becket-load"))
-        .args(args)
+        .args(args.split_ascii_whitespace())
         .stdin(Stdio::null())
         .output()
         .expect("becket-load starts")
 }
 
-/// Runs it and returns its report; panics with all output if there is none.
-pub(crate) fn report(args: &[&str]) -> Report {
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let json = dir.path().join("report.json");
-    let mut all = vec!["-q", "--json", json.to_str().expect("a path in UTF-8")];
-    all.extend_from_slice(args);
-    let output = load(&all);
-    let text = std::fs::read_to_string(&json).unwrap_or_default();
-    Report::from_json(&text).unwrap_or_else(|e| panic!("{all:?}: {e}\n{}", shown(&output)))
+/// Runs it against `url` and returns its report; panics with all output if there is none.
+pub(crate) fn report(url: &str, args: &str) -> Report {
+    let output = load(&format!("-q --json - {url} {args}"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    Report::from_json(&text).unwrap_or_else(|e| panic!("{args}: {e}\n{}", shown(&output)))
 }
 
 /// Both streams of a program, for a failed assertion.

@@ -1,10 +1,10 @@
 //! Real programs as peers. One that is not installed is a printed skip, and a failure in CI.
 
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// A program that is stopped when it goes out of scope.
@@ -109,16 +109,13 @@ pub(crate) fn is_installed(program: &str) -> bool {
     found
 }
 
-/// A port that was free a moment ago.
+/// An address of this process alone, so that no other takes its port between now and its use.
 pub(crate) fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, 128 | high, low, NEXT.fetch_add(1, Ordering::Relaxed));
+    let listener = TcpListener::bind((host, 0)).expect("a free port");
     listener.local_addr().expect("its address")
-}
-
-/// Lets one test of a file measure at a time: they would disturb each other.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads the clock.
