@@ -1,66 +1,8 @@
-//! How a backend shares its clients among its servers: the choices that a file may name.
-//!
-//! Each is one word in the file and one value here; what they do is `backend/`.
+//! Backends and servers with every key at its default.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Backend, Server, ServerAddress};
-
-/// Who of the servers gets the next connection, by weight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Balance {
-    /// In turn.
-    #[default]
-    RoundRobin,
-    /// The least busy one.
-    LeastConnections,
-    /// The less busy one of two that are drawn.
-    TwoRandomChoices,
-    /// The first that has a free slot, in the order of the file.
-    First,
-    /// Always the same one for a client's address.
-    SourceHash,
-    /// Always the same one for a server name of the hello.
-    SniHash,
-}
-
-/// When a connection asks for a slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum QueuePlace {
-    /// When its handshake is complete.
-    #[default]
-    AfterHandshake,
-    /// When its hello was read, before a private key is used for it.
-    BeforeHandshake,
-}
-
-/// What becomes of a server's connections when it goes out of service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OnDown {
-    /// They go on.
-    #[default]
-    Drain,
-    /// They are closed.
-    Close,
-}
-
-/// By what a client is known again, to be given the server that it had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum StickBy {
-    /// Not at all.
-    #[default]
-    None,
-    /// By its address.
-    Source,
-    /// By the TLS session that it resumes.
-    TlsSession,
-}
+use super::{Backend, Balance, OnDown, QueuePlace, Server, ServerAddress, StickBy};
 
 impl Backend {
     /// A backend with every key at its default, for tests and benches.

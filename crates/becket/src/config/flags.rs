@@ -9,6 +9,11 @@ use std::path::{Path, PathBuf};
 use super::file::{
     File, FileBackend, FileCertificate, FileCluster, FileListener, FileServer, Scalar,
 };
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::de::DeserializeOwned;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error, StrDeserializer};
+
 use super::{Balance, LogFormat, ProxyVersion};
 
 /// What to run: certificates and addresses, or a configuration file.
@@ -27,7 +32,7 @@ pub struct Flags {
     pub backend: Vec<String>,
 
     /// Who of several servers gets the next connection; default is round-robin
-    #[arg(long, value_name = "NAME", help_heading = "What to serve")]
+    #[arg(long, value_name = "NAME", help_heading = "What to serve", value_parser = choices::<Balance>(&BALANCE))]
     pub balance: Option<Balance>,
 
     /// Connections that each server may have; others wait for a free one
@@ -52,7 +57,7 @@ pub struct Flags {
     pub alpn: Vec<String>,
 
     /// Send a PROXY header to the backend, with the client's address
-    #[arg(long, value_name = "VERSION", help_heading = "What to serve")]
+    #[arg(long, value_name = "VERSION", help_heading = "What to serve", value_parser = choices::<ProxyVersion>(&["v1", "v2"]))]
     pub proxy_header: Option<ProxyVersion>,
 
     /// Share sessions with other beckets: the file that "becket secret FILE" made
@@ -115,7 +120,7 @@ pub struct Flags {
     pub log_level: Option<String>,
 
     /// Shape of log lines
-    #[arg(long, value_name = "FORMAT", help_heading = "Logs")]
+    #[arg(long, value_name = "FORMAT", help_heading = "Logs", value_parser = choices::<LogFormat>(&["text", "json"]))]
     pub log_format: Option<LogFormat>,
 
     /// Where to log: stderr or a file, reopened on SIGUSR1
@@ -240,6 +245,25 @@ impl Flags {
         flag.map(|(_, flag)| *flag)
     }
 }
+
+/// Words of which a flag takes one, as the file spells them.
+fn choices<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    words: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(words).try_map(|word| {
+        let word: StrDeserializer<'_, Error> = word.as_str().into_deserializer();
+        T::deserialize(word)
+    })
+}
+
+const BALANCE: [&str; 6] = [
+    "round-robin",
+    "least-connections",
+    "two-random-choices",
+    "first",
+    "source-hash",
+    "sni-hash",
+];
 
 /// The name of the listener and the backend that flags describe; the label in metrics.
 const NAME: &str = "main";

@@ -10,31 +10,15 @@ use becket_proto::http_status::Expected;
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::ServerName;
-use serde::{Deserialize, Serialize};
 
 use super::error::Problem;
 use super::file::{FileHealth, Scalar};
 use super::prepare::Draft;
 use super::values::{self, Address};
-use super::{Backend, Server, ServerAddress};
+use super::{Backend, CheckKind, Server, ServerAddress};
 use crate::backend::check::{Plan, Request};
 use crate::backend::state::ServerState;
 use crate::tls::to_servers::{self, Unverified};
-
-/// How far a check goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum CheckKind {
-    /// There are none.
-    #[default]
-    None,
-    /// To a connection.
-    Connect,
-    /// To a TLS handshake.
-    Tls,
-    /// To the status of an HTTP response.
-    Http,
-}
 
 /// How the servers of a backend are looked after.
 #[derive(Clone, Debug)]

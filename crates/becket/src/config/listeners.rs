@@ -15,7 +15,7 @@ use becket_proto::starttls::Protocol;
 
 use super::error::Problem;
 use super::file::{
-    FileCertificate, FileListener, FileMode, FilePair, FilePolicy, FileRoute, FileStartTls, Scalar,
+    FileCertificate, FileListener, FileMode, FilePair, FilePolicy, FileRoute, Scalar,
 };
 use super::prepare::Draft;
 use super::read::labels;
@@ -540,17 +540,6 @@ fn names_of(protocol: Protocol) -> Vec<Vec<u8>> {
         Protocol::Postgresql => &[b"postgresql"],
     };
     names.iter().map(|name| name.to_vec()).collect()
-}
-
-impl From<FileStartTls> for Protocol {
-    fn from(protocol: FileStartTls) -> Self {
-        match protocol {
-            FileStartTls::Smtp => Self::Smtp,
-            FileStartTls::Imap => Self::Imap,
-            FileStartTls::Pop3 => Self::Pop3,
-            FileStartTls::Postgresql => Self::Postgresql,
-        }
-    }
 }
 
 fn is_bundle(file: &Path) -> bool {

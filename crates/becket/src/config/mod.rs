@@ -9,14 +9,10 @@
 //! Built by: `prepare.rs`. Read by: workers (`tls`, `connection`, `listener`) and control.
 
 pub mod cluster;
-pub mod error;
-pub mod file;
 pub mod flags;
 pub mod prepare;
-pub mod read;
 pub mod source;
 pub mod stud;
-pub mod values;
 
 mod admin;
 mod admission;
@@ -31,7 +27,6 @@ mod onward;
 mod policies;
 mod trust;
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -40,7 +35,12 @@ use std::time::Duration;
 
 pub use self::admin::Admin;
 pub use self::backends::MOST_ADDRESSES;
-pub use self::balancing::{Balance, OnDown, QueuePlace, StickBy};
+pub use becket_config::choices::{
+    AlpnMismatch, Balance, CheckKind, LogFormat, OnDown, ProxyVersion, QueuePlace, StickBy,
+    UnknownNames, UnknownStatus,
+};
+pub use becket_config::values::NamePattern;
+pub use becket_config::{error, file, read, values};
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;
 use becket_proto::proxy_header::Accept;
@@ -48,10 +48,9 @@ use becket_proto::starttls::Protocol;
 use rustls::RootCertStore;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateRevocationListDer;
-use serde::{Deserialize, Serialize};
 
 pub use self::cluster::{Cluster, ClusterLimits};
-pub use self::health::{CheckKind, Health, Plans};
+pub use self::health::{Health, Plans};
 pub use self::onward::{Onward, ServerAlpn, Sni};
 use crate::pki::certificates::CertificateMap;
 
@@ -160,46 +159,6 @@ pub struct Route {
     pub backend: usize,
 }
 
-/// A server name as a route or a certificate spells it, in lower case.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum NamePattern {
-    /// `www.example.org`
-    Exact(String),
-    /// `*.example.org`, kept without `*.`; stands for exactly one label.
-    Wildcard(String),
-}
-
-impl fmt::Display for NamePattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exact(name) => f.write_str(name),
-            Self::Wildcard(suffix) => write!(f, "*.{suffix}"),
-        }
-    }
-}
-
-/// What to do with a server name that no certificate covers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum UnknownNames {
-    /// Answer with the default certificate.
-    #[default]
-    Default,
-    /// Refuse with the alert `unrecognized_name` (RFC 6066, section 3).
-    Refuse,
-}
-
-/// What to do when ALPN lists do not overlap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum AlpnMismatch {
-    /// Go on as if the client had not offered ALPN.
-    #[default]
-    Continue,
-    /// Refuse with the alert `no_application_protocol` (RFC 7301, section 3.2).
-    Refuse,
-}
-
 /// TLS parameters of a group of clients. A session made under one policy never opens another.
 #[derive(Debug)]
 pub struct Policy {
@@ -267,17 +226,6 @@ pub struct Revocation {
     pub lists: Vec<CertificateRevocationListDer<'static>>,
     /// What to do with a certificate of which no list knows.
     pub unknown: UnknownStatus,
-}
-
-/// What to do with a certificate, or a CA above it, of whose issuer there is no list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum UnknownStatus {
-    /// Refuse whoever shows it.
-    #[default]
-    Refuse,
-    /// Take the certificate for not revoked.
-    Allow,
 }
 
 /// A pool of servers.
@@ -350,16 +298,6 @@ pub enum ServerAddress {
     Tcp(SocketAddr),
     /// A unix stream socket.
     Unix(PathBuf),
-}
-
-/// Version of the PROXY protocol towards a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum ProxyVersion {
-    /// Text.
-    V1,
-    /// Binary, with TLVs about the TLS connection.
-    V2,
 }
 
 /// What a PROXY header of version 2 says only if asked to.
@@ -477,17 +415,6 @@ pub struct Log {
     pub file: Option<PathBuf>,
     /// One line per connection; off by default.
     pub access: Option<AccessLog>,
-}
-
-/// Shape of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum LogFormat {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
 }
 
 /// Where the access log goes.

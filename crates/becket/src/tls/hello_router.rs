@@ -10,7 +10,7 @@ use rustls::ServerConfig;
 
 use super::route_configs::{Parts, RouteConfigs};
 use crate::close_reason::CloseReason;
-use crate::config::{AlpnMismatch, Listener, NamePattern, Route, UnknownNames};
+use crate::config::{AlpnMismatch, Listener, Route, UnknownNames};
 use crate::metrics::Offer;
 
 /// Routes of one listener with their configurations.
@@ -163,19 +163,6 @@ impl Route {
             return true;
         }
         name.is_some_and(|name| self.names.iter().any(|pattern| pattern.matches(name)))
-    }
-}
-
-impl NamePattern {
-    /// Whether a name in lower case is covered; a wildcard stands for exactly one label.
-    pub fn matches(&self, name: &str) -> bool {
-        let name = name.strip_suffix('.').unwrap_or(name);
-        match self {
-            Self::Exact(exact) => exact == name,
-            Self::Wildcard(suffix) => name
-                .split_once('.')
-                .is_some_and(|(label, rest)| !label.is_empty() && rest == suffix),
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Scalar;
-use crate::config::CheckKind;
+use crate::choices::CheckKind;
 
 /// `[backend.health]`: how the servers are looked after.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

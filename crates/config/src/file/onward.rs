@@ -10,7 +10,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{FileCertificate, FileVersion};
-use crate::config::UnknownStatus;
+use crate::choices::UnknownStatus;
 
 /// `[backend.tls]`: TLS towards the servers.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{FileHealth, FileOnward, Scalar};
-use crate::config::{Balance, OnDown, ProxyVersion, QueuePlace, StickBy};
+use crate::choices::{Balance, OnDown, ProxyVersion, QueuePlace, StickBy};
 
 /// `[[backend]]`: a pool of servers.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -14,6 +14,7 @@ mod policy;
 
 use std::fmt;
 
+use becket_proto::starttls::Protocol;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -23,8 +24,8 @@ pub use self::cluster::{FileCluster, FileClusterLimits};
 pub use self::health::FileHealth;
 pub use self::onward::{FileOnward, FileServerAlpn, FileVerify};
 pub use self::policy::{FileClientCertificates, FilePolicy, FileVersion};
-use super::error::Problem;
-use super::{AlpnMismatch, LogFormat, UnknownNames};
+use crate::choices::{AlpnMismatch, LogFormat, UnknownNames};
+use crate::error::Problem;
 
 /// The whole file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -60,7 +61,7 @@ impl File {
     /// # Errors
     /// Every syntax error, or else every unknown key and every value of a wrong type.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
-        let reading = super::read::read(text);
+        let reading = crate::read::read(text);
         match reading.problems.is_empty() {
             true => Ok(reading.file.unwrap_or_default()),
             false => Err(reading.problems),
@@ -185,6 +186,17 @@ pub enum FileStartTls {
     Pop3,
     /// SSLRequest.
     Postgresql,
+}
+
+impl From<FileStartTls> for Protocol {
+    fn from(protocol: FileStartTls) -> Self {
+        match protocol {
+            FileStartTls::Smtp => Self::Smtp,
+            FileStartTls::Imap => Self::Imap,
+            FileStartTls::Pop3 => Self::Pop3,
+            FileStartTls::Postgresql => Self::Postgresql,
+        }
+    }
 }
 
 /// `[[listener.route]]`: where some of a listener's clients go.

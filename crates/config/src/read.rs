@@ -12,8 +12,8 @@ use std::ops::Range;
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-use super::error::Problem;
-use super::file::File;
+use crate::error::Problem;
+use crate::file::File;
 
 /// What a text contains.
 #[derive(Debug)]

@@ -5,14 +5,14 @@
 //! Server names obey the rules of rustls (letters, digits, hyphens and underscores, labels of at
 //! most 63 characters, RFC 1035 section 2.3.4), so that a name that is configured can arrive.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use rustls_pki_types::DnsName;
 
-use super::NamePattern;
-use super::error::Mismatch;
+use crate::error::Mismatch;
 
 /// Parses a duration: whole numbers with units, largest unit first, such as `10s` or `1m30s`.
 /// Units are `ms`, `s`, `m`, `h` and `d`, each at most once; the sum is at most 365 days.
@@ -169,6 +169,37 @@ fn address(text: &str) -> Result<Address, &'static str> {
 fn digits(text: &str) -> Option<u16> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|_| plain)
+}
+
+/// A server name as a route or a certificate spells it, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NamePattern {
+    /// `www.example.org`
+    Exact(String),
+    /// `*.example.org`, kept without `*.`; stands for exactly one label.
+    Wildcard(String),
+}
+
+impl NamePattern {
+    /// Whether a name in lower case is covered; a wildcard stands for exactly one label.
+    pub fn matches(&self, name: &str) -> bool {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        match self {
+            Self::Exact(exact) => exact == name,
+            Self::Wildcard(suffix) => name
+                .split_once('.')
+                .is_some_and(|(label, rest)| !label.is_empty() && rest == suffix),
+        }
+    }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => f.write_str(name),
+            Self::Wildcard(suffix) => write!(f, "*.{suffix}"),
+        }
+    }
 }
 
 /// Parses a server name, exact or `*.name`, into lower case.

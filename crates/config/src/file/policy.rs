@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Scalar;
-use crate::config::UnknownStatus;
+use crate::choices::UnknownStatus;
 
 /// `[[policy]]`: TLS parameters of a group of clients.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]

@@ -1,0 +1,126 @@
+//! Choices that a file may name: each is one word there and one value here.
+
+use serde::{Deserialize, Serialize};
+
+/// What to do with a server name that no certificate covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnknownNames {
+    /// Answer with the default certificate.
+    #[default]
+    Default,
+    /// Refuse with the alert `unrecognized_name` (RFC 6066, section 3).
+    Refuse,
+}
+
+/// What to do when ALPN lists do not overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AlpnMismatch {
+    /// Go on as if the client had not offered ALPN.
+    #[default]
+    Continue,
+    /// Refuse with the alert `no_application_protocol` (RFC 7301, section 3.2).
+    Refuse,
+}
+
+/// What to do with a certificate, or a CA above it, of whose issuer there is no list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnknownStatus {
+    /// Refuse whoever shows it.
+    #[default]
+    Refuse,
+    /// Take the certificate for not revoked.
+    Allow,
+}
+
+/// Version of the PROXY protocol towards a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProxyVersion {
+    /// Text.
+    V1,
+    /// Binary, with TLVs about the TLS connection.
+    V2,
+}
+
+/// Shape of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Who of the servers gets the next connection, by weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// In turn.
+    #[default]
+    RoundRobin,
+    /// The least busy one.
+    LeastConnections,
+    /// The less busy one of two that are drawn.
+    TwoRandomChoices,
+    /// The first that has a free slot, in the order of the file.
+    First,
+    /// Always the same one for a client's address.
+    SourceHash,
+    /// Always the same one for a server name of the hello.
+    SniHash,
+}
+
+/// When a connection asks for a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueuePlace {
+    /// When its handshake is complete.
+    #[default]
+    AfterHandshake,
+    /// When its hello was read, before a private key is used for it.
+    BeforeHandshake,
+}
+
+/// What becomes of a server's connections when it goes out of service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnDown {
+    /// They go on.
+    #[default]
+    Drain,
+    /// They are closed.
+    Close,
+}
+
+/// By what a client is known again, to be given the server that it had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StickBy {
+    /// Not at all.
+    #[default]
+    None,
+    /// By its address.
+    Source,
+    /// By the TLS session that it resumes.
+    TlsSession,
+}
+
+/// How far a check goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CheckKind {
+    /// There are none.
+    #[default]
+    None,
+    /// To a connection.
+    Connect,
+    /// To a TLS handshake.
+    Tls,
+    /// To the status of an HTTP response.
+    Http,
+}
