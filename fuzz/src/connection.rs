@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use becket::backend::inbox::Tray;
+use becket::backend::inbox::TestInbox;
 use becket::backend::pool::Pool;
 use becket::check::script::link::End;
 use becket::check::script::net::Plan;
@@ -21,8 +21,8 @@ use becket::clock::Now;
 use becket::config::Config;
 use becket::config::file::File;
 use becket::config::prepare::{ServerNames, World, prepare};
+use becket::connection::listener::ListenerState;
 use becket::control::rotation::Rotation;
-use becket::door::Door;
 use becket::metrics::Counters;
 use becket::socket::Socket;
 use becket::tls::hello_router::HelloRouter;
@@ -104,10 +104,12 @@ impl Play {
             0 => [Plan::Accept; 2],
             _ => [Plan::Refuse(ErrorKind::ConnectionRefused), Plan::Later],
         };
-        let door =
+        let listener =
             [OPEN, OPEN, PASSING, PLAIN, ASKING, MAIL, DATABASE, BEHIND][usize::from(kind >> 5)];
-        let mut end = place.stage.admit(Rc::clone(&place.doors[door]), plans);
-        if door == BEHIND && kind & 3 != 0 {
+        let mut end = place
+            .stage
+            .admit(Rc::clone(&place.listeners[listener]), plans);
+        if listener == BEHIND && kind & 3 != 0 {
             // Who speaks TLS there is introduced first, as far as the stream takes it.
             drop(end.write(b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 443\r\n"));
         }
@@ -120,7 +122,7 @@ impl Play {
             tls: (kind & 3 != 0).then_some(tls),
             forged: kind & 3 == 3,
             sealer: None,
-            clear: match door {
+            clear: match listener {
                 MAIL => Clear::Greeting(b"STARTTLS\r\n"),
                 DATABASE => Clear::Request(&[0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f]),
                 _ => Clear::Done,
@@ -339,10 +341,10 @@ impl Sealer {
     }
 }
 
-/// Where all scripts are played: doors and clients are made once.
+/// Where all scripts are played: listeners and clients are made once.
 struct Place {
     stage: Stage,
-    doors: [Rc<Door>; 7],
+    listeners: [Rc<ListenerState>; 7],
     clients: [Arc<ClientConfig>; 2],
 }
 
@@ -371,8 +373,8 @@ impl Place {
         let now = Clock::start().now();
         let stage = Stage::new(config.limits.clone(), config.timeouts.clone(), now, 1);
         Self {
-            doors: [OPEN, ASKING, BEHIND, PASSING, PLAIN, MAIL, DATABASE]
-                .map(|listener| door(&config, listener, now)),
+            listeners: [OPEN, ASKING, BEHIND, PASSING, PLAIN, MAIL, DATABASE]
+                .map(|listener| listener_state(&config, listener, now)),
             clients: [&version::TLS12, &version::TLS13].map(|version| {
                 let provider = Arc::new(default_provider());
                 let mut client = ClientConfig::builder_with_provider(provider)
@@ -388,7 +390,7 @@ impl Place {
     }
 }
 
-fn door(config: &Config, listener: usize, now: Now) -> Rc<Door> {
+fn listener_state(config: &Config, listener: usize, now: Now) -> Rc<ListenerState> {
     let rotation = Rotation::start(config.sessions.ticket_rotation, now).expect("random");
     let parts = Parts {
         table: Arc::new(SessionTable::new(Default::default(), Default::default())),
@@ -399,8 +401,8 @@ fn door(config: &Config, listener: usize, now: Now) -> Rc<Door> {
         outbox: None,
     };
     let pools = config.backends.iter();
-    let pools = pools.map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<Tray>::default())));
-    Rc::new(Door {
+    let pools = pools.map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<TestInbox>::default())));
+    Rc::new(ListenerState {
         face: config.listeners[listener].face,
         router: HelloRouter::new(Arc::clone(&config.listeners[listener]), &parts)
             .expect("a router"),

@@ -8,7 +8,7 @@
 //! Steps arrive at random, as many as make the worker busy for 0, 50 or 90 % of the time, and slots are given back at
 //! random times, so what is seen is what a random moment finds. Two CPUs, one for each thread; the connect is not made.
 //!
-//! `at the end` is a worker that looks for letters when its turn is over; `between` is one that looks between two
+//! `at the end` is a worker that looks for messages when its turn is over; `between` is one that looks between two
 //! steps, as ours does. The promise: a p99 below 100 us at 50 %. Without `--bench`, as in CI, a few slots go round.
 
 use std::io::{Read, Write};
@@ -18,13 +18,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use becket::backend::inbox::{Grant, Inbox, Notice};
-use becket::backend::line::Wait;
+use becket::backend::backend_state::Wait;
+use becket::backend::inbox::{BackendEvent, Grant, Inbox};
 use becket::backend::pool::{Guest, Pick, Pool};
 use becket::backend::registry::lone_state;
 use becket::backend::slot::Slot;
 use becket::config::{Backend, Server, ServerAddress};
-use becket::mailbox::{Letter, Mailbox};
+use becket::worker::mailbox::{Mailbox, Message};
 use becket_proto::balance::mix;
 use becket_sys::affinity::{allowed_cpus, pin_current_thread};
 use hdrhistogram::Histogram;
@@ -281,8 +281,8 @@ impl<'a> Worker<'a> {
     }
 
     fn read_mail(&mut self) {
-        for letter in self.desk.mailbox.take() {
-            if let Letter::Notice(Notice::Granted(grant)) = letter {
+        for message in self.desk.mailbox.take() {
+            if let Message::Event(BackendEvent::Granted(grant)) = message {
                 self.take(grant);
             }
         }

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::backend::inbox::{Inbox, Notice, Tray};
-use becket::backend::line::{BackendState, Wait};
+use becket::backend::backend_state::{BackendState, Wait};
+use becket::backend::inbox::{BackendEvent, Inbox, TestInbox};
 use becket::backend::pool::{Guest, Pick, Pool};
 use becket::backend::registry::lone_state;
 use becket::backend::slot::Slot;
@@ -54,7 +54,7 @@ fn guest() -> Guest<'static> {
 }
 
 fn pool(backend: &Arc<Backend>, state: &Arc<BackendState>) -> Pool {
-    let inbox = Arc::<Tray>::default();
+    let inbox = Arc::<TestInbox>::default();
     Pool::new(Arc::clone(backend), Arc::clone(state), inbox, 0)
 }
 
@@ -101,8 +101,8 @@ fn hand_over_past(bencher: Bencher<'_, '_>, waiting: usize) {
     backend.queue_length = 200_000;
     let backend = Arc::new(backend);
     let state = lone_state(&backend, Vec::new());
-    let tray = Arc::<Tray>::default();
-    let inbox = Arc::clone(&tray) as Arc<dyn Inbox>;
+    let test_inbox = Arc::<TestInbox>::default();
+    let inbox = Arc::clone(&test_inbox) as Arc<dyn Inbox>;
     let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0);
     let (Pick::Slot(first), Pick::Slot(_other)) = (
         pool.pick(&guest(), None, &[]),
@@ -118,17 +118,17 @@ fn hand_over_past(bencher: Bencher<'_, '_>, waiting: usize) {
     bencher.bench_local(|| {
         let wait = pool.wait(0, &[], None);
         held = None;
-        held = granted(&tray);
+        held = granted(&test_inbox);
         wait.map(Wait::end)
     });
     drop((waits, held));
 }
 
-fn granted(tray: &Tray) -> Option<Slot> {
-    let notices = tray.take();
-    notices.into_iter().find_map(|notice| match notice {
-        Notice::Granted(grant) => grant.slot,
-        Notice::Failed(_) | Notice::Look(_) => None,
+fn granted(test_inbox: &TestInbox) -> Option<Slot> {
+    let events = test_inbox.take();
+    events.into_iter().find_map(|event| match event {
+        BackendEvent::Granted(grant) => grant.slot,
+        BackendEvent::Failed(_) | BackendEvent::Look(_) => None,
     })
 }
 
@@ -138,8 +138,8 @@ fn hand_over(bencher: Bencher<'_, '_>, waiting: usize) {
     backend.queue_length = 20_000;
     let backend = Arc::new(backend);
     let state = lone_state(&backend, Vec::new());
-    let tray = Arc::<Tray>::default();
-    let inbox = Arc::clone(&tray) as Arc<dyn Inbox>;
+    let test_inbox = Arc::<TestInbox>::default();
+    let inbox = Arc::clone(&test_inbox) as Arc<dyn Inbox>;
     let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0);
     let Pick::Slot(first) = pool.pick(&guest(), None, &[]) else {
         return;
@@ -151,7 +151,7 @@ fn hand_over(bencher: Bencher<'_, '_>, waiting: usize) {
     bencher.bench_local(|| {
         waits.extend(pool.wait(0, &[], None));
         held = None;
-        held = granted(&tray);
+        held = granted(&test_inbox);
         if let Some(wait) = waits.pop_front() {
             wait.end();
         }

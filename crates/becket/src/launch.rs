@@ -38,13 +38,13 @@ use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
 use crate::control::signals::Signals;
 use crate::control::state::{Replication, State};
-use crate::crew::{Beginning, Crew};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::log::{self, LogError, Logging};
 use crate::secret::ratchet::Ratchet;
 use crate::server::{Control, Server};
 use crate::shared::Shared;
 use crate::sockets;
+use crate::worker::workers::{Common, Workers};
 
 /// Why a server did not start. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]
@@ -96,42 +96,42 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }
-    let workers = config.process.worker_count();
-    limit_process(&config, workers)?;
+    let count = config.process.worker_count();
+    limit_process(&config, count)?;
 
     let reject = |errors| rejected(&source, errors);
-    let sockets = sockets::bind(&config, (&[], &[]), workers, inherited).map_err(reject)?;
+    let sockets = sockets::bind(&config, (&[], &[]), count, inherited).map_err(reject)?;
     let (bound, of_stud) = datagrams(&config).map_err(reject)?;
     let (admin, mut access) = outlets(&config, user.as_ref(), reject)?;
     change_identity(&config, user.as_ref(), &prepared.files)?;
     logging.start()?;
 
     let (table, early) = (session_table(&config), session_table(&config));
-    let shared = Shared::new(workers, clock, table, early);
+    let shared = Shared::new(count, clock, table, early);
     let shared = counting_lines(shared, &logging, access.as_ref());
     let adopted = shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
     let cluster = Membership::new(bound, &config, &shared)?;
     let stud = Reception::new(of_stud, &config, &shared);
     let (sender, ended) = unbounded_channel();
-    let beginning = Beginning {
+    let common = Common {
         shared: Arc::clone(&shared),
         adopted,
         secrets: Arc::clone(rotation.secrets()),
         outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
         ended: sender,
     };
-    let crew = Crew::start(&beginning, sockets, access.as_mut())
-        .map_err(|error| system("starting workers", error))?;
+    let workers = Workers::start(&common, sockets, access.as_mut());
+    let workers = workers.map_err(|error| system("starting workers", error))?;
     let access = access.map(AccessWriter::start).transpose();
     let access = access.map_err(|error| system("starting the access log", error))?;
-    let connections = config.limits.connections;
-    tracing::info!(workers, connections, origin = source.origin(), "serving");
+    let (origin, connections) = (source.origin(), config.limits.connections);
+    tracing::info!(workers = count, connections, origin, "serving");
     let heard = heard(&cluster, &stud);
     let control = Control {
         state: Arc::new(State::new(shared, config, &rotation, heard)),
         source,
-        crew,
+        workers,
         rotation,
         cluster,
         stud,

@@ -5,7 +5,6 @@
 //! loop, and [`connection`], the life of one client. `docs/architecture.md` has the picture.
 #![forbid(unsafe_code)]
 
-pub mod acceptor;
 pub mod admission;
 pub mod backend;
 pub mod check;
@@ -16,18 +15,14 @@ pub mod cluster;
 pub mod config;
 pub mod connection;
 pub mod control;
-pub mod crew;
 pub mod demo;
 pub mod descriptors;
-pub mod door;
 pub mod failure_log;
 pub mod files;
 pub mod launch;
 pub mod leg;
 pub mod log;
-pub mod mailbox;
 pub mod metrics;
-pub mod net;
 pub mod pki;
 pub mod report;
 pub mod resolver;

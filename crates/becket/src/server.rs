@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::backend::probe::Prober;
+use crate::backend::health::prober::Prober;
 use crate::clock::{Clock, Now};
 use crate::cluster;
 use crate::cluster::membership::Membership;
@@ -37,12 +37,12 @@ use crate::control::signals::{Signals, Wanted};
 use crate::control::state::State;
 use crate::control::view::{Reload, View};
 use crate::control::{admin, reload};
-use crate::crew::{Crew, Ended};
 use crate::launch::raise_descriptors;
 use crate::log::{Logging, Timestamp};
 use crate::resolver::Resolver;
 use crate::secret::ratchet::Ratchet;
 use crate::sockets::{self, Bound};
+use crate::worker::workers::{WorkerEnded, Workers};
 
 /// How a server ended; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub struct Control {
     /// What the admin pages see.
     pub state: Arc<State>,
     /// The workers.
-    pub crew: Crew,
+    pub workers: Workers,
     /// Ticket secrets.
     pub rotation: Rotation,
     /// Replication of sessions; absent without it.
@@ -103,7 +103,7 @@ pub struct Control {
     /// When memory is given back.
     pub ebb: Ebb,
     /// Tells of workers that have ended.
-    pub ended: UnboundedReceiver<Ended>,
+    pub ended: UnboundedReceiver<WorkerEnded>,
     /// The service manager, where there is one.
     pub notifier: Option<Notifier>,
 }
@@ -127,7 +127,7 @@ impl Control {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut prober = Prober::new(Resolver::system());
-        let mut left = self.crew.len();
+        let mut left = self.workers.len();
         let mut outcome = Outcome::Done;
         let mut drain_until: Option<Instant> = None;
         while left > 0 {
@@ -138,7 +138,7 @@ impl Control {
                     Wanted::Reopen => self.reopen(),
                     Wanted::Reload => self.begin_reload(drain_until.is_some()),
                     Wanted::Drain if drain_until.is_none() => drain_until = Some(self.drain()),
-                    Wanted::Drain | Wanted::Stop => self.crew.stop(),
+                    Wanted::Drain | Wanted::Stop => self.workers.stop(),
                 },
                 prepared = self.reloading.prepared() => self.finish_reload(prepared),
                 ended = self.ended.recv() => {
@@ -146,13 +146,13 @@ impl Control {
                     if let Err(error) = ended.map_or_else(gone, |ended| ended.result) {
                         tracing::error!(%error, "a worker failed");
                         outcome = Outcome::Failed;
-                        self.crew.stop();
+                        self.workers.stop();
                     }
                 }
                 () = at(drain_until), if outcome == Outcome::Done => {
                     tracing::warn!("timeouts.drain is over: connections are cut off");
                     outcome = Outcome::DrainDeadline;
-                    self.crew.stop();
+                    self.workers.stop();
                 }
             }
         }
@@ -194,7 +194,7 @@ impl Control {
         match self.rotation.tick(period, now) {
             Ok(false) => {}
             Ok(true) => {
-                self.crew.rotate(self.rotation.secrets());
+                self.workers.rotate(self.rotation.secrets());
                 self.state.set_rotation(self.rotation.standing());
                 tracing::info!("ticket keys rotated");
             }
@@ -238,9 +238,14 @@ impl Control {
         let now = self.state.shared().clock.now();
         let rotation = self.next_rotation(&config, prepared.ratchets, now)?;
         let old = self.state.config();
-        raise_descriptors(&config, self.crew.len()).map_err(|error| vec![error.to_string()])?;
-        let added = sockets::bind(&config, self.crew.addresses(), self.crew.len(), Vec::new())
-            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        raise_descriptors(&config, self.workers.len()).map_err(|error| vec![error.to_string()])?;
+        let added = sockets::bind(
+            &config,
+            self.workers.addresses(),
+            self.workers.len(),
+            Vec::new(),
+        )
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let membership = self.next_membership(&old, &config)?;
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");
@@ -317,7 +322,7 @@ impl Control {
         self.rotation = rotation;
         self.state.set_rotation(self.rotation.standing());
         if !same {
-            self.crew.rotate(self.rotation.secrets());
+            self.workers.rotate(self.rotation.secrets());
         }
     }
 
@@ -326,7 +331,7 @@ impl Control {
         let adopted = self.state.shared().backends.adopt(&config);
         let cluster = self.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
-        self.crew.reload(&adopted, added, &outboxes);
+        self.workers.reload(&adopted, added, &outboxes);
         let shared = self.state.shared();
         for table in [&shared.table, &shared.early] {
             table.set_limits(config.sessions.table_entries, config.sessions.table_bytes);
@@ -355,7 +360,7 @@ impl Control {
         }
         self.notify(&[Notice::Stopping]);
         self.state.set_draining();
-        self.crew.drain();
+        self.workers.drain();
         Instant::now() + self.state.config().timeouts.drain
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use becket::check::script::net::ScriptedNet;
 use becket::connection::Connection;
-use becket::net::RealNet;
+use becket::worker::net::RealNet;
 use cap::Cap;
 use rustls::version::{TLS12, TLS13};
 
@@ -28,7 +28,7 @@ static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 fn idle(house: &House, version: &'static rustls::SupportedProtocolVersion) -> usize {
     let mut stage = house.stage();
     let config = Arc::new(house.client(version));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.say(b"question");
     client.talk(&mut stage);
     server_got(&mut stage);

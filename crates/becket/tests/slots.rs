@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
-use becket::backend::inbox::{Grant, Inbox, Notice, Tray};
-use becket::backend::line::{BackendState, Wait};
+use becket::backend::backend_state::{BackendState, Wait};
+use becket::backend::inbox::{BackendEvent, Grant, Inbox, TestInbox};
 use becket::backend::pool::{Guest, Pick, Pool};
 use becket::backend::registry::lone_state;
+use becket::backend::server_state::{Health, ServerState};
 use becket::backend::slot::Slot;
-use becket::backend::state::{Health, ServerState};
 use becket::config::{Backend, Balance, Server, ServerAddress};
 use becket_proto::balance::mix;
 use becket_proto::queue::Arrival;
@@ -88,7 +88,7 @@ impl Drop for Held<'_> {
 /// A worker with at most a few connections.
 struct Worker<'a> {
     pool: Pool,
-    tray: Arc<Tray>,
+    test_inbox: Arc<TestInbox>,
     servers: &'a Servers,
     held: Vec<Held<'a>>,
     waits: Vec<Wait>,
@@ -106,11 +106,11 @@ impl<'a> Worker<'a> {
         servers: &'a Servers,
         n: u64,
     ) -> Self {
-        let tray = Arc::<Tray>::default();
-        let inbox = Arc::clone(&tray) as Arc<dyn Inbox>;
+        let test_inbox = Arc::<TestInbox>::default();
+        let inbox = Arc::clone(&test_inbox) as Arc<dyn Inbox>;
         Self {
             pool: Pool::new(Arc::clone(backend), Arc::clone(state), inbox, n as usize),
-            tray,
+            test_inbox,
             servers,
             held: Vec::new(),
             waits: Vec::new(),
@@ -146,8 +146,8 @@ impl<'a> Worker<'a> {
     }
 
     fn read_mail(&mut self) {
-        for notice in self.tray.take() {
-            if let Notice::Granted(grant) = notice {
+        for event in self.test_inbox.take() {
+            if let BackendEvent::Granted(grant) = event {
                 self.take(grant);
             }
         }
@@ -292,11 +292,11 @@ fn who_waits_is_served_in_the_order_of_arrival_over_all_workers() {
     let backend = Arc::new(backend(1, 1));
     let state = lone_state(&backend, Vec::new());
     let order = Mutex::new(Vec::new());
-    let trays: Vec<Arc<Tray>> = (0..4).map(|_| Arc::default()).collect();
-    let pools: Vec<Pool> = trays
+    let test_inboxes: Vec<Arc<TestInbox>> = (0..4).map(|_| Arc::default()).collect();
+    let pools: Vec<Pool> = test_inboxes
         .iter()
-        .map(|tray| {
-            let inbox = Arc::clone(tray) as Arc<dyn Inbox>;
+        .map(|test_inbox| {
+            let inbox = Arc::clone(test_inbox) as Arc<dyn Inbox>;
             Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0)
         })
         .collect();
@@ -310,13 +310,13 @@ fn who_waits_is_served_in_the_order_of_arrival_over_all_workers() {
     drop(first);
     // From now on the slot travels from one thread to the other.
     thread::scope(|scope| {
-        for tray in &trays {
+        for test_inbox in &test_inboxes {
             let order = &order;
             scope.spawn(move || {
                 let mut served = 0;
                 while served < 50 {
-                    for notice in tray.take() {
-                        if let Notice::Granted(grant) = notice {
+                    for event in test_inbox.take() {
+                        if let BackendEvent::Granted(grant) = event {
                             order.lock().unwrap().push(grant.place);
                             served += 1;
                             drop(grant);

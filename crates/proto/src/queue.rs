@@ -11,7 +11,7 @@
 //! One who is sent away again keeps its [`Arrival`], also if it had not to wait the first time. In which order they come
 //! back is up to the servers that send them, so a lane is a tree: a place in its middle is found as fast as its ends.
 //!
-//! Whoever waits holds a [`Ticket`], which names one stay for ever: a ticket whose holder was served or has left is
+//! Whoever waits holds a [`Stay`], which names one stay for ever: a stay whose holder was served or has left is
 //! simply not found.
 //!
 //! It knows no lock, no clock and no limit: the terminator's `backend/line.rs` does, and hands out slots.
@@ -35,7 +35,7 @@ pub struct Arrival(pub u64);
 
 /// Names one stay in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket {
+pub struct Stay {
     lane: usize,
     seat: Seat,
 }
@@ -44,7 +44,7 @@ pub struct Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T, S> {
     /// Which stay ends.
-    pub ticket: Ticket,
+    pub stay: Stay,
     /// When it first came.
     pub arrival: Arrival,
     /// Who it is.
@@ -118,7 +118,7 @@ impl<T> Queue<T> {
     }
 
     /// Joins: a newcomer the end, who was here `before` its place by that.
-    pub fn join(&mut self, item: T, tried: &[u64], before: Option<Arrival>) -> Ticket {
+    pub fn join(&mut self, item: T, tried: &[u64], before: Option<Arrival>) -> Stay {
         let arrival = before.unwrap_or(Arrival((self.arrivals.0 | 1) + 1));
         self.arrivals = self.arrivals.max(Arrival(arrival.0 & !1));
         self.stays += 1;
@@ -131,7 +131,7 @@ impl<T> Queue<T> {
             lane.waiting.insert(seat, item);
             self.len += 1;
         }
-        Ticket { lane, seat }
+        Stay { lane, seat }
     }
 
     /// Takes out the longest waiter for whom something is found. `find` is told what somebody has tried, the longest
@@ -151,9 +151,9 @@ impl<T> Queue<T> {
             let (seat, lane, tried) = unasked.min_by_key(|(seat, ..)| *seat)?;
             asked = Some(seat);
             if let Some(found) = find(tried) {
-                let ticket = Ticket { lane, seat };
-                return self.cancel(ticket).map(|item| Taken {
-                    ticket,
+                let stay = Stay { lane, seat };
+                return self.cancel(stay).map(|item| Taken {
+                    stay,
                     arrival: seat.arrival,
                     item,
                     found,
@@ -162,10 +162,10 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Leaves the queue, from wherever. Nothing when the ticket's holder is no longer in it.
-    pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
-        let lane = self.lanes.get_mut(ticket.lane)?;
-        let item = lane.waiting.remove(&ticket.seat)?;
+    /// Leaves the queue, from wherever. Nothing when the stay's holder is no longer in it.
+    pub fn cancel(&mut self, stay: Stay) -> Option<T> {
+        let lane = self.lanes.get_mut(stay.lane)?;
+        let item = lane.waiting.remove(&stay.seat)?;
         self.len -= 1;
         Some(item)
     }
@@ -249,11 +249,11 @@ mod tests {
     #[test]
     fn a_ticket_is_good_once_also_when_place_and_arrival_are_taken_again() {
         let mut queue = Queue::default();
-        let ticket = queue.join('a', &[], None);
+        let stay = queue.join('a', &[], None);
         let taken = queue.take_first(|_| Some(())).unwrap();
-        assert_eq!((taken.ticket, taken.item), (ticket, 'a'));
+        assert_eq!((taken.stay, taken.item), (stay, 'a'));
         let other = queue.join('b', &[], Some(taken.arrival));
-        assert_eq!(queue.cancel(ticket), None);
+        assert_eq!(queue.cancel(stay), None);
         assert_eq!(queue.cancel(other), Some('b'));
         assert_eq!(queue.cancel(other), None);
         assert!(queue.is_empty());
@@ -370,13 +370,13 @@ mod tests {
     struct Row {
         waiting: Vec<One>,
         arrivals: u64,
-        stays: usize,
+        numbers: usize,
     }
 
     #[derive(Clone, Debug)]
     struct One {
         arrival: u64,
-        stay: usize,
+        number: usize,
         tried: u8,
     }
 
@@ -386,15 +386,15 @@ mod tests {
                 self.arrivals += 2;
                 self.arrivals
             });
-            self.stays += 1;
-            let stay = self.stays;
+            self.numbers += 1;
+            let number = self.numbers;
             self.waiting.push(One {
                 arrival,
-                stay,
+                number,
                 tried,
             });
-            self.waiting.sort_by_key(|one| (one.arrival, one.stay));
-            stay
+            self.waiting.sort_by_key(|one| (one.arrival, one.number));
+            number
         }
 
         fn remove(&mut self, fits: impl Fn(&One) -> bool) -> Option<One> {
@@ -407,19 +407,19 @@ mod tests {
         #[test]
         fn it_does_what_a_plain_list_does(steps in prop::collection::vec(step(), 0..200)) {
             let (mut queue, mut row) = (Queue::default(), Row::default());
-            let mut tickets = Vec::new();
+            let mut stays = Vec::new();
             let mut taken: Vec<(Arrival, One)> = Vec::new();
             for step in steps {
                 match step {
                     Step::Join(tried) => {
-                        let stay = row.join(tried, None);
-                        tickets.push((stay, queue.join(stay, &servers(tried), None)));
+                        let number = row.join(tried, None);
+                        stays.push((number, queue.join(number, &servers(tried), None)));
                     }
                     Step::Turn(tried) => {
                         let at_once = queue.arrivals().served_at_once();
                         prop_assert_eq!(at_once.0, row.arrivals + 1);
-                        let stay = row.join(tried, Some(row.arrivals + 1));
-                        tickets.push((stay, queue.join(stay, &servers(tried), Some(at_once))));
+                        let number = row.join(tried, Some(row.arrivals + 1));
+                        stays.push((number, queue.join(number, &servers(tried), Some(at_once))));
                     }
                     Step::Return(index, tried) => {
                         if index >= taken.len() {
@@ -428,25 +428,25 @@ mod tests {
                         let (arrival, one) = taken.swap_remove(index);
                         prop_assert_eq!(arrival.0, one.arrival);
                         let tried = tried | one.tried;
-                        let stay = row.join(tried, Some(one.arrival));
-                        tickets.push((stay, queue.join(stay, &servers(tried), Some(arrival))));
+                        let number = row.join(tried, Some(one.arrival));
+                        stays.push((number, queue.join(number, &servers(tried), Some(arrival))));
                     }
                     Step::Take(free) => {
                         let free_for = |tried: &[u64]| servers(free).into_iter().find(|one| !tried.contains(one));
                         let found = queue.take_first(free_for);
                         let expected = row.remove(|one| free & !one.tried != 0);
-                        prop_assert_eq!(found.as_ref().map(|found| found.item), expected.as_ref().map(|one| one.stay));
+                        prop_assert_eq!(found.as_ref().map(|found| found.item), expected.as_ref().map(|one| one.number));
                         taken.extend(found.map(|found| found.arrival).zip(expected));
                     }
                     Step::Cancel(index) => {
-                        let Some((stay, ticket)) = tickets.get(index) else { continue };
-                        let expected = row.remove(|one| one.stay == *stay);
-                        prop_assert_eq!(queue.cancel(*ticket), expected.map(|one| one.stay));
+                        let Some((number, stay)) = stays.get(index) else { continue };
+                        let expected = row.remove(|one| one.number == *number);
+                        prop_assert_eq!(queue.cancel(*stay), expected.map(|one| one.number));
                     }
                 }
                 prop_assert_eq!(queue.len(), row.waiting.len());
             }
-            let rest: Vec<usize> = row.waiting.iter().map(|one| one.stay).collect();
+            let rest: Vec<usize> = row.waiting.iter().map(|one| one.number).collect();
             prop_assert_eq!(all(queue), rest);
         }
     }

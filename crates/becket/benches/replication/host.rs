@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use becket::clock::Clock;
 use becket::cluster::membership::Membership;
-use becket::cluster::outbox::{Note, Outbox};
+use becket::cluster::outbox::{Outbox, SessionEvent};
 use becket::cluster::socket;
 use becket::cluster::status::ClusterStatus;
 use becket::config::Config;
@@ -92,7 +92,7 @@ impl Control {
                 let table = &self.shared.table;
                 table.insert(self.policy, &id, session, lives);
                 let name = SessionName::new(self.policy, &id).expect("a name");
-                self.outbox.leave(Note::Made(name));
+                self.outbox.leave(SessionEvent::Made(name));
             }
             self.made.store(due, Relaxed);
             thread::sleep(PAUSE);

@@ -25,10 +25,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::check::Failure;
-use super::inbox::Notice;
-use super::line::{BackendState, Waiter};
-use super::state::ServerState;
+use super::backend_state::{BackendState, Waiter};
+use super::health::check::Failure;
+use super::inbox::BackendEvent;
+use super::server_state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::config::Backend;
 
@@ -81,7 +81,7 @@ impl Telling {
 impl Drop for Telling {
     fn drop(&mut self) {
         self.outcome.get_or_init(|| CloseReason::Cancel);
-        let look = Notice::Look(self.waiter.place);
+        let look = BackendEvent::Look(self.waiter.place);
         self.waiter.inbox.deliver(look);
     }
 }

@@ -1,27 +1,27 @@
 //! How a worker learns what another thread decided for one of its connections.
 //!
-//! A worker's mailbox is an [`Inbox`]; a scripted stage has a [`Tray`]. Whoever delivers may be any
+//! A worker's mailbox is an [`Inbox`]; a scripted stage has a [`TestInbox`]. Whoever delivers may be any
 //! thread, and holds no lock while it does.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use becket_proto::queue::Ticket;
+use becket_proto::queue::Stay;
 
-use super::line::BackendState;
+use super::backend_state::BackendState;
+use super::server_state::ServerState;
 use super::slot::Slot;
-use super::state::ServerState;
 use crate::clock::Stopwatch;
 
-/// Takes notices for one worker, from any thread.
+/// Takes events for one worker, from any thread.
 pub trait Inbox: fmt::Debug + Send + Sync {
-    /// Leaves a notice and sees to it that the worker looks soon.
-    fn deliver(&self, notice: Notice);
+    /// Leaves a event and sees to it that the worker looks soon.
+    fn deliver(&self, event: BackendEvent);
 }
 
 /// What a worker is told.
 #[derive(Debug)]
-pub enum Notice {
+pub enum BackendEvent {
     /// The wait of a connection is over.
     Granted(Grant),
     /// A server of a backend with `on-down = "close"` went out of service.
@@ -36,7 +36,7 @@ pub struct Grant {
     /// Where the connection lives in its worker.
     pub place: usize,
     /// Which arrival in the queue it was.
-    pub ticket: Ticket,
+    pub stay: Stay,
     /// Whose queue.
     pub backend: Arc<BackendState>,
     /// The slot; `None` when no server is in service any more.
@@ -47,18 +47,18 @@ pub struct Grant {
 
 /// An inbox that somebody empties by hand.
 #[derive(Debug, Default)]
-pub struct Tray(Mutex<Vec<Notice>>);
+pub struct TestInbox(Mutex<Vec<BackendEvent>>);
 
-impl Tray {
+impl TestInbox {
     /// Takes everything that was delivered, oldest first.
-    pub fn take(&self) -> Vec<Notice> {
+    pub fn take(&self) -> Vec<BackendEvent> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Inbox for Tray {
-    fn deliver(&self, notice: Notice) {
-        let mut notices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        notices.push(notice);
+impl Inbox for TestInbox {
+    fn deliver(&self, event: BackendEvent) {
+        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        events.push(event);
     }
 }

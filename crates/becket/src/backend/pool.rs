@@ -19,13 +19,13 @@ use becket_proto::balance::{self, Candidate, Wheel};
 use becket_proto::queue::Arrival;
 use becket_proto::ticket::{Lineage, NodeId};
 
+use super::backend_state::{BackendState, QueueFull, Wait, Waiter};
 use super::cancel::{Cancel, Telling, Told};
 use super::inbox::Inbox;
-use super::line::{BackendState, QueueFull, Wait, Waiter};
 use super::registry::{PeerStick, lone_state, stick_key};
+use super::server_state::ServerState;
 use super::slot::Slot;
-use super::state::ServerState;
-use crate::cluster::outbox::{Note, Outbox};
+use crate::cluster::outbox::{Outbox, SessionEvent};
 use crate::config::{Backend, Balance, ProxyTlvs, ProxyVersion, ServerAddress, StickBy};
 use crate::tls::to_servers::ServerTls;
 
@@ -252,7 +252,7 @@ impl Pool {
             && self.backend.stick == StickBy::TlsSession
             && let (Some(outbox), Some(lineage)) = (&self.outbox, guest.lineage)
         {
-            outbox.leave(Note::Stuck(PeerStick {
+            outbox.leave(SessionEvent::Stuck(PeerStick {
                 lineage,
                 server: server.tag(),
                 life,

@@ -13,9 +13,9 @@ use becket_proto::balance;
 use becket_proto::replica::{ServerTag, StickCursor};
 use becket_proto::ticket::Lineage;
 
+use super::backend_state::BackendState;
 use super::inbox::Inbox;
-use super::line::BackendState;
-use super::state::ServerState;
+use super::server_state::ServerState;
 use crate::config::{Backend, Config, Server};
 
 /// Where another host has sent a client.
@@ -32,8 +32,8 @@ pub struct PeerStick {
 /// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
 /// workers.
 pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<BackendState> {
-    let crew = Arc::new(OnceLock::from(inboxes));
-    let state = Arc::new(BackendState::new(backend.name.clone(), crew));
+    let inboxes = Arc::new(OnceLock::from(inboxes));
+    let state = Arc::new(BackendState::new(backend.name.clone(), inboxes));
     adopt_servers(&state, backend);
     state
 }
@@ -91,14 +91,14 @@ pub struct Backends {
     gone: Mutex<Vec<Weak<BackendState>>>,
     /// Made anew with each configuration: peers speak of a server in every record.
     known_to_peers: Mutex<Arc<KnownToPeers>>,
-    crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
+    inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
 impl Backends {
     /// Tells where the workers are to be reached. Only the first call counts.
-    pub fn set_crew(&self, inboxes: Vec<Arc<dyn Inbox>>) {
-        // A second crew would be a second server.
-        let _first = self.crew.set(inboxes);
+    pub fn set_inboxes(&self, inboxes: Vec<Arc<dyn Inbox>>) {
+        // A second inboxes would be a second server.
+        let _first = self.inboxes.set(inboxes);
     }
 
     /// Takes over a configuration: makes what is new, changes what stays, forgets what is gone.
@@ -190,8 +190,8 @@ impl Backends {
     }
 
     fn make(&self, backend: &Backend) -> Arc<BackendState> {
-        let crew = Arc::clone(&self.crew);
-        Arc::new(BackendState::new(backend.name.clone(), crew))
+        let inboxes = Arc::clone(&self.inboxes);
+        Arc::new(BackendState::new(backend.name.clone(), inboxes))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use becket_proto::queue::Arrival;
 
-use super::state::ServerState;
+use super::server_state::ServerState;
 
 /// A claim on a server; dropping it gives it back, to the longest waiter if there is one.
 #[derive(Debug)]

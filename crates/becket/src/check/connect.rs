@@ -8,7 +8,7 @@
 //! Bounded: [`MOST_AT_ONCE`] addresses at a time, each for `timeouts.connect`, [`FAREWELL`] and the
 //! time of a health check.
 //!
-//! [`FAREWELL`]: crate::backend::check::FAREWELL
+//! [`FAREWELL`]: crate::backend::health::check::FAREWELL
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use super::backends::shown;
-use crate::backend::check::Met;
+use crate::backend::health::check::Met;
 use crate::clock::Clock;
 use crate::config::error::{Problem, Report};
 use crate::config::{Backend, Config, Plans, Server};

@@ -30,7 +30,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, Error, SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
-use crate::backend::inbox::Tray;
+use crate::backend::inbox::TestInbox;
 use crate::backend::pool::Pool;
 use crate::check::script::link::End;
 use crate::check::script::net::Plan;
@@ -39,8 +39,8 @@ use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::error::{Problem, Report};
 use crate::config::{ClientAuth, Config, Face, Listener, NamePattern, Policy, Route, Sessions};
+use crate::connection::listener::ListenerState;
 use crate::control::rotation::Rotation;
-use crate::door::Door;
 use crate::log::access::ResumedBy;
 use crate::pki::certificates::KeySet;
 use crate::socket::Socket;
@@ -118,7 +118,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
     };
     let pools = config.backends.iter();
     let pools: Rc<[_]> = pools
-        .map(|one| Pool::lone(Arc::clone(one), Arc::<Tray>::default()))
+        .map(|one| Pool::lone(Arc::clone(one), Arc::<TestInbox>::default()))
         .map(|pool| Rc::new(pool.in_clear()))
         .collect();
     let mut rehearsed = Vec::new();
@@ -132,7 +132,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
                 continue;
             }
         };
-        let door = Door {
+        let state = ListenerState {
             face: Face::Tls,
             router,
             pools: Rc::clone(&pools),
@@ -147,7 +147,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
         let mut rehearsal = Rehearsal {
             listener,
             sessions: &config.sessions,
-            door: Rc::new(door),
+            state: Rc::new(state),
             stage,
             path,
             report: &mut *report,
@@ -163,7 +163,7 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
 struct Rehearsal<'a> {
     listener: &'a Listener,
     sessions: &'a Sessions,
-    door: Rc<Door>,
+    state: Rc<ListenerState>,
     stage: Stage,
     path: String,
     report: &'a mut Report,
@@ -334,7 +334,7 @@ impl Rehearsal<'_> {
         let name = ServerName::try_from(name).map_err(|_| "no client can ask for it".to_owned())?;
         let client = ClientConnection::new(Arc::clone(config), name);
         let mut client = client.map_err(|error| error.to_string())?;
-        let mut end = self.stage.admit(Rc::clone(&self.door), [Plan::Accept]);
+        let mut end = self.stage.admit(Rc::clone(&self.state), [Plan::Accept]);
         let told = converse(&mut client, &mut end, &mut self.stage).err();
         if told.is_some() {
             // A connection that has refused waits for its client to leave.

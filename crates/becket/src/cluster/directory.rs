@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::backend::probe::again;
+use crate::backend::health::prober::again;
 use crate::config::cluster::Peer;
 use crate::config::values::Address;
 use crate::resolver::{self, Resolver};

@@ -4,7 +4,7 @@
 //! `cluster.limits.datagrams-per-turn`, then lets others have the thread, so that a flood of
 //! datagrams delays a reload by milliseconds at most.
 //!
-//! Notes of workers are taken as [`super::outbox`] describes: at once after a quiet time, every
+//! Events of workers are taken as [`super::outbox`] describes: at once after a quiet time, every
 //! [`BATCH`] in a busy one.
 
 use std::io;
@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use super::directory::{Found, Lookups};
 use super::node::{Inner, Node};
-use super::outbox::{BATCH, Inbox};
+use super::outbox::{BATCH, OutboxReader};
 use super::socket::{Bound, Heard, Sockets};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
@@ -32,7 +32,7 @@ pub struct Exchange {
     /// Its sockets.
     pub bound: Bound,
     /// What workers left.
-    pub inbox: Inbox,
+    pub reader: OutboxReader,
     /// Configurations that were reloaded.
     pub reloads: UnboundedReceiver<Arc<Config>>,
     /// The clock of the process.
@@ -42,7 +42,7 @@ pub struct Exchange {
 /// Why the task woke up.
 enum Woken {
     Datagrams,
-    Notes,
+    Events,
     Time,
     Reloaded(Arc<Config>),
     Found(Found),
@@ -57,20 +57,20 @@ impl Exchange {
         let sockets = Sockets::register(self.bound)?;
         let mut turns = Turns {
             node: self.node,
-            inbox: self.inbox,
+            reader: self.reader,
             sockets,
             resolver: Resolver::system(),
             lookups: Lookups::new(),
             buffer: vec![0; LARGEST].into_boxed_slice(),
             tell_at: Some(Duration::ZERO),
         };
-        let bell = turns.inbox.bell();
+        let wakeup = turns.reader.wakeup();
         loop {
             let left = |at: Duration| at.saturating_sub(self.clock.mono());
             let left = turns.deadline().map(left);
             let woken = tokio::select! {
                 () = turns.sockets.readable() => Woken::Datagrams,
-                () = bell.rung(), if turns.tell_at.is_none() => Woken::Notes,
+                () = wakeup.woken(), if turns.tell_at.is_none() => Woken::Events,
                 () = pass(left) => Woken::Time,
                 Some(Ok(found)) = turns.lookups.join_next() => Woken::Found(found),
                 config = self.reloads.recv() => match config {
@@ -92,12 +92,12 @@ impl Exchange {
 /// What one turn after the other works with.
 struct Turns {
     node: Arc<Node>,
-    inbox: Inbox,
+    reader: OutboxReader,
     sockets: Sockets,
     resolver: Resolver,
     lookups: Lookups,
     buffer: Box<[u8]>,
-    /// When notes are looked for although no bell rang; nothing while control lies down.
+    /// When events are looked for although nothing woke control; nothing while control lies down.
     tell_at: Option<Duration>,
 }
 
@@ -114,14 +114,14 @@ impl Turns {
         let mut left = false;
         match woken {
             Woken::Datagrams => left = receive(&mut node, &self.sockets, &mut self.buffer, now),
-            Woken::Notes => self.tell_at = Some(now.mono),
+            Woken::Events => self.tell_at = Some(now.mono),
             Woken::Time => {}
             Woken::Reloaded(config) => node.reload(&config),
             Woken::Found(found) => node.found(found),
         }
         node.look_up(now, &self.resolver, &mut self.lookups);
         if self.tell_at.is_some_and(|at| at <= now.mono) {
-            let any = node.tell(&self.inbox, now);
+            let any = node.tell(&self.reader, now);
             self.tell_at = any.then_some(now.mono + BATCH);
         }
         node.send(now, |to, datagram| self.sockets.send(to, datagram));
@@ -131,7 +131,7 @@ impl Turns {
     /// The last thing that peers hear: what waits to be told, and a goodbye.
     fn leave(&self, now: Now) {
         let mut node = self.node.lock();
-        node.tell(&self.inbox, now);
+        node.tell(&self.reader, now);
         node.send(now, |to, datagram| self.sockets.send(to, datagram));
         node.leave(now, |to, datagram| self.sockets.send(to, datagram));
     }

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::exchange::Exchange;
 use super::node::{NoBoot, Node};
-use super::outbox::{Inbox, Outbox};
+use super::outbox::{Outbox, OutboxReader};
 use super::socket::Bound;
 use crate::config::Config;
 use crate::shared::Shared;
@@ -42,12 +42,12 @@ impl Membership {
         let node = Node::start(cluster, config, Arc::clone(&shared.table), clock.now())?;
         node.remember_in(Arc::clone(&shared.backends));
         let node = Arc::new(node);
-        let (inbox, outboxes) = Inbox::of_workers(&shared.counters, cluster.limits.queue);
+        let (reader, outboxes) = OutboxReader::of_workers(&shared.counters, cluster.limits.queue);
         let (reloads, received) = unbounded_channel();
         let exchange = Exchange {
             node: Arc::clone(&node),
             bound,
-            inbox,
+            reader,
             reloads: received,
             clock,
         };

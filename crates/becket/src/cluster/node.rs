@@ -14,7 +14,7 @@ use becket_proto::session_table::SessionTable;
 
 use super::directory::{Directory, Found, Lookups};
 use super::news::News;
-use super::outbox::Inbox;
+use super::outbox::OutboxReader;
 use super::shelf::Shelf;
 use super::status::ClusterStatus;
 use super::vault::ClusterVault;
@@ -117,10 +117,10 @@ impl Inner {
     }
 
     /// Offers what the workers left to the peers. Returns whether there was anything.
-    pub(super) fn tell(&mut self, inbox: &Inbox, now: Now) -> bool {
+    pub(super) fn tell(&mut self, reader: &OutboxReader, now: Now) -> bool {
         self.shelf.now = now;
         let (shelf, replica) = (&mut self.shelf, &mut self.replica);
-        inbox.drain(|note| shelf.tell(&note, |record| replica.offer(record, now.mono))) > 0
+        reader.drain(|event| shelf.tell(&event, |record| replica.offer(record, now.mono))) > 0
     }
 
     /// Datagrams that one turn receives at most.
@@ -201,7 +201,7 @@ fn limits(cluster: &Cluster, config: &Config) -> Limits {
             .map(|backend| backend.stick_lifetime)
             .max()
             .unwrap_or_default(),
-        // The workers' notes were gathered already.
+        // The workers' events were gathered already.
         flush: Duration::ZERO,
         ..Limits::default()
     }

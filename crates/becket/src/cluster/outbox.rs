@@ -1,15 +1,15 @@
 //! The way of new and ended sessions from the workers to the control thread, which tells the peers.
 //!
 //! Each worker holds an [`Outbox`], the end of a bounded queue of its own; the control thread holds
-//! the [`Inbox`] with all the other ends. What is queued is a session's *name*: the state stays in
+//! the [`OutboxReader`] with all the other ends. What is queued is a session's *name*: the state stays in
 //! the table until control sends it. So a handshake pays for a copy of 48 bytes, allocates nothing,
-//! and no master secret waits in a queue. A worker never waits: a full queue drops the note, and the
+//! and no master secret waits in a queue. A worker never waits: a full queue drops the event, and the
 //! worker counts it in `Counters::sessions_untold`.
 //!
 //! Waking control costs a system call, and a handshake should not pay for one. So control lies down
-//! only when all queues are empty, and only the first note after that rings the [`Bell`]; from then
+//! only when all queues are empty, and only the first event after that wakes control by [`Wakeup`]; from then
 //! on control comes back by itself every [`BATCH`] until it finds nothing. A quiet host is woken
-//! once per handshake and a busy one never; no note waits longer than [`BATCH`].
+//! once per handshake and a busy one never; no event waits longer than [`BATCH`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, fence};
@@ -24,7 +24,7 @@ use crate::metrics::Counters;
 
 /// What the peers should know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Note {
+pub enum SessionEvent {
     /// A session was made and is in the table.
     Made(SessionName),
     /// A session ended with its connection and was taken from the table.
@@ -33,82 +33,82 @@ pub enum Note {
     Stuck(PeerStick),
 }
 
-/// A worker's end: gives notes away.
+/// A worker's end: gives events away.
 #[derive(Clone, Debug)]
 pub struct Outbox {
-    queue: SyncSender<Note>,
-    bell: Arc<Bell>,
+    queue: SyncSender<SessionEvent>,
+    wakeup: Arc<Wakeup>,
     counters: Arc<Counters>,
 }
 
 impl Outbox {
-    /// Leaves a note without waiting, or drops and counts it. No system call unless control sleeps. Who
+    /// Leaves an event without waiting, or drops and counts it. No system call unless control sleeps. Who
     /// takes no part in a cluster any more tells nobody, and counts nothing.
-    pub fn leave(&self, note: Note) {
-        let dropped = matches!(self.queue.try_send(note), Err(TrySendError::Full(_)));
+    pub fn leave(&self, event: SessionEvent) {
+        let dropped = matches!(self.queue.try_send(event), Err(TrySendError::Full(_)));
         self.counters.sessions_untold.add(dropped.into());
-        self.bell.ring();
+        self.wakeup.wake();
     }
 }
 
 /// The control thread's end.
 #[derive(Debug)]
-pub struct Inbox {
-    queues: Vec<Receiver<Note>>,
-    bell: Arc<Bell>,
+pub struct OutboxReader {
+    queues: Vec<Receiver<SessionEvent>>,
+    wakeup: Arc<Wakeup>,
     capacity: usize,
 }
 
-impl Inbox {
-    /// Makes the queues of all workers, for so many notes each; a note takes some 60 bytes.
+impl OutboxReader {
+    /// Makes the queues of all workers, for so many events each; an event takes some 60 bytes.
     pub fn of_workers(counters: &[Arc<Counters>], capacity: usize) -> (Self, Vec<Outbox>) {
-        let bell = Arc::new(Bell::default());
+        let wakeup = Arc::new(Wakeup::default());
         let (outboxes, queues) = counters
             .iter()
             .map(|counters| {
                 let (queue, receiver) = sync_channel(capacity);
                 let outbox = Outbox {
                     queue,
-                    bell: Arc::clone(&bell),
+                    wakeup: Arc::clone(&wakeup),
                     counters: Arc::clone(counters),
                 };
                 (outbox, receiver)
             })
             .unzip();
-        let inbox = Self {
+        let reader = Self {
             queues,
-            bell,
+            wakeup,
             capacity,
         };
-        (inbox, outboxes)
+        (reader, outboxes)
     }
 
-    /// Takes what waits, of each worker at most as many notes as its queue holds, and returns how many there were.
-    /// When there were none, the next note rings the bell.
-    pub fn drain(&self, mut take: impl FnMut(Note)) -> usize {
+    /// Takes what waits, of each worker at most as many events as its queue holds, and returns how many there were.
+    /// When there were none, the next event wakes control.
+    pub fn drain(&self, mut take: impl FnMut(SessionEvent)) -> usize {
         let taken = self.take_waiting(&mut take);
         if taken > 0 {
             return taken;
         }
-        self.bell.lie_down();
-        // What was left before the worker could see that control lies down rang no bell.
+        self.wakeup.lie_down();
+        // What was left before the worker could see that control lies down woke nobody.
         let taken = self.take_waiting(&mut take);
         if taken > 0 {
-            self.bell.get_up();
+            self.wakeup.get_up();
         }
         taken
     }
 
-    /// What the first note after an empty drain rings.
-    pub fn bell(&self) -> Arc<Bell> {
-        Arc::clone(&self.bell)
+    /// How the first event after an empty drain wakes control.
+    pub fn wakeup(&self) -> Arc<Wakeup> {
+        Arc::clone(&self.wakeup)
     }
 
-    fn take_waiting(&self, take: &mut impl FnMut(Note)) -> usize {
+    fn take_waiting(&self, take: &mut impl FnMut(SessionEvent)) -> usize {
         let mut taken = 0;
         for queue in &self.queues {
-            for note in queue.try_iter().take(self.capacity) {
-                take(note);
+            for event in queue.try_iter().take(self.capacity) {
+                take(event);
                 taken += 1;
             }
         }
@@ -118,21 +118,21 @@ impl Inbox {
 
 /// Wakes control, once for each time that it lay down.
 #[derive(Debug, Default)]
-pub struct Bell {
+pub struct Wakeup {
     asleep: AtomicBool,
     notify: Notify,
 }
 
-impl Bell {
-    /// Waits for the first note after a drain that found none. Nothing is lost when the future is
+impl Wakeup {
+    /// Waits for the first event after a drain that found none. Nothing is lost when the future is
     /// dropped.
-    pub async fn rung(&self) {
+    pub async fn woken(&self) {
         self.notify.notified().await;
     }
 
-    fn ring(&self) {
+    fn wake(&self) {
         // With the fence in `lie_down`: either this sees that control lies down, or control sees
-        // the note. Without both, each could miss the other.
+        // the event. Without both, each could miss the other.
         fence(SeqCst);
         if self.asleep.load(Relaxed) && self.asleep.swap(false, SeqCst) {
             self.notify.notify_one();
@@ -163,9 +163,9 @@ mod tests {
 
     const CAPACITY: usize = 256;
 
-    fn note(number: u64) -> Note {
+    fn event(number: u64) -> SessionEvent {
         let name = SessionName::new(PolicyTag(1), &number.to_be_bytes());
-        Note::Made(name.unwrap())
+        SessionEvent::Made(name.unwrap())
     }
 
     fn workers(number: usize) -> Vec<Arc<Counters>> {
@@ -175,20 +175,20 @@ mod tests {
     #[test]
     fn a_full_queue_drops_and_counts() {
         let counters = workers(1);
-        let (inbox, outboxes) = Inbox::of_workers(&counters, CAPACITY);
+        let (reader, outboxes) = OutboxReader::of_workers(&counters, CAPACITY);
         for number in 0..CAPACITY as u64 + 3 {
-            outboxes[0].leave(note(number));
+            outboxes[0].leave(event(number));
         }
         assert_eq!(counters[0].sessions_untold.value(), 3);
-        assert_eq!(inbox.drain(|_| {}), CAPACITY);
+        assert_eq!(reader.drain(|_| {}), CAPACITY);
     }
 
     #[test]
     fn notes_for_nobody_are_not_counted() {
         let counters = workers(1);
-        let (inbox, outboxes) = Inbox::of_workers(&counters, CAPACITY);
-        drop(inbox);
-        outboxes[0].leave(note(1));
+        let (reader, outboxes) = OutboxReader::of_workers(&counters, CAPACITY);
+        drop(reader);
+        outboxes[0].leave(event(1));
         assert_eq!(counters[0].sessions_untold.value(), 0);
     }
 
@@ -196,13 +196,13 @@ mod tests {
     fn every_note_is_found_although_control_sleeps_between_them() {
         const NOTES: u64 = 20_000;
         let counters = workers(3);
-        let (inbox, outboxes) = Inbox::of_workers(&counters, CAPACITY);
+        let (reader, outboxes) = OutboxReader::of_workers(&counters, CAPACITY);
         let senders: Vec<_> = outboxes
             .into_iter()
             .map(|outbox| {
                 thread::spawn(move || {
                     for number in 0..NOTES {
-                        outbox.leave(note(number));
+                        outbox.leave(event(number));
                         if number % 64 == 0 {
                             thread::yield_now();
                         }
@@ -219,12 +219,12 @@ mod tests {
                 .map(|c| c.sessions_untold.value())
                 .sum::<u64>()
         };
-        // Control waits for the bell whenever it found nothing: a missed ring would hang here.
+        // Control sleeps whenever it found nothing: a missed wake-up would hang here.
         runtime.block_on(async {
             let mut taken = 0;
             while taken + dropped() < 3 * NOTES {
-                match inbox.drain(|_| {}) {
-                    0 => inbox.bell().rung().await,
+                match reader.drain(|_| {}) {
+                    0 => reader.wakeup().woken().await,
                     some => taken += some as u64,
                 }
             }
@@ -236,12 +236,12 @@ mod tests {
 
     #[test]
     fn only_the_first_note_after_an_empty_drain_rings() {
-        let (inbox, outboxes) = Inbox::of_workers(&workers(1), CAPACITY);
-        assert_eq!(inbox.drain(|_| {}), 0);
-        assert!(inbox.bell.asleep.load(SeqCst));
-        outboxes[0].leave(note(1));
-        assert!(!inbox.bell.asleep.load(SeqCst));
-        outboxes[0].leave(note(2));
-        assert_eq!(inbox.drain(|_| {}), 2);
+        let (reader, outboxes) = OutboxReader::of_workers(&workers(1), CAPACITY);
+        assert_eq!(reader.drain(|_| {}), 0);
+        assert!(reader.wakeup.asleep.load(SeqCst));
+        outboxes[0].leave(event(1));
+        assert!(!reader.wakeup.asleep.load(SeqCst));
+        outboxes[0].leave(event(2));
+        assert_eq!(reader.drain(|_| {}), 2);
     }
 }

@@ -16,7 +16,7 @@ use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Cursor, Lives, Lookup, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{NodeId, UnixSeconds};
 
-use super::outbox::Note;
+use super::outbox::SessionEvent;
 use crate::backend::registry::{Backends, PeerStick};
 use crate::clock::Now;
 use crate::config::{Config, Sessions};
@@ -77,11 +77,11 @@ impl Shelf {
             .retain(|(_, policy), _| !known.contains(policy));
     }
 
-    /// Makes a record of a note of a worker, and gives it to `offer`. A session that is gone from
+    /// Makes a record of an event of a worker, and gives it to `offer`. A session that is gone from
     /// the table by now is not worth telling.
-    pub fn tell(&mut self, note: &Note, offer: impl FnOnce(&Record<'_>)) {
-        match note {
-            Note::Made(name) => {
+    pub fn tell(&mut self, event: &SessionEvent, offer: impl FnOnce(&Record<'_>)) {
+        match event {
+            SessionEvent::Made(name) => {
                 let found = self.table.get(name.policy(), name.id(), self.now.mono);
                 if let Lookup::Hit(session) = found
                     && let Some(record) = self.record(name, &session)
@@ -90,7 +90,7 @@ impl Shelf {
                     offer(&Record::New(record));
                 }
             }
-            Note::Stuck(stick) => {
+            SessionEvent::Stuck(stick) => {
                 self.numbers.sticks_told += 1;
                 offer(&Record::Stick(StickRecord {
                     by: StickKey::Lineage(stick.lineage),
@@ -98,7 +98,7 @@ impl Shelf {
                     ttl: stick.life,
                 }));
             }
-            Note::Ended(name) => {
+            SessionEvent::Ended(name) => {
                 self.numbers.ends_told += 1;
                 offer(&Record::Del {
                     policy: name.policy(),

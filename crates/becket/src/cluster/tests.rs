@@ -13,10 +13,10 @@ use tokio::time::{sleep, timeout};
 use zeroize::Zeroizing;
 
 use super::membership::Membership;
-use super::outbox::{Note, Outbox};
+use super::outbox::{Outbox, SessionEvent};
 use super::socket::{self, Bound};
 use super::status::ClusterStatus;
-use crate::backend::inbox::Tray;
+use crate::backend::inbox::TestInbox;
 use crate::backend::pool::{Guest, Pool};
 use crate::clock::Clock;
 use crate::config::cluster::{Cluster, ClusterLimits, Peer};
@@ -132,20 +132,20 @@ impl Host {
     }
 
     fn make(&self, policy: PolicyTag, id: &[u8]) {
-        self.outbox.leave(Note::Made(self.keep(policy, id)));
+        self.outbox.leave(SessionEvent::Made(self.keep(policy, id)));
     }
 
     fn end(&self, policy: PolicyTag, id: &[u8]) {
         self.shared.table.remove(policy, id);
         let name = SessionName::new(policy, id).unwrap();
-        self.outbox.leave(Note::Ended(name));
+        self.outbox.leave(SessionEvent::Ended(name));
     }
 
     /// The pool of a worker.
     fn pool(&self) -> Pool {
         let backend = Arc::clone(&self.config.backends[0]);
         let state = self.shared.backends.by_name(&backend.name);
-        let pool = Pool::new(backend, state.unwrap(), Arc::<Tray>::default(), 0);
+        let pool = Pool::new(backend, state.unwrap(), Arc::<TestInbox>::default(), 0);
         pool.telling(Some(self.outbox.clone()))
     }
 
@@ -365,7 +365,7 @@ async fn who_leaves_has_left_at_once_and_its_socket_is_free() {
     assert!(!status.peers.iter().any(|peer| peer.state == "live"));
     assert!(UdpSocket::bind(address).is_ok(), "the socket is closed");
     // A worker that has not heard of it yet.
-    outbox.leave(Note::Made(SessionName::new(KNOWN, b"one").unwrap()));
+    outbox.leave(SessionEvent::Made(SessionName::new(KNOWN, b"one").unwrap()));
 }
 
 #[tokio::test]

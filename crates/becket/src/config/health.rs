@@ -16,8 +16,8 @@ use super::file::{FileHealth, Scalar};
 use super::prepare::Draft;
 use super::values::{self, Address};
 use super::{Backend, CheckKind, Server, ServerAddress};
-use crate::backend::check::{Plan, Request};
-use crate::backend::state::ServerState;
+use crate::backend::health::check::{Plan, Request};
+use crate::backend::server_state::ServerState;
 use crate::tls::to_servers::{self, Unverified};
 
 /// How the servers of a backend are looked after.

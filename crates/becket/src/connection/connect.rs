@@ -30,11 +30,11 @@ use super::relay::{Joined, Relaying};
 use super::securing::{self, Prelude, Securing};
 use super::{Core, Net, Next, Phase, Turn, introduction};
 use crate::backend::pool::{Guest, Pick, Pool};
+use crate::backend::server_state::ServerState;
 use crate::backend::slot::Slot;
-use crate::backend::state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::config::ServerAddress;
-use crate::door::Door;
+use crate::connection::listener::ListenerState;
 use crate::leg::{Leg, Ready};
 use crate::tls::chain;
 use crate::tls::engine::Engine;
@@ -67,7 +67,7 @@ pub enum Errand {
     /// To pass TLS to that ends there, watching for its session where clients stick by it.
     Pass(Option<Box<Learner>>),
     /// To greet the client, who is to ask for TLS in this protocol.
-    Converse(Rc<Door>, Protocol),
+    Converse(Rc<ListenerState>, Protocol),
 }
 
 /// A client on its way to a server, whichever that will be.
@@ -276,8 +276,8 @@ impl Attempt {
         match caller.errand {
             Errand::Relay => {}
             Errand::Pass(learner) => joined.learner = learner,
-            Errand::Converse(door, protocol) => {
-                return Conversing::begin(door, protocol, joined, core, turn);
+            Errand::Converse(listener, protocol) => {
+                return Conversing::begin(listener, protocol, joined, core, turn);
             }
         }
         Relaying::new(joined).begin(core, turn)

@@ -23,7 +23,7 @@ use super::handshake::Handshaking;
 use super::relay::{Joined, Relaying, server_fault};
 use super::{Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
-use crate::door::Door;
+use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Ready};
 use crate::scratch::READ;
 use crate::socket::Peek;
@@ -32,7 +32,7 @@ use crate::tls::engine::Engine;
 /// A client that has a server and no TLS yet.
 #[derive(Debug)]
 pub struct Conversing<N: Net> {
-    door: Rc<Door>,
+    listener: Rc<ListenerState>,
     joined: Box<Joined<N>>,
     dialog: Dialog,
     progress: Progress,
@@ -45,7 +45,7 @@ pub struct Conversing<N: Net> {
 impl<N: Net> Conversing<N> {
     /// Begins with a server that is connected; it may have said something already.
     pub(super) fn begin(
-        door: Rc<Door>,
+        listener: Rc<ListenerState>,
         protocol: Protocol,
         mut joined: Joined<N>,
         core: &mut Core<N>,
@@ -66,7 +66,7 @@ impl<N: Net> Conversing<N> {
             said => dialog.handle_server(said, &mut answer),
         };
         Next::Go(Phase::Conversing(Self {
-            door,
+            listener,
             joined: Box::new(joined),
             dialog,
             progress,
@@ -227,7 +227,7 @@ impl<N: Net> Conversing<N> {
             .handshake_until
             .min(turn.now.mono + turn.timeouts.hello);
         core.joined = Some(self.joined);
-        let handshaking = Handshaking::new(self.door);
+        let handshaking = Handshaking::new(self.listener);
         Next::Go(Phase::Handshaking(match self.insists_on {
             Some(protocol) => handshaking.insisting_on(protocol),
             None => handshaking,
@@ -236,8 +236,8 @@ impl<N: Net> Conversing<N> {
 
     /// The client asks to cancel what another connection does. The server that it was connected to is let go.
     fn cancel(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let passes = self.door.router.listener().cancel_requests;
-        let pool = self.door.pool(0).filter(|_| passes);
+        let passes = self.listener.config().cancel_requests;
+        let pool = self.listener.pool(0).filter(|_| passes);
         match (pool, self.dialog.cancel_request()) {
             (Some(pool), Some(request)) => Cancelling::begin(pool, request, core, turn),
             _ => self.close(Over::Cleartext, core, turn),

@@ -10,24 +10,24 @@ use super::connect::{Connecting, Errand, Established};
 use super::{Core, Net, Next, Turn};
 use crate::close_reason::CloseReason;
 use crate::config::Face;
-use crate::door::Door;
+use crate::connection::listener::ListenerState;
 
 /// A client that was accepted by a listener without TLS, or with STARTTLS.
 #[derive(Debug)]
 pub struct Entering {
-    door: Rc<Door>,
+    listener: Rc<ListenerState>,
 }
 
 impl Entering {
-    /// Starts for a client that came through `door`.
-    pub fn new(door: Rc<Door>) -> Self {
-        Self { door }
+    /// Starts for a client that came through `listener`.
+    pub fn new(listener: Rc<ListenerState>) -> Self {
+        Self { listener }
     }
 
     /// Goes on to a server.
     pub fn advance<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         // A listener without TLS has no hello to choose by, and so only its own route.
-        let Some(pool) = self.door.pool(0).cloned() else {
+        let Some(pool) = self.listener.pool(0).cloned() else {
             return Next::End(CloseReason::Internal);
         };
         turn.scratch.clear();
@@ -38,8 +38,8 @@ impl Entering {
             lineage: None,
             slot: None,
             home: None,
-            errand: match self.door.face {
-                Face::StartTls(protocol) => Errand::Converse(self.door, protocol),
+            errand: match self.listener.face {
+                Face::StartTls(protocol) => Errand::Converse(self.listener, protocol),
                 _ => Errand::Relay,
             },
         };

@@ -24,7 +24,7 @@ use super::facts::{Facts, Introduced};
 use super::{Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
 use crate::config::{AcceptProxy, Listener};
-use crate::door::Door;
+use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Ready};
 use crate::scratch::Scratch;
 use crate::socket::{Peek, Socket};
@@ -32,7 +32,7 @@ use crate::socket::{Peek, Socket};
 /// A client that has not been introduced yet.
 #[derive(Debug)]
 pub struct Greeting {
-    door: Rc<Door>,
+    listener: Rc<ListenerState>,
 }
 
 /// What came of a look into the socket.
@@ -46,14 +46,14 @@ enum Look {
 }
 
 impl Greeting {
-    /// Starts for a client that came through `door`.
-    pub fn new(door: Rc<Door>) -> Self {
-        Self { door }
+    /// Starts for a client that came through `listener`.
+    pub fn new(listener: Rc<ListenerState>) -> Self {
+        Self { listener }
     }
 
-    /// Gives the door back.
-    pub fn into_door(self) -> Rc<Door> {
-        self.door
+    /// Gives the listener back.
+    pub fn into_listener(self) -> Rc<ListenerState> {
+        self.listener
     }
 
     /// Whether this readiness can bring the header.
@@ -63,7 +63,7 @@ impl Greeting {
 
     /// Does what can be done now.
     pub fn advance<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let listener = self.door.router.listener();
+        let listener = self.listener.config();
         let Some(accepts) = &listener.accept_proxy else {
             return Next::End(CloseReason::Internal);
         };
@@ -72,7 +72,7 @@ impl Greeting {
             return refuse(CloseReason::UntrustedProxy, detail, core, turn);
         }
         match look(listener, accepts, core, turn) {
-            Look::Introduced => Next::Go(Phase::first(self.door, turn.counters)),
+            Look::Introduced => Next::Go(Phase::first(self.listener, turn.counters)),
             Look::Wait => Next::Wait(Phase::Greeting(self)),
             Look::Refused(reason, detail) => refuse(reason, detail, core, turn),
         }

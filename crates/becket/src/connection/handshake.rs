@@ -1,7 +1,7 @@
 //! From the first byte to traffic keys.
 //!
 //! 1. Bytes gather until `proto::client_hello` sees a whole ClientHello.
-//! 2. The [`Door`] chooses route, policy and configuration by it; a refusal is one alert. Where the backend
+//! 2. The [`ListenerState`] chooses route, policy and configuration by it; a refusal is one alert. Where the backend
 //!    asks for that, a slot of a server is claimed now, or waited for (`queued.rs`).
 //! 3. The same bytes, and all that follow, go to the [`Engine`]; each flight leaves in one send.
 //! 4. When keys are ready (or early data has come, which is before that), the connection goes on to
@@ -32,7 +32,7 @@ use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
 use crate::config::ProxyVersion;
 use crate::config::QueuePlace;
-use crate::door::Door;
+use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Ready};
 use crate::metrics::Offer;
 use crate::pki::presented::Presented;
@@ -46,7 +46,7 @@ use crate::tls::hello_router::{Choice, server_name};
 /// A client whose handshake is not complete.
 #[derive(Debug)]
 pub struct Handshaking {
-    door: Rc<Door>,
+    listener: Rc<ListenerState>,
     /// Set once the hello was understood. On the heap: an established connection, which is what
     /// there are many of, does not keep room for it.
     chosen: Option<Box<Chosen>>,
@@ -87,10 +87,10 @@ struct Failed {
 }
 
 impl Handshaking {
-    /// Starts for a client that came through `door`.
-    pub fn new(door: Rc<Door>) -> Self {
+    /// Starts for a client that came through `listener`.
+    pub fn new(listener: Rc<ListenerState>) -> Self {
         Self {
-            door,
+            listener,
             chosen: None,
             held: Vec::new(),
             flight: Vec::new(),
@@ -223,7 +223,7 @@ impl Handshaking {
         core.deadline = core.handshake_until;
         let name = server_name(&hello);
         core.facts.server_name.clone_from(&name);
-        let served = match self.door.router.choose(&hello, name.as_deref()) {
+        let served = match self.listener.router.choose(&hello, name.as_deref()) {
             Choice::Serve(served) => served,
             Choice::Refuse { alert, reason } => {
                 out.push(&fatal_alert(alert));
@@ -278,7 +278,7 @@ impl Handshaking {
         core: &Core<N>,
         turn: &Turn<'_, N>,
     ) -> Result<bool, Failed> {
-        let Some(pool) = self.door.pool(route) else {
+        let Some(pool) = self.listener.pool(route) else {
             return Err(Failed::quietly(CloseReason::Internal));
         };
         let has_one = self.slot.is_some() || core.joined.is_some();
@@ -305,7 +305,7 @@ impl Handshaking {
         let input = turn.scratch.sealed_in.filled();
         // Nobody has anything to say behind a hello before it is answered, but early data, which
         // may be meant for another policy; small records double it at most, or are not worth a place.
-        let early = self.door.router.route(route);
+        let early = self.listener.router.route(route);
         let early = early.map_or(0, |(route, _)| route.policy.early_data as usize);
         let early = early.max(USUAL_EARLY_DATA);
         if input.len() > turn.limits.client_hello + 2 * early {
@@ -345,7 +345,7 @@ impl Handshaking {
     }
 
     fn asks_for_certificate(&self, route: usize) -> bool {
-        let route = self.door.router.route(route);
+        let route = self.listener.router.route(route);
         route.is_some_and(|(_, configs)| configs.verifier().is_some())
     }
 
@@ -398,7 +398,7 @@ impl Handshaking {
     /// How much early data the policy takes, if some has come.
     fn early_data(&self, received: Received) -> Option<u32> {
         let chosen = self.chosen.as_ref().filter(|_| received.early)?;
-        let (route, _) = self.door.router.route(chosen.route)?;
+        let (route, _) = self.listener.router.route(chosen.route)?;
         Some(route.policy.early_data)
     }
 
@@ -408,13 +408,13 @@ impl Handshaking {
             .proxy_header()
             .filter(|version| *version == ProxyVersion::V2)?;
         let place = self.chosen.as_ref()?.resuming.as_ref()?.presented?;
-        let certificates = &self.door.router.listener().certificates;
+        let certificates = &self.listener.config().certificates;
         certificates.keys_for(name).presented(place).cloned()
     }
 
     fn pool(&self) -> Option<Rc<Pool>> {
         let route = self.chosen.as_ref()?.route;
-        self.door.pool(route).cloned()
+        self.listener.pool(route).cloned()
     }
 
     /// Tells the client why, if there is a way to, and closes.

@@ -28,6 +28,7 @@ pub mod greeting;
 pub mod handshake;
 mod hello;
 pub mod introduction;
+pub mod listener;
 pub mod peeking;
 pub mod queued;
 pub mod relay;
@@ -58,11 +59,11 @@ use becket_proto::session_name::SessionName;
 use crate::admission::{Admitted, Gate, HalfOpen, Visit};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
-use crate::backend::state::ServerState;
+use crate::backend::server_state::ServerState;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Face, Limits, ServerAddress, Timeouts};
-use crate::door::Door;
+use crate::connection::listener::ListenerState;
 use crate::failure_log::FailureLog;
 use crate::leg::{Leg, Ready};
 use crate::log::access::AccessRecord;
@@ -223,37 +224,37 @@ impl<N: Net> Core<N> {
 
 impl<N: Net> Phase<N> {
     /// Where a client begins who needs no introduction, or has had one.
-    fn first(door: Rc<Door>, counters: &Counters) -> Self {
-        match door.face {
+    fn first(listener: Rc<ListenerState>, counters: &Counters) -> Self {
+        match listener.face {
             Face::Tls => {
                 counters.handshakes_begun.add(1);
-                Self::Handshaking(Handshaking::new(door))
+                Self::Handshaking(Handshaking::new(listener))
             }
             Face::Passthrough => {
                 counters.handshakes_begun.add(1);
-                Self::Peeking(Peeking::new(door))
+                Self::Peeking(Peeking::new(listener))
             }
-            Face::Plain | Face::StartTls(_) => Self::Entering(Entering::new(door)),
+            Face::Plain | Face::StartTls(_) => Self::Entering(Entering::new(listener)),
         }
     }
 }
 
 impl<N: Net> Connection<N> {
-    /// Starts a connection that was just accepted through `door`.
+    /// Starts a connection that was just accepted through `listener`.
     pub fn new(
         client: N::Client,
-        door: Rc<Door>,
+        listener: Rc<ListenerState>,
         facts: Facts,
         timeouts: &Timeouts,
         counters: &Counters,
     ) -> Self {
         let handshake_until = facts.accepted + timeouts.handshake;
         let deadline = handshake_until.min(facts.accepted + timeouts.hello);
-        let listener = door.router.listener();
-        let face = door.face;
-        let phase = match listener.accept_proxy {
-            Some(_) => Phase::Greeting(Greeting::new(door)),
-            None => Phase::first(door, counters),
+        let config = listener.config();
+        let face = listener.face;
+        let phase = match config.accept_proxy {
+            Some(_) => Phase::Greeting(Greeting::new(listener)),
+            None => Phase::first(listener, counters),
         };
         // The hello is probably there: a first receive is worth a try.
         let ready = Ready {
@@ -279,7 +280,9 @@ impl<N: Net> Connection<N> {
     /// Goes on as if no PROXY header were expected: for a rehearsal, which has nobody in front.
     pub fn skip_greeting(&mut self, counters: &Counters) {
         self.phase = match self.phase.take() {
-            Some(Phase::Greeting(greeting)) => Some(Phase::first(greeting.into_door(), counters)),
+            Some(Phase::Greeting(greeting)) => {
+                Some(Phase::first(greeting.into_listener(), counters))
+            }
             phase => phase,
         };
     }

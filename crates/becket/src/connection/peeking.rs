@@ -24,10 +24,10 @@ use super::connect::{Connecting, Errand, Established};
 use super::hello::{self, NoHello, fatal_alert};
 use super::{Core, Net, Next, Phase, Turn};
 use crate::backend::pool::{Guest, Pool};
-use crate::backend::state::ServerState;
+use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::config::StickBy;
-use crate::door::Door;
+use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Ready};
 use crate::scratch::READ;
 use crate::tls::hello_router::server_name;
@@ -35,15 +35,15 @@ use crate::tls::hello_router::server_name;
 /// A client whose hello is not whole.
 #[derive(Debug)]
 pub struct Peeking {
-    door: Rc<Door>,
+    listener: Rc<ListenerState>,
     held: Vec<u8>,
 }
 
 impl Peeking {
-    /// Starts for a client that came through `door`.
-    pub fn new(door: Rc<Door>) -> Self {
+    /// Starts for a client that came through `listener`.
+    pub fn new(listener: Rc<ListenerState>) -> Self {
         Self {
-            door,
+            listener,
             held: Vec::new(),
         }
     }
@@ -101,9 +101,9 @@ impl Peeking {
             return Ok(None);
         };
         let name = server_name(&hello);
-        let route = self.door.router.pass(&hello, name.as_deref());
+        let route = self.listener.router.pass(&hello, name.as_deref());
         core.facts.server_name = name;
-        let pool = route.map(|route| self.door.pool(route).cloned());
+        let pool = route.map(|route| self.listener.pool(route).cloned());
         let pool = pool.map_err(|(alert, reason)| {
             out.push(&fatal_alert(alert));
             let detail = format!("answered with alert {alert}");

@@ -17,7 +17,7 @@ use rustls::client::UnbufferedClientConnection;
 
 use super::connect::Attempt;
 use super::{Core, Net, Next, Phase, Turn};
-use crate::backend::state::ServerState;
+use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::leg::{Got, Leg, Ready};
 use crate::scratch::{Buffer, READ};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::exposition::{Page, Scrape};
-use crate::backend::line::BackendState;
-use crate::backend::state::ServerState;
+use crate::backend::backend_state::BackendState;
+use crate::backend::server_state::ServerState;
 use crate::config::{Backend, Balance, Server, ServerAddress};
 use crate::log::Timestamp;
 use crate::metrics::Counters;

@@ -23,7 +23,7 @@ use prometheus_client::registry::Registry;
 use super::process::Process;
 use super::view::{Condition, View};
 use super::visits::Refusal;
-use crate::backend::line::BackendState;
+use crate::backend::backend_state::BackendState;
 use crate::close_reason::CloseReason;
 use crate::metrics::{
     BUCKETS, Counter, Counters, HandshakeClass, Histogram, Offer, Resumption, bucket_limit,

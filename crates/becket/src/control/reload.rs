@@ -41,7 +41,7 @@ impl Reloading {
         self.running = Some(tokio::task::spawn_blocking(prepare));
     }
 
-    /// Forgets what is being prepared and what was asked for: it would open doors that a drain has closed. Returns
+    /// Forgets what is being prepared and what was asked for: it would open listeners that a drain has closed. Returns
     /// whether there was anything.
     pub fn give_up(&mut self) -> bool {
         std::mem::take(self).running.is_some()

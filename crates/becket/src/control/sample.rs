@@ -13,7 +13,7 @@ use super::certificates::certificates;
 use super::rotation::{Due, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use super::visits::Refusals;
-use crate::backend::line::BackendState;
+use crate::backend::backend_state::BackendState;
 use crate::backend::registry::Backends;
 use crate::cluster::status::ClusterStatus;
 use crate::cluster::stud::reception::StudStatus;

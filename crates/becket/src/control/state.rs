@@ -7,7 +7,7 @@ use super::certificates::{Certificate, certificates};
 use super::rotation::{Rotation, Standing};
 use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
 use super::visits::Refusals;
-use crate::backend::line::BackendState;
+use crate::backend::backend_state::BackendState;
 use crate::cluster::node::Node;
 use crate::cluster::stud::reception::Watch;
 use crate::config::{Backend, Config};

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::certificates::Certificate;
 use super::rotation::Standing;
 use super::visits::Refusals;
-use crate::backend::line::BackendState;
+use crate::backend::backend_state::BackendState;
 use crate::cluster::status::ClusterStatus;
 use crate::cluster::stud::reception::StudStatus;
 use crate::config::Config;

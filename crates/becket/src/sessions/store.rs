@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
 use super::stored::Judge;
-use crate::cluster::outbox::{Note, Outbox};
+use crate::cluster::outbox::{Outbox, SessionEvent};
 use crate::metrics::Resumption;
 
 /// The view of one policy on the table that all workers share.
@@ -71,7 +71,7 @@ impl StoresServerSessions for Store {
             let stored = self.table.insert(self.policy, &key, session, lives).stored;
             resuming.session = SessionName::new(self.policy, &key).filter(|_| stored);
             if let (Some(outbox), Some(name)) = (&self.outbox, resuming.session) {
-                outbox.leave(Note::Made(name));
+                outbox.leave(SessionEvent::Made(name));
             }
             stored
         })

@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 
-use super::{Slot, Worker, token_of};
-use crate::acceptor::{Accepted, Acceptor};
+use super::{Entry, Worker, token_of};
 use crate::admission::Admitted;
 use crate::close_reason::CloseReason;
 use crate::connection::facts::Facts;
+use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side};
-use crate::door::Door;
 use crate::leg::Traffic;
-use crate::net::BOTH;
+use crate::worker::acceptor::{Accepted, Acceptor};
+use crate::worker::net::BOTH;
 
 impl Worker {
     /// Accepts from every socket that may have clients, in bounded batches.
@@ -58,8 +58,8 @@ impl Worker {
                 left -= 1;
                 match acceptor.accept() {
                     Accepted::Client(socket, address) => {
-                        let door = Rc::clone(&acceptor.door);
-                        self.admit(socket, address, door);
+                        let listener = Rc::clone(&acceptor.listener);
+                        self.admit(socket, address, listener);
                         self.look_for_mail();
                     }
                     Accepted::Nothing | Accepted::Lost => self.shared.release_connection(),
@@ -72,14 +72,14 @@ impl Worker {
         }
     }
 
-    fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, door: Rc<Door>) {
+    fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, listener: Rc<ListenerState>) {
         self.counters.accepted.add(1);
-        let listener = door.router.listener();
-        let facts = Facts::new(address, Arc::clone(&listener.name), self.now);
-        let entered = match listener.accept_proxy {
+        let config = listener.config();
+        let facts = Facts::new(address, Arc::clone(&config.name), self.now);
+        let entered = match config.accept_proxy {
             // Who the client is, the header will say.
             Some(_) => Ok(Admitted::default()),
-            None => listener.admit(address.ip(), self.gate.as_ref(), self.now.mono),
+            None => config.admit(address.ip(), self.gate.as_ref(), self.now.mono),
         };
         let counted = match entered {
             Ok(counted) => counted,
@@ -89,8 +89,8 @@ impl Worker {
         if self.handshakes >= share && !self.displace() {
             return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
         }
-        let entry = self.connections.vacant_entry();
-        let index = entry.key();
+        let vacant = self.connections.vacant_entry();
+        let index = vacant.key();
         let token = token_of(index, Side::Client);
         if self
             .poll
@@ -101,12 +101,12 @@ impl Worker {
             return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
         }
         let timeouts = &self.config.timeouts;
-        let mut connection = Connection::new(socket, door, facts, timeouts, &self.counters);
+        let mut connection = Connection::new(socket, listener, facts, timeouts, &self.counters);
         connection.count(counted);
         if connection.lacks_hello() {
             self.without_hello.push(index);
         }
-        entry.insert(Box::new(Slot {
+        vacant.insert(Box::new(Entry {
             connection,
             queued: false,
             handshaking: true,

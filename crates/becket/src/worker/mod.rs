@@ -9,8 +9,12 @@
 //! Descriptors are registered once, edge-triggered, and never modified; closing deregisters.
 
 mod accept;
-mod mail;
+pub mod acceptor;
+pub mod mailbox;
+mod messages;
+pub mod net;
 mod overdue;
+pub mod workers;
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,26 +31,26 @@ use mio::{Events, Poll, Token};
 use slab::Slab;
 
 use self::overdue::Leaving;
-use crate::acceptor::Acceptor;
 use crate::admission::Gate;
 use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
 use crate::clock::{Clock, Now};
 use crate::close_reason::CloseReason;
-use crate::cluster::outbox::{Note, Outbox};
+use crate::cluster::outbox::{Outbox, SessionEvent};
 use crate::config::{Config, Limits};
 use crate::connection::{Advanced, Connection, Side, Turn};
 use crate::control::access_log::AccessSender;
 use crate::failure_log::FailureLog;
 use crate::leg::Ready;
 use crate::log::RateLimit;
-use crate::mailbox::Mailbox;
 use crate::metrics::Counters;
-use crate::net::RealNet;
 use crate::scratch::Scratch;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
 use crate::sockets::Bound;
+use crate::worker::acceptor::Acceptor;
+use crate::worker::mailbox::Mailbox;
+use crate::worker::net::RealNet;
 
 /// A thread that serves connections.
 #[derive(Debug)]
@@ -72,7 +76,7 @@ pub struct Worker {
     /// By backend index; kept when only ticket keys change.
     pools: Rc<[Rc<Pool>]>,
     /// On the heap each: growing the slab then moves pointers, not connections.
-    connections: Slab<Box<Slot>>,
+    connections: Slab<Box<Entry>>,
     /// Connections to advance, established ones apart from handshakes.
     established: VecDeque<usize>,
     handshaking: VecDeque<usize>,
@@ -116,7 +120,7 @@ pub struct Start {
 
 /// A connection and its place in the worker's queues.
 #[derive(Debug)]
-struct Slot {
+struct Entry {
     connection: Connection<RealNet>,
     queued: bool,
     handshaking: bool,
@@ -128,7 +132,7 @@ struct Slot {
 /// A timer entry; stale when the slot has another alarm by now.
 #[derive(Clone, Copy, Debug)]
 struct Alarm {
-    slot: u32,
+    index: u32,
     number: u32,
 }
 
@@ -141,7 +145,7 @@ enum Ending {
 }
 
 impl Worker {
-    /// Takes over poll and sockets, and builds the doors.
+    /// Takes over poll and sockets, and builds the listeners.
     ///
     /// # Errors
     ///
@@ -215,7 +219,7 @@ impl Worker {
                 Token(token) => self.note(token, event),
             }
         }
-        // After what is about sockets: a letter may replace one, and the new one has not said a word.
+        // After what is about sockets: a message may replace one, and the new one has not said a word.
         if mail {
             self.read_mail();
         }
@@ -240,23 +244,23 @@ impl Worker {
     fn note_connection(&mut self, token: usize, ready: Ready) {
         let (index, side) = address_of(token);
         // A slot that was emptied in this turn may be reported once more.
-        let Some(slot) = self.connections.get_mut(index) else {
+        let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
-        if slot.connection.handle_ready(side, ready) {
+        if entry.connection.handle_ready(side, ready) {
             self.enqueue(index);
         }
     }
 
     fn enqueue(&mut self, index: usize) {
-        let Some(slot) = self.connections.get_mut(index) else {
+        let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
-        if slot.queued {
+        if entry.queued {
             return;
         }
-        slot.queued = true;
-        if slot.handshaking {
+        entry.queued = true;
+        if entry.handshaking {
             self.handshaking.push_back(index);
         } else {
             self.established.push_back(index);
@@ -303,10 +307,10 @@ impl Worker {
         index: usize,
         step: impl FnOnce(&mut Connection<RealNet>, &mut Turn<'_, RealNet>) -> Advanced,
     ) {
-        let Some(slot) = self.connections.get_mut(index) else {
+        let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
-        slot.queued = false;
+        entry.queued = false;
         self.net.serve(token_of(index, Side::Server));
         let mut turn = Turn {
             net: &mut self.net,
@@ -320,7 +324,7 @@ impl Worker {
             gate: self.gate.as_ref(),
             cancels: &self.shared.cancels,
         };
-        let advanced = step(&mut slot.connection, &mut turn);
+        let advanced = step(&mut entry.connection, &mut turn);
         self.count_handshake(index);
         match advanced {
             Advanced::Ended(reason) => self.close(index, reason),
@@ -335,17 +339,17 @@ impl Worker {
     /// Keeps count of the handshakes under way; one that waits for a slot before its handshake is
     /// none until it has one.
     fn count_handshake(&mut self, index: usize) {
-        let Some(slot) = self.connections.get_mut(index) else {
+        let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
-        let handshaking = slot.connection.is_handshaking();
-        match (slot.handshaking, handshaking) {
+        let handshaking = entry.connection.is_handshaking();
+        match (entry.handshaking, handshaking) {
             (true, false) => self.handshakes -= 1,
             (false, true) => self.handshakes += 1,
             _ => {}
         }
-        slot.handshaking = handshaking;
-        match slot.connection.lacks_hello() {
+        entry.handshaking = handshaking;
+        match entry.connection.lacks_hello() {
             true => self.without_hello.push(index),
             false => self.without_hello.remove(index),
         }
@@ -354,43 +358,43 @@ impl Worker {
     /// Makes sure that an alarm rings no later than the deadline. A later deadline needs none
     /// now: the alarm that is set will find it.
     fn set_alarm(&mut self, index: usize) {
-        let Some(slot) = self.connections.get_mut(index) else {
+        let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
-        let mut deadline = slot.connection.deadline();
-        if deadline >= slot.alarm_at {
+        let mut deadline = entry.connection.deadline();
+        if deadline >= entry.alarm_at {
             return;
         }
-        if slot.handshaking {
+        if entry.handshaking {
             // Soon enough for the phase after it, which then needs no alarm of its own.
             deadline = deadline.min(self.now.mono + self.config.timeouts.connect);
         }
         deadline = deadline.min(self.now.mono + FARTHEST_ALARM);
         self.alarms = self.alarms.wrapping_add(1);
-        slot.alarm_at = deadline;
-        slot.alarm = self.alarms;
+        entry.alarm_at = deadline;
+        entry.alarm = self.alarms;
         let alarm = Alarm {
             // A worker has fewer connections than descriptors, and those are counted by an i32.
-            slot: index as u32,
+            index: index as u32,
             number: self.alarms,
         };
         self.timers.insert(deadline, alarm);
     }
 
     fn close(&mut self, index: usize, reason: CloseReason) {
-        let slot = self.connections.remove(index);
-        if slot.handshaking {
+        let entry = self.connections.remove(index);
+        if entry.handshaking {
             self.handshakes -= 1;
         }
         self.without_hello.remove(index);
         self.counters.closed.of(reason).add(1);
         self.shared.release_connection();
         self.paused_until = None;
-        if let Some(session) = slot.connection.failed_session(reason) {
+        if let Some(session) = entry.connection.failed_session(reason) {
             self.forget(session);
         }
         if let Some(access) = &self.access {
-            access.send(slot.connection.record(reason, self.now));
+            access.send(entry.connection.record(reason, self.now));
         }
     }
 
@@ -398,7 +402,7 @@ impl Worker {
     fn forget(&self, session: SessionName) {
         self.shared.table.remove(session.policy(), session.id());
         if let Some(outbox) = &self.outbox {
-            outbox.leave(Note::Ended(session));
+            outbox.leave(SessionEvent::Ended(session));
         }
     }
 

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::Worker;
-use crate::backend::state::ServerState;
+use crate::backend::server_state::ServerState;
 use crate::connection::Connection;
 
 /// A server whose connections are being ended.
@@ -21,15 +21,15 @@ impl Worker {
     pub(super) fn expire(&mut self) {
         let (mut looks, mut steps) = (LOOKS_PER_TURN, 0);
         while let Some(alarm) = self.timers.poll_expired(self.now.mono, &mut looks) {
-            let index = alarm.slot as usize;
-            let Some(slot) = self.connections.get_mut(index) else {
+            let index = alarm.index as usize;
+            let Some(entry) = self.connections.get_mut(index) else {
                 continue;
             };
-            if slot.alarm != alarm.number {
+            if entry.alarm != alarm.number {
                 continue;
             }
-            slot.alarm_at = std::time::Duration::MAX;
-            if slot.connection.deadline() > self.now.mono {
+            entry.alarm_at = std::time::Duration::MAX;
+            if entry.connection.deadline() > self.now.mono {
                 self.set_alarm(index);
                 continue;
             }
@@ -63,8 +63,8 @@ impl Worker {
                     return;
                 }
                 looks += 1;
-                let slot = self.connections.get(index);
-                if slot.is_some_and(|slot| slot.connection.is_at(&server)) {
+                let entry = self.connections.get(index);
+                if entry.is_some_and(|entry| entry.connection.is_at(&server)) {
                     steps += 1;
                     self.advance(index, Connection::leave_server);
                 }

@@ -8,7 +8,7 @@ use mio::Waker;
 use rustls::pki_types::UnixTime;
 
 use super::*;
-use crate::backend::inbox::{Inbox, Notice};
+use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::config::file::File;
 use crate::config::prepare::{ServerNames, World, prepare};
 use crate::control::rotation::Rotation;
@@ -89,12 +89,12 @@ fn scene() -> Scene {
 /// Does a part of something again and again; how many connections each part has dealt with.
 fn parts(
     worker: &mut Worker,
-    is_left: impl Fn(&Worker, &Slot) -> bool,
+    is_left: impl Fn(&Worker, &Entry) -> bool,
     part: impl Fn(&mut Worker),
 ) -> Vec<usize> {
     let left = |worker: &Worker| {
         let all = worker.connections.iter();
-        all.filter(|(_, slot)| is_left(worker, slot)).count()
+        all.filter(|(_, entry)| is_left(worker, entry)).count()
     };
     let mut parts = Vec::new();
     while left(worker) > 0 {
@@ -111,7 +111,7 @@ fn parts(
 fn deadlines_that_pass_all_at_once_are_dealt_with_in_parts() {
     let mut scene = scene();
     scene.worker.now.mono += Duration::from_secs(3600);
-    let overdue = |worker: &Worker, slot: &Slot| slot.connection.deadline() <= worker.now.mono;
+    let overdue = |worker: &Worker, entry: &Entry| entry.connection.deadline() <= worker.now.mono;
     let parts = parts(&mut scene.worker, overdue, |worker| {
         assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
         worker.expire();
@@ -143,10 +143,12 @@ fn connections_of_a_server_that_is_down_end_in_parts() {
     let worker = &mut scene.worker;
     let server = Arc::clone(&worker.shared.backends.by_name("app").unwrap().servers()[0]);
     for _ in 0..2 {
-        worker.mailbox.deliver(Notice::Failed(Arc::clone(&server)));
+        worker
+            .mailbox
+            .deliver(BackendEvent::Failed(Arc::clone(&server)));
     }
     worker.read_mail();
-    let there = |_: &Worker, slot: &Slot| slot.connection.is_at(&server);
+    let there = |_: &Worker, entry: &Entry| entry.connection.is_at(&server);
     let parts = parts(worker, there, |worker| {
         assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
         worker.advance_leaving();

@@ -27,15 +27,15 @@ fn house(admission: &str) -> (House, Stage, Arc<Admission>) {
     (house, stage, admission)
 }
 
-fn enter(house: &House, stage: &mut Stage, door: usize, config: &Arc<ClientConfig>) -> Client {
-    let mut client = Client::enter(stage, house.door(door), config, "a.test");
+fn enter(house: &House, stage: &mut Stage, listener: usize, config: &Arc<ClientConfig>) -> Client {
+    let mut client = Client::enter(stage, house.listener(listener), config, "a.test");
     client.talk(stage);
     client
 }
 
 #[track_caller]
-fn comes_in(house: &House, stage: &mut Stage, door: usize, config: &Arc<ClientConfig>) -> bool {
-    let client = enter(house, stage, door, config);
+fn comes_in(house: &House, stage: &mut Stage, listener: usize, config: &Arc<ClientConfig>) -> bool {
+    let client = enter(house, stage, listener, config);
     assert_eq!(stage.closed(), None);
     assert!(!client.tls.is_handshaking());
     stage.record().unwrap().resumed.is_some()
@@ -45,10 +45,10 @@ fn comes_in(house: &House, stage: &mut Stage, door: usize, config: &Arc<ClientCo
 fn is_shed(
     house: &House,
     stage: &mut Stage,
-    door: usize,
+    listener: usize,
     config: &Arc<ClientConfig>,
 ) -> CloseReason {
-    let client = enter(house, stage, door, config);
+    let client = enter(house, stage, listener, config);
     assert!(client.tls.is_handshaking());
     assert!(client.end.watch().is_broken(), "it is reset");
     assert_eq!(stage.net.dialled.len(), 0);
@@ -118,7 +118,7 @@ fn a_full_handshake_is_in_flight_until_it_ends() {
     let (house, mut stage, admission) = house("full-handshakes-in-flight = 1\n");
     for version in [&TLS12, &TLS13] {
         let config = Arc::new(house.client(version));
-        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
         client.flush();
         assert!(stage.settle());
         assert_eq!(admission.in_flight(), 1);
@@ -140,7 +140,7 @@ fn a_full_handshake_is_in_flight_until_it_ends() {
 fn a_client_that_gives_up_is_in_flight_no_longer() {
     let (house, mut stage, admission) = house("full-handshakes-in-flight = 1\n");
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.flush();
     assert!(stage.settle());
     assert_eq!(admission.in_flight(), 1);

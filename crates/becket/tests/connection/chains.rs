@@ -72,7 +72,7 @@ fn a_client_with_too_much_is_refused_for_that() {
         for (what, own) in excessive() {
             let mut stage = house.stage_of(256 * 1024);
             let config = with_certificate(&house, version, own);
-            let client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+            let client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
             let (reason, alert) = ending(client, &mut stage);
             assert_eq!(
                 reason,
@@ -88,7 +88,7 @@ fn a_client_with_too_much_is_refused_for_that() {
         // It is nobody's, but webpki may say so.
         let config = with_certificate(&house, version, tangle(&WORST, 0));
         let mut stage = house.stage();
-        let client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
         let (reason, _) = ending(client, &mut stage);
         assert_eq!(reason, Some(CloseReason::ClientCertificate), "{version:?}");
     }
@@ -100,7 +100,7 @@ fn where_no_certificate_is_asked_for_a_long_message_is_no_chain() {
     let house = house("");
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS12));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.flush();
     assert!(stage.settle());
     // Pieces of a handshake message that never ends, in clear.
@@ -132,7 +132,7 @@ fn a_server_with_too_much_is_refused_for_that() {
             let config = Arc::new(config.unwrap());
             let mut stage = house.stage_of(256 * 1024);
             let trusted = Arc::new(house.client(&TLS13));
-            let mut client = Client::enter(&mut stage, house.door(0), &trusted, "a.test");
+            let mut client = Client::enter(&mut stage, house.listener(0), &trusted, "a.test");
             client.talk(&mut stage);
             Host::new(&config).talk(&mut client, &mut stage);
             let (reason, _) = ending(client, &mut stage);
@@ -238,7 +238,7 @@ fn a_session_keeps_of_a_chain_what_verified_it() {
         (0, &TLS13, true, ResumedBy::Psk),
         (1, &TLS13, true, ResumedBy::Psk),
     ];
-    for (door, version, takes_tickets, way) in ways {
+    for (listener, version, takes_tickets, way) in ways {
         let own = cluttered(&house);
         let path = own.chain[0].len() + own.chain[3].len();
         let shown: usize = own.chain.iter().map(|one| one.len()).sum();
@@ -251,7 +251,7 @@ fn a_session_keeps_of_a_chain_what_verified_it() {
         let mut stage = house.stage_of(256 * 1024);
         let before = house.table.bytes() + house.early.bytes();
         for expected in [None, Some(way), Some(way)] {
-            let mut client = Client::enter(&mut stage, house.door(door), &config, "a.test");
+            let mut client = Client::enter(&mut stage, house.listener(listener), &config, "a.test");
             client.talk(&mut stage);
             let record = stage.record().unwrap();
             assert_eq!(record.resumed, expected, "{version:?}");

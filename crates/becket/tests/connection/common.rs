@@ -1,4 +1,4 @@
-//! A listener with certificates made on the spot, and real TLS clients that go through its door.
+//! A listener with certificates made on the spot, and real TLS clients that go through it.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::backend::inbox::{Inbox, Tray};
+use becket::backend::inbox::{Inbox, TestInbox};
 use becket::backend::pool::Pool;
 use becket::check::script::link::End;
 use becket::check::script::net::Plan;
@@ -17,8 +17,8 @@ use becket::close_reason::CloseReason;
 use becket::config::Config;
 use becket::config::file::File;
 use becket::config::prepare::{ServerNames, World, prepare};
+use becket::connection::listener::ListenerState;
 use becket::control::rotation::Rotation;
-use becket::door::Door;
 use becket::resolver::Resolver;
 use becket::tls::hello_router::HelloRouter;
 use becket::tls::route_configs::Parts;
@@ -38,7 +38,7 @@ pub(crate) struct House {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) early: Arc<SessionTable>,
     pools: Rc<[Rc<Pool>]>,
-    inbox: Arc<Tray>,
+    inbox: Arc<TestInbox>,
 }
 
 /// The one listener and backend of most tests; `more` goes into the listener.
@@ -79,7 +79,7 @@ impl House {
         let config = config.config;
         let rotation = Rotation::start(config.sessions.ticket_rotation, now()).unwrap();
         let pools = config.backends.iter();
-        let inbox = Arc::new(Tray::default());
+        let inbox = Arc::new(TestInbox::default());
         let pools = pools
             .map(|one| {
                 let inbox = Arc::clone(&inbox) as Arc<dyn Inbox>;
@@ -103,8 +103,8 @@ impl House {
         &self.pools[backend]
     }
 
-    /// The door of a listener, by its place in the file.
-    pub(crate) fn door(&self, listener: usize) -> Rc<Door> {
+    /// A listener, by its place in the file.
+    pub(crate) fn listener(&self, listener: usize) -> Rc<ListenerState> {
         let parts = Parts {
             table: Arc::clone(&self.table),
             early: Arc::clone(&self.early),
@@ -114,7 +114,7 @@ impl House {
             outbox: None,
         };
         let listener = Arc::clone(&self.config.listeners[listener]);
-        Rc::new(Door {
+        Rc::new(ListenerState {
             face: listener.face,
             router: HelloRouter::new(listener, &parts).unwrap(),
             pools: Rc::clone(&self.pools),
@@ -145,7 +145,7 @@ impl House {
     pub(crate) fn relaying(&self, version: &'static SupportedProtocolVersion) -> (Stage, Client) {
         let mut stage = self.stage();
         let config = Arc::new(self.client(version));
-        let mut client = Client::enter(&mut stage, self.door(0), &config, "a.test");
+        let mut client = Client::enter(&mut stage, self.listener(0), &config, "a.test");
         client.talk(&mut stage);
         assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
         assert_eq!(stage.net.dialled.len(), 1, "{:?}", stage.closed());
@@ -195,19 +195,19 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Comes in through a door; servers accept.
+    /// Comes in through a listener; servers accept.
     pub(crate) fn enter(
         stage: &mut Stage,
-        door: Rc<Door>,
+        listener: Rc<ListenerState>,
         config: &Arc<ClientConfig>,
         name: &str,
     ) -> Self {
-        Self::enter_before(stage, door, config, name, [Plan::Accept])
+        Self::enter_before(stage, listener, config, name, [Plan::Accept])
     }
 
     pub(crate) fn enter_before(
         stage: &mut Stage,
-        door: Rc<Door>,
+        listener: Rc<ListenerState>,
         config: &Arc<ClientConfig>,
         name: &str,
         plans: impl IntoIterator<Item = Plan>,
@@ -215,7 +215,7 @@ impl Client {
         let name = ServerName::try_from(name.to_owned()).unwrap();
         Self {
             tls: ClientConnection::new(Arc::clone(config), name).unwrap(),
-            end: stage.admit(door, plans),
+            end: stage.admit(listener, plans),
             received: Vec::new(),
             fault: None,
             closed: false,

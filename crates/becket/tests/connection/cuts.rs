@@ -75,7 +75,7 @@ impl World {
     fn new(house: &House, capacity: usize, budget: usize) -> Self {
         let mut stage = house.stage_of(capacity);
         stage.limits.bytes_per_turn = budget;
-        let client = stage.admit(house.door(0), [Plan::Later]);
+        let client = stage.admit(house.listener(0), [Plan::Later]);
         let client_near = client.watch_peer();
         client_near.hold();
         Self {
@@ -215,7 +215,7 @@ proptest! {
 fn a_reset_that_a_send_was_told_of_is_not_taken_for_an_end_later() {
     let house = plain();
     let mut stage = house.stage_of(100);
-    let mut client = stage.admit(house.door(0), [Plan::Accept]);
+    let mut client = stage.admit(house.listener(0), [Plan::Accept]);
     stage.settle();
     // The client reads nothing, so the server is not read either, and only a send meets the reset.
     server_says(&mut stage, &[7; 100]);
@@ -241,7 +241,7 @@ fn a_reset_that_a_send_was_told_of_is_not_taken_for_an_end_later() {
 fn who_is_cut_off_when_the_process_stops_sees_no_end() {
     let house = plain();
     let mut stage = house.stage();
-    let mut client = stage.admit(house.door(0), [Plan::Accept]);
+    let mut client = stage.admit(house.listener(0), [Plan::Accept]);
     stage.settle();
     client.write_all(b"half an upl").unwrap();
     server_says(&mut stage, b"half an ans");
@@ -258,7 +258,7 @@ fn who_is_cut_off_when_the_process_stops_sees_no_end() {
 fn who_has_had_its_end_keeps_it_when_the_process_stops() {
     let house = plain();
     let mut stage = house.stage();
-    let mut client = stage.admit(house.door(0), [Plan::Accept]);
+    let mut client = stage.admit(house.listener(0), [Plan::Accept]);
     stage.settle();
     server_says(&mut stage, b"answer");
     stage.net.dialled[0].far.finish();

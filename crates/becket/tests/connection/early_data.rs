@@ -38,7 +38,7 @@ fn early_client(house: &House) -> Arc<ClientConfig> {
 
 /// Comes in once, so that the client has two sessions to spend.
 fn first_visit(house: &House, stage: &mut Stage, config: &Arc<ClientConfig>) {
-    let mut client = Client::enter(stage, house.door(0), config, "a.test");
+    let mut client = Client::enter(stage, house.listener(0), config, "a.test");
     assert!(client.tls.early_data().is_none(), "there is no session yet");
     client.talk(stage);
     assert!(!client.tls.is_handshaking());
@@ -72,7 +72,7 @@ fn first_flight(
     config: &Arc<ClientConfig>,
     early: &[u8],
 ) -> (Client, Vec<u8>) {
-    let mut client = Client::enter(stage, house.door(0), config, "a.test");
+    let mut client = Client::enter(stage, house.listener(0), config, "a.test");
     let mut writer = client
         .tls
         .early_data()
@@ -128,7 +128,7 @@ fn a_first_flight_that_is_sent_again_delivers_nothing() {
     assert!(stage.settle());
     assert_eq!(split(&server_got(&mut stage)).1, b"pay 100", "shown first");
     for _ in 0..3 {
-        let mut replayer = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let mut replayer = Client::enter(&mut stage, house.listener(0), &config, "a.test");
         replayer.end.write_all(&flight).unwrap();
         assert!(stage.settle());
         assert!(
@@ -164,7 +164,7 @@ fn announced_early_data_that_never_comes_leaves_no_mark() {
     let house = early_house("");
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     assert!(client.tls.early_data().is_some());
     client.flush();
     assert!(stage.settle());
@@ -278,7 +278,7 @@ fn refuse(refusal: Refusal, amount: usize, record: usize, piece: usize) {
         Refusal::Never => lower_early_data(&mut house, 0),
         Refusal::Protocol | Refusal::Retry => {}
     }
-    let mut client = Client::enter(&mut stage, house.door(0), &later, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &later, "a.test");
     let mut flight = Vec::new();
     for from in (0..amount).step_by(record) {
         let data = vec![7; record.min(amount - from)];
@@ -450,9 +450,9 @@ fn a_policy_without_early_data_takes_none() {
     config.enable_early_data = true;
     let config = Arc::new(config);
     let mut stage = without.stage();
-    let mut client = Client::enter(&mut stage, without.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, without.listener(0), &config, "a.test");
     client.talk(&mut stage);
-    let mut client = Client::enter(&mut stage, without.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, without.listener(0), &config, "a.test");
     assert!(
         client.tls.early_data().is_none(),
         "the session does not admit it"

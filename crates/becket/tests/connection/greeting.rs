@@ -29,7 +29,7 @@ fn house(accept: &str, trusted: &str) -> House {
 
 fn enter(house: &House, stage: &mut Stage) -> Client {
     let config = Arc::new(house.client(&TLS13));
-    Client::enter(stage, house.door(0), &config, "a.test")
+    Client::enter(stage, house.listener(0), &config, "a.test")
 }
 
 fn v2(endpoints: Endpoints<'_>) -> Vec<u8> {
@@ -261,7 +261,7 @@ fn a_listener_without_tls_expects_the_header_too() {
          [[backend.server]]\naddress = '127.0.0.1:81'\n",
     );
     let mut stage = house.stage();
-    let mut client = stage.admit(house.door(0), [Plan::Accept]);
+    let mut client = stage.admit(house.listener(0), [Plan::Accept]);
     assert!(stage.settle());
     assert!(stage.net.dialled.is_empty(), "nobody is connected before");
     client.write_all(&v2(claimed())).unwrap();

@@ -16,7 +16,7 @@ use crate::common::{BACKEND, Client, House, house, server_got};
 /// Sends raw bytes and returns the end and what came back.
 fn send(house: &House, bytes: &[u8]) -> (Stage, End, Vec<u8>) {
     let mut stage = house.stage();
-    let mut end = stage.admit(house.door(0), []);
+    let mut end = stage.admit(house.listener(0), []);
     end.write_all(bytes).unwrap();
     assert!(stage.settle());
     let answer = end.receive_all();
@@ -66,7 +66,7 @@ fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
     let house = house("");
     let limit = house.config.limits.client_hello;
     let mut stage = house.stage();
-    let mut end = stage.admit(house.door(0), []);
+    let mut end = stage.admit(house.listener(0), []);
     let mut hello = Vec::new();
     // One message of 64 KiB, spread over records.
     let mut message = vec![1, 0, 0xff, 0xff, 3, 3];
@@ -119,7 +119,7 @@ fn a_client_with_a_whole_hello_has_the_time_of_a_handshake() {
     let house = house("");
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.flush();
     stage.settle();
     stage.wait(house.config.timeouts.handshake - Duration::from_millis(1));
@@ -145,7 +145,7 @@ fn a_hello_may_come_one_byte_at_a_time() {
     for version in [&TLS12, &TLS13] {
         let mut stage = house.stage();
         let config = Arc::new(house.client(version));
-        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
         let near = client.end.watch_peer();
         near.hold();
         client.bite = 1;
@@ -171,7 +171,7 @@ fn a_name_chooses_its_certificate_and_wildcards_cover_one_label() {
     for (name, trusted) in [("a.test", true), ("x.b.test", true), ("x.y.b.test", false)] {
         let mut stage = house.stage();
         let config = Arc::new(house.client(&TLS13));
-        let mut client = Client::enter(&mut stage, house.door(0), &config, name);
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, name);
         client.talk(&mut stage);
         assert_eq!(
             client.fault.is_none(),
@@ -189,7 +189,7 @@ fn an_unknown_name_can_be_refused() {
     let house = house("unknown-names = 'refuse'");
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "c.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "c.test");
     client.talk(&mut stage);
     assert_eq!(client.fault, Some(AlertReceived(Alert::UnrecognisedName)));
     drop(client);
@@ -208,7 +208,7 @@ fn alpn_without_overlap_goes_on_or_is_refused() {
         let mut config = house.client(&TLS13);
         config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
         let config = Arc::new(config);
-        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
         client.talk(&mut stage);
         assert_eq!(client.fault, alert);
         assert_eq!(client.tls.alpn_protocol(), None);
@@ -236,7 +236,7 @@ fn nothing_in_common_is_a_failed_handshake() {
     ));
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS12));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.talk(&mut stage);
     assert_eq!(client.fault, Some(AlertReceived(Alert::ProtocolVersion)));
     drop(client);
@@ -254,7 +254,7 @@ fn a_client_without_the_required_certificate_is_refused() {
     for version in [&TLS12, &TLS13] {
         let mut stage = house.stage();
         let config = Arc::new(house.client(version));
-        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
         client.talk(&mut stage);
         assert!(
             matches!(client.fault, Some(AlertReceived(_))),
@@ -274,7 +274,7 @@ fn what_comes_with_finished_reaches_the_server() {
     for version in [&TLS12, &TLS13] {
         let mut stage = house.stage();
         let config = Arc::new(house.client(version));
-        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
         client.say(b"early");
         client.talk(&mut stage);
         assert_eq!(server_got(&mut stage), b"early");

@@ -13,7 +13,7 @@ const CAPACITY: usize = 64 * 1024;
 fn relaying(house: &House, capacity: usize) -> (becket::check::script::stage::Stage, Client) {
     let mut stage = house.stage_of(capacity);
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.talk(&mut stage);
     client.tls.set_buffer_limit(None);
     (stage, client)

@@ -119,7 +119,7 @@ const PLAIN: &str = "tls = false";
 fn relaying(house: &House, version: &'static SupportedProtocolVersion) -> (Stage, Client, Host) {
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.say(b"question");
     client.talk(&mut stage);
     let mut host = Host::new(&Arc::new(server(house, "a.pem", &[version])));
@@ -137,7 +137,7 @@ fn relaying(house: &House, version: &'static SupportedProtocolVersion) -> (Stage
 /// A plain client and its server.
 fn plainly(house: &House, version: &'static SupportedProtocolVersion) -> (Stage, End, Host) {
     let mut stage = house.stage();
-    let mut client = stage.admit(house.door(0), [Plan::Accept]);
+    let mut client = stage.admit(house.listener(0), [Plan::Accept]);
     client.write_all(b"question").unwrap();
     assert!(stage.settle());
     let mut host = Host::new(&Arc::new(server(house, "a.pem", &[version])));
@@ -295,7 +295,7 @@ fn a_plain_client_is_led_through_tls() {
 fn a_server_may_speak_first_to_a_plain_client() {
     let house = House::new(&text(PLAIN, "", "name = 'a.test'"));
     let mut stage = house.stage();
-    let mut client = stage.admit(house.door(0), [Plan::Later]);
+    let mut client = stage.admit(house.listener(0), [Plan::Later]);
     stage.settle();
     stage.net.dialled[0].near.establish();
     let mut host = Host::new(&Arc::new(server(&house, "a.pem", &[&TLS13])));
@@ -313,7 +313,7 @@ fn plain_to_plain_is_a_balancer() {
     );
     let mut stage = house.stage();
     let refuse = Plan::Refuse(ErrorKind::ConnectionRefused);
-    let mut client = stage.admit(house.door(0), [refuse, Plan::Accept]);
+    let mut client = stage.admit(house.listener(0), [refuse, Plan::Accept]);
     client.write_all(b"question").unwrap();
     client.finish();
     stage.settle();
@@ -326,7 +326,7 @@ fn plain_to_plain_is_a_balancer() {
     assert!(client.watch().is_ended());
     assert_eq!(stage.closed(), Some(CloseReason::Finished));
 
-    let mut client = stage.admit(house.door(0), []);
+    let mut client = stage.admit(house.listener(0), []);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::ConnectFailed));
     let error = client.read(&mut [0]).unwrap_err();
@@ -343,7 +343,7 @@ fn a_server_with_the_wrong_certificate_is_passed_over_and_hears_nothing() {
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
     let plans = [Plan::Accept, Plan::Accept];
-    let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+    let mut client = Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
     client.say(b"secret");
     client.talk(&mut stage);
     let mut wrong = Host::new(&Arc::new(server(&house, "b.pem", &[&TLS13])));
@@ -362,7 +362,7 @@ fn when_no_server_has_the_right_certificate_that_is_the_reason() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'other.test'"));
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.talk(&mut stage);
     let mut host = Host::new(&Arc::new(server(&house, "a.pem", &[&TLS13])));
     host.talk(&mut client, &mut stage);
@@ -381,7 +381,7 @@ fn a_server_that_answers_tcp_and_not_tls_is_given_up_at_the_time_out() {
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
     let plans = [Plan::Accept, Plan::Accept];
-    let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+    let mut client = Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
     client.talk(&mut stage);
     stage.wait(house.config.timeouts.connect);
     client.talk(&mut stage);
@@ -401,12 +401,12 @@ fn sessions_with_a_server_end_with_its_certificate() {
     let text = text(PLAIN, "", "name = 'a.test'");
     let one = text.replace("[[backend.server]]\naddress = '127.0.0.1:82'\n", "");
     let house = House::new(&one);
-    let door = house.door(0);
+    let listener = house.listener(0);
     let config = Arc::new(server(&house, "a.pem", &[&TLS13]));
     let visit = |ahead: Duration| {
         let mut stage = house.stage();
         stage.now.unix += ahead;
-        let client = stage.admit(door.clone(), [Plan::Accept]);
+        let client = stage.admit(listener.clone(), [Plan::Accept]);
         stage.settle();
         let mut host = Host::new(&config);
         host.settle(&mut stage);
@@ -424,13 +424,13 @@ fn sessions_with_a_server_end_with_its_certificate() {
 #[test]
 fn sessions_with_a_server_are_resumed() {
     let house = House::new(&text(PLAIN, "", "name = 'a.test'"));
-    let door = house.door(0);
+    let listener = house.listener(0);
     for version in [&TLS12, &TLS13] {
         let config = Arc::new(server(&house, "a.pem", &[version]));
         let mut kinds = Vec::new();
         for _ in 0..4 {
             let mut stage = house.stage();
-            let client = stage.admit(door.clone(), [Plan::Accept]);
+            let client = stage.admit(listener.clone(), [Plan::Accept]);
             stage.settle();
             let mut host = Host::new(&config);
             host.settle(&mut stage);
@@ -456,7 +456,7 @@ fn name_and_protocol_of_the_client_are_passed_on() {
     let mut config = house.client(&TLS13);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let config = Arc::new(config);
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "x.b.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "x.b.test");
     client.talk(&mut stage);
     let mut backend = server(&house, "a.pem", &[&TLS13]);
     backend.alpn_protocols = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
@@ -470,7 +470,7 @@ fn name_and_protocol_of_the_client_are_passed_on() {
 fn the_proxy_header_goes_before_the_hello_in_clear() {
     let house = House::new(&text(PLAIN, "proxy-header = 'v1'", "name = 'a.test'"));
     let mut stage = house.stage();
-    let _client = stage.admit(house.door(0), [Plan::Accept]);
+    let _client = stage.admit(house.listener(0), [Plan::Accept]);
     stage.settle();
     let got = stage.net.dialled[0].far.receive_all();
     let end = got.windows(2).position(|pair| pair == b"\r\n").unwrap();
@@ -504,7 +504,7 @@ fn a_server_is_not_blamed_for_what_a_client_asked_for() {
         let house = House::new(&text("certificates = ['a.pem']", "retries = 0", &tls));
         let mut stage = house.stage();
         let config = Arc::new(house.client(&TLS13));
-        let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
         client.talk(&mut stage);
         let far = &mut stage.net.dialled[0].far;
         // unrecognized_name, RFC 6066 section 3.

@@ -35,7 +35,7 @@ fn visit(
     name: &str,
 ) -> (String, HandshakeKind) {
     let mut stage = house.stage();
-    let mut client = Client::enter(&mut stage, house.door(0), config, name);
+    let mut client = Client::enter(&mut stage, house.listener(0), config, name);
     client.say(b"question");
     client.talk(&mut stage);
     let mut host = Host::new(host);
@@ -83,7 +83,7 @@ fn a_hello_may_come_in_any_number_of_segments() {
     let house = house("", "");
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     let mut hello = Vec::new();
     client.tls.write_tls(&mut hello).unwrap();
     for byte in &hello {
@@ -112,7 +112,7 @@ fn what_is_no_hello_is_refused_as_where_tls_ends() {
         ),
     ] {
         let mut stage = house.stage();
-        let mut end = stage.admit(house.door(0), []);
+        let mut end = stage.admit(house.listener(0), []);
         end.write_all(bytes).unwrap();
         stage.settle();
         assert!(end.receive_all().starts_with(answer));
@@ -129,7 +129,7 @@ fn names_that_no_route_has_can_be_refused() {
     for (name, led) in [("a.test", true), ("c.test", false)] {
         let mut stage = house.stage();
         let config = Arc::new(house.client(&TLS13));
-        let mut client = Client::enter(&mut stage, house.door(0), &config, name);
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, name);
         client.talk(&mut stage);
         assert_eq!(stage.net.dialled.len(), usize::from(led), "{name}");
         drop(client);
@@ -143,7 +143,7 @@ fn the_proxy_header_tells_the_name() {
     let house = house("", "proxy-header = 'v2'");
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.talk(&mut stage);
     let got = stage.net.dialled[0].far.receive_all();
     let Decoded::Header { header, len } = decode(&got, Accept::Either) else {
@@ -179,12 +179,15 @@ fn an_id_that_the_client_chose_is_not_learnt() {
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
     let mut led = Vec::new();
-    let mut client = Client::enter(&mut stage, house.door(0), &config, "a.test");
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     let mut hello = Vec::new();
     client.tls.write_tls(&mut hello).unwrap();
     for _ in 0..6 {
         let mut stage = house.stage();
-        let mut end = stage.admit(house.door(0), [becket::check::script::net::Plan::Accept]);
+        let mut end = stage.admit(
+            house.listener(0),
+            [becket::check::script::net::Plan::Accept],
+        );
         end.write_all(&hello).unwrap();
         let mut host = Host::new(&host);
         host.settle(&mut stage);
@@ -253,7 +256,7 @@ fn a_home_that_refuses_is_passed_over() {
     let mut stage: Stage = house.stage();
     let refuse = becket::check::script::net::Plan::Refuse(std::io::ErrorKind::ConnectionRefused);
     let plans = [refuse, becket::check::script::net::Plan::Accept];
-    let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+    let mut client = Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
     client.talk(&mut stage);
     let mut host = Host::new(&host);
     host.talk(&mut client, &mut stage);

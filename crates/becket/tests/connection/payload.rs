@@ -78,7 +78,8 @@ impl World {
         let version = if tls13 { &TLS13 } else { &TLS12 };
         let config = Arc::new(house.client(version));
         let plans = [Plan::Later];
-        let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+        let mut client =
+            Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
         client.tls.set_buffer_limit(None);
         let client_near = client.end.watch_peer();
         client_near.hold();

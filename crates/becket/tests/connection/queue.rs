@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket::backend::pool::{Guest, Pick};
+use becket::backend::server_state::Health;
 use becket::backend::slot::Slot;
-use becket::backend::state::Health;
 use becket::check::script::net::Plan;
 use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
@@ -51,7 +51,7 @@ fn waiting(house: &House) -> usize {
 fn enter(house: &House, plans: impl IntoIterator<Item = Plan>) -> (Stage, Client) {
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+    let mut client = Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
     client.say(b"hello");
     client.talk(&mut stage);
     (stage, client)
@@ -70,7 +70,8 @@ fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
         let mut stage = house.stage();
         let config = Arc::new(house.client(version));
         let plans = [Plan::Accept];
-        let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+        let mut client =
+            Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
         client.say(b"hello");
         client.talk(&mut stage);
         let before = place == "before-handshake";
@@ -330,7 +331,7 @@ fn a_server_that_goes_out_of_service_during_the_handshake_is_not_connected() {
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
     let plans = [Plan::Accept];
-    let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+    let mut client = Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
     client.flush();
     assert!(stage.settle());
     assert!(stage.is_handshaking());

@@ -18,7 +18,7 @@ fn visit(
     listener: usize,
     config: &Arc<ClientConfig>,
 ) -> Option<ResumedBy> {
-    let mut client = Client::enter(stage, house.door(listener), config, "a.test");
+    let mut client = Client::enter(stage, house.listener(listener), config, "a.test");
     client.talk(stage);
     assert_eq!(client.fault, None);
     assert!(!client.tls.is_handshaking());

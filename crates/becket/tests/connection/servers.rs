@@ -14,7 +14,7 @@ use crate::common::{BACKEND, Client, House, house, server_got, server_says};
 fn enter(house: &House, plans: impl IntoIterator<Item = Plan>) -> (Stage, Client) {
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+    let mut client = Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
     client.say(b"hello");
     client.talk(&mut stage);
     (stage, client)
@@ -77,7 +77,8 @@ fn a_server_may_speak_first() {
         let mut stage = house.stage();
         let config = Arc::new(house.client(version));
         let plans = [Plan::Later];
-        let mut client = Client::enter_before(&mut stage, house.door(0), &config, "a.test", plans);
+        let mut client =
+            Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
         client.talk(&mut stage);
         stage.net.dialled[0].near.establish();
         server_says(&mut stage, b"220 ready\r\n");

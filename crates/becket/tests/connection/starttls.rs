@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::backend::inbox::{Inbox, Notice};
+use becket::backend::inbox::{BackendEvent, Inbox};
 use becket::check::script::link::End;
 use becket::check::script::net::Plan;
 use becket::check::script::stage::Stage;
@@ -50,7 +50,7 @@ fn begin_tls_as(house: &House, end: End, name: Option<&str>, alpn: &[&[u8]]) -> 
 /// A client that is connected, and what it was told.
 fn enter(house: &House, greeting: &[u8]) -> (Stage, End, Vec<u8>) {
     let mut stage = house.stage();
-    let mut end = stage.admit(house.door(0), [Plan::Accept]);
+    let mut end = stage.admit(house.listener(0), [Plan::Accept]);
     stage.settle();
     if !greeting.is_empty() {
         server_says(&mut stage, greeting);
@@ -123,7 +123,7 @@ fn mail_goes_through_tls_once_it_is_asked_for() {
 fn words_may_come_one_byte_at_a_time() {
     let house = house("smtp", "");
     let mut stage = house.stage();
-    let mut end = stage.admit(house.door(0), [Plan::Later]);
+    let mut end = stage.admit(house.listener(0), [Plan::Later]);
     stage.settle();
     stage.net.dialled[0].near.establish();
     for byte in b"220 mx\r\n" {
@@ -284,7 +284,7 @@ fn the_server_may_have_tls_too_and_say_everything_at_once() {
     let house = house("smtp", "tls = { ca = 'a.pem', name = 'a.test' }");
     for version in [&TLS12, &TLS13] {
         let mut stage = house.stage();
-        let mut end = stage.admit(house.door(0), [Plan::Accept]);
+        let mut end = stage.admit(house.listener(0), [Plan::Accept]);
         stage.settle();
         let mut host = Host::new(&Arc::new(server(&house, "a.pem", &[version])));
         host.say(b"220 mx\r\n");
@@ -314,7 +314,7 @@ impl LastWords {
     fn say(version: &'static SupportedProtocolVersion, words: &[u8], at_once: bool) -> Self {
         let house = house("smtp", "tls = { ca = 'a.pem', name = 'a.test' }");
         let mut stage = house.stage();
-        let end = stage.admit(house.door(0), [Plan::Accept]);
+        let end = stage.admit(house.listener(0), [Plan::Accept]);
         stage.settle();
         let mut config = server(&house, "a.pem", &[version]);
         config.send_half_rtt_data = at_once;
@@ -417,7 +417,7 @@ fn a_server_that_refuses_through_tls_and_leaves_is_heard() {
 fn no_server_means_no_talk() {
     let house = house("smtp", "");
     let mut stage = house.stage();
-    let mut end = stage.admit(house.door(0), []);
+    let mut end = stage.admit(house.listener(0), []);
     stage.settle();
     assert_eq!(end.read(&mut [0]).unwrap(), 0);
     drop(end);
@@ -500,7 +500,7 @@ fn cancels_for_which_control_has_no_room_are_refused() {
     for number in 0..66 {
         let mut stage = house.stage();
         stage.cancels = Arc::clone(&cancels);
-        let mut end = stage.admit(house.door(0), [Plan::Accept]);
+        let mut end = stage.admit(house.listener(0), [Plan::Accept]);
         stage.settle();
         assert_eq!(say(&mut stage, &mut end, &CANCEL), "");
         if number < 64 {
@@ -525,7 +525,7 @@ fn cancels_of_one_source_do_not_keep_out_those_of_another() {
     let cancel = |from: &str| {
         let mut stage = house.stage();
         stage.cancels = Arc::clone(&cancels);
-        let mut end = stage.admit(house.door(0), [Plan::Accept]);
+        let mut end = stage.admit(house.listener(0), [Plan::Accept]);
         let header = format!("PROXY TCP4 {from} 192.0.2.1 5000 5432\r\n");
         say(&mut stage, &mut end, header.as_bytes());
         assert_eq!(say(&mut stage, &mut end, &CANCEL), "");
@@ -533,7 +533,7 @@ fn cancels_of_one_source_do_not_keep_out_those_of_another() {
     };
     let closed = |(mut stage, end): (Stage, End)| {
         // They share a mailbox, and the last one has read it.
-        stage.inbox.deliver(Notice::Look(0));
+        stage.inbox.deliver(BackendEvent::Look(0));
         stage.settle();
         drop(end);
         stage.settle();

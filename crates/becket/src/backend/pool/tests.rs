@@ -1,14 +1,14 @@
 //! One worker's view of a backend: who gets what, who waits, and who comes back.
 
 use super::*;
-use crate::backend::inbox::{Grant, Notice, Tray};
-use crate::backend::state::Health;
+use crate::backend::inbox::{BackendEvent, Grant, TestInbox};
+use crate::backend::server_state::Health;
 use crate::config::Server;
 
 struct Fixture {
     pool: Pool,
     servers: Arc<[Arc<ServerState>]>,
-    tray: Arc<Tray>,
+    test_inbox: Arc<TestInbox>,
 }
 
 /// Unix sockets that are named in turn.
@@ -21,12 +21,12 @@ fn servers(count: usize) -> Vec<Server> {
 }
 
 fn fixture(backend: Backend) -> Fixture {
-    let tray = Arc::new(Tray::default());
-    let pool = Pool::lone(Arc::new(backend), Arc::clone(&tray) as Arc<dyn Inbox>);
+    let test_inbox = Arc::new(TestInbox::default());
+    let pool = Pool::lone(Arc::new(backend), Arc::clone(&test_inbox) as Arc<dyn Inbox>);
     Fixture {
         servers: pool.state.servers(),
         pool,
-        tray,
+        test_inbox,
     }
 }
 
@@ -66,12 +66,12 @@ impl Fixture {
     }
 
     fn granted(&self) -> Vec<Grant> {
-        let notices = self.tray.take().into_iter();
-        let grant = |notice| match notice {
-            Notice::Granted(grant) => Some(grant),
-            Notice::Failed(_) | Notice::Look(_) => None,
+        let events = self.test_inbox.take().into_iter();
+        let grant = |event| match event {
+            BackendEvent::Granted(grant) => Some(grant),
+            BackendEvent::Failed(_) | BackendEvent::Look(_) => None,
         };
-        notices.filter_map(grant).collect()
+        events.filter_map(grant).collect()
     }
 }
 
@@ -112,8 +112,8 @@ fn round_robin_honours_weights_and_workers_begin_apart() {
     let backend = Arc::new(Backend::plain("app", servers(3)));
     let state = lone_state(&backend, Vec::new());
     let begins = |start| {
-        let tray = Arc::new(Tray::default());
-        let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), tray, start);
+        let test_inbox = Arc::new(TestInbox::default());
+        let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), test_inbox, start);
         let Pick::Slot(slot) = pool.pick(&guest(), None, &[]) else {
             panic!("a slot");
         };

@@ -13,13 +13,13 @@ use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
 use crate::admission::Gate;
 use crate::backend::cancel::Cancels;
-use crate::backend::inbox::{Notice, Tray};
+use crate::backend::inbox::{BackendEvent, TestInbox};
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Limits, Timeouts};
 use crate::connection::facts::Facts;
+use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side, Turn};
-use crate::door::Door;
 use crate::failure_log::FailureLog;
 use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
@@ -41,7 +41,7 @@ pub struct Stage {
     /// Admission, if it is on.
     pub gate: Option<Rc<Gate>>,
     /// Where slots arrive for which the connection waits; pools must have been given the same.
-    pub inbox: Arc<Tray>,
+    pub inbox: Arc<TestInbox>,
     /// Where cancels are left.
     pub cancels: Arc<Cancels>,
     /// Clients need no PROXY header, whatever the listener says.
@@ -82,18 +82,22 @@ impl Stage {
         }
     }
 
-    /// Accepts a client through `door`, in place of an earlier one, and returns its end. Servers
+    /// Accepts a client through `listener`, in place of an earlier one, and returns its end. Servers
     /// answer by `plans`.
-    pub fn admit(&mut self, door: Rc<Door>, plans: impl IntoIterator<Item = Plan>) -> End {
+    pub fn admit(
+        &mut self,
+        listener: Rc<ListenerState>,
+        plans: impl IntoIterator<Item = Plan>,
+    ) -> End {
         self.net.plans = plans.into_iter().collect();
         self.net.dialled.clear();
         let (near, far) = pair(self.net.capacity);
-        let listening = door.router.listener().bind.first().copied();
+        let listening = listener.config().bind.first().copied();
         let near = near.at(listening.unwrap_or(CLIENT));
         self.client = Some(near.watch());
-        let listener = door.router.listener().name.clone();
-        let facts = Facts::new(CLIENT, listener, self.now);
-        let mut connection = Connection::new(near, door, facts, &self.timeouts, &self.counters);
+        let name = listener.config().name.clone();
+        let facts = Facts::new(CLIENT, name, self.now);
+        let mut connection = Connection::new(near, listener, facts, &self.timeouts, &self.counters);
         if self.skips_greeting {
             connection.skip_greeting(&self.counters);
         }
@@ -193,14 +197,14 @@ impl Stage {
     }
 
     fn read_mail(&mut self) {
-        for notice in self.inbox.take() {
+        for event in self.inbox.take() {
             let Some(connection) = &mut self.connection else {
                 continue;
             };
-            match notice {
-                Notice::Granted(grant) => self.queued |= connection.handle_grant(grant),
-                Notice::Failed(server) => self.leaves |= connection.is_at(&server),
-                Notice::Look(_) => self.queued = true,
+            match event {
+                BackendEvent::Granted(grant) => self.queued |= connection.handle_grant(grant),
+                BackendEvent::Failed(server) => self.leaves |= connection.is_at(&server),
+                BackendEvent::Look(_) => self.queued = true,
             }
         }
         self.queued |= self.leaves;

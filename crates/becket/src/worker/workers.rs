@@ -14,15 +14,15 @@ use crate::backend::registry::Adopted;
 use crate::cluster::outbox::Outbox;
 use crate::config::Config;
 use crate::control::access_log::AccessWriter;
-use crate::mailbox::{Letter, Mailbox};
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
 use crate::sockets::Bound;
+use crate::worker::mailbox::{Mailbox, Message};
 use crate::worker::{MAILBOX, Start, Worker};
 
 /// All workers.
 #[derive(Debug)]
-pub struct Crew {
+pub struct Workers {
     mailboxes: Vec<Arc<Mailbox>>,
     /// Addresses that the workers listen on.
     held: Vec<SocketAddr>,
@@ -32,7 +32,7 @@ pub struct Crew {
 
 /// What a worker leaves when it has ended.
 #[derive(Debug)]
-pub struct Ended {
+pub struct WorkerEnded {
     /// Which worker.
     pub number: usize,
     /// How it ended.
@@ -41,7 +41,7 @@ pub struct Ended {
 
 /// What all workers begin with.
 #[derive(Debug)]
-pub struct Beginning {
+pub struct Common {
     /// What they share with each other and with control.
     pub shared: Arc<Shared>,
     /// The configuration.
@@ -51,22 +51,22 @@ pub struct Beginning {
     /// One per worker, where new sessions are told to peers; none without a cluster.
     pub outboxes: Vec<Outbox>,
     /// Told of every worker that ends.
-    pub ended: UnboundedSender<Ended>,
+    pub ended: UnboundedSender<WorkerEnded>,
 }
 
-impl Crew {
+impl Workers {
     /// Starts one thread per list of sockets, each pinned to a core of its own if so configured.
     ///
     /// # Errors
     ///
     /// When a worker cannot be made: no descriptor, no thread, or an unusable configuration.
     pub fn start(
-        beginning: &Beginning,
+        common: &Common,
         sockets: Vec<Vec<Bound>>,
         mut access: Option<&mut AccessWriter>,
     ) -> io::Result<Self> {
         let cpus = becket_sys::affinity::allowed_cpus()?;
-        let config = beginning.adopted.config();
+        let config = common.adopted.config();
         let held = addresses(config);
         let mut mailboxes = Vec::with_capacity(sockets.len());
         for (number, sockets) in sockets.into_iter().enumerate() {
@@ -74,22 +74,22 @@ impl Crew {
             let waker = Waker::new(poll.registry(), Token(MAILBOX))?;
             let mailbox = Arc::new(Mailbox::new(waker));
             mailboxes.push(Arc::clone(&mailbox));
-            let counters = beginning.shared.counters.get(number);
+            let counters = common.shared.counters.get(number);
             let start = Start {
                 number,
-                shared: Arc::clone(&beginning.shared),
+                shared: Arc::clone(&common.shared),
                 poll,
                 mailbox,
                 counters: counters.cloned().unwrap_or_default(),
                 access: access.as_mut().map(|access| access.attach()),
-                outbox: beginning.outboxes.get(number).cloned(),
-                adopted: beginning.adopted.clone(),
-                secrets: Arc::clone(&beginning.secrets),
+                outbox: common.outboxes.get(number).cloned(),
+                adopted: common.adopted.clone(),
+                secrets: Arc::clone(&common.secrets),
                 sockets,
             };
             let cpu = cpus.get(number % cpus.len().max(1)).copied();
             let cpu = cpu.filter(|_| config.process.pin);
-            let ended = beginning.ended.clone();
+            let ended = common.ended.clone();
             thread::Builder::new()
                 .name(format!("becket-{number}"))
                 .spawn(move || {
@@ -97,12 +97,12 @@ impl Crew {
                     let result = catch_unwind(AssertUnwindSafe(|| run(start, cpu)))
                         .unwrap_or_else(|_| Err(io::Error::other("panicked")));
                     // Control is gone only when the process is on its way out.
-                    let _gone = ended.send(Ended { number, result });
+                    let _gone = ended.send(WorkerEnded { number, result });
                 })?;
         }
         let inbox = |mailbox: &Arc<Mailbox>| Arc::clone(mailbox) as Arc<dyn Inbox>;
         let inboxes = mailboxes.iter().map(inbox).collect();
-        beginning.shared.backends.set_crew(inboxes);
+        common.shared.backends.set_inboxes(inboxes);
         Ok(Self {
             mailboxes,
             held,
@@ -128,7 +128,7 @@ impl Crew {
     /// Gives every worker the configuration, and each its new sockets and its outbox.
     pub fn reload(&mut self, adopted: &Adopted, added: Vec<Vec<Bound>>, outboxes: &[Outbox]) {
         for (number, (mailbox, added)) in self.mailboxes.iter().zip(added).enumerate() {
-            mailbox.post(Letter::Config {
+            mailbox.post(Message::Config {
                 adopted: adopted.clone(),
                 added,
                 outbox: outboxes.get(number).cloned(),
@@ -142,7 +142,7 @@ impl Crew {
     /// Gives every worker new ticket secrets.
     pub fn rotate(&self, secrets: &Arc<Secrets>) {
         for mailbox in &self.mailboxes {
-            mailbox.post(Letter::Secrets(Arc::clone(secrets)));
+            mailbox.post(Message::Secrets(Arc::clone(secrets)));
         }
     }
 
@@ -150,14 +150,14 @@ impl Crew {
     pub fn drain(&self) {
         self.mailboxes
             .iter()
-            .for_each(|mailbox| mailbox.post(Letter::Drain));
+            .for_each(|mailbox| mailbox.post(Message::Drain));
     }
 
     /// Tells every worker to end now.
     pub fn stop(&self) {
         self.mailboxes
             .iter()
-            .for_each(|mailbox| mailbox.post(Letter::Stop));
+            .for_each(|mailbox| mailbox.post(Message::Stop));
     }
 }
 

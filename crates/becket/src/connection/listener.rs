@@ -1,17 +1,18 @@
 //! What stands behind one listening address: the router of hellos and the pools that its routes lead to.
 //!
-//! Owned by one worker and shared, by `Rc`, with the handshakes that came through it: a reload
-//! builds new doors, and those who are inside finish with the old one.
+//! One worker owns it and shares it, by `Rc`, with the handshakes that came through it: a reload builds a new
+//! one, and handshakes under way finish with the old one.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::backend::pool::Pool;
-use crate::config::Face;
+use crate::config::{Face, Listener};
 use crate::tls::hello_router::HelloRouter;
 
 /// A listener as one worker serves it.
 #[derive(Debug)]
-pub struct Door {
+pub struct ListenerState {
     /// What clients begin with: the listener's face, unless a rehearsal skips the talk in clear.
     pub face: Face,
     /// Certificates and routes.
@@ -20,10 +21,15 @@ pub struct Door {
     pub pools: Rc<[Rc<Pool>]>,
 }
 
-impl Door {
+impl ListenerState {
+    /// The listener as configured.
+    pub fn config(&self) -> &Arc<Listener> {
+        self.router.listener()
+    }
+
     /// The pool that a route leads to.
     pub fn pool(&self, route: usize) -> Option<&Rc<Pool>> {
-        let route = self.router.listener().routes.get(route)?;
+        let route = self.config().routes.get(route)?;
         self.pools.get(route.backend)
     }
 }

@@ -7,8 +7,8 @@ use becket_proto::health::{Checks, Passive};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
+use crate::backend::health::watched::Watched;
 use crate::backend::slot::Slot;
-use crate::backend::watched::Watched;
 use crate::clock::Clock;
 use crate::config;
 use crate::config::CheckKind;

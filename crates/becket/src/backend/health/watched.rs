@@ -82,7 +82,7 @@ impl Watched {
     }
 
     /// Its name was looked up. Returns whether the outcome is another one than before.
-    pub(super) fn note_lookup(&self, found: bool) -> bool {
+    pub(in crate::backend) fn note_lookup(&self, found: bool) -> bool {
         self.lost_name.swap(!found, Relaxed) == found
     }
 }

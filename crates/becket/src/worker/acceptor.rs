@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, TcpStream};
 
-use crate::door::Door;
+use crate::connection::listener::ListenerState;
 
 /// A listening socket and what stands behind it.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Acceptor {
     socket: TcpListener,
     address: SocketAddr,
     /// Where its clients go in; replaced by a reload.
-    pub door: Rc<Door>,
+    pub listener: Rc<ListenerState>,
     /// It belongs to the service manager: others will listen on it after us.
     inherited: bool,
     /// There may be connections to accept.
@@ -47,11 +47,16 @@ pub enum Accepted {
 
 impl Acceptor {
     /// Takes over a bound socket that is registered already.
-    pub fn new(socket: TcpListener, address: SocketAddr, inherited: bool, door: Rc<Door>) -> Self {
+    pub fn new(
+        socket: TcpListener,
+        address: SocketAddr,
+        inherited: bool,
+        listener: Rc<ListenerState>,
+    ) -> Self {
         Self {
             socket,
             address,
-            door,
+            listener,
             inherited,
             ready: true,
             retired_at: None,

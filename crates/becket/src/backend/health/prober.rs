@@ -21,9 +21,9 @@ use becket_proto::health::{self, Change, Condition, Rules};
 use tokio::task::JoinSet;
 
 use super::check::{Failure, Plan};
-use super::registry::Backends;
-use super::slot::Reservation;
-use super::state::{Health, ServerState};
+use crate::backend::registry::Backends;
+use crate::backend::server_state::{Health, ServerState};
+use crate::backend::slot::Reservation;
 use crate::clock::Now;
 use crate::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
 use crate::resolver::{Found, Resolver};
@@ -462,7 +462,7 @@ impl Dice {
     }
 }
 
-/// Checks at a time: a descriptor each, and a burst that no machine notices.
+/// Checks at a time: a descriptor each, and a burst that no machine events.
 const MOST_CHECKS: usize = 64;
 /// Lookups at a time: more than the resolver makes at a time.
 const MOST_LOOKUPS: usize = 64;

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use becket_proto::balance;
 use becket_proto::replica::ServerTag;
 
-use super::line::BackendState;
-use super::watched::Watched;
+use super::backend_state::BackendState;
+use super::health::watched::Watched;
 use crate::config::{Server, ServerAddress};
 
 /// One server, seen by all threads.

@@ -1,4 +1,4 @@
-//! What control tells a worker, and the doors that are built for it.
+//! What a worker does with its messages, and the listener states that it builds for a configuration.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use mio::{Interest, Token};
 
 use super::{Ending, FIRST_ACCEPTOR, Worker};
-use crate::acceptor::Acceptor;
 use crate::admission::Gate;
-use crate::backend::inbox::{Grant, Inbox, Notice};
+use crate::backend::inbox::{BackendEvent, Grant, Inbox};
 use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
 use crate::config::Config;
 use crate::connection::Connection;
-use crate::door::Door;
-use crate::mailbox::Letter;
+use crate::connection::listener::ListenerState;
 use crate::sockets::Bound;
 use crate::tls::hello_router::HelloRouter;
 use crate::tls::route_configs::Parts;
+use crate::worker::acceptor::Acceptor;
+use crate::worker::mailbox::Message;
 
 impl Worker {
     /// Reads what has come during a turn. A slot that was handed over is in nobody's use, and a turn may be
@@ -30,11 +30,11 @@ impl Worker {
         }
     }
 
-    /// Does what the letters say.
+    /// Does what the messages say.
     pub(super) fn read_mail(&mut self) {
-        for letter in self.mailbox.take() {
-            match letter {
-                Letter::Config {
+        for message in self.mailbox.take() {
+            match message {
+                Message::Config {
                     adopted,
                     added,
                     outbox,
@@ -44,24 +44,26 @@ impl Worker {
                         tracing::error!(%error, worker = self.number, "reload failed in a worker");
                     }
                 }
-                Letter::Secrets(secrets) => {
+                Message::Secrets(secrets) => {
                     self.secrets = secrets;
                     let (config, pools) = (Arc::clone(&self.config), Rc::clone(&self.pools));
                     if let Err(error) = self.serve_by(config, pools, Vec::new()) {
                         tracing::error!(%error, worker = self.number, "ticket keys not changed");
                     }
                 }
-                Letter::Notice(Notice::Granted(grant)) => self.pass_on(grant),
-                Letter::Notice(Notice::Failed(server)) => self.leave_server(&server),
-                Letter::Notice(Notice::Look(index)) => self.advance(index, Connection::advance),
-                Letter::Drain => {
+                Message::Event(BackendEvent::Granted(grant)) => self.pass_on(grant),
+                Message::Event(BackendEvent::Failed(server)) => self.leave_server(&server),
+                Message::Event(BackendEvent::Look(index)) => {
+                    self.advance(index, Connection::advance)
+                }
+                Message::Drain => {
                     self.ending = Ending::Draining;
                     let now = self.clock.mono();
                     for (_, acceptor) in &mut self.acceptors {
                         acceptor.retire(now);
                     }
                 }
-                Letter::Stop => self.ending = Ending::Now,
+                Message::Stop => self.ending = Ending::Now,
             }
         }
     }
@@ -70,13 +72,13 @@ impl Worker {
     /// turn. One that has left passes the slot on by dropping it.
     fn pass_on(&mut self, grant: Grant) {
         let index = grant.place;
-        let Some(slot) = self.connections.get_mut(index) else {
+        let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
-        if !slot.connection.handle_grant(grant) {
+        if !entry.connection.handle_grant(grant) {
             return;
         }
-        if slot.connection.is_handshaking() {
+        if entry.connection.is_handshaking() {
             self.count_handshake(index);
             self.enqueue(index);
         } else {
@@ -95,7 +97,7 @@ impl Worker {
         self.serve_by(Arc::clone(adopted.config()), pools, added)
     }
 
-    /// Builds doors for a configuration, then gives them to the sockets: those that stay, those
+    /// Builds listener states for a configuration, then gives them to the sockets: those that stay, those
     /// that are new; those whose address is gone are retired. An error changes nothing.
     fn serve_by(
         &mut self,
@@ -103,25 +105,27 @@ impl Worker {
         pools: Rc<[Rc<Pool>]>,
         added: Vec<Bound>,
     ) -> io::Result<()> {
-        let doors = self.doors(&config, &pools).map_err(io::Error::other)?;
-        let door_at = |address: SocketAddr| {
+        let states = self
+            .listener_states(&config, &pools)
+            .map_err(io::Error::other)?;
+        let state_at = |address: SocketAddr| {
             let listener = config
                 .listeners
                 .iter()
                 .position(|listener| listener.bind.contains(&address))?;
-            doors.get(listener).cloned()
+            states.get(listener).cloned()
         };
-        // The turn may have begun long ago: doors take time.
+        // The turn may have begun long ago: building takes time.
         let now = self.clock.mono();
         for (_, acceptor) in &mut self.acceptors {
-            match door_at(acceptor.address()) {
-                Some(door) => acceptor.door = door,
+            match state_at(acceptor.address()) {
+                Some(state) => acceptor.listener = state,
                 None => acceptor.retire(now),
             }
         }
         for bound in added {
             let address = bound.address;
-            let Some(door) = door_at(address) else {
+            let Some(state) = state_at(address) else {
                 continue;
             };
             let mut socket = mio::net::TcpListener::from_std(bound.listener);
@@ -129,7 +133,7 @@ impl Worker {
             let token = Token(FIRST_ACCEPTOR + entry.key());
             let registry = self.poll.registry();
             registry.register(&mut socket, token, Interest::READABLE)?;
-            entry.insert(Acceptor::new(socket, address, bound.inherited, door));
+            entry.insert(Acceptor::new(socket, address, bound.inherited, state));
         }
         let before = self.gate.as_deref();
         let gate = Gate::new(&self.shared.admission, &config.admission, before);
@@ -139,20 +143,20 @@ impl Worker {
         Ok(())
     }
 
-    fn doors(
+    fn listener_states(
         &self,
         config: &Config,
         pools: &Rc<[Rc<Pool>]>,
-    ) -> Result<Vec<Rc<Door>>, rustls::Error> {
-        let door = |listener: &Arc<_>| {
+    ) -> Result<Vec<Rc<ListenerState>>, rustls::Error> {
+        let state = |listener: &Arc<_>| {
             let router = HelloRouter::new(Arc::clone(listener), &self.parts(config))?;
-            Ok(Rc::new(Door {
+            Ok(Rc::new(ListenerState {
                 face: listener.face,
                 router,
                 pools: Rc::clone(pools),
             }))
         };
-        config.listeners.iter().map(door).collect()
+        config.listeners.iter().map(state).collect()
     }
 
     fn parts(&self, config: &Config) -> Parts {

@@ -17,12 +17,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use becket_proto::queue::{Arrival, Queue, Ticket};
+use becket_proto::queue::{Arrival, Queue, Stay};
 use becket_proto::stick::{Cursor, Stick};
 
-use super::inbox::{Grant, Inbox, Notice};
+use super::inbox::{BackendEvent, Grant, Inbox};
+use super::server_state::ServerState;
 use super::slot::Slot;
-use super::state::ServerState;
 use crate::clock::Stopwatch;
 use crate::config::{Backend, OnDown, StickBy};
 
@@ -47,7 +47,7 @@ pub struct BackendState {
     stick_life: AtomicU64,
     /// Clients are known by their sessions, which mean the same on other hosts.
     sticks_by_session: AtomicBool,
-    crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
+    inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
 /// What is behind the lock.
@@ -88,7 +88,7 @@ pub struct Waiter {
 #[derive(Debug)]
 pub struct Wait {
     backend: Arc<BackendState>,
-    ticket: Option<Ticket>,
+    stay: Option<Stay>,
 }
 
 /// The queue is full.
@@ -96,7 +96,7 @@ pub struct Wait {
 pub struct QueueFull;
 
 impl BackendState {
-    pub(super) fn new(name: String, crew: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>) -> Self {
+    pub(super) fn new(name: String, inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>) -> Self {
         Self {
             name,
             waiting: AtomicUsize::new(0),
@@ -113,7 +113,7 @@ impl BackendState {
             stick: Stick::new(0, RandomState::new()),
             stick_life: AtomicU64::new(0),
             sticks_by_session: AtomicBool::new(false),
-            crew,
+            inboxes,
         }
     }
 
@@ -257,23 +257,23 @@ impl BackendState {
     ) -> Result<Wait, QueueFull> {
         let begun = Stopwatch::start();
         let mut line = self.lock();
-        let ticket = line.queue.join(waiter, tried, before);
+        let stay = line.queue.join(waiter, tried, before);
         self.count(&line.queue);
         // There may be room for it that nobody in front can use: the queue is full when it still is after that.
         let grants: Vec<_> = std::iter::from_fn(|| self.next_grant(&mut line, begun)).collect();
         let room = self.room.load(Relaxed);
         let is_over = before.is_none() && line.queue.len() > room;
-        let refused = is_over.then(|| line.queue.cancel(ticket)).flatten();
+        let refused = is_over.then(|| line.queue.cancel(stay)).flatten();
         self.count(&line.queue);
         drop(line);
         for (waiter, grant) in grants {
-            waiter.inbox.deliver(Notice::Granted(grant));
+            waiter.inbox.deliver(BackendEvent::Granted(grant));
         }
         match refused {
             Some(_) => Err(QueueFull),
             None => Ok(Wait {
                 backend: Arc::clone(self),
-                ticket: Some(ticket),
+                stay: Some(stay),
             }),
         }
     }
@@ -285,7 +285,7 @@ impl BackendState {
             let Some((waiter, grant)) = self.next_grant(&mut self.lock(), begun) else {
                 return;
             };
-            waiter.inbox.deliver(Notice::Granted(grant));
+            waiter.inbox.deliver(BackendEvent::Granted(grant));
         }
     }
 
@@ -302,7 +302,7 @@ impl BackendState {
         self.hand_overs.fetch_add(slot.is_some().into(), Relaxed);
         let grant = Grant {
             place: taken.item.place,
-            ticket: taken.ticket,
+            stay: taken.stay,
             backend: Arc::clone(self),
             slot,
             begun,
@@ -322,8 +322,8 @@ impl BackendState {
         if !self.closes_on_down.load(Relaxed) {
             return;
         }
-        for inbox in self.crew.get().into_iter().flatten() {
-            inbox.deliver(Notice::Failed(Arc::clone(server)));
+        for inbox in self.inboxes.get().into_iter().flatten() {
+            inbox.deliver(BackendEvent::Failed(Arc::clone(server)));
         }
     }
 
@@ -336,23 +336,23 @@ impl BackendState {
 impl Wait {
     /// Whether this grant ends this wait.
     pub fn is_over_by(&self, grant: &Grant) -> bool {
-        self.ticket == Some(grant.ticket) && Arc::ptr_eq(&self.backend, &grant.backend)
+        self.stay == Some(grant.stay) && Arc::ptr_eq(&self.backend, &grant.backend)
     }
 
     /// It is over: there is nothing to leave.
     pub fn end(mut self) {
-        self.ticket = None;
+        self.stay = None;
     }
 }
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        let Some(ticket) = self.ticket else {
+        let Some(stay) = self.stay else {
             return;
         };
         let mut line = self.backend.lock();
         // One who was granted a slot and left has it in its worker's inbox, and drops it there.
-        let left = line.queue.cancel(ticket);
+        let left = line.queue.cancel(stay);
         self.backend.count(&line.queue);
         drop(line);
         // Whatever was free when it left, those who stay cannot use.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 
-use crate::backend::inbox::{Inbox, Notice};
+use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::backend::registry::Adopted;
 use crate::cluster::outbox::Outbox;
 use crate::sessions::tickets::Secrets;
@@ -19,7 +19,7 @@ use crate::sockets::Bound;
 
 /// What a worker is told.
 #[derive(Debug)]
-pub enum Letter {
+pub enum Message {
     /// Serve by this configuration from now on. `added` are sockets for addresses that the worker
     /// does not listen on yet; addresses that are not in the configuration are retired.
     Config {
@@ -33,7 +33,7 @@ pub enum Letter {
     /// Seal tickets with these keys from now on.
     Secrets(Arc<Secrets>),
     /// Something was decided for one of its connections.
-    Notice(Notice),
+    Event(BackendEvent),
     /// Take no new clients, finish with those who are here, then end.
     Drain,
     /// End now.
@@ -41,8 +41,8 @@ pub enum Letter {
 }
 
 impl Inbox for Mailbox {
-    fn deliver(&self, notice: Notice) {
-        self.post(Letter::Notice(notice));
+    fn deliver(&self, event: BackendEvent) {
+        self.post(Message::Event(event));
     }
 }
 
@@ -50,7 +50,7 @@ impl Inbox for Mailbox {
 #[derive(Debug)]
 pub struct Mailbox {
     /// `None` when nobody will read it any more.
-    letters: Mutex<Option<Vec<Letter>>>,
+    messages: Mutex<Option<Vec<Message>>>,
     /// Whether there are any, readable without the lock.
     loaded: AtomicBool,
     waker: Waker,
@@ -60,24 +60,24 @@ impl Mailbox {
     /// An empty queue whose owner is woken by `waker`.
     pub fn new(waker: Waker) -> Self {
         Self {
-            letters: Mutex::new(Some(Vec::new())),
+            messages: Mutex::new(Some(Vec::new())),
             loaded: AtomicBool::new(false),
             waker,
         }
     }
 
-    /// Leaves a letter and wakes the worker. One that has ended gets none: a slot in the letter goes
+    /// Leaves a message and wakes the worker. One that has ended gets none: a slot in the message goes
     /// to the next who waits.
-    pub fn post(&self, letter: Letter) {
+    pub fn post(&self, message: Message) {
         let mut held = self.lock();
-        let Some(letters) = &mut *held else {
+        let Some(messages) = &mut *held else {
             // A slot that is dropped may be given to somebody of this worker, too.
             drop(held);
             return;
         };
-        letters.push(letter);
+        messages.push(message);
         self.loaded.store(true, Relaxed);
-        let first = letters.len() == 1;
+        let first = messages.len() == 1;
         drop(held);
         if !first {
             return;
@@ -87,27 +87,27 @@ impl Mailbox {
         }
     }
 
-    /// Whether letters have come, as far as can be seen without the lock: if this misses one, the waker
+    /// Whether messages have come, as far as can be seen without the lock: if this misses one, the waker
     /// has it seen. A load of what is rarely written.
     pub fn is_loaded(&self) -> bool {
         self.loaded.load(Relaxed)
     }
 
-    /// Takes all letters, oldest first.
-    pub fn take(&self) -> Vec<Letter> {
+    /// Takes all messages, oldest first.
+    pub fn take(&self) -> Vec<Message> {
         let mut held = self.lock();
         self.loaded.store(false, Relaxed);
         held.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes all letters, and no more are taken: the worker has ended.
-    pub fn close(&self) -> Vec<Letter> {
+    /// Takes all messages, and no more are taken: the worker has ended.
+    pub fn close(&self) -> Vec<Message> {
         self.lock().take().unwrap_or_default()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<Letter>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<Message>>> {
         // A poisoned queue is still a queue: pushing and taking leave it whole.
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,10 +124,13 @@ mod tests {
         let mailbox = Mailbox::new(waker);
         for _ in 0..2 {
             assert!(!mailbox.is_loaded());
-            mailbox.post(Letter::Drain);
-            mailbox.post(Letter::Stop);
+            mailbox.post(Message::Drain);
+            mailbox.post(Message::Stop);
             assert!(mailbox.is_loaded());
-            assert!(matches!(mailbox.take()[..], [Letter::Drain, Letter::Stop]));
+            assert!(matches!(
+                mailbox.take()[..],
+                [Message::Drain, Message::Stop]
+            ));
         }
     }
 
