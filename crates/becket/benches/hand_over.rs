@@ -241,7 +241,7 @@ impl<'a> Worker<'a> {
         let guest = Guest {
             source: IpAddr::from([192, 0, 2, 1]),
             name: None,
-            lineage: None,
+            origin: None,
         };
         if let Pick::Slot(slot) = self.pool.pick(&guest, None, &[]) {
             self.send_back(slot);

@@ -16,7 +16,7 @@ use becket::backend::pool::{Guest, Pick, Pool};
 use becket::backend::registry::lone_state;
 use becket::backend::slot::Slot;
 use becket::config::{Backend, Balance, Server, ServerAddress, StickBy};
-use becket_proto::ticket::Lineage;
+use becket_proto::ticket::OriginId;
 use divan::{Bencher, black_box};
 
 const BALANCES: [Balance; 6] = [
@@ -49,7 +49,7 @@ fn guest() -> Guest<'static> {
     Guest {
         source: IpAddr::from([192, 0, 2, 1]),
         name: Some("www.example.org"),
-        lineage: Some(Lineage(7)),
+        origin: Some(OriginId(7)),
     }
 }
 

@@ -39,7 +39,7 @@ fn guest() -> Guest<'static> {
     Guest {
         source: IpAddr::from([192, 0, 2, 1]),
         name: None,
-        lineage: None,
+        origin: None,
     }
 }
 

@@ -11,7 +11,7 @@ use becket_proto::replica::{
     Taken,
 };
 use becket_proto::session_table::{Cursor, PolicyTag};
-use becket_proto::ticket::{Lineage, NodeId};
+use becket_proto::ticket::{NodeId, OriginId};
 use clear_vault::Clear;
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
@@ -129,7 +129,7 @@ impl Hub {
                 id: &id,
                 ttl: SECOND * 300,
                 age: Duration::ZERO,
-                lineage: Lineage(serial),
+                origin: OriginId(serial),
                 state: &[0x5a; 78],
             });
             self.node.offer(black_box(&record), SECOND * 5);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
-use becket_proto::ticket::{Lineage, UnixSeconds};
+use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 use divan::{Bencher, black_box};
 
 const ENTRIES: u64 = 50_000;
@@ -34,7 +34,13 @@ fn id(serial: u64) -> [u8; 32] {
 }
 
 fn session() -> Session {
-    Session::new(vec![0x5a; 78], Lineage(1), UnixSeconds(1))
+    Session::new(
+        vec![0x5a; 78],
+        Origin {
+            id: OriginId(1),
+            at: UnixSeconds(1),
+        },
+    )
 }
 
 fn full_table(shards: usize) -> SessionTable {

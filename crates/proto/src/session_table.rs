@@ -26,7 +26,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use self::shard::{Id, Key, Shard};
-use crate::ticket::{Lineage, TicketPolicy, UnixSeconds};
+use crate::ticket::{Origin, TicketPolicy};
 
 /// Holds sessions for resumption, bounded and expiring. Each call takes one shard's lock unless it says otherwise.
 ///
@@ -83,15 +83,13 @@ impl PolicyTag {
 pub struct Session {
     /// rustls' encoding of the session, erased on drop.
     pub state: Zeroizing<Box<[u8]>>,
-    /// The line of sessions that this one belongs to.
-    pub lineage: Lineage,
-    /// The time of the full handshake.
-    pub born: UnixSeconds,
+    /// The full handshake from which it descends.
+    pub origin: Origin,
 }
 
 impl Session {
     /// Wraps a state. A `Vec` with spare capacity is copied and the original erased.
-    pub fn new(state: Vec<u8>, lineage: Lineage, born: UnixSeconds) -> Self {
+    pub fn new(state: Vec<u8>, origin: Origin) -> Self {
         // `into_boxed_slice` may move a vector that is too large, and leave the secret behind.
         let state = if state.len() == state.capacity() {
             state.into_boxed_slice()
@@ -100,8 +98,7 @@ impl Session {
         };
         Self {
             state: Zeroizing::new(state),
-            lineage,
-            born,
+            origin,
         }
     }
 
@@ -115,8 +112,7 @@ impl fmt::Debug for Session {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Session")
             .field("state_len", &self.state.len())
-            .field("lineage", &self.lineage)
-            .field("born", &self.born)
+            .field("origin", &self.origin)
             .finish()
     }
 }
@@ -367,6 +363,7 @@ mod tests {
 
     use super::shard::SWEEP;
     use super::*;
+    use crate::ticket::{OriginId, UnixSeconds};
 
     const A: PolicyTag = PolicyTag(0xa);
     const B: PolicyTag = PolicyTag(0xb);
@@ -385,18 +382,21 @@ mod tests {
     }
 
     fn session(serial: u64) -> Session {
-        Session::new(
-            serial.to_be_bytes().to_vec(),
-            Lineage(serial),
-            UnixSeconds(1_700_000_000),
-        )
+        Session::new(serial.to_be_bytes().to_vec(), origin(serial))
+    }
+
+    fn origin(serial: u64) -> Origin {
+        Origin {
+            id: OriginId(serial),
+            at: UnixSeconds(1_700_000_000),
+        }
     }
 
     /// One whose state has some more bytes, the more the higher the second digit of its number.
     fn sized(serial: u64) -> Session {
         let mut state = serial.to_be_bytes().to_vec();
         state.resize(8 + serial as usize / 10 % 10 * 4, 0);
-        Session::new(state, Lineage(serial), UnixSeconds(1_700_000_000))
+        Session::new(state, origin(serial))
     }
 
     fn at(seconds: u64) -> Duration {
@@ -612,7 +612,7 @@ mod tests {
             let before = seen.len();
             cursor = table.visit(from, at(1), 7, |visited| {
                 assert_eq!(visited.remaining, at(9));
-                seen.push(visited.session.lineage.0);
+                seen.push(visited.session.origin.id.0);
             });
             assert!(seen.len() - before <= 7);
         }
@@ -636,10 +636,16 @@ mod tests {
 
     #[test]
     fn debug_output_shows_no_secret() {
-        let session = Session::new(vec![0xaa; 48], Lineage(1), UnixSeconds(2));
+        let session = Session::new(
+            vec![0xaa; 48],
+            Origin {
+                id: OriginId(1),
+                at: UnixSeconds(2),
+            },
+        );
         assert_eq!(
             format!("{session:?}"),
-            "Session { state_len: 48, lineage: Lineage(1), born: UnixSeconds(2) }"
+            "Session { state_len: 48, origin: Origin { id: OriginId(1), at: UnixSeconds(2) } }"
         );
     }
 
@@ -648,7 +654,7 @@ mod tests {
         let mut state = Vec::with_capacity(100);
         state.extend_from_slice(b"master secret");
         assert_eq!(
-            Session::new(state, Lineage(1), UnixSeconds(2)).into_state(),
+            Session::new(state, origin(1)).into_state(),
             b"master secret"
         );
     }
@@ -676,11 +682,11 @@ mod tests {
                 random ^= random << 17;
                 let (policy, id, now) =
                     (PolicyTag(random % 2), random >> 8 & 0x1ff, at(step / 100));
-                let mark = Lineage(id << 1 | policy.0);
+                let mark = origin(id << 1 | policy.0);
                 let bytes = id.to_be_bytes();
                 let found = match random >> 20 & 7 {
                     0..=2 => {
-                        let session = Session::new(vec![id as u8; 78], mark, UnixSeconds(0));
+                        let session = Session::new(vec![id as u8; 78], mark);
                         table.insert(
                             policy,
                             &bytes,
@@ -701,7 +707,7 @@ mod tests {
                 };
                 if let Lookup::Hit(session) = found {
                     assert_eq!(
-                        (session.lineage, &session.state[..]),
+                        (session.origin, &session.state[..]),
                         (mark, &[id as u8; 78][..])
                     );
                 }

@@ -1,6 +1,6 @@
 //! Which server a client had: a table from one number to another, bounded and expiring, shared by all workers.
 //!
-//! The first number names the client (a hash of its address, or the lineage of its session), the second the server
+//! The first number names the client (a hash of its address, or the origin of its session), the second the server
 //! (a hash of its name), so that an entry says the same before and after a reload, and on another host. Entries are
 //! spread over shards by a seeded hash; each shard has its own lock, held for one lookup.
 //!

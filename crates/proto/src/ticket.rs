@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! version u8 | secret id u32 | policy tag u32 | epoch start u32 | node u16 | nonce 12 | sealed ( context || state )
-//! context = lineage u64 | born u64
+//! origin = id u64 | at u64
 //! ```
 //!
 //! Invariants: a ring belongs to one policy, so no key in it can open a ticket of another (the fault of
@@ -182,46 +182,46 @@ impl TicketHeader {
     }
 }
 
-/// What is sealed in front of rustls' state: what a resumption inherits from the full handshake it descends from.
+/// The full handshake from which a session descends: what a resumption inherits, and what is sealed in front of rustls' state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TicketContext {
-    /// The line of sessions that the ticket belongs to.
-    pub lineage: Lineage,
-    /// The time of the full handshake, never of a later re-issue.
-    pub born: UnixSeconds,
+pub struct Origin {
+    /// Shared by all sessions that descend from it.
+    pub id: OriginId,
+    /// Its time, never that of a later re-issue.
+    pub at: UnixSeconds,
 }
 
-impl TicketContext {
-    /// Bytes of an encoded context.
+impl Origin {
+    /// Bytes of an encoded origin.
     pub const LEN: usize = 16;
 
-    /// Encodes the context.
+    /// Encodes the origin.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
-        out[..8].copy_from_slice(&self.lineage.0.to_be_bytes());
-        out[8..].copy_from_slice(&self.born.0.to_be_bytes());
+        out[..8].copy_from_slice(&self.id.0.to_be_bytes());
+        out[8..].copy_from_slice(&self.at.0.to_be_bytes());
         out
     }
 
-    /// Splits opened bytes into the context and rustls' state, or returns nothing when they are too short.
+    /// Splits opened bytes into the origin and rustls' state, or returns nothing when they are too short.
     pub fn decode(opened: &[u8]) -> Option<(Self, &[u8])> {
-        let (lineage, rest) = take(opened)?;
-        let (born, state) = take(rest)?;
-        let context = Self {
-            lineage: Lineage(u64::from_be_bytes(lineage)),
-            born: UnixSeconds(u64::from_be_bytes(born)),
+        let (id, rest) = take(opened)?;
+        let (at, state) = take(rest)?;
+        let origin = Self {
+            id: OriginId(u64::from_be_bytes(id)),
+            at: UnixSeconds(u64::from_be_bytes(at)),
         };
-        Some((context, state))
+        Some((origin, state))
     }
-}
 
-/// Says whether a session born at `born` may no longer be resumed at `now`; at exactly `max_age` it may not.
-///
-/// `born` can lie ahead: the clock was set back, or the ticket is from a node whose clock is ahead. Up to `max_age`
-/// ahead it counts as new; beyond, the clock was wrong by more than a whole life, and the session is refused rather than
-/// kept until the clock catches up. So whatever clocks do, no session outlives twice `max_age`.
-pub fn too_old(born: UnixSeconds, now: UnixSeconds, max_age: Duration) -> bool {
-    now.0.abs_diff(born.0) >= max_age.as_secs()
+    /// Whether a session of this origin may no longer be resumed at `now`; at exactly `max_age` it may not.
+    ///
+    /// The origin can lie ahead: the clock was set back, or the ticket is from a node whose clock is ahead. Up to `max_age`
+    /// ahead it counts as new; beyond, the clock was wrong by more than a whole life, and the session is refused rather than
+    /// kept until the clock catches up. So whatever clocks do, no session outlives twice `max_age`.
+    pub fn is_too_old(&self, now: UnixSeconds, max_age: Duration) -> bool {
+        now.0.abs_diff(self.at.0) >= max_age.as_secs()
+    }
 }
 
 /// Names a configured secret: the same secret has the same id on all nodes.
@@ -242,7 +242,7 @@ pub struct NodeId(pub u16);
 
 /// 64 random bits made at a full handshake and inherited by every session that descends from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Lineage(pub u64);
+pub struct OriginId(pub u64);
 
 /// Wall-clock time in whole seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn a_ticket_shorter_than_its_header_decodes_to_nothing() {
         assert!(TicketHeader::decode(&[1; TicketHeader::LEN - 1]).is_none());
-        assert!(TicketContext::decode(&[1; TicketContext::LEN - 1]).is_none());
+        assert!(Origin::decode(&[1; Origin::LEN - 1]).is_none());
     }
 
     #[test]
@@ -340,22 +340,27 @@ mod tests {
         assert!(!format!("{ring:?}").contains("hunter2"));
     }
 
-    #[test]
-    fn a_session_dies_at_its_maximum_age() {
-        let max_age = Duration::from_secs(60);
-        let born = UnixSeconds(1000);
-        assert!(!too_old(born, UnixSeconds(1059), max_age));
-        assert!(too_old(born, UnixSeconds(1060), max_age));
-        assert!(too_old(born, born, Duration::ZERO));
+    fn origin(at: u64) -> Origin {
+        Origin {
+            id: OriginId(1),
+            at: UnixSeconds(at),
+        }
     }
 
     #[test]
-    fn a_birth_ahead_of_the_clock_is_new_within_one_life_and_refused_beyond() {
+    fn a_session_dies_at_its_maximum_age() {
         let max_age = Duration::from_secs(60);
-        let born = UnixSeconds(1000);
-        assert!(!too_old(born, UnixSeconds(941), max_age));
-        assert!(too_old(born, UnixSeconds(940), max_age));
-        assert!(too_old(UnixSeconds(u64::MAX), UnixSeconds(0), max_age));
+        assert!(!origin(1000).is_too_old(UnixSeconds(1059), max_age));
+        assert!(origin(1000).is_too_old(UnixSeconds(1060), max_age));
+        assert!(origin(1000).is_too_old(UnixSeconds(1000), Duration::ZERO));
+    }
+
+    #[test]
+    fn an_origin_ahead_of_the_clock_is_new_within_one_life_and_refused_beyond() {
+        let max_age = Duration::from_secs(60);
+        assert!(!origin(1000).is_too_old(UnixSeconds(941), max_age));
+        assert!(origin(1000).is_too_old(UnixSeconds(940), max_age));
+        assert!(origin(u64::MAX).is_too_old(UnixSeconds(0), max_age));
     }
 
     proptest! {
@@ -374,11 +379,11 @@ mod tests {
         }
 
         #[test]
-        fn any_context_survives_the_round_trip(lineage: u64, born: u64, state: Vec<u8>) {
-            let context = TicketContext { lineage: Lineage(lineage), born: UnixSeconds(born) };
-            let mut opened = context.encode().to_vec();
+        fn any_origin_survives_the_round_trip(id: u64, at: u64, state: Vec<u8>) {
+            let origin = Origin { id: OriginId(id), at: UnixSeconds(at) };
+            let mut opened = origin.encode().to_vec();
             opened.extend_from_slice(&state);
-            prop_assert_eq!(TicketContext::decode(&opened), Some((context, &state[..])));
+            prop_assert_eq!(Origin::decode(&opened), Some((origin, &state[..])));
         }
 
         #[test]
@@ -391,7 +396,7 @@ mod tests {
                 }
                 None => prop_assert!(ticket.len() < TicketHeader::LEN),
             }
-            prop_assert_eq!(TicketContext::decode(&ticket).is_none(), ticket.len() < TicketContext::LEN);
+            prop_assert_eq!(Origin::decode(&ticket).is_none(), ticket.len() < Origin::LEN);
         }
 
         /// The model remembers every key ever given and recomputes which must be held.

@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use becket_proto::replica::{Record, ServerTag, SessionRecord, StickKey, StickRecord};
 use becket_proto::session_table::PolicyTag;
-use becket_proto::ticket::Lineage;
+use becket_proto::ticket::OriginId;
 
 const ROUNDS: usize = 6_000;
 
@@ -140,11 +140,11 @@ fn datagrams_of_other_nodes_survive_mutation() {
         id: &id,
         ttl: Duration::from_secs(300),
         age: Duration::from_secs(1),
-        lineage: Lineage(2),
+        origin: OriginId(2),
         state: &[9; 80],
     };
     let stick = StickRecord {
-        by: StickKey::Lineage(Lineage(2)),
+        by: StickKey::Origin(OriginId(2)),
         server: ServerTag(3),
         ttl: Duration::from_secs(60),
     };

@@ -21,7 +21,7 @@ use becket::secret::{base64, file};
 use becket::shared::Shared;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
-use becket_proto::ticket::Lineage;
+use becket_proto::ticket::{Origin, OriginId};
 use becket_sys::cpu::thread_time;
 use rustls::pki_types::UnixTime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -84,7 +84,13 @@ impl Control {
             for made in self.made.load(Relaxed) + 1..=due {
                 let mut id = [0; 32];
                 id[..8].copy_from_slice(&made.to_be_bytes());
-                let session = Session::new(vec![1; STATE], Lineage(made), now.unix.into());
+                let session = Session::new(
+                    vec![1; STATE],
+                    Origin {
+                        id: OriginId(made),
+                        at: now.unix.into(),
+                    },
+                );
                 let lives = Lives {
                     now: now.mono,
                     ttl: Duration::from_secs(300),

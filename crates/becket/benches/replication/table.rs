@@ -9,7 +9,7 @@ use std::{hint, thread};
 
 use becket::shared::Shared;
 use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session};
-use becket_proto::ticket::Lineage;
+use becket_proto::ticket::{Origin, OriginId};
 use becket_stats::histogram::Histogram;
 use becket_sys::cpu::thread_time;
 
@@ -100,7 +100,13 @@ fn work(shared: &Shared, policy: PolicyTag, orders: &Receiver<Duration>, results
 fn store(shared: &Shared, policy: PolicyTag, made: &mut u64) {
     *made += 1;
     let now = shared.clock.now();
-    let session = Session::new(vec![1; STATE], Lineage(*made), now.unix.into());
+    let session = Session::new(
+        vec![1; STATE],
+        Origin {
+            id: OriginId(*made),
+            at: now.unix.into(),
+        },
+    );
     let lives = Lives {
         now: now.mono,
         ttl: Duration::from_secs(300),

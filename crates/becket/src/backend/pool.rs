@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use becket_proto::balance::{self, Candidate, Wheel};
 use becket_proto::queue::Arrival;
-use becket_proto::ticket::{Lineage, NodeId};
+use becket_proto::ticket::{NodeId, OriginId};
 
 use super::backend_state::{BackendState, QueueFull, Wait, Waiter};
 use super::cancel::{Cancel, Telling, Told};
@@ -66,7 +66,7 @@ pub struct Guest<'a> {
     /// The server name of its hello.
     pub name: Option<&'a str>,
     /// The session that it resumes or has just made.
-    pub lineage: Option<Lineage>,
+    pub origin: Option<OriginId>,
 }
 
 /// What becomes of a connection that asks for a server.
@@ -231,7 +231,7 @@ impl Pool {
         match self.backend.stick {
             StickBy::None => None,
             StickBy::Source => Some(balance::address_key(guest.source)),
-            StickBy::TlsSession => guest.lineage.map(stick_key),
+            StickBy::TlsSession => guest.origin.map(stick_key),
         }
     }
 
@@ -250,10 +250,10 @@ impl Pool {
         let news = self.state.learn(client, server, now, life);
         if news
             && self.backend.stick == StickBy::TlsSession
-            && let (Some(outbox), Some(lineage)) = (&self.outbox, guest.lineage)
+            && let (Some(outbox), Some(origin)) = (&self.outbox, guest.origin)
         {
             outbox.leave(SessionEvent::Stuck(PeerStick {
-                lineage,
+                origin,
                 server: server.tag(),
                 life,
             }));

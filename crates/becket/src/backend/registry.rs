@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use becket_proto::balance;
 use becket_proto::replica::{ServerTag, StickCursor};
-use becket_proto::ticket::Lineage;
+use becket_proto::ticket::OriginId;
 
 use super::backend_state::BackendState;
 use super::inbox::Inbox;
@@ -22,7 +22,7 @@ use crate::config::{Backend, Config, Server};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStick {
     /// The line of sessions by which the client is known.
-    pub lineage: Lineage,
+    pub origin: OriginId,
     /// The server.
     pub server: ServerTag,
     /// How long that is to be remembered.
@@ -54,8 +54,8 @@ struct Sticky {
 }
 
 /// By what a client of `stick = "tls-session"` is remembered.
-pub(super) fn stick_key(lineage: Lineage) -> u64 {
-    balance::mix(lineage.0)
+pub(super) fn stick_key(origin: OriginId) -> u64 {
+    balance::mix(origin.0)
 }
 
 /// A configuration that was taken over, and the states of its backends. Workers are given both together,
@@ -79,8 +79,8 @@ impl Adopted {
 }
 
 /// Whom a number of [`stick_key`] stands for.
-fn lineage_of(key: u64) -> Lineage {
-    Lineage(balance::unmix(key))
+fn origin_of(key: u64) -> OriginId {
+    OriginId(balance::unmix(key))
 }
 
 /// All backends.
@@ -146,14 +146,14 @@ impl Backends {
         self.lock().get(name).cloned()
     }
 
-    /// A peer of a cluster says where it has sent the client of this lineage; `late` if some time ago, so that it replaces
+    /// A peer of a cluster says where it has sent the client of this origin; `late` if some time ago, so that it replaces
     /// nothing. Returns whether that is news and of use here. Costs a lookup, and one in who sticks.
     pub fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool {
         let known = Arc::clone(&self.known_to_peers());
         let Some(server) = known.servers.get(&stick.server) else {
             return false;
         };
-        let (client, backend) = (stick_key(stick.lineage), server.backend());
+        let (client, backend) = (stick_key(stick.origin), server.backend());
         match late {
             false => backend.learn(client, server, now, stick.life),
             true => backend.learn_unless_known(client, server, now, stick.life),
@@ -175,7 +175,7 @@ impl Backends {
         let at = backend.visit_sticks(from.at, now, at_most, |client, server, remaining| {
             if let Some(server) = tags.get(&server) {
                 let stick = PeerStick {
-                    lineage: lineage_of(client),
+                    origin: origin_of(client),
                     server: *server,
                     life: remaining,
                 };
@@ -301,8 +301,8 @@ mod tests {
         let sticky = |servers: &[(&str, &[&str])]| with(StickBy::TlsSession, servers);
         let now = Duration::from_secs(1);
         backends.adopt(&sticky(&[("app", &["/a", "/b"]), ("other", &["/b"])]));
-        let told = |name: &str, lineage| PeerStick {
-            lineage: Lineage(lineage),
+        let told = |name: &str, origin| PeerStick {
+            origin: OriginId(origin),
             server: server(&backends, name).tag(),
             life: Duration::from_secs(60),
         };
@@ -310,15 +310,15 @@ mod tests {
         assert!(backends.learn_from_peer(&to_a, false, now));
         assert!(!backends.learn_from_peer(&to_a, false, now), "no news");
         assert!(backends.learn_from_peer(&to_b, false, now));
-        let had = |backend, lineage| {
+        let had = |backend, origin| {
             let state = backends.by_name(backend).unwrap();
-            state.recall(stick_key(Lineage(lineage)), now)
+            state.recall(stick_key(OriginId(origin)), now)
         };
         assert_eq!(had("app", 2), Some(server(&backends, "/b").key()));
         assert_eq!(had("other", 2), None, "a tag names one backend's server");
         backends.adopt(&sticky(&[("app", &["/b"])]));
         let other = PeerStick {
-            lineage: Lineage(3),
+            origin: OriginId(3),
             ..to_a
         };
         assert!(
@@ -346,12 +346,12 @@ mod tests {
         let now = Duration::from_secs(1);
         here.adopt(&with(StickBy::TlsSession));
         there.adopt(&with(StickBy::TlsSession));
-        let told = |lineage| PeerStick {
-            lineage: Lineage(lineage),
-            server: server(&here, if lineage % 2 == 0 { "/a" } else { "/b" }).tag(),
+        let told = |origin| PeerStick {
+            origin: OriginId(origin),
+            server: server(&here, if origin % 2 == 0 { "/a" } else { "/b" }).tag(),
             life: Duration::from_secs(60),
         };
-        (0..300).for_each(|lineage| assert!(here.learn_from_peer(&told(lineage), false, now)));
+        (0..300).for_each(|origin| assert!(here.learn_from_peer(&told(origin), false, now)));
         let walk = || {
             let (mut shown, mut cursor) = (Vec::new(), Some(StickCursor::default()));
             while let Some(from) = cursor {
@@ -360,7 +360,7 @@ mod tests {
             shown
         };
         let mut shown = walk();
-        shown.sort_unstable_by_key(|stick| stick.lineage.0);
+        shown.sort_unstable_by_key(|stick| stick.origin.0);
         assert!(shown.iter().copied().eq((0..300).map(told)));
         // What is known there stays.
         let other = PeerStick {
@@ -374,7 +374,7 @@ mod tests {
         let kept = there
             .by_name("app")
             .unwrap()
-            .recall(stick_key(Lineage(0)), now);
+            .recall(stick_key(OriginId(0)), now);
         assert_eq!(kept, Some(server(&there, "/b").key()));
         here.adopt(&with(StickBy::Source));
         assert!(walk().is_empty(), "addresses mean nothing elsewhere");

@@ -14,7 +14,7 @@ use becket_proto::replica::{
 };
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Cursor, Lives, Lookup, PolicyTag, Session, SessionTable};
-use becket_proto::ticket::{NodeId, UnixSeconds};
+use becket_proto::ticket::{NodeId, Origin, UnixSeconds};
 
 use super::outbox::SessionEvent;
 use crate::backend::registry::{Backends, PeerStick};
@@ -93,7 +93,7 @@ impl Shelf {
             SessionEvent::Stuck(stick) => {
                 self.numbers.sticks_told += 1;
                 offer(&Record::Stick(StickRecord {
-                    by: StickKey::Lineage(stick.lineage),
+                    by: StickKey::Origin(stick.origin),
                     server: stick.server,
                     ttl: stick.life,
                 }));
@@ -109,19 +109,19 @@ impl Shelf {
     }
 
     fn record<'a>(&self, name: &'a SessionName, session: &'a Session) -> Option<SessionRecord<'a>> {
-        let age = self.age(session.born);
+        let age = self.age(session.origin.at);
         Some(SessionRecord {
             policy: name.policy(),
             id: name.id(),
             ttl: self.ttl(self.sessions.id_lifetime, age)?,
             age,
-            lineage: session.lineage,
+            origin: session.origin.id,
             state: &session.state,
         })
     }
 
-    fn age(&self, born: UnixSeconds) -> Duration {
-        Duration::from_secs(self.now.unix.as_secs().saturating_sub(born.0))
+    fn age(&self, at: UnixSeconds) -> Duration {
+        Duration::from_secs(self.now.unix.as_secs().saturating_sub(at.0))
     }
 
     /// How long a session of this age may live here when somebody says `ttl`; nothing when its
@@ -143,9 +143,15 @@ impl Shelf {
         if !replaces && self.holds(record, now) {
             return Taken::Unwanted;
         }
-        let born = self.now.unix.saturating_sub(record.age).as_secs();
+        let at = self.now.unix.saturating_sub(record.age).as_secs();
         let state = record.state.to_vec();
-        let session = Session::new(state, record.lineage, UnixSeconds(born));
+        let session = Session::new(
+            state,
+            Origin {
+                id: record.origin,
+                at: UnixSeconds(at),
+            },
+        );
         let lives = Lives { now, ttl };
         if !self
             .table
@@ -181,11 +187,11 @@ impl Shelf {
 impl Shelf {
     /// Keeps where a peer has sent a client that is known by its session.
     fn remember(&mut self, stick: &StickRecord<'_>, late: bool) -> Taken {
-        let (StickKey::Lineage(lineage), Some(backends)) = (stick.by, &self.backends) else {
+        let (StickKey::Origin(origin), Some(backends)) = (stick.by, &self.backends) else {
             return Taken::Unwanted;
         };
         let stick = PeerStick {
-            lineage,
+            origin,
             server: stick.server,
             life: stick.ttl,
         };
@@ -224,7 +230,7 @@ impl Source for Shelf {
         show: &mut dyn FnMut(SessionRecord<'_>),
     ) -> Option<Cursor> {
         self.table.visit(from, self.now.mono, at_most, |visited| {
-            let age = self.age(visited.session.born);
+            let age = self.age(visited.session.origin.at);
             let ttl = self.ttl(visited.remaining, age).filter(|_| age <= youngest);
             if let Some(ttl) = ttl {
                 show(SessionRecord {
@@ -232,7 +238,7 @@ impl Source for Shelf {
                     id: visited.id,
                     ttl,
                     age,
-                    lineage: visited.session.lineage,
+                    origin: visited.session.origin.id,
                     state: &visited.session.state,
                 });
             }
@@ -250,7 +256,7 @@ impl Source for Shelf {
         backends.visit_sticks(from, self.now.mono, at_most, |stick, age| {
             if age <= youngest {
                 show(StickRecord {
-                    by: StickKey::Lineage(stick.lineage),
+                    by: StickKey::Origin(stick.origin),
                     server: stick.server,
                     ttl: stick.life,
                 });

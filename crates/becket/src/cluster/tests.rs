@@ -8,7 +8,7 @@ use std::time::Duration;
 use becket_proto::epoch::EpochLength;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, Lookup, PolicyTag, Session, SessionTable};
-use becket_proto::ticket::{Lineage, NodeId, UnixSeconds};
+use becket_proto::ticket::{NodeId, Origin, OriginId, UnixSeconds};
 use tokio::time::{sleep, timeout};
 use zeroize::Zeroizing;
 
@@ -122,7 +122,13 @@ impl Host {
     fn keep(&self, policy: PolicyTag, id: &[u8]) -> SessionName {
         let now = self.shared.clock.now();
         let born = UnixSeconds(now.unix.as_secs() - 100);
-        let session = Session::new(b"state".to_vec(), Lineage(9), born);
+        let session = Session::new(
+            b"state".to_vec(),
+            Origin {
+                id: OriginId(9),
+                at: born,
+            },
+        );
         let lives = Lives {
             now: now.mono,
             ttl: Duration::from_secs(300),
@@ -198,9 +204,12 @@ async fn a_session_appears_on_the_other_node_as_it_was_and_goes_with_its_end() {
     a.make(KNOWN, b"one");
     until("it is there", || b.holds(b"one").is_some()).await;
     let (here, there) = (a.holds(b"one").unwrap(), b.holds(b"one").unwrap());
-    assert_eq!((&*here.state, here.lineage), (&*there.state, there.lineage));
+    assert_eq!(
+        (&*here.state, here.origin.id),
+        (&*there.state, there.origin.id)
+    );
     assert!(
-        here.born.0.abs_diff(there.born.0) <= 2,
+        here.origin.at.0.abs_diff(there.origin.at.0) <= 2,
         "no younger by travelling"
     );
     b.make(KNOWN, b"two");
@@ -218,7 +227,7 @@ async fn a_client_finds_the_server_that_it_had_through_another_node() {
     let guest = Guest {
         source: [192, 0, 2, 1].into(),
         name: None,
-        lineage: Some(Lineage(77)),
+        origin: Some(OriginId(77)),
     };
     let now = a.shared.clock.now().mono;
     let server = &here.state().servers()[1];
@@ -373,18 +382,18 @@ async fn a_node_that_joins_late_knows_the_servers_of_clients() {
     let (a, b) = (Site::new(1, 7), Site::new(2, 7));
     let addresses = [a.address(), b.address()];
     let a = a.start(&addresses);
-    let guest = |lineage| Guest {
+    let guest = |origin| Guest {
         source: [192, 0, 2, 1].into(),
         name: None,
-        lineage: Some(Lineage(lineage)),
+        origin: Some(OriginId(origin)),
     };
     let (here, now) = (a.pool(), a.shared.clock.now().mono);
     let server = &here.state().servers()[1];
-    (0..50).for_each(|lineage| here.learn(&guest(lineage), server, now));
+    (0..50).for_each(|origin| here.learn(&guest(origin), server, now));
     let b = b.start(&addresses);
     let there = b.pool();
-    let known = |lineage| there.recall(&guest(lineage), b.shared.clock.now().mono);
-    let all = || (0..50).all(|lineage| known(lineage) == Some(server.key()));
+    let known = |origin| there.recall(&guest(origin), b.shared.clock.now().mono);
+    let all = || (0..50).all(|origin| known(origin) == Some(server.key()));
     until("all of them are known", all).await;
     until("and it knows that", || b.status().warm_up == "done").await;
 }

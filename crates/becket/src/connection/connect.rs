@@ -18,7 +18,7 @@ use std::time::Duration;
 use becket_proto::half_pipe::HalfPipe;
 use becket_proto::queue::Arrival;
 use becket_proto::starttls::Protocol;
-use becket_proto::ticket::Lineage;
+use becket_proto::ticket::OriginId;
 use becket_sys::socket::is_local_shortage;
 use rustls::client::UnbufferedClientConnection;
 
@@ -49,7 +49,7 @@ pub struct Established {
     /// The client has ended already.
     pub client_ended: bool,
     /// The line of sessions that the handshake continued or began.
-    pub lineage: Option<Lineage>,
+    pub origin: Option<OriginId>,
     /// What was claimed before the handshake, where the backend asks for that.
     pub slot: Option<Slot>,
     /// The server that has the client's session, as far as can be told; see
@@ -75,7 +75,7 @@ pub enum Errand {
 pub struct Caller {
     pub(super) client_tls: Option<Engine>,
     pool: Rc<Pool>,
-    lineage: Option<Lineage>,
+    origin: Option<OriginId>,
     home: Option<u64>,
     errand: Errand,
     pub(super) to_server: HalfPipe,
@@ -152,7 +152,7 @@ impl<N: Net> Connecting<N> {
             retries: established.pool.backend().retries,
             client_tls: established.client_tls,
             pool: established.pool,
-            lineage: established.lineage,
+            origin: established.origin,
             home: established.home,
             errand: established.errand,
             to_server,
@@ -262,7 +262,7 @@ impl Attempt {
         turn.counters.connects.add(1);
         let Self { caller, slot, .. } = self;
         slot.server().note_connect();
-        let guest = guest(caller.lineage, core);
+        let guest = guest(caller.origin, core);
         caller.pool.learn(&guest, slot.server(), turn.now.mono);
         let mut joined = Joined {
             client_tls: caller.client_tls,
@@ -395,7 +395,7 @@ impl Caller {
 
     /// Looks for a server, or waits for a slot.
     fn seek<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let guest = guest(self.lineage, core);
+        let guest = guest(self.origin, core);
         let had = self.pool.recall(&guest, turn.now.mono);
         match self.pool.pick(&guest, self.home.or(had), self.tried()) {
             Pick::Slot(slot) => self.connect(slot, core, turn),
@@ -474,11 +474,11 @@ impl Caller {
 }
 
 /// What a choice may depend on.
-fn guest<N: Net>(lineage: Option<Lineage>, core: &Core<N>) -> Guest<'_> {
+fn guest<N: Net>(origin: Option<OriginId>, core: &Core<N>) -> Guest<'_> {
     Guest {
         source: core.facts.client.ip(),
         name: core.facts.server_name.as_deref(),
-        lineage,
+        origin,
     }
 }
 

@@ -35,7 +35,7 @@ impl Entering {
             client_tls: None,
             pool,
             client_ended: false,
-            lineage: None,
+            origin: None,
             slot: None,
             home: None,
             errand: match self.listener.face {

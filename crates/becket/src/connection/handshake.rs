@@ -288,7 +288,7 @@ impl Handshaking {
         let guest = Guest {
             source: core.facts.client.ip(),
             name: core.facts.server_name.as_deref(),
-            lineage: None,
+            origin: None,
         };
         let had = pool.recall(&guest, turn.now.mono);
         match pool.pick(&guest, had, &[]) {
@@ -372,7 +372,7 @@ impl Handshaking {
         resumed::count(&agreed, turn.counters);
         resumed::count_offer(&chosen, turn.counters);
         resumed::count_early(&chosen, received.early, turn.counters);
-        let lineage = chosen.resuming.as_ref().and_then(Resuming::lineage);
+        let origin = chosen.resuming.as_ref().and_then(Resuming::origin_id);
         if chosen.engine.is_unfinished() {
             chosen.engine.keep(chosen.resuming.take());
         }
@@ -385,7 +385,7 @@ impl Handshaking {
         }
         let established = Established {
             client_tls: Some(chosen.engine),
-            lineage,
+            origin,
             pool,
             client_ended: received.ended,
             slot: self.slot,

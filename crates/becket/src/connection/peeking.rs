@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use becket_proto::client_hello::ClientHello;
 use becket_proto::server_hello::{self, Peek};
-use becket_proto::ticket::{Lineage, NodeId, TicketHeader};
+use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
 
 use super::closing::Closing;
 use super::connect::{Connecting, Errand, Established};
@@ -119,7 +119,7 @@ impl Peeking {
             errand: Errand::Pass(Learner::new(&hello, &pool).map(Box::new)),
             pool,
             client_ended: false,
-            lineage: None,
+            origin: None,
             slot: None,
         }))
     }
@@ -144,7 +144,7 @@ fn node_of(ticket: &[u8]) -> Option<NodeId> {
     ours.then_some(header.node)
 }
 
-/// A client as the table of those who stick has it: by a session ID, in place of a lineage that only
+/// A client as the table of those who stick has it: by a session ID, in place of an origin that only
 /// whoever ends TLS could know. The ID is the server's 32 random bytes: to fold them is to hash them.
 fn known_by(id: &[u8]) -> Guest<'static> {
     let key = id.chunks(8).fold(id.len() as u64, |key, part| {
@@ -155,7 +155,7 @@ fn known_by(id: &[u8]) -> Guest<'static> {
     Guest {
         source: Ipv4Addr::UNSPECIFIED.into(),
         name: None,
-        lineage: Some(Lineage(key)),
+        origin: Some(OriginId(key)),
     }
 }
 

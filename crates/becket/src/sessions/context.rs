@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use becket_proto::session_name::SessionName;
 use becket_proto::session_state::with_chain;
-use becket_proto::ticket::{Lineage, TicketContext, UnixSeconds};
+use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 
 use crate::admission::Charge;
 use crate::close_reason::CloseReason;
@@ -54,14 +54,14 @@ pub struct Resuming {
     /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
     charge: Option<Charge>,
     /// This handshake's own origin; made when first needed.
-    fresh: Option<TicketContext>,
+    fresh: Option<Origin>,
 }
 
 /// A session that was opened; whether rustls also used it, only `handshake_kind` tells.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     /// The full handshake from which it descends.
-    pub origin: TicketContext,
+    pub origin: Origin,
     /// Found by ID in the table, else sealed in a ticket.
     pub by_id: bool,
 }
@@ -96,19 +96,19 @@ impl Resuming {
     /// for a handshake that opened a session and did not use it; see [`Self::forget_opened`].
     ///
     /// A session must not outlive the certificate that the client showed: it would be refused
-    /// each time it resumed, and the client never asked for its new one. So its birth is dated
+    /// each time it resumed, and the client never asked for its new one. So its origin is dated
     /// back until `max_age` ends with the certificate.
-    pub fn origin(&mut self, max_age: Duration) -> TicketContext {
+    pub fn origin(&mut self, max_age: Duration) -> Origin {
         if let Some(opened) = self.opened {
             return opened.origin;
         }
         let last = self
             .client_until
             .map_or(u64::MAX, |until| until.0.saturating_sub(max_age.as_secs()));
-        let born = UnixSeconds(self.unix_now.0.min(last));
-        *self.fresh.get_or_insert_with(|| TicketContext {
-            lineage: random_lineage(),
-            born,
+        let at = UnixSeconds(self.unix_now.0.min(last));
+        *self.fresh.get_or_insert_with(|| Origin {
+            id: random_id(),
+            at,
         })
     }
 
@@ -126,12 +126,12 @@ impl Resuming {
 
     /// The line that this handshake continued or began; nothing when it made no session. Ask when
     /// the handshake is complete, and only one that used what it opened.
-    pub fn lineage(&self) -> Option<Lineage> {
+    pub fn origin_id(&self) -> Option<OriginId> {
         let origin = self.opened.map(|opened| opened.origin).or(self.fresh);
         // 0 is what is left when the system gives no random bytes.
         origin
-            .map(|origin| origin.lineage)
-            .filter(|lineage| lineage.0 != 0)
+            .map(|origin| origin.id)
+            .filter(|origin| origin.0 != 0)
     }
 
     /// Keeps what became of an offered session or ticket.
@@ -157,12 +157,12 @@ impl Resuming {
     }
 }
 
-fn random_lineage() -> Lineage {
+fn random_id() -> OriginId {
     let mut bytes = [0; 8];
     // Only a broken system source fails, and then the handshake before this call has failed too.
     match aws_lc_rs::rand::fill(&mut bytes) {
-        Ok(()) => Lineage(u64::from_ne_bytes(bytes)),
-        Err(_) => Lineage(0),
+        Ok(()) => OriginId(u64::from_ne_bytes(bytes)),
+        Err(_) => OriginId(0),
     }
 }
 

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use becket_proto::client_hello::ClientHello;
 use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
-use becket_proto::ticket::{TicketContext, too_old};
 use rustls::server::StoresServerSessions;
 use zeroize::Zeroizing;
 
@@ -55,7 +54,7 @@ impl EarlyStore {
         let now = context::with(|resuming| (resuming.mono_now, resuming.unix_now));
         let (mono, unix) = now.ok_or(Resumption::Unknown)?;
         match self.table.take(self.policy, id, mono) {
-            Lookup::Hit(session) if too_old(session.born, unix, self.max_age) => {
+            Lookup::Hit(session) if session.origin.is_too_old(unix, self.max_age) => {
                 Err(Resumption::TooOld)
             }
             Lookup::Hit(session) => self.judge.admits(&session.state).map(|()| session),
@@ -74,7 +73,7 @@ impl StoresServerSessions for EarlyStore {
                 return false;
             };
             let origin = resuming.origin(self.max_age);
-            let session = Session::new(state, origin.lineage, origin.born);
+            let session = Session::new(state, origin);
             let lives = Lives {
                 now: resuming.mono_now,
                 ttl: self.max_age.min(ADVERTISED),
@@ -93,10 +92,7 @@ impl StoresServerSessions for EarlyStore {
         let result = self.open(key);
         context::with(|resuming| {
             resuming.note(&result, |session| Opened {
-                origin: TicketContext {
-                    lineage: session.lineage,
-                    born: session.born,
-                },
+                origin: session.origin,
                 by_id: false,
             });
             result.ok().map(Session::into_state)

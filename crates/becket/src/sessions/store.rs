@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
-use becket_proto::ticket::{TicketContext, too_old};
 use rustls::server::StoresServerSessions;
 use zeroize::Zeroizing;
 
@@ -44,7 +43,7 @@ impl Store {
         let now = context::with(|resuming| (resuming.mono_now, resuming.unix_now));
         let (mono, unix) = now.ok_or(Resumption::Unknown)?;
         match self.table.get(self.policy, key, mono) {
-            Lookup::Hit(session) if too_old(session.born, unix, self.max_age) => {
+            Lookup::Hit(session) if session.origin.is_too_old(unix, self.max_age) => {
                 Err(Resumption::TooOld)
             }
             Lookup::Hit(session) => self.judge.admits(&session.state).map(|()| session),
@@ -63,7 +62,7 @@ impl StoresServerSessions for Store {
                 return false;
             };
             let origin = resuming.origin(self.max_age);
-            let session = Session::new(state, origin.lineage, origin.born);
+            let session = Session::new(state, origin);
             let lives = Lives {
                 now: resuming.mono_now,
                 ttl: self.lifetime,
@@ -82,10 +81,7 @@ impl StoresServerSessions for Store {
         let result = self.find(key);
         context::with(|resuming| {
             resuming.note(&result, |session| Opened {
-                origin: TicketContext {
-                    lineage: session.lineage,
-                    born: session.born,
-                },
+                origin: session.origin,
                 by_id: true,
             });
             let session = result.ok()?;

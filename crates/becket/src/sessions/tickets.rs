@@ -18,9 +18,7 @@ use std::time::Duration;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use becket_proto::session_table::PolicyTag;
-use becket_proto::ticket::{
-    KeyId, KeyRing, NodeId, Selection, TicketContext, TicketHeader, too_old,
-};
+use becket_proto::ticket::{KeyId, KeyRing, NodeId, Origin, Selection, TicketHeader};
 use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
@@ -113,7 +111,7 @@ impl Ticketer {
             .is_some_and(|(header, _)| matches!(self.ring.select(&header), Selection::Key(_)))
     }
 
-    fn seal(&self, origin: TicketContext, state: &[u8]) -> Option<Vec<u8>> {
+    fn seal(&self, origin: Origin, state: &[u8]) -> Option<Vec<u8>> {
         let (id, key) = self.ring.sealing();
         let mut nonce = [0; 12];
         aws_lc_rs::rand::fill(&mut nonce).ok()?;
@@ -139,7 +137,7 @@ impl Ticketer {
         Some(ticket)
     }
 
-    fn open(&self, ticket: &[u8]) -> Result<(TicketContext, Vec<u8>), Resumption> {
+    fn open(&self, ticket: &[u8]) -> Result<(Origin, Vec<u8>), Resumption> {
         let (header, sealed) = TicketHeader::decode(ticket).ok_or(Resumption::Unknown)?;
         let key = match self.ring.select(&header) {
             Selection::Key(key) => key,
@@ -153,7 +151,7 @@ impl Ticketer {
         let opened = key
             .open_in_place(nonce, self.associated(&header.encode()), &mut sealed)
             .map_err(|_| Resumption::BadSeal)?;
-        let (origin, state) = TicketContext::decode(opened).ok_or(Resumption::BadSeal)?;
+        let (origin, state) = Origin::decode(opened).ok_or(Resumption::BadSeal)?;
         Ok((origin, state.to_vec()))
     }
 
@@ -188,7 +186,7 @@ impl ProducesTickets for Ticketer {
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
         let now = context::with(|resuming| resuming.unix_now)?;
         let result = self.open(cipher).and_then(|(origin, state)| {
-            if too_old(origin.born, now, self.max_age) {
+            if origin.is_too_old(now, self.max_age) {
                 return Err(Resumption::TooOld);
             }
             self.judge.admits(&state)?;
@@ -206,7 +204,7 @@ impl ProducesTickets for Ticketer {
 
 /// Bytes of the ticket for a state.
 fn length(state: &[u8]) -> usize {
-    TicketHeader::LEN + TicketContext::LEN + state.len() + TAG
+    TicketHeader::LEN + Origin::LEN + state.len() + TAG
 }
 
 /// Output length of the derivation.
@@ -295,7 +293,7 @@ mod tests {
         assert_eq!(state.as_deref(), Some(&b"state"[..]));
         let origin = making.expect("lent back").origin(one.max_age);
         assert_eq!(opening.expect("lent back").origin(one.max_age), origin);
-        assert_eq!(origin.born, UnixSeconds(1005));
+        assert_eq!(origin.at, UnixSeconds(1005));
     }
 
     #[test]

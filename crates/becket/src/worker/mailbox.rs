@@ -147,7 +147,7 @@ mod tests {
         let guest = Guest {
             source: [192, 0, 2, 1].into(),
             name: None,
-            lineage: None,
+            origin: None,
         };
         for late in [false, true] {
             let Pick::Slot(slot) = pool.pick(&guest, None, &[]) else {

@@ -466,7 +466,7 @@ fn take(house: &House) -> Slot {
     let guest = Guest {
         source: [192, 0, 2, 9].into(),
         name: None,
-        lineage: None,
+        origin: None,
     };
     match house.pool(0).pick(&guest, None, &[]) {
         Pick::Slot(slot) => slot,

@@ -30,7 +30,7 @@ fn take(house: &House) -> Slot {
     let guest = Guest {
         source: IpAddr::from([192, 0, 2, 9]),
         name: None,
-        lineage: None,
+        origin: None,
     };
     match house.pool(0).pick(&guest, None, &[]) {
         Pick::Slot(slot) => slot,

@@ -4,9 +4,9 @@
 //! known is skipped by its length, so that a newer node can say more.
 //!
 //! ```text
-//! NEW 1, SYNC 4   policy u64 | ttl u32 | age u32 | lineage u64 | id len u8 | id | state
+//! NEW 1, SYNC 4   policy u64 | ttl u32 | age u32 | origin u64 | id len u8 | id | state
 //! DEL 2           policy u64 | id len u8 | id
-//! STICK 3, STUCK 9  server u64 | ttl u32 | by u8 ( 0: lineage u64   1: policy u64 | id len u8 | id )
+//! STICK 3, STUCK 9  server u64 | ttl u32 | by u8 ( 0: origin u64   1: policy u64 | id len u8 | id )
 //! ECHO 5          nonce 16
 //! ALIVE 6         sessions held u32
 //! ASK 7           youngest seconds u32
@@ -24,7 +24,7 @@ use super::vault::NONCE_LEN;
 use super::{MAX_DATAGRAM, TAG_LEN};
 use crate::reader::Reader;
 use crate::session_table::PolicyTag;
-use crate::ticket::Lineage;
+use crate::ticket::OriginId;
 
 /// What a node offers to its peers and takes from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct SessionRecord<'a> {
     /// The time since its full handshake.
     pub age: Duration,
     /// The line of sessions that it belongs to.
-    pub lineage: Lineage,
+    pub origin: OriginId,
     /// rustls' encoding of the session. Holds a master secret; debug output leaves it out.
     pub state: &'a [u8],
 }
@@ -77,8 +77,8 @@ pub struct StickRecord<'a> {
 /// By what a returning client is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StickKey<'a> {
-    /// The lineage of its session.
-    Lineage(Lineage),
+    /// The origin of its session.
+    Origin(OriginId),
     /// The id of its TLS 1.2 session.
     Session {
         /// The policy of the session.
@@ -189,7 +189,7 @@ impl fmt::Debug for SessionRecord<'_> {
             .field("policy", &self.policy)
             .field("ttl", &self.ttl)
             .field("age", &self.age)
-            .field("lineage", &self.lineage)
+            .field("origin", &self.origin)
             .field("state_len", &self.state.len())
             .finish_non_exhaustive()
     }
@@ -199,13 +199,13 @@ fn session<'a>(body: &mut Reader<'a>) -> Option<SessionRecord<'a>> {
     let policy = PolicyTag(number(body)?);
     let ttl = seconds(body)?;
     let age = seconds(body)?;
-    let lineage = Lineage(number(body)?);
+    let origin = OriginId(number(body)?);
     Some(SessionRecord {
         policy,
         id: id(body)?,
         ttl,
         age,
-        lineage,
+        origin,
         state: body.rest(),
     })
 }
@@ -214,7 +214,7 @@ fn stick<'a>(body: &mut Reader<'a>) -> Option<StickRecord<'a>> {
     let server = ServerTag(number(body)?);
     let ttl = seconds(body)?;
     let by = match body.u8()? {
-        BY_LINEAGE => StickKey::Lineage(Lineage(number(body)?)),
+        BY_ORIGIN => StickKey::Origin(OriginId(number(body)?)),
         BY_SESSION => {
             let (policy, id) = name(body)?;
             StickKey::Session { policy, id }
@@ -269,7 +269,7 @@ impl Writer<'_> {
         self.bytes(&session.policy.0.to_be_bytes())?;
         self.bytes(&floor(session.ttl).to_be_bytes())?;
         self.bytes(&ceiling(session.age).to_be_bytes())?;
-        self.bytes(&session.lineage.0.to_be_bytes())?;
+        self.bytes(&session.origin.0.to_be_bytes())?;
         self.id(session.id)?;
         self.put(kind, session.state)
     }
@@ -278,9 +278,9 @@ impl Writer<'_> {
         self.bytes(&stick.server.0.to_be_bytes())?;
         self.bytes(&floor(stick.ttl).to_be_bytes())?;
         match stick.by {
-            StickKey::Lineage(lineage) => {
-                self.bytes(&[BY_LINEAGE])?;
-                self.bytes(&lineage.0.to_be_bytes())?;
+            StickKey::Origin(origin) => {
+                self.bytes(&[BY_ORIGIN])?;
+                self.bytes(&origin.0.to_be_bytes())?;
             }
             StickKey::Session { policy, id } => {
                 self.bytes(&[BY_SESSION])?;
@@ -349,7 +349,7 @@ const END: u8 = 8;
 const STUCK: u8 = 9;
 const BYE: u8 = 10;
 
-const BY_LINEAGE: u8 = 0;
+const BY_ORIGIN: u8 = 0;
 const BY_SESSION: u8 = 1;
 
 #[cfg(test)]
@@ -364,7 +364,7 @@ mod tests {
             id: &[0xaa, 0xbb],
             ttl: Duration::from_millis(300_999),
             age: Duration::from_millis(1_001),
-            lineage: Lineage(0x1112_1314_1516_1718),
+            origin: OriginId(0x1112_1314_1516_1718),
             state: b"state",
         }
     }
@@ -457,18 +457,18 @@ mod tests {
         #[test]
         fn records_survive_the_round_trip(
             which in 0..6, policy: u64, id in proptest::collection::vec(any::<u8>(), 1..=32), ttl: u32, age: u32,
-            lineage: u64, state in proptest::collection::vec(any::<u8>(), 0..200), more: Vec<u8>,
+            origin: u64, state in proptest::collection::vec(any::<u8>(), 0..200), more: Vec<u8>,
         ) {
-            let (policy, lineage) = (PolicyTag(policy), Lineage(lineage));
+            let (policy, origin) = (PolicyTag(policy), OriginId(origin));
             let (ttl, age) = (Duration::from_secs(ttl.into()), Duration::from_secs(age.into()));
-            let session = SessionRecord { policy, id: &id, ttl, age, lineage, state: &state };
+            let session = SessionRecord { policy, id: &id, ttl, age, origin, state: &state };
             let server = ServerTag(policy.0 ^ 1);
             let record = match which {
                 0 => Record::New(session),
                 1 => Record::Sync(session),
                 2 => Record::Del { policy, id: &id },
-                3 => Record::Stick(StickRecord { by: StickKey::Lineage(lineage), server, ttl }),
-                4 => Record::Stuck(StickRecord { by: StickKey::Lineage(lineage), server, ttl }),
+                3 => Record::Stick(StickRecord { by: StickKey::Origin(origin), server, ttl }),
+                4 => Record::Stuck(StickRecord { by: StickKey::Origin(origin), server, ttl }),
                 _ => Record::Stick(StickRecord { by: StickKey::Session { policy, id: &id }, server, ttl }),
             };
             let mut text = vec![0; 400];

@@ -18,7 +18,7 @@ use becket_proto::replica::{
 use becket_proto::session_table::{
     Cursor, Limits as TableLimits, Lives, Lookup, PolicyTag, Session, SessionTable,
 };
-use becket_proto::ticket::{Lineage, NodeId, UnixSeconds};
+use becket_proto::ticket::{NodeId, Origin, OriginId, UnixSeconds};
 
 use crate::toy_vault::{Audit, Random, ToyVault};
 
@@ -62,7 +62,7 @@ pub(crate) struct Shelf {
     table: Table,
     now: Duration,
     news: HashMap<Vec<u8>, u32>,
-    /// Clients by lineage, and the server that each was sent to.
+    /// Clients by origin, and the server that each was sent to.
     pub(crate) sticks: BTreeMap<u64, ServerTag>,
     pub(crate) taken: u64,
     pub(crate) answer: Taken,
@@ -248,7 +248,7 @@ impl Cluster {
             id: &id,
             ttl: TTL,
             age: Duration::ZERO,
-            lineage: Lineage(self.offered),
+            origin: OriginId(self.offered),
             state: &state,
         };
         at.shelf.put(&session, now);
@@ -484,7 +484,13 @@ impl Shelf {
     }
 
     fn put(&self, session: &SessionRecord<'_>, now: Duration) {
-        let stored = Session::new(session.state.to_vec(), session.lineage, UnixSeconds(0));
+        let stored = Session::new(
+            session.state.to_vec(),
+            Origin {
+                id: session.origin,
+                at: UnixSeconds(0),
+            },
+        );
         let ttl = session.ttl;
         self.table
             .insert(session.policy, session.id, stored, Lives { now, ttl });
@@ -512,8 +518,8 @@ impl Sink for Shelf {
             }
             Record::Stick(stick) | Record::Stuck(stick) => {
                 self.last = Some(format!("{record:?}"));
-                if let StickKey::Lineage(lineage) = stick.by {
-                    self.sticks.entry(lineage.0).or_insert(stick.server);
+                if let StickKey::Origin(origin) = stick.by {
+                    self.sticks.entry(origin.0).or_insert(stick.server);
                 }
                 return self.answer;
             }
@@ -521,10 +527,10 @@ impl Sink for Shelf {
         assert_eq!(session.policy, POLICY);
         assert_eq!(
             session.state,
-            state_of(session.lineage.0),
+            state_of(session.origin.0),
             "a record was changed"
         );
-        assert_eq!(session.id, session.lineage.0.to_be_bytes());
+        assert_eq!(session.id, session.origin.0.to_be_bytes());
         self.put(&session, self.now);
         self.answer
     }
@@ -544,7 +550,7 @@ impl Source for Shelf {
                 id: visited.id,
                 ttl: visited.remaining,
                 age: Duration::from_secs(1),
-                lineage: visited.session.lineage,
+                origin: visited.session.origin.id,
                 state: &visited.session.state,
             });
         })
@@ -558,9 +564,9 @@ impl Source for Shelf {
         show: &mut dyn FnMut(StickRecord<'_>),
     ) -> Option<StickCursor> {
         let shown = self.sticks.iter().skip(from.backend).take(at_most);
-        for (lineage, server) in shown {
+        for (origin, server) in shown {
             show(StickRecord {
-                by: StickKey::Lineage(Lineage(*lineage)),
+                by: StickKey::Origin(OriginId(*origin)),
                 server: *server,
                 ttl: TTL,
             });

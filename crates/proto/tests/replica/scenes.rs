@@ -5,7 +5,7 @@ use std::time::Duration;
 use becket_proto::replica::{
     Cause, PeerState, Record, ServerTag, SessionRecord, StickKey, StickRecord, Taken, WarmUp,
 };
-use becket_proto::ticket::{Lineage, NodeId};
+use becket_proto::ticket::{NodeId, OriginId};
 
 use crate::cluster::{Cluster, GROUP, OTHER, POLICY, SECRET};
 
@@ -21,7 +21,7 @@ fn session<'a>(id: &'a [u8], state: &'a [u8]) -> SessionRecord<'a> {
         id,
         ttl: Duration::from_secs(60),
         age: Duration::ZERO,
-        lineage: Lineage(1),
+        origin: OriginId(1),
         state,
     }
 }

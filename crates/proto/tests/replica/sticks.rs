@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use becket_proto::replica::{Cause, Record, ServerTag, StickKey, StickRecord, WarmUp};
-use becket_proto::ticket::Lineage;
+use becket_proto::ticket::OriginId;
 
 use crate::cluster::Cluster;
 
@@ -13,9 +13,9 @@ const SECOND: Duration = Duration::from_secs(1);
 fn a_node_that_joins_is_told_who_sticks_where() {
     let mut cluster = Cluster::full(33, 2);
     cluster.run(SECOND * 10);
-    for lineage in 0..500 {
+    for origin in 0..500 {
         let sticks = &mut cluster.nodes[0].shelf.sticks;
-        sticks.insert(lineage, ServerTag(lineage * 3));
+        sticks.insert(origin, ServerTag(origin * 3));
     }
     let id = cluster.offer(0);
     cluster.restart(1);
@@ -36,15 +36,15 @@ fn one_peer_has_a_bounded_number_of_clients_that_stick() {
     // The time of a count is set when a peer joins.
     cluster.restart(1);
     cluster.run(SECOND * 10);
-    let stick = |cluster: &mut Cluster, lineage| {
+    let stick = |cluster: &mut Cluster, origin| {
         let stick = StickRecord {
-            by: StickKey::Lineage(Lineage(lineage)),
+            by: StickKey::Origin(OriginId(origin)),
             server: ServerTag(1),
             ttl: SECOND * 10_000,
         };
         cluster.offer_record(0, &Record::Stick(stick));
     };
-    (0..80).for_each(|lineage| stick(&mut cluster, lineage));
+    (0..80).for_each(|origin| stick(&mut cluster, origin));
     cluster.run(SECOND);
     let peer = cluster.status(1).peers[0].clone();
     assert_eq!((peer.sticks, cluster.nodes[1].shelf.sticks.len()), (50, 50));

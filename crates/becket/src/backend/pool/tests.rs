@@ -34,7 +34,7 @@ fn guest() -> Guest<'static> {
     Guest {
         source: IpAddr::from([192, 0, 2, 1]),
         name: Some("a.test"),
-        lineage: Some(Lineage(7)),
+        origin: Some(OriginId(7)),
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use aws_lc_rs::hmac;
 use becket_proto::session_table::{Lives, Lookup, Session, SessionTable};
 use becket_proto::stud::{Datagram, Fault, StudSession};
-use becket_proto::ticket::{Lineage, UnixSeconds};
+use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 
 use super::counts::{StudCounts, StudOutcome};
 use super::state;
@@ -75,7 +75,13 @@ impl Intake {
         if self.holds(session.id, now) {
             return Ok(StudOutcome::Known);
         }
-        let kept = Session::new(state, lineage(datagram.id), UnixSeconds(born));
+        let kept = Session::new(
+            state,
+            Origin {
+                id: origin_id(datagram.id),
+                at: UnixSeconds(born),
+            },
+        );
         let lives = Lives {
             now: now.mono,
             ttl: life,
@@ -134,10 +140,10 @@ fn outcome_of(fault: Fault) -> StudOutcome {
 }
 
 /// The same on every host of the farm, so that a client sticks to one server wherever it comes. An ID that OpenSSL made
-/// is as random as a lineage.
-fn lineage(id: &[u8; 32]) -> Lineage {
+/// is as random as an origin.
+fn origin_id(id: &[u8; 32]) -> OriginId {
     let first = id.first_chunk().copied().unwrap_or_default();
-    Lineage(u64::from_be_bytes(first))
+    OriginId(u64::from_be_bytes(first))
 }
 
 /// How far a sender's clock may be ahead of ours.
@@ -242,7 +248,7 @@ mod tests {
         let Lookup::Hit(session) = found else {
             panic!("{found:?}");
         };
-        assert_eq!(session.born, UnixSeconds(NOW));
+        assert_eq!(session.origin.at, UnixSeconds(NOW));
         let other = intake.table.get(PolicyTag(8), &[5; 32], now().mono);
         assert!(matches!(other, Lookup::OtherPolicy), "{other:?}");
     }
