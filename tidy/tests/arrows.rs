@@ -30,7 +30,7 @@ const ROOMS: &[&[&str]] = &[
     &["cli", "demo"],
     &["parent", "launch"],
     &["server"],
-    &["check", "status", "report"],
+    &["check", "status"],
     &["control"],
     &["cluster"],
     &["worker"],
@@ -46,6 +46,7 @@ const ROOMS: &[&[&str]] = &[
     &["socket", "secret"],
     &["config"],
     &["clock", "close_reason", "files"],
+    &["labelled"],
 ];
 
 const SOURCES: &str = "crates/becket/src/";

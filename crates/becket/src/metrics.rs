@@ -3,7 +3,7 @@
 //! Each worker owns one [`Counters`]: only that worker writes it, with relaxed loads and stores
 //! and no locked instruction; the control thread reads all of them and sums on scrape. A scrape
 //! therefore sees each number at some recent instant, never a torn one. Gauges are differences
-//! of counters. Rendering lives in `control/admin.rs`.
+//! of counters. `control/exposition.rs` writes them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustls::HandshakeKind;
 
 use crate::close_reason::CloseReason;
+use crate::labelled::labelled;
 use crate::leg::Traffic;
 
 /// A number that one thread counts up and any thread reads.
@@ -29,59 +30,83 @@ impl Counter {
     }
 }
 
-/// Numbers of one worker.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Connections accepted.
-    pub accepted: Counter,
-    /// Connections ended, by [`CloseReason`] as index.
-    pub closed: ByReason,
+/// Declares the numbers of one worker: first those that are one number in `/metrics`, with its name without `_total` and
+/// their doc as its help; then those that have labels there, or are only part of one.
+macro_rules! counters {
+    (
+        plain { $(#[doc = $help:literal] $field:ident = $name:literal,)* }
+        others { $(#[doc = $doc:literal] $other:ident: $kind:ty,)* }
+    ) => {
+        /// Numbers of one worker.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $(#[doc = $help] pub $field: Counter,)*
+            $(#[doc = $doc] pub $other: $kind,)*
+        }
+
+        impl Counters {
+            /// Those that are one number: name, help, and where it is.
+            pub(crate) const PLAIN: &[(&str, &str, fn(&Self) -> &Counter)] =
+                &[$(($name, $help, |counters| &counters.$field),)*];
+        }
+    };
+}
+
+counters! {
+plain {
+    /// Connections accepted
+    accepted = "becket_connections_accepted",
+    /// Clients that ended their stream without close_notify
+    truncated = "becket_connections_truncated",
+    /// Times that accepting paused for want of descriptors
+    accept_pauses = "becket_accept_pauses",
+    /// Times that accepting paused because limits.connections was reached
+    connection_limit_pauses = "becket_connection_limit_pauses",
+    /// Handshakes that gave no ticket, because it would be too long to come back
+    tickets_withheld = "becket_tickets_withheld",
+    /// Ciphertext received from clients
+    client_bytes_in = "becket_client_received_bytes",
+    /// Ciphertext sent to clients
+    client_bytes_out = "becket_client_sent_bytes",
+    /// Bytes received from servers
+    server_bytes_in = "becket_server_received_bytes",
+    /// Bytes sent to servers
+    server_bytes_out = "becket_server_sent_bytes",
+    /// Connects to servers that succeeded
+    connects = "becket_connects",
+    /// Connects to servers that failed or timed out
+    connect_failures = "becket_connect_failures",
+    /// Turns of the event loops
+    turns = "becket_turns",
+}
+others {
+    /// Connections ended.
+    closed: ByReason,
     /// Handshakes completed, by [`HandshakeClass`].
-    pub handshakes: [Counter; HandshakeClass::COUNT],
-    /// Handshakes begun and not completed or failed yet are `begun - ended`.
-    pub handshakes_begun: Counter,
+    handshakes: [Counter; HandshakeClass::ALL.len()],
+    /// Handshakes begun; those that have not ended yet are `begun - ended`.
+    handshakes_begun: Counter,
     /// Handshakes that ended, in whatever way.
-    pub handshakes_ended: Counter,
+    handshakes_ended: Counter,
     /// From accept to traffic keys without the time in a queue, full handshakes.
-    pub handshake_full: Histogram,
-    /// The same of resumed handshakes.
-    pub handshake_resumed: Histogram,
+    handshake_full: Histogram,
+    /// From accept to traffic keys without the time in a queue, resumed handshakes.
+    handshake_resumed: Histogram,
     /// Resumptions that clients offered, by what they offered and what became of it.
-    pub resumptions: Resumptions,
-    /// Handshakes that gave no ticket, because it would be longer than a client could bring back.
-    pub tickets_withheld: Counter,
+    resumptions: Resumptions,
     /// Handshakes with early data (0-RTT) that was taken.
-    pub early_accepted: Counter,
+    early_accepted: Counter,
     /// Handshakes for which early data was announced and none was taken.
-    pub early_rejected: Counter,
-    /// Ciphertext bytes received from clients.
-    pub client_bytes_in: Counter,
-    /// Ciphertext bytes sent to clients.
-    pub client_bytes_out: Counter,
-    /// Plaintext bytes received from servers.
-    pub server_bytes_in: Counter,
-    /// Plaintext bytes sent to servers.
-    pub server_bytes_out: Counter,
-    /// Connects to servers that succeeded.
-    pub connects: Counter,
+    early_rejected: Counter,
     /// TLS handshakes with servers that were completed: full, then resumed.
-    pub server_handshakes: [Counter; 2],
-    /// Connects to servers that failed or timed out; the next server was tried.
-    pub connect_failures: Counter,
+    server_handshakes: [Counter; 2],
     /// From asking for a slot to getting one, of connections that had to wait.
-    pub queue_waited: Histogram,
+    queue_waited: Histogram,
     /// From giving a slot back to going on with it, of those connections.
-    pub hand_over: Histogram,
-    /// Clients that ended their stream without close_notify.
-    pub truncated: Counter,
-    /// Times that accepting paused for want of descriptors.
-    pub accept_pauses: Counter,
-    /// Times that accepting paused because `limits.connections` was reached.
-    pub connection_limit_pauses: Counter,
+    hand_over: Histogram,
     /// Sessions that peers were not told of because control was behind.
-    pub sessions_untold: Counter,
-    /// Turns of the event loop.
-    pub turns: Counter,
+    sessions_untold: Counter,
+}
 }
 
 impl Counters {
@@ -135,20 +160,21 @@ pub struct HandshakeClass {
 }
 
 impl HandshakeClass {
-    /// Number of classes.
-    pub const COUNT: usize = 4;
+    /// Every class, by its index.
+    pub const ALL: [Self; 4] = [
+        Self::of(false, false),
+        Self::of(false, true),
+        Self::of(true, false),
+        Self::of(true, true),
+    ];
+
+    const fn of(tls13: bool, resumed: bool) -> Self {
+        Self { tls13, resumed }
+    }
 
     /// Index into [`Counters::handshakes`].
     pub const fn index(self) -> usize {
         (self.tls13 as usize) * 2 + self.resumed as usize
-    }
-
-    /// The class at an index.
-    pub const fn at(index: usize) -> Self {
-        Self {
-            tls13: index & 2 != 0,
-            resumed: index & 1 != 0,
-        }
     }
 }
 
@@ -163,81 +189,39 @@ impl Resumptions {
     }
 }
 
-/// By what a client may resume; TLS has one way for each version, and TLS 1.2 two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+labelled! {
+/// By what a client may resume; TLS has one way for each version, and TLS 1.2 two. The words are those of the access log.
 pub enum Offer {
     /// TLS 1.2, session ID.
-    Id,
+    Id = "id",
     /// TLS 1.2, ticket.
-    Ticket,
+    Ticket = "ticket",
     /// TLS 1.3, pre-shared key.
-    Psk,
+    Psk = "psk",
+}
 }
 
-impl Offer {
-    /// Every value: `ALL[o as usize] == o`.
-    pub const ALL: &[Self] = &[Self::Id, Self::Ticket, Self::Psk];
-
-    /// The label in metrics, the word that the access log has for the resumption.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Id => "id",
-            Self::Ticket => "ticket",
-            Self::Psk => "psk",
-        }
-    }
-}
-
+labelled! {
 /// What became of a session or ticket that a client offered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Resumption {
     /// Opened, or found in the table.
-    Opened,
+    Opened = "opened",
     /// Not in the table, or not a ticket of ours.
-    Unknown,
+    Unknown = "unknown",
     /// Its time in the table was over, or its key is gone.
-    Expired,
+    Expired = "expired",
     /// Older than `sessions.max-age` since the full handshake.
-    TooOld,
+    TooOld = "too-old",
     /// Made under another policy.
-    OtherPolicy,
+    OtherPolicy = "other-policy",
     /// The seal does not open.
-    BadSeal,
+    BadSeal = "bad-seal",
     /// Sealed under a secret that is not accepted here: of another cluster, of a host that is
     /// alone, or of this one before it was restarted alone.
-    UnknownSecret,
+    UnknownSecret = "unknown-secret",
     /// The client's chain in it no longer verifies, or is the second that was offered.
-    ClientCertificate,
+    ClientCertificate = "client-certificate",
 }
-
-impl Resumption {
-    /// Every value: `ALL[r as usize] == r`.
-    pub const ALL: &[Self] = &[
-        Self::Opened,
-        Self::Unknown,
-        Self::Expired,
-        Self::TooOld,
-        Self::OtherPolicy,
-        Self::BadSeal,
-        Self::UnknownSecret,
-        Self::ClientCertificate,
-    ];
-
-    /// The label in metrics.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Opened => "opened",
-            Self::Unknown => "unknown",
-            Self::Expired => "expired",
-            Self::TooOld => "too-old",
-            Self::OtherPolicy => "other-policy",
-            Self::BadSeal => "bad-seal",
-            Self::UnknownSecret => "unknown-secret",
-            Self::ClientCertificate => "client-certificate",
-        }
-    }
 }
 
 /// Times in logarithmic buckets, eight to an octave of microseconds: an error of at most 12.5 %.
@@ -265,15 +249,27 @@ impl Histogram {
         self.sum.add(us);
     }
 
-    /// How many times fell into each bucket; see [`bucket_limit`].
-    pub fn counts(&self) -> [u64; BUCKETS] {
-        std::array::from_fn(|i| self.buckets[i].value())
+    /// How many times fell into each bucket (see [`bucket_limit`]), and the sum of all times in seconds: of several workers together.
+    pub fn gather<'a>(histograms: impl IntoIterator<Item = &'a Self>) -> Times {
+        let (mut counts, mut us) = ([0; BUCKETS], 0.0);
+        for histogram in histograms {
+            for (sum, bucket) in counts.iter_mut().zip(&histogram.buckets) {
+                *sum += bucket.value();
+            }
+            us += histogram.sum.value() as f64;
+        }
+        let seconds = us / 1e6;
+        Times { counts, seconds }
     }
+}
 
+/// What histograms have counted.
+#[derive(Debug)]
+pub struct Times {
+    /// By bucket.
+    pub counts: [u64; BUCKETS],
     /// Sum of all times.
-    pub fn sum(&self) -> Duration {
-        Duration::from_micros(self.sum.value())
-    }
+    pub seconds: f64,
 }
 
 /// The bucket of a time: values below 8 us have one each, then eight to an octave.
@@ -317,14 +313,8 @@ mod tests {
 
     #[test]
     fn classes_and_indexes_agree() {
-        for i in 0..HandshakeClass::COUNT {
-            assert_eq!(HandshakeClass::at(i).index(), i);
-        }
-        for (i, offer) in Offer::ALL.iter().enumerate() {
-            assert_eq!(*offer as usize, i);
-        }
-        for (i, resumption) in Resumption::ALL.iter().enumerate() {
-            assert_eq!(*resumption as usize, i);
+        for (i, class) in HandshakeClass::ALL.iter().enumerate() {
+            assert_eq!(class.index(), i);
         }
     }
 }

@@ -34,8 +34,8 @@ use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::Rotation;
 use crate::control::signals::{Signals, Wanted};
+use crate::control::snapshot::Reload;
 use crate::control::state::State;
-use crate::control::view::{Reload, View};
 use crate::control::{admin, reload};
 use crate::launch::raise_descriptors;
 use crate::log::{Logging, Timestamp};
@@ -168,8 +168,7 @@ impl Control {
         let Some(listener) = self.admin.take() else {
             return;
         };
-        let view = Arc::clone(&self.state) as Arc<dyn View>;
-        if let Err(error) = admin::start(listener, view) {
+        if let Err(error) = admin::start(listener, Arc::clone(&self.state)) {
             tracing::error!(%error, "no admin pages");
         }
     }

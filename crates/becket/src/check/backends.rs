@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 use crate::config::{
     Backend, Balance, CheckKind, Health, OnDown, Onward, ProxyVersion, QueuePlace, Server,
-    ServerAddress, ServerAlpn, Sni, StickBy,
+    ServerAlpn, Sni, StickBy,
 };
 
 /// A backend as configured.
@@ -193,7 +193,7 @@ impl ServerSummary {
     fn of(server: &Server) -> Self {
         Self {
             name: server.name.to_string(),
-            addresses: server.addresses.iter().map(shown).collect(),
+            addresses: server.addresses.iter().map(ToString::to_string).collect(),
             weight: server.weight,
             maxconn: server.maxconn,
             minconn: server.minconn,
@@ -201,14 +201,6 @@ impl ServerSummary {
             disabled: server.disabled,
             node: server.node,
         }
-    }
-}
-
-/// An address for people.
-pub(super) fn shown(address: &ServerAddress) -> String {
-    match address {
-        ServerAddress::Tcp(address) => address.to_string(),
-        ServerAddress::Unix(path) => path.display().to_string(),
     }
 }
 

@@ -16,7 +16,6 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::backends::shown;
 use crate::backend::health::check::Met;
 use crate::clock::Clock;
 use crate::config::error::{Problem, Report};
@@ -117,7 +116,7 @@ impl Attempt {
         }
         let addresses = server.addresses.iter();
         let each = addresses.map(|address| Self {
-            tried: tried(Some(shown(address)), unknown()),
+            tried: tried(Some(address.to_string()), unknown()),
             plans: Some(backend.plans_at(server, address, timeout)),
         });
         each.collect()

@@ -27,6 +27,7 @@ mod onward;
 mod policies;
 mod trust;
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -298,6 +299,15 @@ pub enum ServerAddress {
     Tcp(SocketAddr),
     /// A unix stream socket.
     Unix(PathBuf),
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// What a PROXY header of version 2 says only if asked to.

@@ -2,7 +2,7 @@
 //!
 //! Read-only, without authentication: the address is meant for loopback or a management network.
 //! They have two threads of their own: one lets clients in and speaks with them ([`visits`]) and answers
-//! `/healthz`, one makes the other pages, one at a time, from a [`View`] of the server. So whoever floods
+//! `/healthz`, one makes the other pages, one at a time, from a [`Snapshot`] of the server. So whoever floods
 //! them takes time from other pages, but health checks do not wait for pages, and signals, reloads and
 //! rotation, which are control's, wait for neither.
 //!
@@ -22,11 +22,11 @@ use tokio::runtime::Builder;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
-use super::exposition::{self, Scrape};
+use super::exposition::{self, exposition};
 use super::host;
-use super::index::index;
-use super::status::Status;
-use super::view::View;
+use super::page::Page;
+use super::snapshot::Snapshot;
+use super::state::State;
 use super::visits::{self, Refusal};
 use crate::log::Escaped;
 
@@ -34,7 +34,11 @@ use crate::log::Escaped;
 ///
 /// # Errors
 /// No thread, or no descriptors for its event loop.
-pub fn start(listener: std::net::TcpListener, view: Arc<dyn View>) -> io::Result<()> {
+pub fn start(listener: std::net::TcpListener, state: Arc<State>) -> io::Result<()> {
+    serve(listener, Desk::new(state, State::snapshot))
+}
+
+fn serve(listener: std::net::TcpListener, desk: Desk) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let mut runtime = Builder::new_current_thread();
     runtime
@@ -46,7 +50,7 @@ pub fn start(listener: std::net::TcpListener, view: Arc<dyn View>) -> io::Result
     thread.spawn(move || {
         let served = runtime.block_on(async {
             let listener = TcpListener::from_std(listener)?;
-            match visits::receive(listener, Arc::new(Desk::new(view))).await {}
+            match visits::receive(listener, Arc::new(desk)).await {}
         });
         let served: io::Result<()> = served;
         if let Err(error) = served {
@@ -58,21 +62,23 @@ pub fn start(listener: std::net::TcpListener, view: Arc<dyn View>) -> io::Result
 
 /// What answers requests.
 pub(super) struct Desk {
-    view: Arc<dyn View>,
+    state: Arc<State>,
+    read: fn(&State) -> Snapshot,
     places: Arc<Semaphore>,
 }
 
 impl Desk {
-    fn new(view: Arc<dyn View>) -> Self {
+    fn new(state: Arc<State>, read: fn(&State) -> Snapshot) -> Self {
         Self {
-            view,
+            state,
+            read,
             places: Arc::new(Semaphore::new(PAGES)),
         }
     }
 
     /// Counts a visit that did not get what it was for.
     pub(super) fn count(&self, refusal: Refusal) {
-        self.view.refusals().of(refusal).add(1);
+        self.state.refusals().of(refusal).add(1);
     }
 
     /// Answers, and returns the place of the page, to be given back when all of it was sent.
@@ -105,22 +111,22 @@ impl Desk {
             let text = "too many pages are on their way\n";
             return (plain(StatusCode::SERVICE_UNAVAILABLE, text), None);
         };
-        let view = Arc::clone(&self.view);
+        let (state, read) = (Arc::clone(&self.state), self.read);
         // With its place: whoever leaves does not make room before the page that it asked for is made.
-        let made = spawn_blocking(move || (make(&*view), Some(place))).await;
+        let made = spawn_blocking(move || (make(read(&state)), Some(place))).await;
         made.unwrap_or_else(|_| (plain(StatusCode::INTERNAL_SERVER_ERROR, "no page\n"), None))
     }
 
     /// 200 while serving, 503 while draining, so that a balancer stops sending clients.
     fn health(&self) -> Response {
-        match self.view.is_draining() {
+        match self.state.is_draining() {
             false => plain(StatusCode::OK, "serving\n"),
             true => plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n"),
         }
     }
 
     fn misdirected(&self, request: &Request<Incoming>) -> Option<Response> {
-        let config = self.view.config();
+        let config = self.state.config();
         let names = config.admin.as_ref().map_or(&[][..], |admin| &admin.hosts);
         let host = host::foreign(request.uri(), request.headers(), names)?;
         self.count(Refusal::ForeignHost);
@@ -132,16 +138,20 @@ impl Desk {
     }
 }
 
-fn home(view: &dyn View) -> Response {
-    page("text/html; charset=utf-8", index(&Status::of(view)))
+/// What `becket status` prints, in a browser.
+fn home(snapshot: Snapshot) -> Response {
+    let text = serde_json::to_value(&snapshot).map(|status| Page(&status).to_string());
+    let text = text.map(|text| text.replace('&', "&amp;").replace('<', "&lt;"));
+    let page = text.map(|text| format!("{HEAD}<pre>{text}</pre>\n{LINKS}"));
+    self::page("text/html; charset=utf-8", page.map_err(|_| fmt::Error))
 }
 
-fn metrics(view: &dyn View) -> Response {
-    page(exposition::CONTENT_TYPE, Scrape::of(view).render())
+fn metrics(snapshot: Snapshot) -> Response {
+    page(exposition::CONTENT_TYPE, exposition(snapshot))
 }
 
-fn status(view: &dyn View) -> Response {
-    let object = serde_json::to_string_pretty(&Status::of(view));
+fn status(snapshot: Snapshot) -> Response {
+    let object = serde_json::to_string_pretty(&snapshot);
     let line = object.map(|text| text + "\n").map_err(|_| fmt::Error);
     page("application/json", line)
 }
@@ -167,31 +177,29 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
     }
 }
 
+const HEAD: &str = "<!doctype html>\n<meta charset=utf-8>\n<title>becket</title>\n";
+const LINKS: &str = "<p><a href=\"/metrics\">/metrics</a> <a href=\"/status\">/status</a> \
+    <a href=\"/healthz\">/healthz</a></p>\n";
 /// Pages on their way at a time: bounds the memory that clients hold who do not read.
 const PAGES: usize = 32;
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::Sample;
+    use super::super::sample;
     use super::*;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
-    use std::sync::atomic::Ordering::Relaxed;
-    use std::sync::{Mutex, mpsc};
+    use std::sync::{Mutex, PoisonError};
     use std::time::Duration;
 
     /// How long anything may take on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    fn serve(sample: Sample) -> (SocketAddr, Arc<Sample>) {
+    fn serving(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, sample) = (listener.local_addr().unwrap(), Arc::new(sample));
-        start(listener, Arc::clone(&sample) as Arc<dyn View>).unwrap();
-        (address, sample)
-    }
-
-    fn sample() -> Sample {
-        Sample::new(vec![Arc::default()])
+        let (address, state) = (listener.local_addr().unwrap(), Arc::new(sample::state()));
+        serve(listener, Desk::new(Arc::clone(&state), read)).unwrap();
+        (address, state)
     }
 
     /// Sends a request and reads until the server closes.
@@ -211,9 +219,9 @@ mod tests {
 
     #[test]
     fn every_page_answers_and_closes() {
-        let (address, _) = serve(sample());
+        let (address, _) = serving(State::snapshot);
         for (path, part) in [
-            ("/", "<h1>becket"),
+            ("/", "<pre>becket 0"),
             ("/metrics", "becket_workers 1\n"),
             ("/status", "\"state\": \"serving\""),
             ("/healthz", "serving\n"),
@@ -226,9 +234,17 @@ mod tests {
     }
 
     #[test]
+    fn texts_that_are_not_ours_are_escaped() {
+        let (address, _) = serving(State::snapshot);
+        let page = request(address, "GET /");
+        assert!(page.contains("\"&lt;b>\" is not an address"), "{page}");
+        assert!(!page.contains("<b>"), "{page}");
+    }
+
+    #[test]
     fn health_turns_to_503_while_draining() {
-        let (address, sample) = serve(sample());
-        sample.draining.store(true, Relaxed);
+        let (address, state) = serving(State::snapshot);
+        state.set_draining();
         let answer = request(address, "GET /healthz");
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         assert!(answer.contains("cache-control: no-store\r\n"), "{answer}");
@@ -236,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_refused_request_closes_its_connection_too() {
-        let (address, _) = serve(sample());
+        let (address, _) = serving(State::snapshot);
         let answer = request(address, "GET /other");
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
         let answer = request(address, "DELETE /metrics");
@@ -245,16 +261,15 @@ mod tests {
 
     #[test]
     fn health_is_told_while_a_page_is_made_and_pages_beyond_the_places_are_refused() {
-        let mut sample = sample();
-        let (gate, opened) = mpsc::channel::<()>();
-        let opened = Mutex::new(opened);
         // Every page waits for the end of the test.
-        sample.on_page = Some(Box::new(move || {
-            assert!(opened.lock().unwrap().recv_timeout(PATIENCE).is_err());
-        }));
-        let (address, sample) = serve(sample);
+        static GATE: Mutex<()> = Mutex::new(());
+        let gate = GATE.lock().unwrap();
+        let (address, state) = serving(|state| {
+            drop(GATE.lock().unwrap_or_else(PoisonError::into_inner));
+            state.snapshot()
+        });
         let pages: Vec<_> = (0..=PAGES).map(|_| ask(address, "GET /metrics")).collect();
-        let busy = || sample.refusals().of(Refusal::Busy).value();
+        let busy = || state.refusals().of(Refusal::Busy).value();
         while busy() == 0 {
             let answer = request(address, "GET /healthz");
             assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

@@ -1,495 +1,385 @@
 //! `/metrics`: every number in the text form that Prometheus reads (OpenMetrics 1.0).
 //!
-//! A [`Scrape`] holds what one page shows; [`Scrape::render`] sums the workers and writes it. Only
-//! `becket_connections` is shown per worker, since the balance between workers is what one looks for;
-//! the number of series does not depend on what peers do. Histograms are coarsened to powers of two of
-//! microseconds, whose limits fall on limits of the counting buckets, so that nothing is guessed.
+//! The page is made of a [`Snapshot`]; counters of workers are summed. Only `becket_connections` is shown
+//! per worker, since the balance between workers is what one looks for; the number of series does not depend
+//! on what peers do: labels are names of the configuration, words of ours, and the numbers of nodes that peers
+//! with the secret give themselves, of which there are no more than peers that are remembered. Histograms are
+//! coarsened to powers of two of microseconds, whose limits fall on limits of the counting buckets, so that
+//! nothing is guessed.
 //!
 //! `docs/metrics.md` has every name with its meaning; a test holds page and text together.
 //! Source: OpenMetrics 1.0, section "Text Format".
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
+use becket_proto::replica::Cause;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeMetric, MetricEncoder, NoLabelSet, text,
+    DescriptorEncoder, EncodeLabelValue, EncodeMetric, MetricEncoder, NoLabelSet, text,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::process::Process;
-use super::view::{Condition, View};
+use super::snapshot::Snapshot;
 use super::visits::Refusal;
 use crate::backend::backend_state::BackendState;
+use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
+use crate::cluster::status::{ClusterStatus, PeerStatus};
 use crate::metrics::{
-    BUCKETS, Counter, Counters, HandshakeClass, Histogram, Offer, Resumption, bucket_limit,
+    BUCKETS, Counter, Counters, HandshakeClass, Histogram, Offer, Resumption, Times, bucket_limit,
 };
 
-/// The content type of what [`Scrape::render`] returns.
+/// The content type of what [`exposition`] returns.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What one page shows.
-#[derive(Debug)]
-pub struct Scrape {
-    /// One per worker.
-    pub counters: Vec<Arc<Counters>>,
-    /// The server's condition.
-    pub condition: Condition,
-    /// Backends, in the order of the configuration.
-    pub backends: Vec<Arc<BackendState>>,
-    /// What the kernel says.
-    pub process: Process,
-    /// Visits of the pages that did not get what they were for, in the order of [`Refusal::ALL`].
-    pub refusals: [u64; Refusal::ALL.len()],
+/// Writes the page.
+///
+/// # Errors
+/// Only if a value cannot be formatted, which is a fault of ours.
+pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(snapshot));
+    let mut page = String::with_capacity(16 * 1024);
+    text::encode(&mut page, &registry)?;
+    Ok(page)
 }
 
-impl Scrape {
-    /// Takes the numbers of a running server, and of this process.
-    pub fn of(view: &dyn View) -> Self {
-        Self {
-            counters: view.counters(),
-            condition: view.condition(),
-            backends: view.backends(),
-            process: Process::read(),
-            refusals: Refusal::ALL.map(|refusal| view.refusals().of(refusal).value()),
+/// Writes families to a page, one a line: kind, name without `_total`, help, names of labels if it has
+/// any, and its value or the values for each set of labels.
+macro_rules! families {
+    ($page:ident: $($kind:ident $name:ident $help:literal $([$($label:ident),+])? = $values:expr;)+) => {
+        $(families!(@one $page $kind $name $help $([$($label),+])? = $values);)+
+    };
+    (@one $page:ident $kind:ident $name:ident $help:literal = $value:expr) => {
+        $page.one(MetricType::$kind, stringify!($name), $help, $value)?
+    };
+    (@one $page:ident $kind:ident $name:ident $help:literal [$($label:ident),+] = $values:expr) => {
+        $page.each(MetricType::$kind, stringify!($name), $help, [$(stringify!($label)),+], $values)?
+    };
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page(encoder);
+        for (name, help, counter) in Counters::PLAIN {
+            page.one(MetricType::Counter, name, help.trim(), self.sum(counter))?;
         }
-    }
-
-    /// Writes the page.
-    ///
-    /// # Errors
-    /// Only if a value cannot be formatted, which is a fault of ours.
-    pub fn render(self) -> Result<String, fmt::Error> {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(self));
-        let mut page = String::with_capacity(16 * 1024);
-        text::encode(&mut page, &registry)?;
-        Ok(page)
-    }
-
-    /// Sum over the workers.
-    pub(super) fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
-        self.counters.iter().map(|c| counter(c).value()).sum()
-    }
-
-    fn connections(&self, page: &mut Page<'_>) -> fmt::Result {
-        page.counter(
-            "becket_connections_accepted",
-            "Connections accepted",
-            self.sum(|c| &c.accepted),
-        )?;
-        let open = self.counters.iter().enumerate().map(|(worker, c)| {
-            // Closed first: an end that is counted in between must not outnumber the beginnings.
-            let closed = c.closed.total();
-            let open = c.accepted.value().saturating_sub(closed);
-            ([("worker", worker.to_string())], open)
-        });
-        page.gauges("becket_connections", "Connections open", open)?;
-        let closed = CloseReason::ALL.iter().map(|&reason| {
-            let count = self.sum(|c| c.closed.of(reason));
-            ([("reason", reason.label())], count)
-        });
-        page.counters(
-            "becket_connections_closed",
-            "Connections ended, by reason",
-            closed,
-        )?;
-        page.counter(
-            "becket_connections_truncated",
-            "Clients that ended their stream without close_notify",
-            self.sum(|c| &c.truncated),
-        )?;
-        page.counter(
-            "becket_accept_pauses",
-            "Times that accepting paused for want of descriptors",
-            self.sum(|c| &c.accept_pauses),
-        )?;
-        page.counter(
-            "becket_connection_limit_pauses",
-            "Times that accepting paused because limits.connections was reached",
-            self.sum(|c| &c.connection_limit_pauses),
-        )
-    }
-
-    fn handshakes(&self, page: &mut Page<'_>) -> fmt::Result {
-        let ended = self.sum(|c| &c.handshakes_ended);
-        let in_flight = self.sum(|c| &c.handshakes_begun).saturating_sub(ended);
-        page.gauge(
-            "becket_handshakes_in_flight",
-            "Handshakes begun and not ended yet",
-            in_flight,
-        )?;
-        let done = (0..HandshakeClass::COUNT).map(|index| {
-            let class = HandshakeClass::at(index);
-            let version = if class.tls13 { "1.3" } else { "1.2" };
-            let labels = [("version", version), ("kind", kind(class.resumed))];
-            let count = self.counters.iter().filter_map(|c| c.handshakes.get(index));
-            (labels, count.map(Counter::value).sum())
-        });
-        page.counters("becket_handshakes", "Handshakes completed", done)?;
-        page.family(
-            "becket_handshake_seconds",
-            "Time from accept to traffic keys",
-            MetricType::Histogram,
-            |metric| {
-                self.times(metric, false, |c| &c.handshake_full)?;
-                self.times(metric, true, |c| &c.handshake_resumed)
-            },
-        )?;
-        let pairs = Offer::ALL
-            .iter()
-            .flat_map(|offer| Resumption::ALL.iter().map(|outcome| (*offer, *outcome)));
-        let offered = pairs.map(|(offer, outcome)| {
-            let labels = [("kind", offer.label()), ("outcome", outcome.label())];
-            (labels, self.sum(|c| c.resumptions.of(offer, outcome)))
-        });
-        page.counters(
-            "becket_resumptions_offered",
-            "Sessions and tickets that clients offered, by what became of them",
-            offered,
-        )?;
-        page.counter(
-            "becket_tickets_withheld",
-            "Handshakes that gave no ticket, because it would be too long to come back",
-            self.sum(|c| &c.tickets_withheld),
-        )?;
-        let early = [
-            ("accepted", self.sum(|c| &c.early_accepted)),
-            ("rejected", self.sum(|c| &c.early_rejected)),
-        ];
-        page.counters(
-            "becket_early_data",
-            "Handshakes for which the client announced early data, by what became of it",
-            early.map(|(outcome, count)| ([("outcome", outcome)], count)),
-        )
-    }
-
-    /// One histogram of all workers.
-    fn times(
-        &self,
-        metric: &mut MetricEncoder<'_>,
-        resumed: bool,
-        histogram: impl Fn(&Counters) -> &Histogram,
-    ) -> fmt::Result {
-        let (counts, seconds) = self.histogram(histogram);
-        let count = counts.iter().sum();
-        let labels = [("kind", kind(resumed))];
-        metric
-            .encode_family(&labels)?
-            .encode_histogram::<NoLabelSet>(seconds, count, &coarse(&counts), None)
-    }
-
-    /// Counts and the sum in seconds of a histogram of all workers.
-    pub(super) fn histogram(
-        &self,
-        histogram: impl Fn(&Counters) -> &Histogram,
-    ) -> ([u64; BUCKETS], f64) {
-        let mut counts = [0; BUCKETS];
-        let mut seconds = 0.0;
-        for worker in &self.counters {
-            let histogram = histogram(worker);
-            for (sum, count) in counts.iter_mut().zip(histogram.counts()) {
-                *sum += count;
+        self.connections(&mut page)?;
+        self.process(&mut page)?;
+        self.backends(&mut page)?;
+        if let Some(of) = &self.cluster {
+            self.cluster(of, &mut page)?;
+        }
+        if let Some(stud) = &self.stud {
+            families! { page:
+                Counter becket_stud_datagrams "Datagrams of stud and hitch by what became of the session in them" [outcome]
+                    = stud.datagrams.iter().map(|(outcome, count)| ([*outcome], *count));
             }
-            seconds += histogram.sum().as_secs_f64();
-        }
-        (counts, seconds)
-    }
-
-    fn traffic(&self, page: &mut Page<'_>) -> fmt::Result {
-        page.counter(
-            "becket_client_received_bytes",
-            "Ciphertext received from clients",
-            self.sum(|c| &c.client_bytes_in),
-        )?;
-        page.counter(
-            "becket_client_sent_bytes",
-            "Ciphertext sent to clients",
-            self.sum(|c| &c.client_bytes_out),
-        )?;
-        page.counter(
-            "becket_server_received_bytes",
-            "Plaintext received from servers",
-            self.sum(|c| &c.server_bytes_in),
-        )?;
-        page.counter(
-            "becket_server_sent_bytes",
-            "Plaintext sent to servers",
-            self.sum(|c| &c.server_bytes_out),
-        )?;
-        page.counter(
-            "becket_connects",
-            "Connects to servers that succeeded",
-            self.sum(|c| &c.connects),
-        )?;
-        page.counter(
-            "becket_connect_failures",
-            "Connects to servers that failed or timed out",
-            self.sum(|c| &c.connect_failures),
-        )?;
-        let secured = [false, true]
-            .into_iter()
-            .enumerate()
-            .map(|(index, resumed)| {
-                let count = self.counters.iter();
-                let count = count.filter_map(|c| c.server_handshakes.get(index));
-                ([("kind", kind(resumed))], count.map(Counter::value).sum())
-            });
-        page.counters(
-            "becket_server_handshakes",
-            "TLS handshakes with servers that were completed",
-            secured,
-        )
-    }
-
-    fn state(&self, page: &mut Page<'_>) -> fmt::Result {
-        let condition = &self.condition;
-        page.gauges(
-            "becket_build_info",
-            "Always 1; the label says what runs",
-            [([("version", env!("CARGO_PKG_VERSION"))], 1_u64)],
-        )?;
-        let workers = self.counters.len() as u64;
-        page.gauge("becket_workers", "Worker threads", workers)?;
-        page.gauge(
-            "becket_draining",
-            "1 while the process finishes what it has and accepts nothing",
-            u64::from(condition.draining),
-        )?;
-        page.counter(
-            "becket_turns",
-            "Turns of the event loops",
-            self.sum(|c| &c.turns),
-        )?;
-        page.counter(
-            "becket_log_lines_dropped",
-            "Lines of the log that were dropped",
-            condition.log_lines_dropped,
-        )?;
-        page.counter(
-            "becket_access_lines_dropped",
-            "Lines of the access log that were dropped",
-            condition.access_lines_dropped,
-        )?;
-        let (time, ok) = match &condition.reload {
-            None => (condition.started, true),
-            Some(reload) => (reload.time, reload.errors.is_empty()),
-        };
-        page.gauge(
-            "becket_reload_ok",
-            "1 if the last reload, or the start, succeeded",
-            u64::from(ok),
-        )?;
-        page.gauge(
-            "becket_reload_timestamp_seconds",
-            "Time of the last reload, or of the start",
-            time.unix_seconds(),
-        )
-    }
-
-    fn sessions(&self, page: &mut Page<'_>) -> fmt::Result {
-        let condition = &self.condition;
-        page.gauge(
-            "becket_sessions",
-            "TLS 1.2 sessions in the table",
-            condition.sessions.entries as u64,
-        )?;
-        page.gauge(
-            "becket_sessions_capacity",
-            "TLS 1.2 sessions that the table may hold",
-            condition.sessions.capacity as u64,
-        )?;
-        page.gauge(
-            "becket_early_sessions",
-            "TLS 1.3 sessions that admit early data",
-            condition.early_sessions as u64,
-        )?;
-        page.gauge(
-            "becket_ticket_epoch",
-            "Number of the ticket key in use",
-            condition.tickets.standing.epoch,
-        )?;
-        page.gauge(
-            "becket_ticket_rotation_seconds",
-            "Time until the ticket key changes",
-            condition.tickets.next_rotation.as_secs_f64(),
-        )?;
-        let expiry = condition.certificates.iter().map(|certificate| {
-            let labels = [
-                ("listener", &*certificate.listener),
-                ("name", &*certificate.name),
-                ("key", certificate.key),
-            ];
-            (labels, certificate.not_after.unix_seconds())
-        });
-        page.gauges(
-            "becket_certificate_expiry_timestamp_seconds",
-            "When a certificate expires",
-            expiry,
-        )
-    }
-
-    fn admission(&self, page: &mut Page<'_>) -> fmt::Result {
-        let admission = &self.condition.admission;
-        page.gauge(
-            "becket_full_handshakes_in_flight",
-            "Full handshakes begun and not ended, where they are limited",
-            u64::from(admission.full_handshakes_in_flight),
-        )?;
-        page.gauge(
-            "becket_sources",
-            "Sources that admission tracks",
-            admission.sources as u64,
-        )?;
-        page.counter(
-            "becket_sources_untracked",
-            "Times that a client was not counted for its source",
-            admission.untracked,
-        )
-    }
-
-    fn refusals(&self, page: &mut Page<'_>) -> fmt::Result {
-        let reasons = Refusal::ALL.iter().zip(self.refusals);
-        page.counters(
-            "becket_admin_refused",
-            "Visits of the admin pages that did not get what they were for",
-            reasons.map(|(refusal, count)| ([("reason", refusal.label())], count)),
-        )
-    }
-
-    fn cancels(&self, page: &mut Page<'_>) -> fmt::Result {
-        let (passed, failed) = self.condition.cancels;
-        let outcomes = [("passed", passed), ("failed", failed)];
-        page.counters(
-            "becket_cancels",
-            "Cancels of PostgreSQL clients, for each server that was to be told",
-            outcomes.map(|(outcome, count)| ([("outcome", outcome)], count)),
-        )
-    }
-
-    fn process(&self, page: &mut Page<'_>) -> fmt::Result {
-        page.gauge(
-            "process_start_time_seconds",
-            "When the process started",
-            self.condition.started.unix_seconds(),
-        )?;
-        if let Some(value) = self.process.open_descriptors {
-            page.gauge("process_open_fds", "Open file descriptors", value)?;
-        }
-        if let Some(value) = self.process.descriptor_limit {
-            page.gauge("process_max_fds", "Limit of open file descriptors", value)?;
-        }
-        if let Some(value) = self.process.resident_bytes {
-            page.gauge("process_resident_memory_bytes", "Resident memory", value)?;
-        }
-        if let Some(value) = self.process.cpu_seconds {
-            let help = "User and system time of all threads";
-            page.family("process_cpu_seconds", help, MetricType::Counter, |metric| {
-                metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
-            })?;
         }
         Ok(())
     }
 }
 
-impl Collector for Scrape {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut page = Page(encoder);
-        self.connections(&mut page)?;
-        self.handshakes(&mut page)?;
-        self.traffic(&mut page)?;
-        self.backends(&mut page)?;
-        self.sessions(&mut page)?;
-        self.cluster(&mut page)?;
-        self.stud(&mut page)?;
-        self.admission(&mut page)?;
-        self.state(&mut page)?;
-        self.refusals(&mut page)?;
-        self.cancels(&mut page)?;
-        self.process(&mut page)
+impl Snapshot {
+    fn connections(&self, page: &mut Page<'_>) -> fmt::Result {
+        let open = self.counters.iter().enumerate().map(|(worker, c)| {
+            // Closed first: an end that is counted in between must not outnumber the beginnings.
+            let closed = c.closed.total();
+            let open = c.accepted.value().saturating_sub(closed);
+            ([worker.to_string()], open)
+        });
+        let handshakes = HandshakeClass::ALL.map(|class| {
+            let version = if class.tls13 { "1.3" } else { "1.2" };
+            let count = self.sum(|c| &c.handshakes[class.index()]);
+            ([version, kind(class.resumed)], count)
+        });
+        let offers = Offer::ALL.iter().flat_map(|&offer| {
+            let each = Resumption::ALL.iter();
+            each.map(move |&became| {
+                let count = self.sum(|c| c.resumptions.of(offer, became));
+                ([offer.label(), became.label()], count)
+            })
+        });
+        families! { page:
+            Gauge becket_connections "Connections open" [worker] = open;
+            Counter becket_connections_closed "Connections ended, by reason" [reason]
+                = CloseReason::ALL.iter().map(|&why| ([why.label()], self.sum(|c| c.closed.of(why))));
+            Gauge becket_handshakes_in_flight "Handshakes begun and not ended yet" = self.totals.handshakes_in_flight;
+            Counter becket_handshakes "Handshakes completed" [version, kind] = handshakes;
+            Counter becket_resumptions_offered "Sessions and tickets that clients offered, by what became of them" [kind, outcome]
+                = offers;
+            Counter becket_early_data "Handshakes for which the client announced early data, by what became of it" [outcome]
+                = [(["accepted"], self.sum(|c| &c.early_accepted)), (["rejected"], self.sum(|c| &c.early_rejected))];
+            Counter becket_server_handshakes "TLS handshakes with servers that were completed" [kind]
+                = [false, true].map(|resumed| ([kind(resumed)], self.sum(|c| &c.server_handshakes[usize::from(resumed)])));
+            Gauge becket_sessions "TLS 1.2 sessions in the table" = self.sessions.entries;
+            Gauge becket_sessions_capacity "TLS 1.2 sessions that the table may hold" = self.sessions.capacity;
+            Gauge becket_early_sessions "TLS 1.3 sessions that admit early data" = self.early_sessions;
+            Gauge becket_ticket_epoch "Number of the ticket key in use" = self.tickets.standing.epoch;
+            Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = self.tickets.next_rotation_seconds;
+            Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
+                = self.certificates.iter().map(|c| ([&*c.listener, &*c.name, c.key], c.not_after.unix_seconds()));
+            Gauge becket_full_handshakes_in_flight "Full handshakes begun and not ended, where they are limited"
+                = self.admission.full_handshakes_in_flight;
+            Gauge becket_sources "Sources that admission tracks" = self.admission.sources;
+            Counter becket_sources_untracked "Times that a client was not counted for its source" = self.admission.untracked;
+        }
+        let (full, resumed) = (
+            self.histogram(|c| &c.handshake_full),
+            self.histogram(|c| &c.handshake_resumed),
+        );
+        page.histogram(
+            "becket_handshake_seconds",
+            "Time from accept to traffic keys",
+            &[(Some(kind(false)), full), (Some(kind(true)), resumed)],
+        )
+    }
+
+    fn process(&self, page: &mut Page<'_>) -> fmt::Result {
+        let (tried, ok) = match &self.reload {
+            None => (self.started, true),
+            Some(reload) => (reload.time, reload.errors.is_empty()),
+        };
+        families! { page:
+            Gauge becket_build_info "Always 1; the label says what runs" [version] = [([self.version], 1_u64)];
+            Gauge becket_workers "Worker threads" = self.workers;
+            Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = self.state == "draining";
+            Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.log_lines_dropped;
+            Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.access_lines_dropped;
+            Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = ok;
+            Gauge becket_reload_timestamp_seconds "Time of the last reload, or of the start" = tried.unix_seconds();
+            Counter becket_admin_refused "Visits of the admin pages that did not get what they were for" [reason]
+                = Refusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
+            Counter becket_cancels "Cancels of PostgreSQL clients, for each server that was to be told" [outcome]
+                = [(["passed"], self.cancels.0), (["failed"], self.cancels.1)];
+            Gauge process_start_time_seconds "When the process started" = self.started.unix_seconds();
+        }
+        let process = &self.process;
+        if let Some(count) = process.open_descriptors {
+            families! { page: Gauge process_open_fds "Open file descriptors" = count; }
+        }
+        if let Some(most) = process.descriptor_limit {
+            families! { page: Gauge process_max_fds "Limit of open file descriptors" = most; }
+        }
+        if let Some(bytes) = process.resident_bytes {
+            families! { page: Gauge process_resident_memory_bytes "Resident memory" = bytes; }
+        }
+        if let Some(seconds) = process.cpu_seconds {
+            families! { page: Counter process_cpu_seconds "User and system time of all threads" = seconds; }
+        }
+        Ok(())
+    }
+
+    fn backends(&self, page: &mut Page<'_>) -> fmt::Result {
+        let backends = |number: fn(&BackendState) -> u64| {
+            let states = self.backends.iter().map(|backend| &backend.state);
+            states.map(move |state| ([state.name()], number(state)))
+        };
+        let lists = self.backends.iter().map(|backend| backend.state.servers());
+        let servers: Vec<_> = lists.flat_map(|list| list.to_vec()).collect();
+        let servers = |number: fn(&ServerState) -> u64| {
+            let each = servers.iter();
+            each.map(move |one| ([one.backend().name(), &**one.name()], number(one)))
+        };
+        families! { page:
+            Gauge becket_queue "Connections that wait for a slot of a server" [backend] = backends(|b| b.waiting() as u64);
+            Counter becket_queue_hand_overs "Slots handed to a connection that waited" [backend] = backends(BackendState::hand_overs);
+            Gauge becket_stick_entries "Clients whose server is remembered" [backend] = backends(|b| b.sticks() as u64);
+            Gauge becket_server_in_service "1 if the server may be given connections" [backend, server]
+                = servers(|one| one.is_in_service().into());
+            Gauge becket_server_connections "Connections to the server, connects under way included" [backend, server]
+                = servers(|one| one.in_use().into());
+            Counter becket_server_connects "Connects to the server that succeeded" [backend, server]
+                = servers(ServerState::connections);
+            Counter becket_server_connect_failures "Times that the server could not be connected" [backend, server]
+                = servers(ServerState::failures);
+            Counter becket_server_checks "Health checks of the server that have ended" [backend, server]
+                = servers(|one| one.watched.checks());
+            Counter becket_server_check_failures "Health checks that the server has not passed" [backend, server]
+                = servers(|one| one.watched.check_failures());
+            Counter becket_server_outages "Times that the server went out of service" [backend, server]
+                = servers(|one| one.watched.outages());
+            Gauge becket_server_lost_its_name "1 if the server's name did not resolve when it was last looked up" [backend, server]
+                = servers(|one| one.watched.lost_its_name().into());
+        }
+        page.histogram(
+            "becket_queue_wait_seconds",
+            "Time from asking for a slot to getting one, of connections that waited",
+            &[(None, self.histogram(|c| &c.queue_waited))],
+        )?;
+        page.histogram(
+            "becket_queue_hand_over_seconds",
+            "Time from giving back a slot to the connect of who waited for it",
+            &[(None, self.histogram(|c| &c.hand_over))],
+        )
+    }
+
+    fn cluster(&self, cluster: &ClusterStatus, page: &mut Page<'_>) -> fmt::Result {
+        let (sessions, total) = (&cluster.sessions, &cluster.total);
+        let states = ["live", "replaced", "left"].map(|state| {
+            let peers = cluster.peers.iter().filter(|peer| peer.state == state);
+            ([state], peers.count())
+        });
+        let lost_names = cluster.names.iter().filter(|name| name.problem.is_some());
+        let dropped = |cause| total.causes.get(cause).copied().unwrap_or(0);
+        families! { page:
+            Counter becket_cluster_sessions "Sessions told to peers, kept of theirs, and not told because control was behind" [what]
+                = [(["told"], sessions.told), (["stored"], sessions.stored), (["untold"], self.sum(|c| &c.sessions_untold))];
+            Counter becket_cluster_sessions_ended "Sessions that ended with a fatal alert: told to peers, and removed because of theirs" [what]
+                = [(["told"], sessions.ends_told), (["removed"], sessions.ended)];
+            Counter becket_cluster_sticks "Clients that stick to a server: told to peers, and kept of theirs" [what]
+                = [(["told"], sessions.sticks_told), (["kept"], sessions.sticks)];
+            Counter becket_cluster_datagrams "Datagrams sent to peers, and genuine ones received" [way]
+                = [(["out"], total.sent), (["in"], total.received)];
+            Counter becket_cluster_bytes "Bytes of these datagrams" [way]
+                = [(["out"], total.sent_bytes), (["in"], total.received_bytes)];
+            Counter becket_cluster_records "Records in these datagrams; of received ones, those that were put to use" [way]
+                = [(["out"], total.sent_records), (["in"], total.received_records)];
+            Counter becket_cluster_datagrams_lost "Datagrams of peers that never came" = total.lost;
+            Counter becket_cluster_dropped "Datagrams and records that were dropped" [cause]
+                = Cause::ALL.map(|cause| ([cause.name()], dropped(cause.name())));
+            Gauge becket_cluster_peers "Peers" [state] = states;
+            Gauge becket_cluster_peers_configured "Peers of the configuration" = cluster.names.len();
+            Gauge becket_cluster_collisions "Numbers of nodes that two or more processes use" = cluster.collisions.len();
+            Gauge becket_cluster_names_unresolved "Names of peers that do not resolve" = lost_names.count();
+            Gauge becket_cluster_warm "1 once what others hold was received, as far as there was any" = cluster.warm_up == "done";
+            Gauge becket_cluster_peer_heard_seconds "Time since a node was heard" [node]
+                = by_node(cluster, |peer| peer.heard_seconds_ago, f64::min);
+            Gauge becket_cluster_peer_lost "Datagrams of a node that never came, since it became a peer" [node]
+                = by_node(cluster, |peer| peer.exchanged.lost, |a, b| a + b);
+        }
+        Ok(())
+    }
+
+    fn histogram(&self, histogram: impl Fn(&Counters) -> &Histogram) -> Times {
+        Histogram::gather(self.counters.iter().map(|worker| histogram(worker)))
+    }
+
+    /// Sum over the workers.
+    fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
+        self.counters.iter().map(|c| counter(c).value()).sum()
     }
 }
 
-/// The page while it is written. Names of counters are given without `_total`.
-pub(super) struct Page<'a>(DescriptorEncoder<'a>);
+/// One value per node: two processes may use one number.
+fn by_node<T: Copy>(
+    cluster: &ClusterStatus,
+    value: impl Fn(&PeerStatus) -> T,
+    join: impl Fn(T, T) -> T,
+) -> impl Iterator<Item = ([String; 1], T)> {
+    let mut nodes: BTreeMap<u16, T> = BTreeMap::new();
+    for peer in &cluster.peers {
+        let one = value(peer);
+        let joined = nodes.get(&peer.node).map_or(one, |other| join(*other, one));
+        nodes.insert(peer.node, joined);
+    }
+    nodes
+        .into_iter()
+        .map(|(node, value)| ([node.to_string()], value))
+}
+
+/// The page while it is written.
+struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {
-    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        self.family(name, help, MetricType::Counter, |metric| {
-            metric.encode_counter::<NoLabelSet, _, f64>(&value, None)
-        })
-    }
-
-    pub(super) fn counters<K, const N: usize>(
+    fn one(
         &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = ([(&'static str, K); N], u64)>,
-    ) -> fmt::Result
-    where
-        [(&'static str, K); N]: prometheus_client::encoding::EncodeLabelSet,
-    {
-        self.family(name, help, MetricType::Counter, |metric| {
-            for (labels, value) in values {
-                ConstCounter::new(value).encode(metric.encode_family(&labels)?)?;
-            }
-            Ok(())
-        })
-    }
-
-    pub(super) fn gauge(
-        &mut self,
-        name: &str,
-        help: &str,
-        value: impl EncodeGaugeValue,
-    ) -> fmt::Result {
-        self.family(name, help, MetricType::Gauge, |metric| {
-            metric.encode_gauge(&value)
-        })
-    }
-
-    pub(super) fn gauges<K, V: EncodeGaugeValue, const N: usize>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = ([(&'static str, K); N], V)>,
-    ) -> fmt::Result
-    where
-        [(&'static str, K); N]: prometheus_client::encoding::EncodeLabelSet,
-    {
-        self.family(name, help, MetricType::Gauge, |metric| {
-            for (labels, value) in values {
-                ConstGauge::new(value).encode(metric.encode_family(&labels)?)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// One histogram without labels, of counts and the sum in seconds.
-    pub(super) fn histogram(
-        &mut self,
-        name: &str,
-        help: &str,
-        (counts, seconds): ([u64; BUCKETS], f64),
-    ) -> fmt::Result {
-        let count = counts.iter().sum();
-        self.family(name, help, MetricType::Histogram, |metric| {
-            metric.encode_histogram::<NoLabelSet>(seconds, count, &coarse(&counts), None)
-        })
-    }
-
-    fn family(
-        &mut self,
-        name: &str,
-        help: &str,
         kind: MetricType,
-        samples: impl FnOnce(&mut MetricEncoder<'_>) -> fmt::Result,
+        name: &str,
+        help: &str,
+        value: impl Into<Number>,
     ) -> fmt::Result {
-        samples(&mut self.0.encode_descriptor(name, help, None, kind)?)
+        let metric = self.0.encode_descriptor(name, help, None, kind)?;
+        value.into().encode(kind, metric)
+    }
+
+    fn each<K: EncodeLabelValue, const N: usize>(
+        &mut self,
+        kind: MetricType,
+        name: &str,
+        help: &str,
+        labels: [&'static str; N],
+        values: impl IntoIterator<Item = ([K; N], impl Into<Number>)>,
+    ) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (of, value) in values {
+            let set: Vec<(&str, K)> = labels.into_iter().zip(of).collect();
+            value.into().encode(kind, metric.encode_family(&set)?)?;
+        }
+        Ok(())
+    }
+
+    /// One or more histograms, the label `kind` of each if it has one.
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        histograms: &[(Option<&'static str>, Times)],
+    ) -> fmt::Result {
+        let kind = MetricType::Histogram;
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (label, Times { counts, seconds }) in histograms {
+            let (count, buckets) = (counts.iter().sum(), coarse(counts));
+            let Some(label) = label else {
+                metric.encode_histogram::<NoLabelSet>(*seconds, count, &buckets, None)?;
+                continue;
+            };
+            let labels = [("kind", *label)];
+            let mut family = metric.encode_family(&labels)?;
+            family.encode_histogram::<NoLabelSet>(*seconds, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// A value, whole or not: the text has one form for both.
+enum Number {
+    Whole(u64),
+    Real(f64),
+}
+
+impl Number {
+    fn encode(self, kind: MetricType, metric: MetricEncoder<'_>) -> fmt::Result {
+        match (kind, self) {
+            (MetricType::Counter, Self::Whole(value)) => ConstCounter::new(value).encode(metric),
+            (MetricType::Counter, Self::Real(value)) => ConstCounter::new(value).encode(metric),
+            (_, Self::Whole(value)) => ConstGauge::new(value).encode(metric),
+            (_, Self::Real(value)) => ConstGauge::new(value).encode(metric),
+        }
+    }
+}
+
+impl From<u64> for Number {
+    fn from(value: u64) -> Self {
+        Self::Whole(value)
+    }
+}
+
+impl From<u32> for Number {
+    fn from(value: u32) -> Self {
+        Self::Whole(value.into())
+    }
+}
+
+impl From<usize> for Number {
+    fn from(value: usize) -> Self {
+        Self::Whole(value as u64)
+    }
+}
+
+impl From<bool> for Number {
+    fn from(value: bool) -> Self {
+        Self::Whole(value.into())
+    }
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        Self::Real(value)
     }
 }
 
@@ -521,17 +411,24 @@ const LAST_POWER: u32 = 24;
 #[cfg(test)]
 mod tests {
     use super::super::sample;
+    use super::super::snapshot::Totals;
     use super::*;
-    use becket_proto::replica::Cause;
-    use std::collections::{BTreeMap, BTreeSet};
+    use crate::cluster::stud::reception::StudStatus;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
     use std::time::Duration;
 
     /// Name, as queried, with type and label names.
     type Families = BTreeMap<String, (String, BTreeSet<String>)>;
 
     fn page(counters: Vec<Arc<Counters>>) -> String {
-        let view = sample::Sample::new(counters);
-        Scrape::of(&view).render().unwrap()
+        let mut snapshot = sample::state().snapshot();
+        snapshot.counters = counters;
+        snapshot.totals = Totals::of(&snapshot.counters);
+        snapshot.workers = snapshot.counters.len();
+        snapshot.cluster = Some(ClusterStatus::sample());
+        snapshot.stud = Some(StudStatus::sample());
+        exposition(snapshot).unwrap()
     }
 
     /// The families of a rendered page.
@@ -656,7 +553,7 @@ mod tests {
         for us in times {
             let histogram = Histogram::default();
             histogram.record(Duration::from_micros(us));
-            let buckets = coarse(&histogram.counts());
+            let buckets = coarse(&Histogram::gather([&histogram]).counts);
             assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), 1);
             let (limit, _) = buckets.iter().find(|(_, count)| *count == 1).unwrap();
             let seconds = us as f64 / 1e6;

@@ -10,7 +10,7 @@ use becket_sys::memory::open_descriptors;
 
 /// Numbers about the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Process {
+pub struct ProcessUsage {
     /// Open descriptors.
     pub open_descriptors: Option<u64>,
     /// RLIMIT_NOFILE, soft.
@@ -21,7 +21,7 @@ pub struct Process {
     pub cpu_seconds: Option<f64>,
 }
 
-impl Process {
+impl ProcessUsage {
     /// Reads all numbers.
     pub fn read() -> Self {
         let text = |name| fs::read_to_string(name).ok();
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn every_number_is_read_on_linux() {
-        let process = Process::read();
+        let process = ProcessUsage::read();
         assert!(process.open_descriptors.is_some_and(|n| n >= 1));
         assert!(process.descriptor_limit >= process.open_descriptors);
         assert!(process.resident_bytes.is_some_and(|n| n > 1024 * 1024));

@@ -1,118 +1,40 @@
 //! A server that the tests of the admin pages look at: two listeners, three certificates, one
-//! backend, and switches for what changes.
+//! backend, and a reload that failed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use becket_proto::ticket::{Epoch, NodeId, SecretId};
+use becket_proto::session_table::SessionTable;
 use rustls::crypto::aws_lc_rs as provider;
 use rustls::sign::CertifiedKey;
 
-use super::certificates::certificates;
-use super::rotation::{Due, Standing};
-use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
-use super::visits::Refusals;
-use crate::backend::backend_state::BackendState;
-use crate::backend::registry::Backends;
-use crate::cluster::status::ClusterStatus;
-use crate::cluster::stud::reception::StudStatus;
+use super::rotation::Rotation;
+use super::snapshot::Reload;
+use super::state::{Replication, State};
+use crate::clock::Clock;
 use crate::config::{
     Backend, ClientAuth, Config, Face, Limits, Listener, Log, LogFormat, NamePattern, Policy,
     Process, Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames,
     Versions,
 };
 use crate::log::Timestamp;
-use crate::metrics::Counters;
 use crate::pki::certificates::{CertificateMap, KeySet};
+use crate::shared::Shared;
 
-/// The server.
-pub(super) struct Sample {
-    config: Arc<Config>,
-    backends: Backends,
-    counters: Vec<Arc<Counters>>,
-    refusals: Refusals,
-    /// Called for each page.
-    pub(super) on_page: Option<Box<dyn Fn() + Send + Sync>>,
-    /// What `is_draining` says.
-    pub(super) draining: AtomicBool,
-}
-
-impl Sample {
-    pub(super) fn new(counters: Vec<Arc<Counters>>) -> Self {
-        let config = Arc::new(config());
-        let backends = Backends::default();
-        backends.adopt(&config);
-        Self {
-            config,
-            backends,
-            counters,
-            refusals: Refusals::default(),
-            on_page: None,
-            draining: AtomicBool::new(false),
-        }
-    }
-}
-
-impl View for Sample {
-    fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.config)
-    }
-
-    fn counters(&self) -> Vec<Arc<Counters>> {
-        self.counters.clone()
-    }
-
-    fn backends(&self) -> Vec<Arc<BackendState>> {
-        self.backends.by_name("app").into_iter().collect()
-    }
-
-    fn condition(&self) -> Condition {
-        if let Some(on_page) = &self.on_page {
-            on_page();
-        }
-        let now = Timestamp::from_unix(Duration::from_secs(1_800_000_000));
-        Condition {
-            now,
-            started: Timestamp::from_unix(Duration::from_secs(1_799_990_000)),
-            uptime: Duration::from_secs(10_000),
-            draining: self.is_draining(),
-            reload: Some(Reload {
-                time: now,
-                errors: vec!["listener.web.bind: \"<b>\" is not an address".to_owned()],
-            }),
-            log_lines_dropped: 1,
-            access_lines_dropped: 2,
-            sessions: Occupancy {
-                entries: 12,
-                capacity: 200_000,
-            },
-            cancels: (5, 1),
-            early_sessions: 3,
-            tickets: TicketKeys {
-                standing: Standing {
-                    epoch: 3,
-                    started: Epoch(1_799_978_400),
-                    due: Due::Unix(Duration::from_secs(1_800_007_200)),
-                    node: NodeId(2),
-                    secrets: vec![SecretId(0x0a0b_0c0d), SecretId(1)],
-                },
-                next_rotation: Duration::from_secs(7_200),
-            },
-            admission: Admitted::default(),
-            cluster: Some(ClusterStatus::sample()),
-            stud: Some(StudStatus::sample()),
-            certificates: certificates(&self.config),
-        }
-    }
-
-    fn is_draining(&self) -> bool {
-        self.draining.load(Relaxed)
-    }
-
-    fn refusals(&self) -> &Refusals {
-        &self.refusals
-    }
+/// The server, of one worker.
+pub(super) fn state() -> State {
+    let config = Arc::new(config());
+    let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
+    let shared = Arc::new(Shared::new(1, Clock::start(), table(), table()));
+    shared.backends.adopt(&config);
+    let now = shared.clock.now();
+    let rotation = Rotation::start(config.sessions.ticket_rotation, now).unwrap();
+    let state = State::new(shared, config, &rotation, Replication::default());
+    state.set_reload(Reload {
+        time: Timestamp::from_unix(now.unix),
+        errors: vec!["listener.web.bind: \"<b>\" is not an address".to_owned()],
+    });
+    state
 }
 
 /// `web` has two named certificates, one of them its default; `other` has only a default.

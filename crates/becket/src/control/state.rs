@@ -4,15 +4,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::certificates::{Certificate, certificates};
+use super::process::ProcessUsage;
 use super::rotation::{Rotation, Standing};
-use super::view::{Admitted, Condition, Occupancy, Reload, TicketKeys, View};
-use super::visits::Refusals;
-use crate::backend::backend_state::BackendState;
+use super::snapshot::{
+    AdmissionCounts, Occupancy, Reload, RunningBackend, Snapshot, TicketKeys, Totals, listener,
+};
+use super::visits::{Refusal, Refusals};
 use crate::cluster::node::Node;
 use crate::cluster::stud::reception::Watch;
-use crate::config::{Backend, Config};
+use crate::config::Config;
 use crate::log::Timestamp;
-use crate::metrics::Counters;
 use crate::shared::Shared;
 
 /// The server as control knows it.
@@ -114,60 +115,71 @@ impl State {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
-}
 
-impl View for State {
-    fn config(&self) -> Arc<Config> {
-        self.current().config
-    }
-
-    fn counters(&self) -> Vec<Arc<Counters>> {
-        self.shared.counters.clone()
-    }
-
-    fn backends(&self) -> Vec<Arc<BackendState>> {
-        let config = self.current().config;
-        let state = |backend: &Arc<Backend>| self.shared.backends.by_name(&backend.name);
-        config.backends.iter().filter_map(state).collect()
-    }
-
-    fn condition(&self) -> Condition {
-        let now = self.shared.clock.now();
-        let current = self.current();
-        Condition {
+    /// Reads everything that pages show. Waits for no worker.
+    pub fn snapshot(&self) -> Snapshot {
+        let (shared, current) = (&self.shared, self.current());
+        let (config, now) = (&current.config, shared.clock.now());
+        let backends = config.backends.iter().filter_map(|backend| {
+            Some(RunningBackend {
+                config: Arc::clone(backend),
+                state: shared.backends.by_name(&backend.name)?,
+            })
+        });
+        let listeners = config.listeners.iter();
+        Snapshot {
+            version: env!("CARGO_PKG_VERSION"),
+            state: if self.is_draining() {
+                "draining"
+            } else {
+                "serving"
+            },
             now: Timestamp::from_unix(now.unix),
             started: self.started,
-            uptime: now.mono,
-            draining: self.is_draining(),
+            uptime_seconds: now.mono.as_secs(),
+            workers: shared.workers,
+            totals: Totals::of(&shared.counters),
+            listeners: listeners.map(|one| listener(config, one)).collect(),
+            backends: backends.collect(),
+            certificates: current.certificates,
             reload: current.reload,
-            log_lines_dropped: self.shared.log_lines_dropped.load(Relaxed),
-            access_lines_dropped: self.shared.access_lines_dropped.load(Relaxed),
             sessions: Occupancy {
-                entries: self.shared.table.len(),
-                capacity: current.config.sessions.table_entries,
+                entries: shared.table.len(),
+                capacity: config.sessions.table_entries,
             },
-            early_sessions: self.shared.early.len(),
+            early_sessions: shared.early.len(),
             tickets: TicketKeys {
-                next_rotation: current.rotation.due.after(now),
+                next_rotation_seconds: current.rotation.due.after(now).as_secs(),
                 standing: current.rotation,
             },
-            admission: Admitted {
-                full_handshakes_in_flight: self.shared.admission.in_flight(),
-                sources: self.shared.admission.sources(),
-                untracked: self.shared.admission.untracked(),
-            },
-            cancels: self.shared.cancels.counts(),
             cluster: current.node.as_ref().map(|node| node.status(now)),
             stud: self.stud.as_ref().map(|stud| stud.status()),
-            certificates: current.certificates,
+            admission: AdmissionCounts {
+                full_handshakes_in_flight: shared.admission.in_flight(),
+                sources: shared.admission.sources(),
+                untracked: shared.admission.untracked(),
+            },
+            log_lines_dropped: shared.log_lines_dropped.load(Relaxed),
+            access_lines_dropped: shared.access_lines_dropped.load(Relaxed),
+            cancels: shared.cancels.counts(),
+            admin_refused: Refusal::ALL.map(|refusal| self.refusals.of(refusal).value()),
+            process: ProcessUsage::read(),
+            counters: shared.counters.clone(),
         }
     }
 
-    fn is_draining(&self) -> bool {
+    /// The configuration in use.
+    pub fn config(&self) -> Arc<Config> {
+        self.current().config
+    }
+
+    /// Whether it stopped accepting and finishes what it has. Takes no lock.
+    pub fn is_draining(&self) -> bool {
         self.draining.load(Relaxed)
     }
 
-    fn refusals(&self) -> &Refusals {
+    /// Visits of the pages that did not get what they were for; the pages count them here.
+    pub fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 }

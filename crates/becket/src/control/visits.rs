@@ -23,34 +23,21 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 
 use super::admin::Desk;
+use crate::labelled::labelled;
 use crate::metrics::Counter;
 
+labelled! {
 /// Why a visit ended without the answer that it was for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// It had not asked for anything, and a newer one came.
-    Crowded,
+    Crowded = "crowded",
     /// It took too long to ask, or to take its answer.
-    Late,
+    Late = "late",
     /// As many pages as may be were on their way.
-    Busy,
+    Busy = "busy",
     /// It named a host that is not ours.
-    ForeignHost,
+    ForeignHost = "foreign-host",
 }
-
-impl Refusal {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Crowded, Self::Late, Self::Busy, Self::ForeignHost];
-
-    /// The label of the metric.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Crowded => "crowded",
-            Self::Late => "late",
-            Self::Busy => "busy",
-            Self::ForeignHost => "foreign-host",
-        }
-    }
 }
 
 /// One counter per [`Refusal`]. The thread of the pages is the one that counts.

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use becket_stats::units::{show_bytes, show_count, show_us};
 
-use crate::metrics::{BUCKETS, Counter, Counters, HandshakeClass, bucket_limit};
+use crate::control::snapshot::Totals;
+use crate::metrics::{BUCKETS, Counters, Histogram, bucket_limit};
 
 /// Prints a line a second until something comes through `stop`, or its other end is dropped.
 ///
@@ -39,53 +40,24 @@ pub fn display(counters: Vec<Arc<Counters>>, stop: Receiver<()>) -> io::Result<(
 }
 
 /// Sums over all workers at one moment.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Reading {
-    accepted: u64,
-    closed: u64,
-    full: u64,
-    resumed: u64,
-    ended: u64,
-    bytes_in: u64,
-    bytes_out: u64,
+    totals: Totals,
     times: [u64; BUCKETS],
 }
 
 impl Reading {
     /// Reads all workers.
     pub fn of(counters: &[Arc<Counters>]) -> Self {
-        let sum =
-            |counter: fn(&Counters) -> &Counter| counters.iter().map(|c| counter(c).value()).sum();
-        let mut reading = Self {
-            // Ends before beginnings, so that differences do not fall below zero.
-            closed: counters.iter().map(|c| c.closed.total()).sum(),
-            accepted: sum(|c| &c.accepted),
-            ended: sum(|c| &c.handshakes_ended),
-            full: 0,
-            resumed: 0,
-            bytes_in: sum(|c| &c.client_bytes_in),
-            bytes_out: sum(|c| &c.client_bytes_out),
-            times: [0; BUCKETS],
-        };
-        for worker in counters {
-            for (index, count) in worker.handshakes.iter().enumerate() {
-                match HandshakeClass::at(index).resumed {
-                    true => reading.resumed += count.value(),
-                    false => reading.full += count.value(),
-                }
-            }
-            for histogram in [&worker.handshake_full, &worker.handshake_resumed] {
-                for (sum, count) in reading.times.iter_mut().zip(histogram.counts()) {
-                    *sum += count;
-                }
-            }
+        Self {
+            totals: Totals::of(counters),
+            times: Histogram::gather(
+                counters
+                    .iter()
+                    .flat_map(|c| [&c.handshake_full, &c.handshake_resumed]),
+            )
+            .counts,
         }
-        reading
-    }
-
-    /// Handshakes that ended without being completed.
-    fn failed(&self) -> u64 {
-        self.ended.saturating_sub(self.full + self.resumed)
     }
 }
 
@@ -98,20 +70,21 @@ pub fn heading() -> String {
 /// What happened between two readings.
 pub fn line(before: &Reading, after: &Reading, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(1e-3);
-    let delta = |value: fn(&Reading) -> u64| value(after).saturating_sub(value(before));
+    let (totals, earlier) = (&after.totals, &before.totals);
+    let delta = |value: fn(&Totals) -> u64| value(totals).saturating_sub(value(earlier));
     let rate = |value| show_count((delta(value) as f64 / seconds).round() as u64);
     let bytes = |value| show_bytes(delta(value) as f64 / seconds);
     let quantile = |share| quantile(&before.times, &after.times, share);
     let time = |share| quantile(share).map_or("-".to_owned(), |us| show_us(us as f64));
     let values = [
-        rate(|r| r.accepted),
-        show_count(after.accepted.saturating_sub(after.closed)),
-        show_count(after.accepted),
-        rate(|r| r.full),
-        rate(|r| r.resumed),
-        rate(Reading::failed),
-        bytes(|r| r.bytes_in),
-        bytes(|r| r.bytes_out),
+        rate(|t| t.accepted),
+        show_count(totals.connections),
+        show_count(totals.accepted),
+        rate(|t| t.handshakes_full),
+        rate(|t| t.handshakes_resumed),
+        rate(|t| t.handshakes_failed),
+        bytes(|t| t.client_bytes_in),
+        bytes(|t| t.client_bytes_out),
         time(0.5),
         time(0.99),
     ];
@@ -154,6 +127,7 @@ const COLUMNS: [(&str, usize); 10] = [
 mod tests {
     use super::*;
     use crate::close_reason::CloseReason;
+    use crate::metrics::HandshakeClass;
     use std::sync::mpsc::channel;
 
     fn words(line: &str) -> Vec<String> {
@@ -178,7 +152,8 @@ mod tests {
             .handshake_resumed
             .record(Duration::from_micros(9_000));
         counters[1].accepted.add(200);
-        counters[1].closed.of(CloseReason::Finished).add(1190);
+        counters[0].closed.of(CloseReason::Finished).add(990);
+        counters[1].closed.of(CloseReason::Finished).add(200);
         counters[0].handshakes[HandshakeClass {
             tls13: true,
             resumed: false,
@@ -191,7 +166,8 @@ mod tests {
         }
         .index()]
         .add(2);
-        counters[0].handshakes_ended.add(105);
+        counters[0].handshakes_ended.add(103);
+        counters[1].handshakes_ended.add(2);
         counters[0].client_bytes_out.add(4 * 1024 * 1024);
         let after = Reading::of(&counters);
         let line = words(&line(&before, &after, Duration::from_secs(2)));

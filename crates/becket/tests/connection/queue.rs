@@ -11,6 +11,7 @@ use becket::backend::slot::Slot;
 use becket::check::script::net::Plan;
 use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
+use becket::metrics::{Histogram, Times};
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::{Client, House, server_got, server_says};
@@ -86,15 +87,14 @@ fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
         server_says(&mut stage, b"welcome");
         client.talk(&mut stage);
         assert_eq!(client.received, b"welcome");
-        assert_eq!(stage.counters.queue_waited.counts().iter().sum::<u64>(), 1);
-        assert_eq!(
-            stage.counters.queue_waited.sum(),
-            Duration::from_millis(300)
-        );
-        let handed_over = stage.counters.hand_over.counts().iter().sum::<u64>();
-        assert_eq!(handed_over, 1);
+        let seen = |histogram: &Histogram| {
+            let Times { counts, seconds } = Histogram::gather([histogram]);
+            (counts.iter().sum::<u64>(), seconds)
+        };
+        assert_eq!(seen(&stage.counters.queue_waited), (1, 0.3));
+        assert_eq!(seen(&stage.counters.hand_over).0, 1);
         // The clock stood still but for the wait.
-        assert_eq!(stage.counters.handshake_full.sum(), Duration::ZERO);
+        assert_eq!(seen(&stage.counters.handshake_full).1, 0.0);
         drop(stage);
         assert_eq!(in_use(&house), 0);
     }

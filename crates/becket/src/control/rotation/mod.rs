@@ -15,12 +15,13 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_proto::ticket::{Epoch, NodeId, SecretId};
+use serde::Serialize;
 
 use self::alone::Alone;
 use self::shared::Shared;
 use crate::clock::Now;
 use crate::config::Config;
+use crate::log::Timestamp;
 use crate::secret::ratchet::{NotWalked, Ratchet};
 pub use crate::secret::{NoRandomness, NotDerived};
 use crate::sessions::tickets::Secrets;
@@ -43,19 +44,20 @@ enum Kind {
 }
 
 /// Where the rotation stands, for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Standing {
     /// Number of the epoch whose key seals new tickets: alone since the start, in a cluster since
     /// 1970, the same on all nodes.
     pub epoch: u64,
     /// When it began, by the wall clock.
-    pub started: Epoch,
+    pub epoch_started: Timestamp,
     /// When the next begins.
+    #[serde(skip)]
     pub due: Due,
-    /// This node; 0 when it is alone.
-    pub node: NodeId,
-    /// The secret that seals, then those that also open.
-    pub secrets: Vec<SecretId>,
+    /// Number of this node; `None` when it is alone.
+    pub node: Option<u16>,
+    /// Ids of the secrets in hex: the one that seals, then those that also open. A host that is alone has drawn its own.
+    pub secrets: Vec<String>,
 }
 
 /// A moment by one of the two clocks.
@@ -212,17 +214,20 @@ impl Rotation {
             Kind::Shared(shared) => (shared.sealing().0.into(), Due::Unix(shared.due())),
         };
         let sealing = self.current.epochs.last();
-        let mut secrets: Vec<SecretId> = sealing.map(|e| e.id.secret).into_iter().collect();
-        for epoch in &self.current.epochs {
-            if !secrets.contains(&epoch.id.secret) {
-                secrets.push(epoch.id.secret);
+        let opening = self.current.epochs.iter();
+        let mut secrets: Vec<String> = Vec::new();
+        for epoch in sealing.into_iter().chain(opening) {
+            let id = format!("{:08x}", epoch.id.secret.0);
+            if !secrets.contains(&id) {
+                secrets.push(id);
             }
         }
+        let started = sealing.map_or(0, |epoch| epoch.id.epoch.0);
         Standing {
             epoch,
-            started: sealing.map_or(Epoch(0), |epoch| epoch.id.epoch),
+            epoch_started: Timestamp::from_unix(Duration::from_secs(started.into())),
             due,
-            node: self.current.node,
+            node: Some(self.current.node.0).filter(|node| *node > 0),
             secrets,
         }
     }

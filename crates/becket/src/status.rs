@@ -2,9 +2,7 @@
 //!
 //! The admin address is given, or read from the configuration file. Nothing else of the file is
 //! looked at: keys need not be readable for whoever asks. The page is made of the JSON as it
-//! comes ([`page`]), so a becket of another version is shown as far as its fields are known.
-
-pub mod page;
+//! comes ([`crate::control::page`]), so a becket of another version is shown as far as its fields are known.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};

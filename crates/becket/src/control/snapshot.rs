@@ -1,0 +1,408 @@
+//! What runs, read at one moment: the one model behind every page.
+//!
+//! `/status` is a [`Snapshot`] as JSON, so its fields are the names in the JSON; they are added to, never renamed. `/metrics` is
+//! its numbers ([`exposition`](super::exposition)); `/` and `becket status` are that JSON as text ([`page`](super::page)). What
+//! runs serialises itself; what is configured and what is counted of a backend or a server is one object. Secrets are not in it: of a
+//! policy it shows the digest.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::certificates::Certificate;
+use super::process::ProcessUsage;
+use super::rotation::Standing;
+use super::visits::Refusal;
+use crate::backend::backend_state::BackendState;
+use crate::backend::server_state::ServerState;
+use crate::close_reason::CloseReason;
+use crate::cluster::status::ClusterStatus;
+use crate::cluster::stud::reception::StudStatus;
+use crate::config::{Backend, ClientAuth, Config, Listener, Policy, Route, Server};
+use crate::log::Timestamp;
+use crate::metrics::{Counters, HandshakeClass};
+
+/// Everything that pages show.
+#[derive(Debug, serde::Serialize)]
+pub struct Snapshot {
+    /// Version of becket.
+    pub version: &'static str,
+    /// `serving` or `draining`.
+    pub state: &'static str,
+    /// The time of this reading.
+    pub now: Timestamp,
+    /// When the process started.
+    pub started: Timestamp,
+    /// Since then, by the monotonic clock.
+    pub uptime_seconds: u64,
+    /// Worker threads.
+    pub workers: usize,
+    /// Sums over all workers.
+    pub totals: Totals,
+    /// Front doors, as configured.
+    pub listeners: Vec<ListenerStatus>,
+    /// Pools, and how their servers are.
+    pub backends: Vec<RunningBackend>,
+    /// Certificates by listener and name.
+    pub certificates: Arc<[Certificate]>,
+    /// The last reload; `null` before the first.
+    pub reload: Option<Reload>,
+    /// The table of TLS 1.2 sessions.
+    pub sessions: Occupancy,
+    /// TLS 1.3 sessions that admit early data.
+    pub early_sessions: usize,
+    /// The ticket keys.
+    pub tickets: TicketKeys,
+    /// Peers and what was exchanged with them; `null` when sessions are not replicated.
+    pub cluster: Option<ClusterStatus>,
+    /// Sessions of stud and hitch; `null` where they are not received.
+    pub stud: Option<StudStatus>,
+    /// Who is let in when more want to than can be served.
+    pub admission: AdmissionCounts,
+    /// Lines of the log that were dropped.
+    pub log_lines_dropped: u64,
+    /// Lines of the access log that were dropped.
+    pub access_lines_dropped: u64,
+    /// Cancels of PostgreSQL clients that a server took, and those that could not be brought to one.
+    #[serde(skip)]
+    pub cancels: (u64, u64),
+    /// Visits of the pages that did not get what they were for, in the order of [`Refusal::ALL`].
+    #[serde(skip)]
+    pub admin_refused: [u64; Refusal::ALL.len()],
+    /// What the kernel says.
+    #[serde(skip)]
+    pub process: ProcessUsage,
+    /// One per worker.
+    #[serde(skip)]
+    pub counters: Vec<Arc<Counters>>,
+}
+
+/// Sums over all workers.
+#[derive(Debug, Default, serde::Serialize)]
+pub struct Totals {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections open.
+    pub connections: u64,
+    /// Handshakes begun and not ended yet.
+    pub handshakes_in_flight: u64,
+    /// Full handshakes completed.
+    pub handshakes_full: u64,
+    /// Resumed handshakes completed.
+    pub handshakes_resumed: u64,
+    /// Handshakes that ended without being completed.
+    pub handshakes_failed: u64,
+    /// Connections that ended, by reason; reasons that were not met are left out.
+    pub closed: BTreeMap<&'static str, u64>,
+    /// Ciphertext received from clients.
+    pub client_bytes_in: u64,
+    /// Ciphertext sent to clients.
+    pub client_bytes_out: u64,
+    /// Plaintext received from servers.
+    pub server_bytes_in: u64,
+    /// Plaintext sent to servers.
+    pub server_bytes_out: u64,
+}
+
+/// One listener.
+#[derive(Debug, serde::Serialize)]
+pub struct ListenerStatus {
+    /// Configuration name.
+    pub name: String,
+    /// Addresses.
+    pub bind: Vec<String>,
+    /// Routes in the order in which they are tried.
+    pub routes: Vec<RouteStatus>,
+}
+
+/// One route.
+#[derive(Debug, serde::Serialize)]
+pub struct RouteStatus {
+    /// Server names; empty is any.
+    pub names: Vec<String>,
+    /// Protocols, most preferred first; empty is no ALPN.
+    pub alpn: Vec<String>,
+    /// Configuration name of the backend.
+    pub backend: String,
+    /// TLS parameters.
+    pub policy: PolicyStatus,
+}
+
+/// One policy.
+#[derive(Debug, serde::Serialize)]
+pub struct PolicyStatus {
+    /// Configuration name.
+    pub name: String,
+    /// SHA-256 of what makes sessions exchangeable, in hex.
+    pub digest: String,
+    /// Versions allowed.
+    pub versions: Vec<&'static str>,
+    /// Suites, most preferred first.
+    pub suites: Vec<String>,
+    /// Groups that are accepted.
+    pub groups: Vec<String>,
+    /// `off`, `optional` or `required`.
+    pub client_auth: &'static str,
+}
+
+/// How a reload went.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Reload {
+    /// When it was tried.
+    pub time: Timestamp,
+    /// Why nothing was changed; empty if it succeeded.
+    pub errors: Vec<String>,
+}
+
+/// How full a table is.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Occupancy {
+    /// Entries in it.
+    pub entries: usize,
+    /// Entries it may hold; 0 is off.
+    pub capacity: usize,
+}
+
+/// What admission counts, beside the reasons of connections that it ended.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct AdmissionCounts {
+    /// Full handshakes that have begun and not ended, where they are limited.
+    pub full_handshakes_in_flight: u32,
+    /// Sources that are tracked.
+    pub sources: usize,
+    /// Times that a client was not counted for its source, because the table was full.
+    pub untracked: u64,
+}
+
+/// Where the rotation of ticket keys stands.
+#[derive(Debug, serde::Serialize)]
+pub struct TicketKeys {
+    /// Epoch, node and secrets.
+    #[serde(flatten)]
+    pub standing: Standing,
+    /// Until the next epoch.
+    pub next_rotation_seconds: u64,
+}
+
+/// A backend as it is configured and as it is now.
+#[derive(Debug)]
+pub struct RunningBackend {
+    /// What was configured.
+    pub config: Arc<Backend>,
+    /// What workers and control share.
+    pub state: Arc<BackendState>,
+}
+
+impl Serialize for RunningBackend {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self { config, state } = self;
+        let states = state.servers();
+        let servers = config.servers.iter().filter_map(|config| {
+            let state = states.iter().find(|state| *state.name() == config.name)?;
+            Some(RunningServer { config, state })
+        });
+        let mut object = to.serialize_map(None)?;
+        object.serialize_entry("name", &config.name)?;
+        object.serialize_entry("balance", &config.balance)?;
+        object.serialize_entry("waiting", &state.waiting())?;
+        object.serialize_entry("queue_length", &config.queue_length)?;
+        object.serialize_entry("hand_overs", &state.hand_overs())?;
+        object.serialize_entry("stick_entries", &state.sticks())?;
+        object.serialize_entry("servers", &servers.collect::<Vec<_>>())?;
+        object.end()
+    }
+}
+
+/// A server as it is configured and as it is now.
+struct RunningServer<'a> {
+    config: &'a Server,
+    state: &'a ServerState,
+}
+
+impl Serialize for RunningServer<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self { config, state } = self;
+        let (watched, change) = (&state.watched, state.watched.change());
+        let since = change.as_ref().map(|(at, _)| Timestamp::from_unix(*at));
+        let addresses = state.addresses();
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let mut object = to.serialize_map(None)?;
+        object.serialize_entry("name", &*config.name)?;
+        object.serialize_entry("addresses", &addresses)?;
+        object.serialize_entry(
+            "state",
+            match (state.is_disabled(), state.has_address()) {
+                (true, _) => "disabled",
+                (false, false) => "unresolved",
+                (false, true) => state.health().label(),
+            },
+        )?;
+        object.serialize_entry("backup", &config.backup)?;
+        object.serialize_entry("weight", &config.weight)?;
+        object.serialize_entry("in_use", &state.in_use())?;
+        object.serialize_entry("maxconn", &state.maxconn())?;
+        object.serialize_entry("connections", &state.connections())?;
+        object.serialize_entry("failures", &state.failures())?;
+        object.serialize_entry("node", &config.node)?;
+        object.serialize_entry("condition", watched.condition().label())?;
+        object.serialize_entry("condition_since", &since)?;
+        object.serialize_entry("condition_reason", &change.map(|(_, why)| why.to_string()))?;
+        object.serialize_entry("checks", &watched.checks())?;
+        object.serialize_entry("check_failures", &watched.check_failures())?;
+        object.serialize_entry("outages", &watched.outages())?;
+        object.serialize_entry("lost_its_name", &watched.lost_its_name())?;
+        object.end()
+    }
+}
+
+impl Totals {
+    /// Sums counters. What is a difference of two counters never falls below zero.
+    pub fn of<'a>(workers: impl IntoIterator<Item = &'a Arc<Counters>>) -> Self {
+        let mut sum = Self::default();
+        for worker in workers {
+            // Ends first: one that is counted in between must not outnumber the beginnings.
+            let (closed, ended) = (worker.closed.total(), worker.handshakes_ended.value());
+            let (accepted, begun) = (worker.accepted.value(), worker.handshakes_begun.value());
+            sum.accepted += accepted;
+            sum.connections += accepted.saturating_sub(closed);
+            sum.handshakes_in_flight += begun.saturating_sub(ended);
+            let mut failed = ended;
+            for class in HandshakeClass::ALL {
+                let count = worker.handshakes[class.index()].value();
+                failed = failed.saturating_sub(count);
+                if class.resumed {
+                    sum.handshakes_resumed += count;
+                } else {
+                    sum.handshakes_full += count;
+                }
+            }
+            sum.handshakes_failed += failed;
+            for reason in CloseReason::ALL {
+                let count = worker.closed.of(reason).value();
+                if count > 0 {
+                    *sum.closed.entry(reason.label()).or_default() += count;
+                }
+            }
+            sum.client_bytes_in += worker.client_bytes_in.value();
+            sum.client_bytes_out += worker.client_bytes_out.value();
+            sum.server_bytes_in += worker.server_bytes_in.value();
+            sum.server_bytes_out += worker.server_bytes_out.value();
+        }
+        sum
+    }
+}
+
+pub(super) fn listener(config: &Config, listener: &Listener) -> ListenerStatus {
+    ListenerStatus {
+        name: listener.name.to_string(),
+        bind: listener.bind.iter().map(ToString::to_string).collect(),
+        routes: listener.routes.iter().map(|r| route(config, r)).collect(),
+    }
+}
+
+fn route(config: &Config, route: &Route) -> RouteStatus {
+    let backend = config.backends.get(route.backend);
+    let alpn = route.alpn.iter();
+    RouteStatus {
+        names: route.names.iter().map(ToString::to_string).collect(),
+        alpn: alpn
+            .map(|p| String::from_utf8_lossy(p).into_owned())
+            .collect(),
+        backend: backend.map(|b| b.name.to_string()).unwrap_or_default(),
+        policy: policy(&route.policy),
+    }
+}
+
+fn policy(policy: &Policy) -> PolicyStatus {
+    let versions = [
+        (policy.versions.tls13, "1.3"),
+        (policy.versions.tls12, "1.2"),
+    ];
+    let suites = policy.suites.iter().map(|s| format!("{:?}", s.suite()));
+    let groups = policy.groups.iter().map(|g| format!("{:?}", g.name()));
+    PolicyStatus {
+        name: policy.name.to_string(),
+        digest: hex(&policy.digest),
+        versions: versions
+            .into_iter()
+            .filter_map(|(on, name)| on.then_some(name))
+            .collect(),
+        suites: suites.collect(),
+        groups: groups.collect(),
+        client_auth: match policy.client_auth {
+            ClientAuth::Off => "off",
+            ClientAuth::Optional(_) => "optional",
+            ClientAuth::Required(_) => "required",
+        },
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a `String` does not fail.
+        write!(text, "{byte:02x}").ok();
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn the_object_tells_of_listeners_policies_backends_and_certificates() {
+        let state = sample::state();
+        state.shared().counters[0].accepted.add(3);
+        let status = serde_json::to_value(state.snapshot()).unwrap();
+        assert_eq!(status["state"], "serving");
+        assert_eq!(status["workers"], 1);
+        assert_eq!(status["totals"]["connections"], 3);
+        assert_eq!(status["listeners"][0]["name"], "web");
+        let route = &status["listeners"][0]["routes"][0];
+        assert_eq!(route["alpn"][0], "h2");
+        assert_eq!(route["names"][0], "*.example.net");
+        assert_eq!(route["backend"], "app");
+        assert_eq!(route["policy"]["digest"], "ab".repeat(32));
+        assert_eq!(route["policy"]["versions"][1], "1.2");
+        assert_eq!(
+            status["backends"][0]["servers"][0]["addresses"][0],
+            "127.0.0.1:8080"
+        );
+        let server = &status["backends"][0]["servers"][0];
+        assert_eq!(
+            (&server["state"], &server["in_use"]),
+            (&"passing".into(), &0.into())
+        );
+        assert_eq!(status["backends"][0]["balance"], "round-robin");
+        assert_eq!(
+            status["certificates"][0]["not_after"],
+            "2040-01-01T00:00:00.000000Z"
+        );
+        assert_eq!(status["reload"]["errors"].as_array().unwrap().len(), 1);
+        let tickets = &status["tickets"];
+        assert!(tickets["next_rotation_seconds"].as_u64() > Some(0));
+        assert!(tickets["node"].is_null());
+        assert_eq!(tickets["secrets"][0].as_str().unwrap().len(), 8);
+    }
+
+    #[test]
+    fn totals_sum_the_workers_and_never_fall_below_zero() {
+        let workers: [Arc<Counters>; 2] = Default::default();
+        workers[0].handshakes[0].add(1);
+        workers[1].handshakes[1].add(2);
+        workers[1].handshakes[2].add(4);
+        workers[0].handshakes_ended.add(1);
+        workers[1].handshakes_ended.add(9);
+        for worker in &workers {
+            worker.closed.of(CloseReason::NotTls).add(2);
+        }
+        let totals = Totals::of(&workers);
+        assert_eq!((totals.handshakes_full, totals.handshakes_resumed), (5, 2));
+        assert_eq!(totals.handshakes_in_flight, 0);
+        assert_eq!(totals.handshakes_failed, 3);
+        assert_eq!(totals.closed, [("not-tls", 4)].into());
+    }
+}
