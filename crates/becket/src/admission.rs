@@ -4,16 +4,16 @@
 //! Unfinished handshakes of a source are counted by each worker for itself, without a lock, since that is done for every
 //! client: the kernel spreads the connections of a source over the workers, and each admits its part of the bound.
 //!
-//! [`Admission`] is what all workers share: one bucket for all full handshakes, which is one atomic number, and the
-//! sources, spread over shards with a lock each. A [`Gate`] is a worker's way in, under the rules of its configuration;
+//! [`SharedAdmission`] is what all workers share: one bucket for all full handshakes, which is one atomic number, and the
+//! sources, spread over shards with a lock each. An [`Admission`] is a worker's way in, under the rules of its configuration;
 //! what is not limited takes neither a lock nor an atomic number.
 //!
 //! The signature is what a full handshake costs more than a resumed one, so only the former needs a
 //! token. Whether a handshake is full is
 //! known for sure only when rustls asks the private key for a signature: by then our ticketer did not open the ticket,
-//! or the table does not hold the ID, for this policy and name. So the [`Charge`] of a handshake is paid there
+//! or the table does not hold the ID, for this policy and name. So the [`HandshakePermit`] of a handshake is claimed there
 //! (`tls/metered.rs`), and a hello cannot pass for a resumption by what it claims. A hello that offers nothing that
-//! could resume is looked at before ([`Charge::look`]): if there is no token for it, not even keys are exchanged.
+//! could resume is looked at before ([`HandshakePermit::look`]): if there is no token for it, not even keys are exchanged.
 //!
 //! What is not admitted is *shed*: reset, which costs the least on both sides, and counted by its [`CloseReason`].
 //! The arithmetic is [`becket_proto::admission`]'s.
@@ -33,7 +33,7 @@ use crate::config::{self, Face};
 
 /// What all workers share.
 #[derive(Debug)]
-pub struct Admission {
+pub struct SharedAdmission {
     workers: usize,
     /// A [`Bucket`] of tokens for full handshakes.
     bucket: AtomicU64,
@@ -45,7 +45,7 @@ pub struct Admission {
     shards: [Mutex<Sources<RandomState>>; SHARDS],
 }
 
-impl Admission {
+impl SharedAdmission {
     /// Nobody is in. The table holds nothing and allocates nothing until it is used.
     pub fn new(workers: usize) -> Self {
         let seed = RandomState::new();
@@ -130,57 +130,29 @@ fn lock(shard: &Mutex<Sources<RandomState>>) -> MutexGuard<'_, Sources<RandomSta
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl config::Listener {
-    /// Lets a client in by its address, or says why not. What is returned counts it for its source, where that is
-    /// limited.
-    ///
-    /// # Errors
-    ///
-    /// Its network is denied, or its source has as many connections, or handshakes, as it may have.
-    pub fn admit(
-        &self,
-        client: IpAddr,
-        gate: Option<&Rc<Gate>>,
-        now: Duration,
-    ) -> Result<Admitted, CloseReason> {
-        if !self.lets_in(client) {
-            return Err(CloseReason::DeniedNetwork);
-        }
-        let Some(gate) = gate else {
-            return Ok(Admitted::default());
-        };
-        let half_open = match self.face {
-            Face::Plain => None,
-            Face::Tls | Face::Passthrough | Face::StartTls(_) => gate.half_open(client, now)?,
-        };
-        let visit = gate.enter(client, now)?;
-        Ok(Admitted { visit, half_open })
-    }
-}
-
 /// What counts a client that was let in.
 #[derive(Debug, Default)]
 pub struct Admitted {
     /// Until it is gone, where connections of a source are limited.
-    pub visit: Option<Box<Visit>>,
+    pub permit: Option<Box<SourcePermit>>,
     /// Until it has keys.
     pub half_open: Option<Box<HalfOpen>>,
 }
 
 /// One worker's way in.
 #[derive(Debug)]
-pub struct Gate {
-    shared: Arc<Admission>,
+pub struct Admission {
+    shared: Arc<SharedAdmission>,
     rules: config::Admission,
     /// This worker's clients without keys, counted as connections.
     half_open: Rc<RefCell<Sources<RandomState>>>,
 }
 
-impl Gate {
-    /// A gate under these rules, which the tables take their limit from. It goes on with what the worker's gate before it
+impl Admission {
+    /// Admission under these rules, which the tables take their limit from. It goes on with what the worker's before it
     /// has counted.
     pub fn new(
-        shared: &Arc<Admission>,
+        shared: &Arc<SharedAdmission>,
         rules: &config::Admission,
         before: Option<&Self>,
     ) -> Rc<Self> {
@@ -195,6 +167,38 @@ impl Gate {
             shared: Arc::clone(shared),
             rules: rules.clone(),
             half_open,
+        })
+    }
+
+    /// Lets a client in by its address, or says why not. What is returned counts it for its source, where that is
+    /// limited.
+    ///
+    /// # Errors
+    ///
+    /// Its network is denied, or its source has as many connections, or handshakes, as it may have.
+    pub fn admit(
+        &self,
+        listener: &config::Listener,
+        client: IpAddr,
+        now: Duration,
+    ) -> Result<Admitted, CloseReason> {
+        if !listener.lets_in(client) {
+            return Err(CloseReason::DeniedNetwork);
+        }
+        let half_open = match listener.face {
+            Face::Plain => None,
+            Face::Tls | Face::Passthrough | Face::StartTls(_) => self.half_open(client, now)?,
+        };
+        let permit = self.enter(client, now)?;
+        Ok(Admitted { permit, half_open })
+    }
+
+    /// What a handshake of `client` has to claim if it turns out to be a full one; nothing where those are not limited.
+    pub fn handshake_permit(self: &Rc<Self>, client: IpAddr) -> Option<HandshakePermit> {
+        self.rules.limits_handshakes().then(|| HandshakePermit {
+            admission: Rc::clone(self),
+            client,
+            state: PermitState::NotYet,
         })
     }
 
@@ -226,19 +230,23 @@ impl Gate {
         }
     }
 
-    /// Counts a connection of a client, until the [`Visit`] is dropped. Takes one shard's lock if connections of a source
+    /// Counts a connection of a client, until the [`SourcePermit`] is dropped. Takes one shard's lock if connections of a source
     /// are limited. `Ok(None)` where there is nothing to count.
     ///
     /// # Errors
     ///
     /// When the client's source has as many as it may have.
-    pub fn enter(&self, client: IpAddr, now: Duration) -> Result<Option<Box<Visit>>, CloseReason> {
+    pub fn enter(
+        &self,
+        client: IpAddr,
+        now: Duration,
+    ) -> Result<Option<Box<SourcePermit>>, CloseReason> {
         let Some(most) = self.rules.connections_per_source else {
             return Ok(None);
         };
         let source = self.source(client);
         match self.shared.connect(source, most, now) {
-            Claim::Granted => Ok(Some(Box::new(Visit {
+            Claim::Granted => Ok(Some(Box::new(SourcePermit {
                 shared: Arc::clone(&self.shared),
                 source,
             }))),
@@ -297,12 +305,12 @@ impl Gate {
 
 /// A connection that is counted for its source.
 #[derive(Debug)]
-pub struct Visit {
-    shared: Arc<Admission>,
+pub struct SourcePermit {
+    shared: Arc<SharedAdmission>,
     source: Source,
 }
 
-impl Drop for Visit {
+impl Drop for SourcePermit {
     fn drop(&mut self) {
         self.shared.shard(self.source).disconnect(self.source);
     }
@@ -324,7 +332,7 @@ impl Drop for HalfOpen {
 /// A full handshake that is under way.
 #[derive(Debug)]
 struct FullHandshake {
-    shared: Arc<Admission>,
+    shared: Arc<SharedAdmission>,
     /// `None` where sources are not limited, or this one is not tracked.
     source: Option<Source>,
 }
@@ -338,16 +346,16 @@ impl Drop for FullHandshake {
     }
 }
 
-/// What one handshake has to pay if it turns out to be a full one.
+/// The right of one handshake to be a full one, to be claimed when it turns out to be that.
 #[derive(Debug)]
-pub struct Charge {
-    gate: Rc<Gate>,
+pub struct HandshakePermit {
+    admission: Rc<Admission>,
     client: IpAddr,
-    state: Paid,
+    state: PermitState,
 }
 
 #[derive(Debug)]
-enum Paid {
+enum PermitState {
     NotYet,
     Yes(
         #[expect(dead_code, reason = "what it holds is given back when it is dropped")]
@@ -356,36 +364,26 @@ enum Paid {
     Refused(CloseReason),
 }
 
-impl Charge {
-    /// What a handshake of `client` has to pay; nothing where full handshakes are not limited.
-    pub fn of(gate: Option<&Rc<Gate>>, client: IpAddr) -> Option<Self> {
-        let gate = gate.filter(|gate| gate.rules.limits_handshakes())?;
-        Some(Self {
-            gate: Rc::clone(gate),
-            client,
-            state: Paid::NotYet,
-        })
-    }
-
+impl HandshakePermit {
     /// Whether there is a token, for a handshake that can only be a full one. Takes none.
     ///
     /// # Errors
     ///
     /// Why the client is to be shed.
     pub fn look(&self, now: Duration) -> Result<(), CloseReason> {
-        self.gate.look(self.client, now)
+        self.admission.look(self.client, now)
     }
 
-    /// Pays, once. What was taken is given back, but for the token, when this is dropped.
+    /// Claims it, once. What was taken is given back, but for the token, when this is dropped.
     ///
     /// # Errors
     ///
     /// Why the client is to be shed.
-    pub fn pay(&mut self, now: Duration) -> Result<(), CloseReason> {
-        if matches!(self.state, Paid::NotYet) {
-            self.state = match self.gate.begin(self.client, now) {
-                Ok(begun) => Paid::Yes(begun),
-                Err(reason) => Paid::Refused(reason),
+    pub fn claim(&mut self, now: Duration) -> Result<(), CloseReason> {
+        if matches!(self.state, PermitState::NotYet) {
+            self.state = match self.admission.begin(self.client, now) {
+                Ok(begun) => PermitState::Yes(begun),
+                Err(reason) => PermitState::Refused(reason),
             };
         }
         self.refused().map_or(Ok(()), Err)
@@ -394,8 +392,8 @@ impl Charge {
     /// Why it was refused, if it was.
     pub fn refused(&self) -> Option<CloseReason> {
         match self.state {
-            Paid::Refused(reason) => Some(reason),
-            Paid::NotYet | Paid::Yes(_) => None,
+            PermitState::Refused(reason) => Some(reason),
+            PermitState::NotYet | PermitState::Yes(_) => None,
         }
     }
 }
@@ -420,8 +418,8 @@ mod tests {
         Some(Rate::new(number, number))
     }
 
-    fn gate(all: Share, source: Share) -> (Arc<Admission>, Rc<Gate>) {
-        let shared = Arc::new(Admission::new(2));
+    fn admission(all: Share, source: Share) -> (Arc<SharedAdmission>, Rc<Admission>) {
+        let shared = Arc::new(SharedAdmission::new(2));
         let rules = config::Admission {
             all,
             source,
@@ -430,15 +428,19 @@ mod tests {
             prefixes: Prefixes::default(),
             sources: 1000,
         };
-        let gate = Gate::new(&shared, &rules, None);
-        (shared, gate)
+        let admission = Admission::new(&shared, &rules, None);
+        (shared, admission)
     }
 
-    fn begin(gate: &Rc<Gate>, client: IpAddr, now: Duration) -> Result<Charge, CloseReason> {
-        let mut charge = Charge::of(Some(gate), client).unwrap();
-        let looked = charge.look(now);
-        assert_eq!(charge.pay(now), looked, "a look tells what would happen");
-        charge.pay(now).map(|()| charge)
+    fn begin(
+        admission: &Rc<Admission>,
+        client: IpAddr,
+        now: Duration,
+    ) -> Result<HandshakePermit, CloseReason> {
+        let mut permit = admission.handshake_permit(client).unwrap();
+        let looked = permit.look(now);
+        assert_eq!(permit.claim(now), looked, "a look tells what would happen");
+        permit.claim(now).map(|()| permit)
     }
 
     #[test]
@@ -447,15 +449,15 @@ mod tests {
             rate: rate(2),
             in_flight: None,
         };
-        let (_, gate) = gate(all, Share::default());
+        let (_, admission) = admission(all, Share::default());
         for _ in 0..2 {
-            begin(&gate, ONE, NOW).unwrap();
+            begin(&admission, ONE, NOW).unwrap();
         }
         assert_eq!(
-            begin(&gate, ONE, NOW).unwrap_err(),
+            begin(&admission, ONE, NOW).unwrap_err(),
             CloseReason::AdmissionRate
         );
-        begin(&gate, ONE, NOW + Duration::from_millis(500)).unwrap();
+        begin(&admission, ONE, NOW + Duration::from_millis(500)).unwrap();
     }
 
     #[test]
@@ -464,19 +466,19 @@ mod tests {
             rate: None,
             in_flight: Some(2),
         };
-        let (shared, gate) = gate(all, Share::default());
+        let (shared, admission) = admission(all, Share::default());
         let kept = [
-            begin(&gate, ONE, NOW).unwrap(),
-            begin(&gate, OTHER, NOW).unwrap(),
+            begin(&admission, ONE, NOW).unwrap(),
+            begin(&admission, OTHER, NOW).unwrap(),
         ];
         assert_eq!(
-            begin(&gate, ONE, NOW).unwrap_err(),
+            begin(&admission, ONE, NOW).unwrap_err(),
             CloseReason::AdmissionInFlight
         );
         assert_eq!(shared.in_flight(), 2);
         drop(kept);
         assert_eq!(shared.in_flight(), 0);
-        begin(&gate, ONE, NOW).unwrap();
+        begin(&admission, ONE, NOW).unwrap();
     }
 
     #[test]
@@ -489,32 +491,32 @@ mod tests {
             rate: rate(1),
             in_flight: None,
         };
-        let (shared, gate) = gate(all, source);
-        begin(&gate, ONE, NOW).unwrap();
+        let (shared, admission) = admission(all, source);
+        begin(&admission, ONE, NOW).unwrap();
         for _ in 0..10 {
             assert_eq!(
-                begin(&gate, ONE, NOW).unwrap_err(),
+                begin(&admission, ONE, NOW).unwrap_err(),
                 CloseReason::AdmissionSource
             );
         }
-        begin(&gate, OTHER, NOW).unwrap();
+        begin(&admission, OTHER, NOW).unwrap();
         assert_eq!(shared.in_flight(), 0);
     }
 
     #[test]
     fn connections_of_a_source_are_counted_until_they_end() {
-        let (shared, gate) = gate(Share::default(), Share::default());
-        let first = gate.enter(ONE, NOW).unwrap();
-        let _second = gate.enter(ONE, NOW).unwrap();
+        let (shared, admission) = admission(Share::default(), Share::default());
+        let first = admission.enter(ONE, NOW).unwrap();
+        let _second = admission.enter(ONE, NOW).unwrap();
         assert_eq!(
-            gate.enter(ONE, NOW).unwrap_err(),
+            admission.enter(ONE, NOW).unwrap_err(),
             CloseReason::SourceConnections
         );
-        assert!(gate.enter(OTHER, NOW).unwrap().is_some());
+        assert!(admission.enter(OTHER, NOW).unwrap().is_some());
         drop(first);
-        assert!(gate.enter(ONE, NOW).unwrap().is_some());
+        assert!(admission.enter(ONE, NOW).unwrap().is_some());
         assert!(
-            Charge::of(Some(&gate), ONE).is_none(),
+            admission.handshake_permit(ONE).is_none(),
             "handshakes are not limited"
         );
         assert!(shared.sources() >= 1);
@@ -530,14 +532,14 @@ mod tests {
             rate: rate(1),
             in_flight: None,
         };
-        let (shared, gate) = gate(all, source);
+        let (shared, admission) = admission(all, source);
         shared.set_limit(0);
         let _two = [
-            begin(&gate, ONE, NOW).unwrap(),
-            begin(&gate, ONE, NOW).unwrap(),
+            begin(&admission, ONE, NOW).unwrap(),
+            begin(&admission, ONE, NOW).unwrap(),
         ];
         assert_eq!(
-            begin(&gate, ONE, NOW).unwrap_err(),
+            begin(&admission, ONE, NOW).unwrap_err(),
             CloseReason::AdmissionRate
         );
         assert_eq!(shared.untracked(), 2);
@@ -546,7 +548,7 @@ mod tests {
 
     #[test]
     fn workers_share_one_bucket() {
-        let shared = Arc::new(Admission::new(4));
+        let shared = Arc::new(SharedAdmission::new(4));
         let rate = rate(1000);
         let taken: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
@@ -562,27 +564,29 @@ mod tests {
 
     #[test]
     fn a_worker_admits_its_part_of_the_half_open_ones_of_a_source_also_over_a_reload() {
-        let (shared, gate) = gate(Share::default(), Share::default());
-        let mut held: Vec<_> = (0..3).map(|_| gate.half_open(ONE, NOW).unwrap()).collect();
+        let (shared, admission) = admission(Share::default(), Share::default());
+        let mut held: Vec<_> = (0..3)
+            .map(|_| admission.half_open(ONE, NOW).unwrap())
+            .collect();
         assert_eq!(
-            gate.half_open(ONE, NOW).unwrap_err(),
+            admission.half_open(ONE, NOW).unwrap_err(),
             CloseReason::SourceHalfOpen
         );
-        assert!(gate.half_open(OTHER, NOW).unwrap().is_some());
-        let again = Gate::new(&shared, &gate.rules, Some(&gate));
+        assert!(admission.half_open(OTHER, NOW).unwrap().is_some());
+        let again = Admission::new(&shared, &admission.rules, Some(&admission));
         assert!(again.half_open(ONE, NOW).is_err());
         held.pop();
         assert!(again.half_open(ONE, NOW).unwrap().is_some());
-        let anothers = Gate::new(&shared, &gate.rules, None);
+        let anothers = Admission::new(&shared, &admission.rules, None);
         assert!(anothers.half_open(ONE, NOW).unwrap().is_some());
     }
 
     #[test]
     fn without_limits_nothing_is_counted() {
-        let shared = Arc::new(Admission::new(1));
-        let gate = Gate::new(&shared, &config::Admission::default(), None);
-        assert!(gate.half_open(ONE, NOW).unwrap().is_none());
-        assert!(gate.enter(ONE, NOW).unwrap().is_none());
-        assert!(Charge::of(Some(&gate), ONE).is_none());
+        let shared = Arc::new(SharedAdmission::new(1));
+        let admission = Admission::new(&shared, &config::Admission::default(), None);
+        assert!(admission.half_open(ONE, NOW).unwrap().is_none());
+        assert!(admission.enter(ONE, NOW).unwrap().is_none());
+        assert!(admission.handshake_permit(ONE).is_none());
     }
 }

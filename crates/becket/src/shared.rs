@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use becket_proto::session_table::SessionTable;
 
-use crate::admission::Admission;
+use crate::admission::SharedAdmission;
 use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
 use crate::clock::Clock;
@@ -32,7 +32,7 @@ pub struct Shared {
     pub counters: Vec<Arc<Counters>>,
     /// Full handshakes and connections by source; each call takes an atomic number or one shard's
     /// lock, and there is none where nothing is limited.
-    pub admission: Arc<Admission>,
+    pub admission: Arc<SharedAdmission>,
     /// Lines of the log that were dropped.
     pub log_lines_dropped: Arc<AtomicU64>,
     /// Lines of the access log that were dropped.
@@ -57,7 +57,7 @@ impl Shared {
             backends: Arc::default(),
             cancels: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
-            admission: Arc::new(Admission::new(workers)),
+            admission: Arc::new(SharedAdmission::new(workers)),
             log_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),
             connections: AtomicUsize::new(0),

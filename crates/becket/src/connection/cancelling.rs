@@ -6,8 +6,6 @@
 
 use std::time::Duration;
 
-use becket_proto::admission::Prefixes;
-
 use super::closing::Closing;
 use super::{Core, Net, Next, Phase, Turn};
 use crate::backend::cancel::Told;
@@ -31,10 +29,7 @@ impl Cancelling {
         turn.counters.handshakes_ended.add(1);
         let (cancel, told) = pool.cancel(turn.place, request);
         let client = core.facts.client.ip();
-        let source = match turn.gate {
-            Some(gate) => gate.source(client),
-            None => Prefixes::default().source(client),
-        };
+        let source = turn.admission.source(client);
         turn.cancels.leave(source, cancel);
         core.deadline = turn.now.mono + WAIT;
         Next::Go(Phase::Cancelling(Self { told }))

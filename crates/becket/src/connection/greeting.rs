@@ -110,7 +110,7 @@ fn look<N: Net>(
             // A proxy that speaks for itself is trusted, and no client.
             if header.endpoints != Endpoints::Local {
                 let client = core.facts.client.ip();
-                match listener.admit(client, turn.gate, turn.now.mono) {
+                match turn.admission.admit(listener, client, turn.now.mono) {
                     Ok(admitted) => core.count(admitted),
                     Err(reason) => return Look::Refused(reason, String::new()),
                 }

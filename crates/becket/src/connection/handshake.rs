@@ -26,7 +26,6 @@ use super::hello::{self, DECODE_ERROR, NoHello, fatal_alert};
 use super::queued::{Queued, Then};
 use super::resumed;
 use super::{Core, Net, Next, Phase, Turn};
-use crate::admission::Charge;
 use crate::backend::pool::{Guest, Pick, Pool};
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
@@ -235,9 +234,9 @@ impl Handshaking {
             out.push(&fatal_alert(NO_APPLICATION_PROTOCOL));
             return Err(Failed::quietly(CloseReason::AlpnMismatch));
         }
-        let charge = Charge::of(turn.gate, core.facts.client.ip());
-        if let Some(charge) = charge.as_ref().filter(|_| !served.may_resume) {
-            charge.look(turn.now.mono).map_err(Failed::shed)?;
+        let permit = turn.admission.handshake_permit(core.facts.client.ip());
+        if let Some(permit) = permit.as_ref().filter(|_| !served.may_resume) {
+            permit.look(turn.now.mono).map_err(Failed::shed)?;
         }
         let slot = self.has_slot(served.route, core, turn);
         if matches!(&slot, Err(failed) if failed.reason == CloseReason::HelloTooLarge) {
@@ -254,7 +253,7 @@ impl Handshaking {
         let may_take_early = served.config.max_early_data_size > 0;
         let mut engine = Engine::new(served.config, most_held)
             .map_err(|error| Failed::new(CloseReason::Internal, error.to_string()))?;
-        let mut resuming = Resuming::new(name).with_charge(charge);
+        let mut resuming = Resuming::new(name).with_permit(permit);
         let offers_early = hello.offers_early_data();
         if offers_early {
             engine = engine.expecting_early_data(may_take_early);

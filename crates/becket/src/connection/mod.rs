@@ -56,7 +56,7 @@ use self::relay::{Joined, Relaying};
 use self::securing::Securing;
 use becket_proto::session_name::SessionName;
 
-use crate::admission::{Admitted, Gate, HalfOpen, Visit};
+use crate::admission::{Admission, Admitted, HalfOpen, SourcePermit};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
 use crate::backend::server_state::ServerState;
@@ -116,8 +116,8 @@ pub struct Turn<'a, N> {
     pub timeouts: &'a Timeouts,
     /// Where failures are told, at a bounded rate.
     pub failures: &'a mut FailureLog,
-    /// Who is asked about full handshakes; `None` where they are not limited.
-    pub gate: Option<&'a Rc<Gate>>,
+    /// Who is let in.
+    pub admission: &'a Rc<Admission>,
     /// Where cancels are left.
     pub cancels: &'a Cancels,
 }
@@ -149,7 +149,7 @@ pub struct Core<N: Net> {
     /// A server that waits for the handshake to be done, where it was connected before.
     pub joined: Option<Box<Joined<N>>>,
     /// Counts it for its source until it is gone, where that is limited.
-    pub visit: Option<Box<Visit>>,
+    pub permit: Option<Box<SourcePermit>>,
     /// Counts it for its source until it has keys.
     pub half_open: Option<Box<HalfOpen>>,
 }
@@ -217,7 +217,7 @@ pub enum Side {
 impl<N: Net> Core<N> {
     /// Counts the connection for its source.
     fn count(&mut self, admitted: Admitted) {
-        self.visit = admitted.visit;
+        self.permit = admitted.permit;
         self.half_open = admitted.half_open;
     }
 }
@@ -270,7 +270,7 @@ impl<N: Net> Connection<N> {
                 session: None,
                 fin_is_an_end: face == Face::Plain,
                 joined: None,
-                visit: None,
+                permit: None,
                 half_open: None,
             },
             phase: Some(phase),

@@ -17,7 +17,7 @@ use becket_proto::session_name::SessionName;
 use becket_proto::session_state::with_chain;
 use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 
-use crate::admission::Charge;
+use crate::admission::HandshakePermit;
 use crate::close_reason::CloseReason;
 use crate::metrics::Resumption;
 use crate::tls::skipping::ClientSecrets;
@@ -52,7 +52,7 @@ pub struct Resuming {
     /// A ticket was not made, because it would be too long.
     pub withheld: bool,
     /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
-    charge: Option<Charge>,
+    permit: Option<HandshakePermit>,
     /// This handshake's own origin; made when first needed.
     fresh: Option<Origin>,
 }
@@ -82,14 +82,14 @@ impl Resuming {
             secrets: None,
             judged: false,
             withheld: false,
-            charge: None,
+            permit: None,
             fresh: None,
         }
     }
 
     /// The same, with what is to be paid for a full handshake.
-    pub fn with_charge(self, charge: Option<Charge>) -> Self {
-        Self { charge, ..self }
+    pub fn with_permit(self, permit: Option<HandshakePermit>) -> Self {
+        Self { permit, ..self }
     }
 
     /// The origin to seal: the one that was opened, or this handshake's own. Must not be called
@@ -147,7 +147,7 @@ impl Resuming {
 
     /// Why admission refused it, if it did.
     pub fn shed(&self) -> Option<CloseReason> {
-        self.charge.as_ref().and_then(Charge::refused)
+        self.permit.as_ref().and_then(HandshakePermit::refused)
     }
 
     /// The handshake turned out to be a full one: what was opened is not its origin.
@@ -191,8 +191,8 @@ pub fn with<T>(body: impl FnOnce(&mut Resuming) -> T) -> Option<T> {
 pub fn pay() -> Result<(), CloseReason> {
     with(|resuming| {
         let now = resuming.mono_now;
-        let charge = resuming.charge.as_mut();
-        charge.map_or(Ok(()), |charge| charge.pay(now))
+        let permit = resuming.permit.as_mut();
+        permit.map_or(Ok(()), |permit| permit.claim(now))
     })
     .unwrap_or(Ok(()))
 }

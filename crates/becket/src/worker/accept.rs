@@ -79,7 +79,7 @@ impl Worker {
         let entered = match config.accept_proxy {
             // Who the client is, the header will say.
             Some(_) => Ok(Admitted::default()),
-            None => config.admit(address.ip(), self.gate.as_ref(), self.now.mono),
+            None => self.admission.admit(config, address.ip(), self.now.mono),
         };
         let counted = match entered {
             Ok(counted) => counted,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mio::{Interest, Token};
 
 use super::{Ending, FIRST_ACCEPTOR, Worker};
-use crate::admission::Gate;
+use crate::admission::Admission;
 use crate::backend::inbox::{BackendEvent, Grant, Inbox};
 use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
@@ -135,9 +135,8 @@ impl Worker {
             registry.register(&mut socket, token, Interest::READABLE)?;
             entry.insert(Acceptor::new(socket, address, bound.inherited, state));
         }
-        let before = self.gate.as_deref();
-        let gate = Gate::new(&self.shared.admission, &config.admission, before);
-        self.gate = Some(gate);
+        let (shared, before) = (&self.shared.admission, Some(&*self.admission));
+        self.admission = Admission::new(shared, &config.admission, before);
         self.config = config;
         self.pools = pools;
         Ok(())

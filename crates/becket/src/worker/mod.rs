@@ -31,7 +31,7 @@ use mio::{Events, Poll, Token};
 use slab::Slab;
 
 use self::overdue::Leaving;
-use crate::admission::Gate;
+use crate::admission::Admission;
 use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
 use crate::clock::{Clock, Now};
@@ -72,7 +72,7 @@ pub struct Worker {
     acceptors: Slab<Acceptor>,
     first_acceptor: usize,
     /// Who is asked about new clients.
-    gate: Option<Rc<Gate>>,
+    admission: Rc<Admission>,
     /// By backend index; kept when only ticket keys change.
     pools: Rc<[Rc<Pool>]>,
     /// On the heap each: growing the slab then moves pointers, not connections.
@@ -154,6 +154,8 @@ impl Worker {
         let clock = start.shared.clock;
         let now = clock.now();
         let net = RealNet::new(start.poll.registry().try_clone()?);
+        let rules = &start.adopted.config().admission;
+        let admission = Admission::new(&start.shared.admission, rules, None);
         let mut worker = Self {
             poll: start.poll,
             shared: start.shared,
@@ -171,7 +173,7 @@ impl Worker {
             failures: FailureLog::new(),
             acceptors: Slab::new(),
             first_acceptor: 0,
-            gate: None,
+            admission,
             pools: Rc::new([]),
             connections: Slab::new(),
             established: VecDeque::new(),
@@ -321,7 +323,7 @@ impl Worker {
             limits: &self.config.limits,
             timeouts: &self.config.timeouts,
             failures: &mut self.failures,
-            gate: self.gate.as_ref(),
+            admission: &self.admission,
             cancels: &self.shared.cancels,
         };
         let advanced = step(&mut entry.connection, &mut turn);

@@ -1,9 +1,10 @@
 //! Admission: full handshakes pay where the private key would be used, resumptions do not.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::admission::{Admission, Gate};
+use becket::admission::{Admission, SharedAdmission};
 use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use rustls::ClientConfig;
@@ -17,13 +18,13 @@ const TWO_POLICIES: &str = "[[listener]]\nname = 'one'\nbind = ['127.0.0.1:443']
      backend = 'app'\ncertificates = ['a.pem']\npolicy = 'two'\n\
      [[policy]]\nname = 'one'\n[[policy]]\nname = 'two'\n";
 
-fn house(admission: &str) -> (House, Stage, Arc<Admission>) {
+fn house(admission: &str) -> (House, Stage, Arc<SharedAdmission>) {
     let house = House::new(&format!(
         "{TWO_POLICIES}{BACKEND}[admission]\n{admission}\n"
     ));
-    let admission = Arc::new(Admission::new(1));
+    let admission = Arc::new(SharedAdmission::new(1));
     let mut stage = house.stage();
-    stage.gate = Some(Gate::new(&admission, &house.config.admission, None));
+    stage.admission = Admission::new(&admission, &house.config.admission, None);
     (house, stage, admission)
 }
 
@@ -124,7 +125,7 @@ fn a_full_handshake_is_in_flight_until_it_ends() {
         assert_eq!(admission.in_flight(), 1);
         // A stage has one connection; another worker's is elsewhere.
         let mut other = house.stage();
-        other.gate.clone_from(&stage.gate);
+        other.admission = Rc::clone(&stage.admission);
         let fresh = Arc::new(house.client(version));
         let reason = is_shed(&house, &mut other, 0, &fresh);
         assert_eq!(reason, CloseReason::AdmissionInFlight);

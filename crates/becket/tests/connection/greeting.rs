@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::admission::{Admission, Gate};
+use becket::admission::{Admission, SharedAdmission};
 use becket::check::script::net::Plan;
 use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
@@ -291,10 +291,10 @@ fn half_open_handshakes_are_counted_by_the_address_of_the_header() {
         half_open_per_source: Some(1),
         ..house.config.admission
     };
-    let gate = Gate::new(&Arc::new(Admission::new(1)), &rules, None);
+    let admission = Admission::new(&Arc::new(SharedAdmission::new(1)), &rules, None);
     let come = |source: &str| {
         let mut stage = house.stage();
-        stage.gate = Some(Rc::clone(&gate));
+        stage.admission = Rc::clone(&admission);
         let mut client = enter(&house, &mut stage);
         let header = format!("PROXY TCP4 {source} 192.0.2.9 5 443\r\n");
         client.end.write_all(header.as_bytes()).unwrap();

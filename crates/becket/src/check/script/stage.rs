@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
-use crate::admission::Gate;
+use crate::admission::{Admission, SharedAdmission};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::{BackendEvent, TestInbox};
 use crate::clock::Now;
@@ -39,7 +39,7 @@ pub struct Stage {
     /// What a worker counts.
     pub counters: Counters,
     /// Admission, if it is on.
-    pub gate: Option<Rc<Gate>>,
+    pub admission: Rc<Admission>,
     /// Where slots arrive for which the connection waits; pools must have been given the same.
     pub inbox: Arc<TestInbox>,
     /// Where cancels are left.
@@ -67,7 +67,11 @@ impl Stage {
             limits,
             timeouts,
             counters: Counters::default(),
-            gate: None,
+            admission: Admission::new(
+                &Arc::new(SharedAdmission::new(1)),
+                &Default::default(),
+                None,
+            ),
             inbox: Arc::default(),
             cancels: Arc::default(),
             skips_greeting: false,
@@ -128,7 +132,7 @@ impl Stage {
             limits: &self.limits,
             timeouts: &self.timeouts,
             failures: &mut self.failures,
-            gate: self.gate.as_ref(),
+            admission: &self.admission,
             cancels: &self.cancels,
         };
         let advanced = if std::mem::take(&mut self.stops) {
