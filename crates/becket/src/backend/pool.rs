@@ -127,13 +127,6 @@ impl Pool {
         Self::new(backend, state, inbox, 0)
     }
 
-    /// The same as if its servers spoke plain TCP, for rehearsals: they have no servers to shake hands with.
-    #[must_use]
-    pub fn in_clear(mut self) -> Self {
-        self.tls = None;
-        self
-    }
-
     /// The backend as configured.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend

@@ -1,7 +1,7 @@
 //! `becket check`: everything that `run` would load, as a table or as JSON, with its faults.
 //!
 //! It runs the same `prepare` as a start and a reload, so that what passes here starts there, looks up the names of
-//! servers and peers, which those leave for later, and then makes a handshake for every name ([`rehearsal`](crate::check::self_test)). What it adds
+//! servers and peers, which those leave for later, and then makes a handshake for every name ([`self_test`]). What it adds
 //! besides is what only a look at the running machine tells: addresses that are taken, which is a
 //! warning, because a becket that is about to be reloaded holds them rightly. On request it also looks
 //! at what is behind: it connects every server.
@@ -28,7 +28,7 @@ use self::admission::AdmissionSummary;
 use self::backends::BackendSummary;
 use self::cluster::ClusterSummary;
 use self::connect::Tried;
-use crate::check::self_test::{Rehearsed, rehearse};
+use self::self_test::TestedHandshake;
 use crate::clock::{Clock, Now};
 use crate::config::error::{Problem, Report};
 use crate::config::prepare::ServerNames;
@@ -54,7 +54,7 @@ pub struct Findings {
     #[serde(flatten)]
     pub summary: Option<Summary>,
     /// Handshakes that went as they should.
-    pub handshakes: Vec<Rehearsed>,
+    pub handshakes: Vec<TestedHandshake>,
     /// Servers that were connected; none unless asked to.
     pub connects: Vec<Tried>,
 }
@@ -92,7 +92,7 @@ pub fn check(source: &Source, now: UnixTime, connect: bool) -> Findings {
                 unix: Duration::from_secs(now.as_secs()),
                 ..Clock::start().now()
             };
-            let handshakes = rehearse(&prepared.config, moment, &mut report);
+            let handshakes = self_test::run(&prepared.config, moment, &mut report);
             report.warnings.extend(taken(&prepared.config));
             report
                 .warnings

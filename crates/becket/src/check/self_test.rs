@@ -1,58 +1,48 @@
 //! Real handshakes in memory for every name that a configuration serves, before any client comes.
 //!
-//! A rehearsal is a rustls client against a [`Connection`](crate::connection::Connection) on
-//! scripted sockets: the bytes go through the worker's own path, from the peek to the policy, the
-//! configuration, the signature and the connect. For each name of each listener: every version that its
-//! policy allows, with every kind of key that it has, once more to resume, and every protocol of
-//! its routes. The chain that arrives must be the one that is configured for the name, and what
-//! the client verifies is its signature; whether browsers trust the chain is not asked here.
+//! A rustls client talks to a rustls server that is chosen and configured as a worker does it: the hello is peeked, the
+//! [`HelloRouter`] picks the route and its configuration, and sessions go through our store and ticketer. For each name of each
+//! listener: every version that its policy allows, with every kind of key that it has, once more to resume, and every protocol
+//! of its routes. The chain that arrives must be the one that is configured for the name, and what the client verifies is its
+//! signature; whether browsers trust the chain is not asked here.
 //!
-//! Where client certificates are required the rehearsal has none to show: then it must get as far
-//! as being refused for that.
+//! Where client certificates are required the client has none to show: then it must get as far as being refused for that.
+//! Servers are not connected: that is `becket check --connect`.
 //!
-//! The servers are scripted and speak plain TCP, whatever the configuration says: what real ones say
-//! is asked by `becket check --connect`.
-//!
-//! The Rust API of rustls knows the schemes that a key can sign with but not how to offer only
-//! those: hence a verifier of our own, which offers the schemes of one key.
+//! The API of rustls knows the schemes that a key can sign with but not how to offer only those: hence a verifier of our own,
+//! which offers the schemes of one key.
 
 use std::fmt::{self, Display, Formatter};
-use std::io::ErrorKind;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use becket_proto::session_table::SessionTable;
+use becket_proto::client_hello::{Peek, peek};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, ClientConnection};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ServerConnection;
 use rustls::sign::CertifiedKey;
-use rustls::{DigitallySignedStruct, Error, SignatureScheme, SupportedProtocolVersion, version};
+use rustls::{ConnectionCommon, DigitallySignedStruct, Error, HandshakeKind, SideData};
+use rustls::{SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
-use crate::backend::inbox::TestInbox;
-use crate::backend::pool::Pool;
-use crate::check::script::link::End;
-use crate::check::script::net::Plan;
-use crate::check::script::stage::Stage;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::error::{Problem, Report};
-use crate::config::{ClientAuth, Config, Face, Listener, NamePattern, Policy, Route, Sessions};
-use crate::connection::listener::ListenerState;
+use crate::config::{ClientAuth, Config, Listener, NamePattern, Policy, Route, Sessions};
 use crate::control::rotation::Rotation;
 use crate::log::access::ResumedBy;
 use crate::pki::certificates::KeySet;
-use crate::socket::Socket;
+use crate::sessions::context::{self, Resuming};
 use crate::tls::chain::is_of_old_version;
-use crate::tls::hello_router::HelloRouter;
+use crate::tls::hello_router::{Choice, HelloRouter, server_name};
 use crate::tls::names;
 use crate::tls::route_configs::Parts;
 
 /// A handshake that went as it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Rehearsed {
+pub struct TestedHandshake {
     /// Configuration name of the listener.
     pub listener: String,
     /// The name as the certificates have it; `*` for clients that send none.
@@ -61,46 +51,43 @@ pub struct Rehearsed {
     pub key: String,
     /// Negotiated version.
     pub version: &'static str,
-    /// Negotiated suite; `None` where a TLS 1.2 client was refused before it mattered.
+    /// Negotiated suite.
     pub suite: Option<&'static str>,
     /// Negotiated group.
     pub group: Option<&'static str>,
     /// The protocol that was offered and agreed on.
     pub alpn: Option<String>,
-    /// The server that the client was led to.
-    pub server: Option<String>,
+    /// The backend that the client is led to.
+    pub backend: String,
     /// What a second handshake resumed by; `None` where nothing is to be resumed, or not tried.
     pub resumes: Option<&'static str>,
     /// Refused for want of a client certificate, as the policy says.
     pub refused: bool,
 }
 
-impl Display for Rehearsed {
+impl Display for TestedHandshake {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (name, key, version) = (&self.name, &self.key, self.version);
-        write!(f, "{name}: {version} {key}")?;
+        write!(f, "{}: {} {}", self.name, self.version, self.key)?;
         for part in [self.suite, self.group].into_iter().flatten() {
             write!(f, " {part}")?;
         }
         if let Some(alpn) = &self.alpn {
             write!(f, ", alpn {alpn}")?;
         }
-        if let Some(server) = &self.server {
-            write!(f, " -> {server}")?;
+        if self.refused {
+            return f.write_str(", refused without a client certificate");
         }
+        write!(f, " -> {}", self.backend)?;
         if let Some(resumes) = self.resumes {
             write!(f, ", resumes by {resumes}")?;
-        }
-        if self.refused {
-            f.write_str(", refused without a client certificate")?;
         }
         Ok(())
     }
 }
 
-/// Rehearses every name of every listener at `now`; what goes wrong goes to `report`. Costs one
-/// signature per name, version and kind of key, and another per protocol.
-pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed> {
+/// Tests every name of every listener at `now`; what goes wrong goes to `report`. Costs one signature per name, version and
+/// kind of key, and another per protocol.
+pub fn run(config: &Config, now: Now, report: &mut Report) -> Vec<TestedHandshake> {
     let rotation = match Rotation::start(config.sessions.ticket_rotation, now) {
         Ok(rotation) => rotation,
         Err(error) => {
@@ -108,66 +95,36 @@ pub fn rehearse(config: &Config, now: Now, report: &mut Report) -> Vec<Rehearsed
             return Vec::new();
         }
     };
-    let parts = Parts {
-        table: Arc::new(SessionTable::new(Default::default(), Default::default())),
-        early: Arc::new(SessionTable::new(Default::default(), Default::default())),
-        secrets: Arc::clone(rotation.secrets()),
-        sessions: config.sessions.clone(),
-        key_log: false,
-        outbox: None,
-    };
-    let pools = config.backends.iter();
-    let pools: Rc<[_]> = pools
-        .map(|one| Pool::lone(Arc::clone(one), Arc::<TestInbox>::default()))
-        .map(|pool| Rc::new(pool.in_clear()))
-        .collect();
-    let mut rehearsed = Vec::new();
-    let with_tls = config.listeners.iter();
-    for listener in with_tls.filter(|listener| listener.ends_tls()) {
+    let parts = Parts::apart(rotation.secrets(), &config.sessions);
+    let mut tested = Vec::new();
+    for listener in config.listeners.iter().filter(|one| one.ends_tls()) {
         let path = format!("listener[{}]", listener.name);
-        let router = match HelloRouter::new(Arc::clone(listener), &parts) {
-            Ok(router) => router,
-            Err(error) => {
-                report.error(Problem::new(path, error.to_string()));
-                continue;
+        match HelloRouter::new(Arc::clone(listener), &parts) {
+            Err(error) => report.error(Problem::new(path, error.to_string())),
+            Ok(router) => SelfTest {
+                config,
+                listener,
+                router,
+                now,
+                path,
+                report,
+                tested: &mut tested,
             }
-        };
-        let state = ListenerState {
-            face: Face::Tls,
-            router,
-            pools: Rc::clone(&pools),
-        };
-        let mut stage = Stage::new(
-            config.limits.clone(),
-            config.timeouts.clone(),
-            now,
-            CAPACITY,
-        );
-        stage.skips_greeting = true;
-        let mut rehearsal = Rehearsal {
-            listener,
-            sessions: &config.sessions,
-            state: Rc::new(state),
-            stage,
-            path,
-            report: &mut *report,
-            rehearsed: Vec::new(),
-        };
-        rehearsal.all_names();
-        rehearsed.append(&mut rehearsal.rehearsed);
+            .all_names(),
+        }
     }
-    rehearsed
+    tested
 }
 
-/// One listener's.
-struct Rehearsal<'a> {
+/// The test of one listener.
+struct SelfTest<'a> {
+    config: &'a Config,
     listener: &'a Listener,
-    sessions: &'a Sessions,
-    state: Rc<ListenerState>,
-    stage: Stage,
+    router: HelloRouter,
+    now: Now,
     path: String,
     report: &'a mut Report,
-    rehearsed: Vec<Rehearsed>,
+    tested: &'a mut Vec<TestedHandshake>,
 }
 
 /// A name with its keys, and how a client asks for it.
@@ -177,7 +134,7 @@ struct Subject<'a> {
     keys: &'a KeySet,
 }
 
-/// What a client of the rehearsal offers.
+/// What the client offers.
 struct Offer<'a> {
     asks_for: Option<&'a str>,
     version: &'static SupportedProtocolVersion,
@@ -187,7 +144,7 @@ struct Offer<'a> {
     again: Option<ResumedBy>,
 }
 
-impl Rehearsal<'_> {
+impl SelfTest<'_> {
     fn all_names(&mut self) {
         let listener = self.listener;
         let map = &listener.certificates;
@@ -246,7 +203,7 @@ impl Rehearsal<'_> {
         let mut failed = Vec::new();
         let mut worked = false;
         for (index, key) in subject.keys.iter().enumerate() {
-            let again = resumption(&route.policy, version, self.sessions);
+            let again = resumption(&route.policy, version, &self.config.sessions);
             let offer = Offer {
                 asks_for: subject.asks_for.as_deref(),
                 version,
@@ -305,56 +262,63 @@ impl Rehearsal<'_> {
     ) -> Result<(), String> {
         let client = Arc::new(offer.client().map_err(|error| error.to_string())?);
         let must_refuse = matches!(route.policy.client_auth, ClientAuth::Required(_));
-        let first = self.handshake(&client, offer, must_refuse)?;
-        let mut rehearsed = Rehearsed {
-            listener: self.listener.name.to_string(),
-            name: subject.shown.clone(),
-            key: offer.kind(),
-            ..first
-        };
-        if let Some(expected) = offer.again.filter(|_| !must_refuse) {
-            let again = self.handshake(&client, offer, false)?;
-            if again.resumes != Some(expected.label()) {
+        let (server, _) = self.handshake(&client, offer, must_refuse)?;
+        let again = offer.again.filter(|_| !must_refuse);
+        if let Some(expected) = again {
+            let (_, resumed) = self.handshake(&client, offer, false)?;
+            if resumed != Some(expected) {
                 let expected = expected.label();
                 return Err(format!("the second handshake did not resume by {expected}"));
             }
-            rehearsed.resumes = again.resumes;
         }
-        self.rehearsed.push(rehearsed);
+        let backend = self.config.backends.get(route.backend);
+        let suite = server.negotiated_cipher_suite();
+        let group = server.negotiated_key_exchange_group();
+        self.tested.push(TestedHandshake {
+            listener: self.listener.name.to_string(),
+            name: subject.shown.clone(),
+            key: offer.kind(),
+            version: names::version(offer.version.version),
+            suite: suite.map(|suite| names::suite(suite.suite())),
+            group: group.map(|group| names::group(group.name())),
+            alpn: agreed_text(offer.alpn),
+            backend: backend
+                .map(|backend| backend.name.to_string())
+                .unwrap_or_default(),
+            resumes: again.map(ResumedBy::label),
+            refused: must_refuse,
+        });
         Ok(())
     }
 
+    /// One handshake, and by what it resumed.
     fn handshake(
-        &mut self,
+        &self,
         config: &Arc<ClientConfig>,
         offer: &Offer<'_>,
         must_refuse: bool,
-    ) -> Result<Rehearsed, String> {
+    ) -> Result<(ServerConnection, Option<ResumedBy>), String> {
         let name = offer.asks_for.unwrap_or(NO_NAME).to_owned();
         let name = ServerName::try_from(name).map_err(|_| "no client can ask for it".to_owned())?;
         let client = ClientConnection::new(Arc::clone(config), name);
         let mut client = client.map_err(|error| error.to_string())?;
-        let mut end = self.stage.admit(Rc::clone(&self.state), [Plan::Accept]);
-        let told = converse(&mut client, &mut end, &mut self.stage).err();
-        if told.is_some() {
-            // A connection that has refused waits for its client to leave.
-            end.finish();
-            self.stage.settle();
-        }
-        match self.stage.closed() {
-            Some(CloseReason::ClientCertificate) if must_refuse => {}
-            Some(reason) => return Err(failure(reason.label(), told)),
-            None if must_refuse => {
+        let hello = said_by(&mut client);
+        let (mut server, mut resuming) = self.answer(&hello)?;
+        match context::lend(&mut resuming, || converse(&mut client, &mut server, hello)) {
+            Err(Fault::Server(Error::NoCertificatesPresented)) if must_refuse => {}
+            Err(Fault::Server(error)) => {
+                let reason = CloseReason::HandshakeFailed.label();
+                return Err(format!("{reason}: {error}"));
+            }
+            Err(Fault::Client(error)) => return Err(format!("the client ended it: {error}")),
+            Ok(()) if must_refuse => {
                 return Err("a client without a certificate was let in".to_owned());
             }
-            None if client.is_handshaking() || told.is_some() => {
-                return Err(failure("the handshake came to a stand", told));
+            Ok(()) if client.is_handshaking() || server.is_handshaking() => {
+                return Err("the handshake came to a stand".to_owned());
             }
-            None => {}
+            Ok(()) => {}
         }
-        let Some(record) = self.stage.record() else {
-            return Err("the connection left no record".to_owned());
-        };
         if client.peer_certificates() != Some(&offer.key.cert) {
             return Err("another chain came than the one of this name".to_owned());
         }
@@ -363,38 +327,34 @@ impl Rehearsal<'_> {
             let agreed = agreed.map(String::from_utf8_lossy);
             return Err(format!("the protocol agreed on is {agreed:?}"));
         }
-        if !must_refuse {
-            self.part(client, end)?;
-        }
-        Ok(Rehearsed {
-            listener: String::new(),
-            name: String::new(),
-            key: String::new(),
-            version: record
-                .version
-                .unwrap_or(names::version(offer.version.version)),
-            suite: record.suite,
-            group: record.group,
-            alpn: agreed_text(offer.alpn),
-            server: record.server.map(|server| server.to_string()),
-            resumes: record.resumed.map(ResumedBy::label),
-            refused: must_refuse,
-        })
+        let opened = resuming.and_then(|resuming| resuming.opened);
+        let resumed = opened.filter(|_| server.handshake_kind() == Some(HandshakeKind::Resumed));
+        let by = resumed.map(|opened| match opened.by_id {
+            _ if offer.version == &version::TLS13 => ResumedBy::Psk,
+            true => ResumedBy::Id,
+            false => ResumedBy::Ticket,
+        });
+        Ok((server, by))
     }
 
-    /// Ends in good order: close_notify there, FIN through to the server and back.
-    fn part(&mut self, mut client: ClientConnection, mut end: End) -> Result<(), String> {
-        client.send_close_notify();
-        let told = converse(&mut client, &mut end, &mut self.stage).err();
-        for server in &mut self.stage.net.dialled {
-            server.far.finish();
+    /// The server that a worker would answer a hello with, and what it would lend it.
+    fn answer(&self, hello: &[u8]) -> Result<(ServerConnection, Option<Resuming>), String> {
+        let Peek::Hello(hello) = peek(hello) else {
+            return Err("the hello cannot be read".to_owned());
+        };
+        if hello.wire_len() > self.config.limits.client_hello {
+            return Err(CloseReason::HelloTooLarge.label().to_owned());
         }
-        self.stage.settle();
-        match self.stage.closed() {
-            Some(CloseReason::Finished) => Ok(()),
-            Some(reason) => Err(failure(reason.label(), told)),
-            None => Err(failure("the connection did not end", told)),
-        }
+        let name = server_name(&hello);
+        let served = match self.router.choose(&hello, name.as_deref()) {
+            Choice::Serve(served) => served,
+            Choice::Refuse { reason, .. } => return Err(reason.label().to_owned()),
+        };
+        let server = ServerConnection::new(served.config).map_err(|error| error.to_string())?;
+        let mut resuming = Resuming::new(name);
+        resuming.unix_now = self.now.unix.into();
+        resuming.mono_now = self.now.mono;
+        Ok((server, Some(resuming)))
     }
 }
 
@@ -422,25 +382,39 @@ impl Offer<'_> {
     }
 }
 
-/// Lets client and connection talk until neither has anything to say.
-fn converse(client: &mut ClientConnection, end: &mut End, stage: &mut Stage) -> Result<(), Error> {
-    let mut failed = Ok(());
-    for _ in 0..MOST_ROUNDS {
-        while client.wants_write() && client.write_tls(end).is_ok_and(|n| n > 0) {}
-        stage.settle();
-        let received = match client.read_tls(end) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
-            Err(_) => return failed,
-            Ok(n) => n,
-        };
-        if failed.is_ok() {
-            failed = client.process_new_packets().map(drop);
-        }
-        if received == 0 && !client.wants_write() {
-            break;
-        }
+/// Who ended a handshake, and why.
+enum Fault {
+    Server(Error),
+    Client(Error),
+}
+
+/// Lets client and server talk until neither has anything to say; the client has begun.
+fn converse(
+    client: &mut ClientConnection,
+    server: &mut ServerConnection,
+    hello: Vec<u8>,
+) -> Result<(), Fault> {
+    let mut flight = hello;
+    while !flight.is_empty() {
+        hear(server, &flight).map_err(Fault::Server)?;
+        hear(client, &said_by(server)).map_err(Fault::Client)?;
+        flight = said_by(client);
     }
-    failed
+    Ok(())
+}
+
+fn said_by<D: SideData>(peer: &mut ConnectionCommon<D>) -> Vec<u8> {
+    let mut flight = Vec::new();
+    // Writing to a `Vec` cannot fail.
+    while peer.wants_write() && peer.write_tls(&mut flight).is_ok() {}
+    flight
+}
+
+fn hear<D: SideData>(peer: &mut ConnectionCommon<D>, mut flight: &[u8]) -> Result<(), Error> {
+    while peer.read_tls(&mut flight).is_ok_and(|n| n > 0) {
+        peer.process_new_packets()?;
+    }
+    Ok(())
 }
 
 /// Offers the schemes of one key, verifies the signature with it, and trusts any chain.
@@ -542,22 +516,11 @@ fn resumption(
     }
 }
 
-fn failure(what: &str, told: Option<Error>) -> String {
-    match told {
-        Some(error) => format!("{what}: {error}"),
-        None => what.to_owned(),
-    }
-}
-
 fn agreed_text(alpn: Option<&[u8]>) -> Option<String> {
     alpn.map(|protocol| String::from_utf8_lossy(protocol).into_owned())
 }
 
 /// What a client that sends no name calls us to itself.
 const NO_NAME: &str = "no-name.invalid";
-/// Bytes that a stream holds: any flight.
-const CAPACITY: usize = 256 * 1024;
-/// A handshake takes three.
-const MOST_ROUNDS: usize = 1000;
 /// Exact names of this form beside a wildcard are not to be expected at all.
 const MOST_LABELS: usize = 1000;

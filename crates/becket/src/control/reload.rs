@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_proto::session_table::SessionTable;
 use rustls::pki_types::UnixTime;
 use tokio::task::JoinHandle;
 
@@ -75,20 +74,13 @@ fn prepare(
             .map(Problem::to_string)
             .collect::<Vec<_>>()
     })?;
-    rehearse(&prepared.config, secrets).map_err(|problem| vec![problem])?;
+    build(&prepared.config, secrets).map_err(|problem| vec![problem])?;
     Ok(prepared)
 }
 
 /// Builds every TLS configuration once, and drops them.
-fn rehearse(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
-    let parts = Parts {
-        table: Arc::new(SessionTable::new(Default::default(), Default::default())),
-        early: Arc::new(SessionTable::new(Default::default(), Default::default())),
-        secrets: Arc::clone(secrets),
-        sessions: config.sessions.clone(),
-        key_log: false,
-        outbox: None,
-    };
+fn build(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
+    let parts = Parts::apart(secrets, &config.sessions);
     for listener in &config.listeners {
         HelloRouter::new(Arc::clone(listener), &parts)
             .map_err(|error| format!("listener[{}]: {error}", listener.name))?;

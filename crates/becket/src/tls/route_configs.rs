@@ -48,6 +48,21 @@ pub struct Parts {
     pub outbox: Option<Outbox>,
 }
 
+impl Parts {
+    /// Parts that share nothing with those that serve: to see whether configurations can be built, and what they do.
+    pub fn apart(secrets: &Arc<Secrets>, sessions: &Sessions) -> Self {
+        let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
+        Self {
+            table: table(),
+            early: table(),
+            secrets: Arc::clone(secrets),
+            sessions: sessions.clone(),
+            key_log: false,
+            outbox: None,
+        }
+    }
+}
+
 /// The configurations of one route.
 #[derive(Debug)]
 pub struct RouteConfigs {
