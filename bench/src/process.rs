@@ -203,7 +203,7 @@ pub fn without_places(text: &str, directory: &Path) -> String {
     text.replace(&directory.display().to_string(), "DIR")
 }
 
-const START_LIMIT: Duration = Duration::from_secs(10);
+const START_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
 const LOG_LINES: usize = 20;

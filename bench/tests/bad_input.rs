@@ -189,7 +189,7 @@ fn running(directory: &Path) -> Vec<String> {
 }
 
 fn until(is_so: impl Fn() -> bool) {
-    let deadline = clock::now() + Duration::from_secs(20);
+    let deadline = clock::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(clock::now() < deadline, "it did not come to that");
         std::thread::sleep(Duration::from_millis(10));

@@ -13,60 +13,45 @@ use becket_bench::figure::{RELAY, ROUND_TRIP};
 use becket_bench::result::{Run, figures};
 use becket_bench::{catalog, page, store};
 use serde_json::Value;
-use support::{BENCH, becket, bench, missing, peers, program_exists, said};
+use support::{BENCH, becket, bench, peers, said};
 
+/// In several runs side by side, for most of the time is spent waiting.
 #[test]
 fn every_scenario_runs_and_its_result_is_as_the_schema_says() {
     let directory = tempfile::tempdir().unwrap();
-    let out = directory.path().join("run");
-    let names = ["becket"]
+    let peers = ["becket"]
         .into_iter()
         .chain(peers())
         .collect::<Vec<_>>()
         .join(",");
     let build = format!("becket={}", becket().display());
+    let part = |part: usize| {
+        let out = directory.path().join(format!("run-{part}"));
+        let names = catalog::SUITE
+            .iter()
+            .map(|(id, _)| *id)
+            .skip(part)
+            .step_by(PARTS);
+        let names: Vec<&str> = names.collect();
+        let out_arg = out.display().to_string();
+        let how = [
+            "--smoke", "--peers", &peers, "--peer", &build, "--out", &out_arg,
+        ];
+        let output = bench(&[&["run"], &names[..], &how].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(sound(&out).scenarios.len(), names.len());
+        out
+    };
+    let outs = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..PARTS)
+            .map(|number| scope.spawn(move || part(number)))
+            .collect();
+        runs.into_iter()
+            .map(|run| run.join().unwrap())
+            .collect::<Vec<_>>()
+    });
+    let (out, run) = (&outs[0], store::read(&outs[0]).unwrap());
     let out_arg = out.display().to_string();
-    let output = bench(&[
-        "run", "all", "--smoke", "--peers", &names, "--peer", &build, "--out", &out_arg,
-    ]);
-    assert!(output.status.success(), "{}", said(&output));
-    let text = fs::read_to_string(out.join("run.json")).unwrap();
-    let value: Value = serde_json::from_str(&text).unwrap();
-    let schema: Value = serde_json::from_str(&Run::schema().unwrap()).unwrap();
-    assert_eq!(
-        schema::faults(&schema, &schema, &value, ""),
-        Vec::<String>::new()
-    );
-    let run = store::read(&out).unwrap();
-    assert_eq!(run.scenarios.len(), catalog::SUITE.len());
-    for outcome in run.scenarios.iter().filter(|o| o.not_available.is_none()) {
-        assert!(!outcome.cases.is_empty(), "{}", outcome.id);
-        for column in outcome.cases.iter().flat_map(|case| &case.columns) {
-            if [RELAY, ROUND_TRIP].contains(&column.peer.as_str()) {
-                let failed = column.median(figures::FAILED);
-                assert!(
-                    failed.is_none_or(|share| share == 0.0),
-                    "{} {}",
-                    outcome.id,
-                    column.peer
-                );
-            }
-            let has_reason = column.not_available.is_some();
-            assert_eq!(
-                column.samples.is_empty(),
-                has_reason,
-                "{} {}",
-                outcome.id,
-                column.peer
-            );
-        }
-    }
-    assert_eq!(run.looks, 1);
-    assert!(
-        run.control.len() > run.scenarios.len() / 2,
-        "each round has its control"
-    );
-    assert!(run.conditions.others_before.is_some());
     let report = bench(&["report", &out_arg]);
     assert!(report.status.success(), "{}", said(&report));
     let compared = bench(&["compare", &out_arg, &out_arg]);
@@ -78,6 +63,40 @@ fn every_scenario_runs_and_its_result_is_as_the_schema_says() {
     assert_eq!(page, page::html(&run));
     in_a_browser(&out.join("report.html"), directory.path());
     assert!(!leftovers(directory.path()), "something still runs");
+}
+
+/// Reads a stored run, which is as its schema says and whole.
+fn sound(out: &Path) -> Run {
+    let text = fs::read_to_string(out.join("run.json")).unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap();
+    let schema: Value = serde_json::from_str(&Run::schema().unwrap()).unwrap();
+    assert_eq!(
+        schema::faults(&schema, &schema, &value, ""),
+        Vec::<String>::new()
+    );
+    let run = store::read(out).unwrap();
+    for outcome in run.scenarios.iter().filter(|o| o.not_available.is_none()) {
+        assert!(!outcome.cases.is_empty(), "{}", outcome.id);
+        for column in outcome.cases.iter().flat_map(|case| &case.columns) {
+            let place = format!("{} {}", outcome.id, column.peer);
+            if [RELAY, ROUND_TRIP].contains(&column.peer.as_str()) {
+                let failed = column.median(figures::FAILED);
+                assert!(failed.is_none_or(|share| share == 0.0), "{place}");
+            }
+            assert_eq!(
+                column.samples.is_empty(),
+                column.not_available.is_some(),
+                "{place}"
+            );
+        }
+    }
+    assert_eq!(run.looks, 1);
+    assert!(
+        run.control.len() > run.scenarios.len() / 2,
+        "each round has its control"
+    );
+    assert!(run.conditions.others_before.is_some());
+    run
 }
 
 #[test]
@@ -111,13 +130,12 @@ fn another_build_stands_beside_its_like_and_an_old_becket_beside_the_new_one() {
 
 /// Shows the page in Chromium, light and dark: the console stays empty, and the two differ.
 fn in_a_browser(page: &Path, directory: &Path) {
-    let browsers = ["chromium", "chromium-browser", "google-chrome"];
-    let Some(browser) = browsers.into_iter().find(|name| program_exists(name)) else {
-        return missing("chromium");
+    let Some(browser) = becket_tidy::find("chromium") else {
+        return;
     };
     let shots = ["1", "0"].map(|scheme| {
         let picture = directory.join(format!("{scheme}.png"));
-        let shown = Command::new(browser)
+        let shown = Command::new(&browser)
             .args([
                 "--headless",
                 "--no-sandbox",
@@ -156,3 +174,6 @@ fn leftovers(directory: &Path) -> bool {
         .map(|line| String::from_utf8_lossy(&line).into_owned())
         .any(|line| line.contains(BENCH) && line.contains(&directory.display().to_string()))
 }
+
+/// Runs beside each other.
+const PARTS: usize = 3;

@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use becket_tidy::skip;
+
 use crate::network::Host;
 use crate::place::Place;
 use crate::tool::{Tool, finish};
@@ -118,7 +120,7 @@ impl Dns {
         trial.current_dir(place.folder());
         let trial = finish(trial, "");
         if trial.code != 0 {
-            Tool::skip(&format!("needs a resolv.conf of its own: {}", trial.stderr));
+            skip(&format!("needs a resolv.conf of its own: {}", trial.stderr));
             return None;
         }
         let unshare = unshare.path().to_string_lossy();

@@ -10,7 +10,7 @@
 //! run side by side do not meet. Whatever was started ends when its value is dropped; when a test
 //! fails, all logs are printed first.
 //!
-//! This crate imports none of ours: it drives built programs only.
+//! This crate imports nothing that it tests: it drives built programs only.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -32,6 +32,8 @@ mod server;
 mod shape;
 mod time;
 mod tool;
+
+pub use becket_tidy::skip;
 
 pub use address::{fresh_address, fresh_host, fresh_v6};
 pub use backend::{Backend, answer_all, read_head, read_proxy_header};

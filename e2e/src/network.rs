@@ -21,6 +21,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::tool::Tool;
+use becket_tidy::skip;
 
 /// A bridge with hosts on it.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ impl Network {
         match Self::make(&ip, hosts) {
             Ok(network) => Some(network),
             Err(error) => {
-                Tool::skip(&format!("needs network namespaces: {error}"));
+                skip(&format!("needs network namespaces: {error}"));
                 None
             }
         }

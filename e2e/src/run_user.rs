@@ -4,19 +4,19 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 
 use crate::place::Place;
-use crate::tool::Tool;
+use becket_tidy::skip;
 
 /// The number of the user `nobody`; nothing, and a line about it, without root or such a user.
 pub fn nobody() -> Option<u32> {
     if !rustix::process::geteuid().is_root() {
-        Tool::skip("needs root");
+        skip("needs root");
         return None;
     }
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let line = passwd.lines().find(|line| line.starts_with("nobody:"));
     let id = line.and_then(|line| line.split(':').nth(2)?.parse().ok());
     if id.is_none() {
-        Tool::skip("needs a user nobody");
+        skip("needs a user nobody");
     }
     id
 }

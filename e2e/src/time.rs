@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long anything may take on a busy machine before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between two looks: short beside what is waited for, long beside what a look costs.
 const STEP: Duration = Duration::from_millis(5);

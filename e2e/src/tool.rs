@@ -1,8 +1,5 @@
 //! Real peers: openssl, curl, nginx and the like.
-//!
-//! One that is not installed is a printed skip, and a failure where `CI` is set.
 
-use std::env;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -28,35 +25,13 @@ pub struct Finished {
 }
 
 impl Tool {
-    /// Looks for a program; without it, prints the skip.
+    /// Looks for a program; without it, the test is skipped.
     ///
     /// # Panics
     /// When it is not installed and `CI` is set.
     #[track_caller]
     pub fn find(name: &str) -> Option<Self> {
-        let path = env::var_os("PATH").unwrap_or_default();
-        // Servers live in directories that are not on everybody's path.
-        let folders = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-        let found = folders
-            .map(|folder| folder.join(name))
-            .find(|path| path.is_file());
-        if found.is_none() {
-            Self::skip(&format!("needs {name}"));
-        }
-        found.map(Self)
-    }
-
-    /// Prints that a test, or a part of it, is skipped.
-    ///
-    /// # Panics
-    /// When `CI` is set: there everything is installed.
-    #[track_caller]
-    pub fn skip(why: &str) {
-        assert!(
-            env::var_os("CI").is_none(),
-            "must not be skipped in CI: {why}"
-        );
-        println!("skipped: {why}");
+        becket_tidy::find(name).map(Self)
     }
 
     /// Its path.

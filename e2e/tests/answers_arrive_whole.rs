@@ -351,10 +351,10 @@ fn idle_connections_end_unclean_at_their_time_and_half_closed_ones_at_theirs() {
         let mut byte = [0];
         // Waits as long as it is left alone, and never finishes.
         while stream.read(&mut byte)? > 0 {}
-        thread::sleep(PATIENCE / 6);
+        thread::sleep(std::time::Duration::from_secs(5));
         Ok(())
     });
-    let timeouts = "idle = \"1s\"\nhalf-closed = \"500ms\"";
+    let timeouts = "idle = \"3s\"\nhalf-closed = \"500ms\"";
     let becket = Becket::start(&place, &Shape::new(backend.address).timeouts(timeouts));
     let trust = Trust::new(&place);
     let mut idle = Client::connect(becket.web, &trust).unwrap();
@@ -378,18 +378,18 @@ fn idle_connections_end_unclean_at_their_time_and_half_closed_ones_at_theirs() {
 fn traffic_in_one_direction_keeps_a_connection_alive() {
     let place = Place::new();
     let backend = Backend::new(|mut stream| {
-        for _ in 0..15 {
+        for _ in 0..10 {
             stream.write_all(b".")?;
-            thread::sleep(std::time::Duration::from_millis(100));
+            thread::sleep(std::time::Duration::from_millis(400));
         }
         Ok(())
     });
-    let shape = Shape::new(backend.address).timeouts("idle = \"700ms\"");
+    let shape = Shape::new(backend.address).timeouts("idle = \"3s\"");
     let becket = Becket::start(&place, &shape);
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
     let (dots, end) = read_to_end(&mut client);
     end.unwrap();
-    assert_eq!(dots.len(), 15);
+    assert_eq!(dots.len(), 10);
     holds_for(std::time::Duration::from_millis(50), "becket lives", || {
         becket.is_alive()
     });

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use becket_e2e::{
-    Becket, Client, LossyPath, Network, Node, OpenSsl, Place, Shape, Tool, Trust, becket_program,
-    eventually, finish, until,
+    Becket, Client, LossyPath, Network, Node, OpenSsl, Place, Shape, Trust, becket_program,
+    eventually, finish, skip, until,
 };
 use rustls::version::TLS12;
 use serde_json::Value;
@@ -232,7 +232,7 @@ fn nodes_speak_ipv6_by_address_and_by_multicast() {
         return;
     };
     if !std::path::Path::new("/proc/net/if_inet6").exists() {
-        return Tool::skip("needs IPv6");
+        return skip("needs IPv6");
     }
     let mut nodes: Vec<Node<'_>> = [1, 2, 3].map(|n| Node::new(&network, n)).into();
     nodes[0].secret("secret", &[]);

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use becket_e2e::{
     Backend, Becket, Client, Kept, PATIENCE, Place, Shape, Tool, Trust, eventually, fresh_address,
-    fresh_v6, until,
+    fresh_v6, skip, until,
 };
 use rustls::version::{TLS12, TLS13};
 
@@ -132,7 +132,7 @@ fn collecting() -> (Backend, Receiver<Vec<u8>>) {
 #[test]
 fn an_ipv6_client_is_introduced_as_such() {
     let Some(v6) = fresh_v6() else {
-        return Tool::skip("needs IPv6");
+        return skip("needs IPv6");
     };
     let place = Place::new();
     let (backend, headers) = collecting();

@@ -8,7 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, Tool, eventually, finish, fresh_address};
+use becket_e2e::{
+    Backend, Becket, OpenSsl, Place, Shape, Tool, eventually, finish, fresh_address, skip,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A server that greets, and answers each line with it in capitals, until QUIT.
@@ -172,7 +174,7 @@ impl Postgres {
     /// `None`, with the skip printed, where it is not installed.
     pub(crate) fn start(place: &Place, address: SocketAddr) -> Option<Self> {
         let Some(programs) = programs() else {
-            Tool::skip("needs postgresql");
+            skip("needs postgresql");
             return None;
         };
         let data = place.text("data");

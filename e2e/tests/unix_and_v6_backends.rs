@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use becket_e2e::{Backend, Becket, Client, Kept, Place, Shape, Tool, Trust, eventually, fresh_v6};
+use becket_e2e::{
+    Backend, Becket, Client, Kept, Place, Shape, Tool, Trust, eventually, fresh_v6, skip,
+};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
@@ -35,7 +37,7 @@ fn socat_behind_a_unix_socket_is_reached() {
 #[test]
 fn a_v6_server_is_reached_from_a_v6_listener() {
     let (Some(listen), Some(serve)) = (fresh_v6(), fresh_v6()) else {
-        return Tool::skip("needs IPv6");
+        return skip("needs IPv6");
     };
     let place = Place::new();
     let backend = Backend::at(serve, |stream| becket_e2e::answer_all(stream, "six"));

@@ -17,6 +17,7 @@ mod rust;
 mod workspace;
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::sync::LazyLock;
 
 use exceptions::demand_none;
@@ -135,6 +136,22 @@ fn links_between_documents_resolve() {
             .collect()
     });
     demand_none("link", faults);
+}
+
+/// Written past libtest's capture, which keeps what a test that succeeds prints to itself.
+#[test]
+fn what_was_skipped_is_listed_at_the_end() {
+    let skipped = becket_tidy::take_skipped();
+    if !skipped.is_empty() {
+        let text = format!(
+            "\n{} tests were skipped, or a part of them:\n  {}\n",
+            skipped.len(),
+            skipped.join("\n  ")
+        );
+        io::stderr()
+            .write_all(text.as_bytes())
+            .expect("standard error");
+    }
 }
 
 #[test]

@@ -12,8 +12,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 use std::sync::Arc;
 
+use becket_tidy::find;
 use support::nginx::Nginx;
-use support::peer::{Peer, is_installed};
+use support::peer::Peer;
 use support::{report, shown};
 
 fn main() {
@@ -22,10 +23,10 @@ fn main() {
     } else {
         1
     };
-    if is_installed("nginx") && is_installed("wrk") {
+    if find("nginx").is_some() && find("wrk").is_some() {
         wrk(seconds);
     }
-    if is_installed("nginx") && is_installed("openssl") {
+    if find("nginx").is_some() && find("openssl").is_some() {
         s_time(seconds);
         cost(seconds);
     }

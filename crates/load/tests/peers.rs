@@ -2,13 +2,13 @@
 
 mod support;
 
+use becket_tidy::find;
 use support::nginx::Nginx;
-use support::peer::is_installed;
 use support::report;
 
 #[test]
 fn nginx_logs_as_many_resumptions_as_are_reported() {
-    if !is_installed("nginx") {
+    if find("nginx").is_none() {
         return;
     }
     for kind in ["id", "ticket", "psk"] {
@@ -36,7 +36,7 @@ fn nginx_logs_as_many_resumptions_as_are_reported() {
 
 #[test]
 fn plain_targets_and_bare_connections_are_the_floor() {
-    if !is_installed("nginx") {
+    if find("nginx").is_none() {
         return;
     }
     let nginx = Nginx::start("return 200 hello");

@@ -10,12 +10,6 @@
 //! and none is judged: what is no record is for TLS to refuse. Source: RFC 8446 sections 4.6, 5.1 and 6.
 
 /// Length of the record at the front, header included; `None` while it is not whole.
-///
-/// ```
-/// # use becket_proto::records::first;
-/// assert_eq!(first(&[23, 3, 3, 0, 2, b'h', b'i', 23, 3]), Some(7));
-/// assert_eq!(first(&[23, 3, 3, 0, 2, b'h']), None);
-/// ```
 pub fn first(bytes: &[u8]) -> Option<usize> {
     let [_, _, _, high, low] = *bytes.first_chunk()?;
     let len = HEADER + usize::from(u16::from_be_bytes([high, low]));
@@ -73,6 +67,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_record_has_a_length_when_it_is_whole() {
+        assert_eq!(first(&[23, 3, 3, 0, 2, b'h', b'i', 23, 3]), Some(7));
+        assert_eq!(first(&[23, 3, 3, 0, 2, b'h']), None);
+    }
 
     #[test]
     fn key_updates_without_data_come_to_an_end_and_data_lets_them_go_on() {

@@ -8,16 +8,6 @@
 use std::time::{Duration, Instant};
 
 /// Admits at most N lines per second.
-///
-/// ```
-/// # use becket::log::RateLimit;
-/// # use std::time::{Duration, Instant};
-/// let mut limit = RateLimit::per_second(1);
-/// let start = Instant::now();
-/// assert_eq!(limit.admit(start), Some(0));
-/// assert_eq!(limit.admit(start), None);
-/// assert_eq!(limit.admit(start + Duration::from_secs(1)), Some(1));
-/// ```
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     lines_per_second: u32,

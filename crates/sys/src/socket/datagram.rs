@@ -203,7 +203,7 @@ mod tests {
     fn what_does_not_begin_with_the_signature_is_not_heard() {
         for host in [LOOPBACK, (Ipv6Addr::UNSPECIFIED, 0).into()] {
             let Ok(socket) = datagrams(host, 4096) else {
-                println!("skipped: no IPv6");
+                becket_tidy::skip("needs IPv6");
                 continue;
             };
             hear_only(&socket, *b"abc").unwrap();
@@ -251,7 +251,7 @@ mod tests {
                 IpAddr::V6(_) => (Ipv6Addr::LOCALHOST, 0).into(),
             };
             let Ok(sender) = datagrams(from, 4096) else {
-                println!("skipped: no IPv6");
+                becket_tidy::skip("needs IPv6");
                 continue;
             };
             let group = group(ip);
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_socket_on_every_address_hears_a_group_that_it_joined_and_both_families() {
         let Ok(socket) = datagrams((Ipv6Addr::UNSPECIFIED, 0).into(), 4096) else {
-            println!("skipped: no IPv6");
+            becket_tidy::skip("needs IPv6");
             return;
         };
         let port = socket.local_addr().unwrap().port();

@@ -398,7 +398,7 @@ mod tests {
     fn a_v6_listener_leaves_v4_alone_unless_told() {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let Ok(listener) = listen(any, &ListenOptions::default()) else {
-            println!("skipped: no IPv6");
+            becket_tidy::skip("needs IPv6");
             return;
         };
         assert!(SockRef::from(&listener).only_v6().unwrap());
@@ -502,7 +502,7 @@ mod tests {
             ..ListenOptions::default()
         };
         if listen(any, &options).is_err() {
-            println!("skipped: no IPv6");
+            becket_tidy::skip("needs IPv6");
             return;
         }
         stays_deaf(any, &options, |port| (Ipv6Addr::LOCALHOST, port).into());
