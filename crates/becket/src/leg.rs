@@ -5,6 +5,8 @@
 //! on finding `EAGAIN`. The exception is an end that was already reported: no event follows it,
 //! so such a leg stays readable until the end itself was read.
 
+use becket_proto::half_pipe::HalfPipe;
+
 use crate::metrics::Counter;
 use crate::scratch::Buffer;
 use crate::socket::{Fault, Socket};
@@ -77,8 +79,7 @@ impl<S: Socket> Leg<S> {
         most: usize,
         counter: &Counter,
     ) -> Result<Got, Fault> {
-        let room = buffer.room(most).get_mut(..most).unwrap_or_default();
-        match self.socket.receive(room).map_err(Fault::from) {
+        match self.socket.receive(buffer.next(most)).map_err(Fault::from) {
             Ok(0) if self.reset => Err(Fault::Reset),
             Ok(0) => {
                 self.ready.readable = false;
@@ -121,6 +122,45 @@ impl<S: Socket> Leg<S> {
         self.traffic.sent += sent as u64;
         counter.add(sent as u64);
         Ok(sent)
+    }
+
+    /// Sends what waits in `pipe`, as far as the socket takes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn flush(&mut self, pipe: &mut HalfPipe, counter: &Counter) -> Result<(), Fault> {
+        let sent = self.send(pipe.waiting(), counter)?;
+        pipe.sent(sent);
+        if pipe.waiting().is_empty() {
+            pipe.handle_writable();
+        } else {
+            pipe.block_sink();
+        }
+        Ok(())
+    }
+
+    /// Sends `bytes` behind what waits in `pipe`, which keeps what the socket does not take.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`].
+    pub fn push(
+        &mut self,
+        bytes: &[u8],
+        pipe: &mut HalfPipe,
+        counter: &Counter,
+    ) -> Result<(), Fault> {
+        if bytes.is_empty() || !pipe.is_clear() {
+            pipe.offer(bytes);
+            return Ok(());
+        }
+        let sent = self.send(bytes, counter)?;
+        if sent < bytes.len() {
+            pipe.offer(&bytes[sent..]);
+            pipe.block_sink();
+        }
+        Ok(())
     }
 }
 

@@ -33,14 +33,12 @@ impl Buffer {
 
     /// What was filled in.
     pub fn filled(&self) -> &[u8] {
-        let end = self.start + self.filled;
-        self.bytes.get(self.start..end).unwrap_or_default()
+        &self.bytes[self.start..self.start + self.filled]
     }
 
     /// What was filled in, to be changed in place.
     pub fn filled_mut(&mut self) -> &mut [u8] {
-        let end = self.start + self.filled;
-        self.bytes.get_mut(self.start..end).unwrap_or_default()
+        &mut self.bytes[self.start..self.start + self.filled]
     }
 
     /// Room behind what is filled, at least `least` bytes: grows when there is less.
@@ -49,7 +47,12 @@ impl Buffer {
         if self.bytes.len() - end < least {
             self.bytes.resize(end + least, 0);
         }
-        self.bytes.get_mut(end..).unwrap_or_default()
+        &mut self.bytes[end..]
+    }
+
+    /// The next `n` bytes behind what is filled.
+    pub fn next(&mut self, n: usize) -> &mut [u8] {
+        &mut self.room(n)[..n]
     }
 
     /// `n` bytes of the room were filled.
@@ -59,9 +62,7 @@ impl Buffer {
 
     /// Copies bytes behind what is filled.
     pub fn push(&mut self, bytes: &[u8]) {
-        if let Some(room) = self.room(bytes.len()).get_mut(..bytes.len()) {
-            room.copy_from_slice(bytes);
-        }
+        self.next(bytes.len()).copy_from_slice(bytes);
         self.advance(bytes.len());
     }
 

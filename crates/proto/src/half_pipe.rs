@@ -54,19 +54,28 @@ impl fmt::Debug for HalfPipe {
     }
 }
 
-impl HalfPipe {
-    /// Makes a direction whose sink is worth trying at once, and its source if `readable`.
-    pub fn new(readable: bool) -> Self {
+/// A direction of whose source nothing is known yet, and whose sink is worth trying at once.
+impl Default for HalfPipe {
+    fn default() -> Self {
+        Vec::new().into()
+    }
+}
+
+/// A direction in which these bytes wait.
+impl From<Vec<u8>> for HalfPipe {
+    fn from(waiting: Vec<u8>) -> Self {
         Self {
-            waiting: Vec::new(),
+            waiting,
             gone: 0,
-            source_readable: readable,
+            source_readable: false,
             sink_writable: true,
             source_ended: false,
             finished: false,
         }
     }
+}
 
+impl HalfPipe {
     /// The source may have bytes, or its end.
     pub fn handle_readable(&mut self) {
         self.source_readable = true;
@@ -120,7 +129,7 @@ impl HalfPipe {
 
     /// The bytes that wait for the sink, oldest first.
     pub fn waiting(&self) -> &[u8] {
-        self.waiting.get(self.gone..).unwrap_or_default()
+        &self.waiting[self.gone..]
     }
 
     /// The sink took `n` of [`Self::waiting`]. Gives the heap back when nothing waits any more.
@@ -190,7 +199,7 @@ mod tests {
     impl World {
         fn new() -> Self {
             Self {
-                pipe: HalfPipe::new(true),
+                pipe: HalfPipe::default(),
                 arriving: VecDeque::new(),
                 ended: false,
                 window: 0,
@@ -307,7 +316,7 @@ mod tests {
 
     #[test]
     fn the_source_is_not_read_while_bytes_wait() {
-        let mut pipe = HalfPipe::new(true);
+        let mut pipe = HalfPipe::default();
         pipe.offer(b"x");
         pipe.block_sink();
         pipe.handle_readable();
@@ -316,7 +325,7 @@ mod tests {
 
     #[test]
     fn heap_is_given_back_when_nothing_waits() {
-        let mut pipe = HalfPipe::new(true);
+        let mut pipe = HalfPipe::default();
         pipe.offer(&[0; 4096]);
         pipe.sent(4096);
         assert_eq!(pipe.waiting.capacity(), 0);

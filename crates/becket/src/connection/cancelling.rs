@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use becket_proto::half_pipe::HalfPipe;
+
 use super::closing::Closing;
 use super::{Core, Net, Next, Phase, Turn};
 use crate::backend::cancel::Told;
@@ -14,7 +16,7 @@ use crate::close_reason::CloseReason;
 
 /// A client whose cancel is under way.
 #[derive(Debug)]
-pub struct Cancelling {
+pub(super) struct Cancelling {
     told: Told,
 }
 
@@ -36,19 +38,19 @@ impl Cancelling {
     }
 
     /// Does what can be done now.
-    pub fn advance<N: Net>(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
+    pub(super) fn advance<N: Net>(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
         if core.client.ready.failed {
             return Next::End(CloseReason::Cancel);
         }
         match self.told.outcome() {
-            Some(reason) => Closing::begin(reason, Vec::new(), core, turn),
+            Some(reason) => Closing::begin(reason, HalfPipe::default(), core, turn),
             None => Next::Wait(Phase::Cancelling(self)),
         }
     }
 
     /// The servers were told, as far as they can be.
-    pub fn expire<N: Net>(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
-        Closing::begin(CloseReason::Cancel, Vec::new(), core, turn)
+    pub(super) fn expire<N: Net>(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
+        Closing::begin(CloseReason::Cancel, HalfPipe::default(), core, turn)
     }
 }
 

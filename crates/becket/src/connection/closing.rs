@@ -5,19 +5,20 @@
 //! connection is half-closed, and what still comes is read and dropped until the client has
 //! ended, `timeouts.linger` is over, or it has sent more than [`MOST_DROPPED`].
 
+use becket_proto::half_pipe::HalfPipe;
+
 use super::{Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
 use crate::leg::Got;
-use crate::scratch::READ;
+use crate::scratch::{READ, Scratch};
 use crate::socket::Socket;
 
 /// Waits for the client to take the last bytes.
 #[derive(Debug)]
-pub struct Closing {
+pub(super) struct Closing {
     reason: CloseReason,
-    last: Vec<u8>,
-    sent: usize,
-    finished: bool,
+    /// Finished when the client has been sent FIN.
+    last: HalfPipe,
     /// Bytes that came and were dropped.
     dropped: usize,
 }
@@ -25,9 +26,9 @@ pub struct Closing {
 impl Closing {
     /// Sends `last` and FIN, then waits. The reason was decided by what led here. A client to
     /// whom FIN alone would say that all is well is reset, unless all is well.
-    pub fn begin<N: Net>(
+    pub(super) fn begin<N: Net>(
         reason: CloseReason,
-        last: Vec<u8>,
+        last: HalfPipe,
         core: &mut Core<N>,
         turn: &Turn<'_, N>,
     ) -> Next<N> {
@@ -35,33 +36,32 @@ impl Closing {
             core.client.socket.reset_on_close();
             return Next::End(reason);
         }
-        // A server that was connected before the handshake has nobody to serve: its slot is free.
-        core.joined = None;
         core.deadline = turn.now.mono + turn.timeouts.linger;
         core.client.ready.readable = true;
         Next::Go(Phase::Closing(Self {
             reason,
             last,
-            sent: 0,
-            finished: false,
             dropped: 0,
         }))
     }
 
     /// Does what can be done now.
-    pub fn advance<N: Net>(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn advance<N: Net>(
+        mut self,
+        core: &mut Core<N>,
+        turn: &Turn<'_, N>,
+        scratch: &mut Scratch,
+    ) -> Next<N> {
         let client = &mut core.client;
-        if !self.finished {
-            let rest = self.last.get(self.sent..).unwrap_or_default();
-            match client.send(rest, &turn.counters.client_bytes_out) {
-                Ok(n) => self.sent += n,
-                Err(_) => return Next::End(self.reason),
+        if !self.last.is_finished() {
+            let counter = &turn.counters.client_bytes_out;
+            if client.flush(&mut self.last, counter).is_err() {
+                return Next::End(self.reason);
             }
-            if self.sent < self.last.len() {
+            if !self.last.waiting().is_empty() {
                 return Next::Wait(Phase::Closing(self));
             }
-            self.finished = true;
-            self.last = Vec::new();
+            self.last.finish();
             client.socket.finish();
         }
         let mut left = turn.limits.bytes_per_turn;
@@ -70,10 +70,10 @@ impl Closing {
                 return Next::Yield(Phase::Closing(self));
             }
             let counter = &turn.counters.client_bytes_in;
-            turn.scratch.sealed_in.clear();
-            match client.receive(&mut turn.scratch.sealed_in, READ, counter) {
+            scratch.sealed_in.clear();
+            match client.receive(&mut scratch.sealed_in, READ, counter) {
                 Ok(Got::Bytes) => {
-                    let came = turn.scratch.sealed_in.len();
+                    let came = scratch.sealed_in.len();
                     left = left.saturating_sub(came);
                     self.dropped += came;
                 }
@@ -89,7 +89,7 @@ impl Closing {
     }
 
     /// The client did not close in time.
-    pub fn expire<N: Net>(self) -> Next<N> {
+    pub(super) fn expire<N: Net>(self) -> Next<N> {
         Next::End(self.unless_finished(CloseReason::LingerTimeout))
     }
 

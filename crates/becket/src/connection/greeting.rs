@@ -25,44 +25,34 @@ use super::{Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
 use crate::config::{AcceptProxy, Listener};
 use crate::connection::listener::ListenerState;
-use crate::leg::{Got, Ready};
-use crate::scratch::Scratch;
+use crate::leg::Got;
+use crate::scratch::{Buffer, Scratch};
 use crate::socket::{Peek, Socket};
 
 /// A client that has not been introduced yet.
 #[derive(Debug)]
-pub struct Greeting {
+pub(super) struct Greeting {
     listener: Rc<ListenerState>,
-}
-
-/// What came of a look into the socket.
-enum Look {
-    /// A header was read, and what it says is in the facts.
-    Introduced,
-    /// More has to come.
-    Wait,
-    /// There will be no header.
-    Refused(CloseReason, String),
 }
 
 impl Greeting {
     /// Starts for a client that came through `listener`.
-    pub fn new(listener: Rc<ListenerState>) -> Self {
+    pub(super) fn new(listener: Rc<ListenerState>) -> Self {
         Self { listener }
     }
 
     /// Gives the listener back.
-    pub fn into_listener(self) -> Rc<ListenerState> {
+    pub(super) fn into_listener(self) -> Rc<ListenerState> {
         self.listener
     }
 
-    /// Whether this readiness can bring the header.
-    pub fn cares_for(&self, ready: Ready) -> bool {
-        ready.readable || ready.ended
-    }
-
     /// Does what can be done now.
-    pub fn advance<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn advance<N: Net>(
+        self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+        scratch: &mut Scratch,
+    ) -> Next<N> {
         let listener = self.listener.config();
         let Some(accepts) = &listener.accept_proxy else {
             return Next::End(CloseReason::Internal);
@@ -71,74 +61,71 @@ impl Greeting {
             let detail = "not in trusted-networks".to_owned();
             return refuse(CloseReason::UntrustedProxy, detail, core, turn);
         }
-        match look(listener, accepts, core, turn) {
-            Look::Introduced => Next::Go(Phase::first(self.listener, turn.counters)),
-            Look::Wait => Next::Wait(Phase::Greeting(self)),
-            Look::Refused(reason, detail) => refuse(reason, detail, core, turn),
+        scratch.clear();
+        match look(listener, accepts, &mut scratch.sealed_in, core, turn) {
+            Ok(true) => Next::Go(Phase::first(self.listener, turn.counters)),
+            Ok(false) => Next::Wait(Phase::Greeting(self)),
+            Err((reason, detail)) => refuse(reason, detail, core, turn),
         }
     }
 
     /// The header took too long.
-    pub fn expire<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let detail = "no whole proxy header".to_owned();
         refuse(CloseReason::HelloTimeout, detail, core, turn)
     }
 }
 
+/// Looks into the socket. True when a header was read, and what it says is in the facts; false when
+/// more has to come.
 fn look<N: Net>(
     listener: &Listener,
     accepts: &AcceptProxy,
+    seen: &mut Buffer,
     core: &mut Core<N>,
-    turn: &mut Turn<'_, N>,
-) -> Look {
-    turn.scratch.clear();
-    let Scratch { sealed_in, .. } = turn.scratch;
-    let room = sealed_in.room(MAX_V2_BYTES).get_mut(..MAX_V2_BYTES);
-    let seen = match core.client.socket.peek(room.unwrap_or_default()) {
-        Ok(0) => return Look::Refused(CloseReason::HandshakeAborted, String::new()),
-        Ok(seen) => seen,
+    turn: &Turn<'_, N>,
+) -> Result<bool, (CloseReason, String)> {
+    let quietly = |reason| (reason, String::new());
+    match core.client.socket.peek(seen.next(MAX_V2_BYTES)) {
+        Ok(0) => return Err(quietly(CloseReason::HandshakeAborted)),
+        Ok(n) => seen.advance(n),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             core.client.ready.readable = false;
-            return Look::Wait;
+            return Ok(false);
         }
-        Err(_) => return Look::Refused(CloseReason::HandshakeAborted, String::new()),
-    };
-    sealed_in.advance(seen);
-    let taken = match decode(sealed_in.filled(), accepts.versions) {
-        Decoded::Header { header, len } => {
-            introduce(&header, &mut core.facts);
-            // A proxy that speaks for itself is trusted, and no client.
-            if header.endpoints != Endpoints::Local {
-                let client = core.facts.client.ip();
-                match turn.admission.admit(listener, client, turn.now.mono) {
-                    Ok(admitted) => core.count(admitted),
-                    Err(reason) => return Look::Refused(reason, String::new()),
-                }
-            }
-            len
-        }
+        Err(_) => return Err(quietly(CloseReason::HandshakeAborted)),
+    }
+    let (header, len) = match decode(seen.filled(), accepts.versions) {
+        Decoded::Header { header, len } => (header, len),
         // What has come stays in the socket, and no event repeats it: the next byte brings one.
         Decoded::Incomplete if core.client.ready.ended => {
             let detail = "ended within the proxy header".to_owned();
-            return Look::Refused(CloseReason::ProxyHeader, detail);
+            return Err((CloseReason::ProxyHeader, detail));
         }
         Decoded::Incomplete => {
             core.client.ready.readable = false;
-            return Look::Wait;
+            return Ok(false);
         }
         Decoded::Refused(refusal) => {
-            return Look::Refused(CloseReason::ProxyHeader, refusal.to_string());
+            return Err((CloseReason::ProxyHeader, refusal.to_string()));
         }
     };
-    sealed_in.clear();
+    introduce(&header, &mut core.facts);
+    // A proxy that speaks for itself is trusted, and no client.
+    if header.endpoints != Endpoints::Local {
+        let client = core.facts.client.ip();
+        let admitted = turn.admission.admit(listener, client, turn.now.mono);
+        core.count(admitted.map_err(quietly)?);
+    }
+    seen.clear();
     let counter = &turn.counters.client_bytes_in;
-    match core.client.receive(sealed_in, taken, counter) {
+    match core.client.receive(seen, len, counter) {
         // Just seen, so they come at once; and behind them may be more, of which no event tells.
-        Ok(Got::Bytes) if sealed_in.len() == taken => {
+        Ok(Got::Bytes) if seen.len() == len => {
             core.client.ready.readable = true;
-            Look::Introduced
+            Ok(true)
         }
-        _ => Look::Refused(CloseReason::HandshakeAborted, String::new()),
+        _ => Err(quietly(CloseReason::HandshakeAborted)),
     }
 }
 

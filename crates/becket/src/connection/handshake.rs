@@ -7,26 +7,30 @@
 //! 4. When keys are ready (or early data has come, which is before that), the connection goes on to
 //!    its server with whatever plaintext has come already.
 //!
+//! 1 and 2 are [`Hello`], which is kept by whoever waits for a slot; 3 and 4 are [`Flights`].
+//!
 //! What a client can make us hold: `limits.client-hello` bytes of whatever is unfinished, the hello
 //! for `timeouts.hello` or a record after it, `timeouts.handshake` long in all; where client
 //! certificates are asked for, as much as a chain of `limits.certificate-chain` needs.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
 
+use std::mem;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use becket_proto::half_pipe::HalfPipe;
 use rustls::HandshakeKind;
 
-use super::closing::Closing;
-use super::connect::{Connecting, Errand, Established};
-use super::conversing::rejoin;
+use super::connect::{Pending, Purpose, pick_hint};
 use super::facts::Agreed;
-use super::hello::{self, DECODE_ERROR, NoHello, fatal_alert};
-use super::queued::{Queued, Then};
+use super::hello::{self, DECODE_ERROR, Refusal, fatal_alert};
+use super::queued::{AfterQueue, Queued};
+use super::relay::Relaying;
 use super::resumed;
-use super::{Core, Net, Next, Phase, Turn};
-use crate::backend::pool::{Guest, Pick, Pool};
+use super::{Core, Net, Next, Phase, Said, Turn, end_handshake};
+use crate::backend::pool::{Pick, Pool};
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
 use crate::config::ProxyVersion;
@@ -35,441 +39,522 @@ use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Ready};
 use crate::metrics::Offer;
 use crate::pki::presented::Presented;
-use crate::scratch::READ;
+use crate::scratch::{Buffer, READ, Scratch};
 use crate::sessions::context::{self, Resuming};
-use crate::socket::Socket;
 use crate::tls::chain;
 use crate::tls::engine::{self, Engine, Received};
 use crate::tls::hello_router::{Choice, server_name};
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]
-pub struct Handshaking {
+pub(super) enum Handshaking<N: Net> {
+    /// Its hello is not whole.
+    Hello(Hello<N>),
+    /// rustls answers.
+    Flights(Flights<N>),
+}
+
+/// A client of whom a hello is awaited.
+#[derive(Debug)]
+pub(super) struct Hello<N: Net> {
     listener: Rc<ListenerState>,
-    /// Set once the hello was understood. On the heap: an established connection, which is what
-    /// there are many of, does not keep room for it.
-    chosen: Option<Box<Chosen>>,
-    /// A hello that is not whole.
     held: Vec<u8>,
-    /// What the socket did not take of a flight.
-    flight: Vec<u8>,
-    /// Of the server, where it is claimed before the handshake.
-    slot: Option<Slot>,
-    /// Where the client is to wait for a slot.
-    wanted: Option<Rc<Pool>>,
+    /// Waits for the client to have keys, where it asked for TLS in clear.
+    relay: Option<Box<Relaying<N>>>,
     /// The protocol that the client must offer.
     insists_on: Option<&'static [u8]>,
 }
 
+/// A client whose hello was understood.
+#[derive(Debug)]
+pub(super) struct Flights<N: Net> {
+    listener: Rc<ListenerState>,
+    /// On the heap: an established connection, which is what there are many of, keeps no room for it.
+    chosen: Box<Chosen>,
+    reserved: Reserved<N>,
+    /// What the socket did not take of a flight.
+    flight: HalfPipe,
+}
+
+/// What a client has of a server before its handshake is done.
+#[derive(Debug)]
+enum Reserved<N: Net> {
+    Nothing,
+    /// Where the backend wants that.
+    Slot(Slot),
+    /// Where clients ask for TLS in clear.
+    Server(Box<Relaying<N>>),
+}
+
 /// What the hello decided.
 #[derive(Debug)]
-pub struct Chosen {
-    /// Index of the route in its listener.
-    pub route: usize,
-    /// Keys and handshake state.
-    pub engine: Engine,
+pub(super) struct Chosen {
+    pool: Rc<Pool>,
+    pub(super) engine: Engine,
     /// Lent to the thread while rustls runs.
-    pub resuming: Option<Resuming>,
+    pub(super) resuming: Option<Resuming>,
     /// The client announced early data.
-    pub offers_early: bool,
+    pub(super) offers_early: bool,
     /// By what the client may have offered to resume.
-    pub offer: Offer,
+    pub(super) offer: Offer,
+    /// How much early data the policy takes.
+    early_data: u32,
+    /// The client is asked for a certificate.
+    asks: bool,
 }
 
-/// Why a handshake fails; the answer to the client, if any, is in `scratch.sealed_out`.
-#[derive(Debug)]
-struct Failed {
-    reason: CloseReason,
-    detail: String,
-    /// Turned away so that others can be served: no answer, and the connection is reset.
-    shed: bool,
+/// Whether a hello is whole, and what it leads to.
+enum Heard {
+    Part,
+    /// No server of the pool has a slot.
+    Full(Rc<Pool>),
+    Whole(Box<Chosen>, Option<Slot>),
 }
 
-impl Handshaking {
+impl<N: Net> Handshaking<N> {
     /// Starts for a client that came through `listener`.
-    pub fn new(listener: Rc<ListenerState>) -> Self {
-        Self {
+    pub(super) fn new(listener: Rc<ListenerState>) -> Self {
+        Self::Hello(Hello {
             listener,
-            chosen: None,
             held: Vec::new(),
-            flight: Vec::new(),
-            slot: None,
-            wanted: None,
+            relay: None,
             insists_on: None,
+        })
+    }
+
+    /// What begins behind the handshake, where the server was connected before it.
+    pub(super) fn relay(&self) -> Option<&Relaying<N>> {
+        match self {
+            Self::Hello(hello) => hello.relay.as_deref(),
+            Self::Flights(flights) => match &flights.reserved {
+                Reserved::Server(relay) => Some(relay),
+                _ => None,
+            },
         }
     }
 
-    /// Refuses clients that do not offer this protocol.
-    pub fn insisting_on(mut self, protocol: &'static [u8]) -> Self {
-        self.insists_on = Some(protocol);
-        self
-    }
-
-    /// Where the client is to wait for a slot.
-    pub fn wanted(&self) -> Option<&Rc<Pool>> {
-        self.wanted.as_ref()
-    }
-
-    /// Goes on with the hello that was held while the client waited for this slot.
-    pub fn go_on(mut self, slot: Slot) -> Self {
-        self.slot = Some(slot);
-        self.wanted = None;
-        self
-    }
-
-    /// Whether no whole hello has come.
-    pub fn lacks_hello(&self) -> bool {
-        self.chosen.is_none() && self.slot.is_none()
-    }
-
-    /// Whether a whole hello is held, and a slot has come for it.
-    fn has_waited(&self) -> bool {
-        self.slot.is_some() && self.chosen.is_none()
+    pub(super) fn relay_mut(&mut self) -> Option<&mut Relaying<N>> {
+        match self {
+            Self::Hello(hello) => hello.relay.as_deref_mut(),
+            Self::Flights(flights) => match &mut flights.reserved {
+                Reserved::Server(relay) => Some(relay),
+                _ => None,
+            },
+        }
     }
 
     /// Whether this readiness can move the handshake. A fresh socket always reports that it is
     /// writable; to look for bytes then would cost a system call for nothing.
-    pub fn cares_for(&self, ready: Ready) -> bool {
-        ready.readable || ready.ended || (ready.writable && !self.flight.is_empty())
+    pub(super) fn cares_for(&self, ready: Ready) -> bool {
+        let waits = match self {
+            Self::Hello(_) => false,
+            Self::Flights(flights) => !flights.flight.waiting().is_empty(),
+        };
+        ready.readable || ready.ended || (ready.writable && waits)
     }
 
     /// Does what can be done now.
-    pub fn advance<N: Net>(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        turn.scratch.clear();
-        turn.scratch.sealed_out.push(&self.flight);
-        loop {
-            if self.send_flight(core, turn).is_err() {
-                return end(CloseReason::HandshakeAborted, turn);
-            }
-            let can_take = core.client.ready.readable || self.has_waited();
-            if !self.flight.is_empty() || !can_take {
-                return Next::Wait(Phase::Handshaking(self));
-            }
-            match self.take_in(core, turn) {
-                Ok(_) if self.wanted.is_some() => {
-                    return Queued::begin(Then::Handshake(self), core, turn);
-                }
-                Ok(received) if received.ready => return self.leave(received, core, turn),
-                Ok(received) if received.ended => return end(CloseReason::HandshakeAborted, turn),
-                Ok(_) => {}
-                Err(failed) => return self.fail(&failed, core, turn),
-            }
+    pub(super) fn advance(
+        self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+        scratch: &mut Scratch,
+    ) -> Next<N> {
+        match self {
+            Self::Hello(hello) => hello.advance(core, turn, scratch),
+            Self::Flights(flights) => flights.advance(core, turn, scratch),
         }
     }
 
     /// The handshake took too long.
-    pub fn expire<N: Net>(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let reason = match self.lacks_hello() {
-            true => CloseReason::HelloTimeout,
-            false => CloseReason::HandshakeTimeout,
+    pub(super) fn expire(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let reason = match self {
+            Self::Hello(_) => CloseReason::HelloTimeout,
+            Self::Flights(_) => CloseReason::HandshakeTimeout,
         };
         let detail = format!("{} bytes received", core.client.traffic.received);
         turn.failures.note(&core.facts, reason, &detail, turn.now);
-        end(reason, turn)
+        end_handshake(reason, turn)
+    }
+}
+
+impl<N: Net> Hello<N> {
+    /// Starts for a client that has asked for TLS in clear, and whose server is connected.
+    pub(super) fn behind_talk(
+        listener: Rc<ListenerState>,
+        relay: Box<Relaying<N>>,
+        insists_on: Option<&'static [u8]>,
+    ) -> Self {
+        Self {
+            listener,
+            held: Vec::new(),
+            relay: Some(relay),
+            insists_on,
+        }
     }
 
-    /// Sends what is in `scratch.sealed_out`, and keeps what the socket does not take.
-    fn send_flight<N: Net>(&mut self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Result<(), ()> {
-        let flight = turn.scratch.sealed_out.filled();
-        let sent = core
-            .client
-            .send(flight, &turn.counters.client_bytes_out)
-            .map_err(drop)?;
-        self.flight = flight.get(sent..).unwrap_or_default().to_vec();
-        Ok(())
-    }
-
-    /// Receives once and gives what came to whoever is to understand it.
-    fn take_in<N: Net>(
-        &mut self,
+    fn advance(
+        mut self,
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
-    ) -> Result<Received, Failed> {
-        turn.scratch.clear();
-        let input = &mut turn.scratch.sealed_in;
-        input.push(match &self.chosen {
-            Some(chosen) => chosen.engine.held(),
-            None => &self.held,
-        });
-        let counter = &turn.counters.client_bytes_in;
-        if !self.has_waited() {
+        scratch: &mut Scratch,
+    ) -> Next<N> {
+        while core.client.ready.readable {
+            scratch.clear();
+            let input = &mut scratch.sealed_in;
+            input.push(&self.held);
+            let counter = &turn.counters.client_bytes_in;
             match core.client.receive(input, READ, counter) {
                 Ok(Got::Bytes) => {}
-                Ok(Got::Nothing) => return Ok(Received::default()),
-                Ok(Got::End) | Err(_) => {
-                    return Err(Failed::quietly(CloseReason::HandshakeAborted));
+                Ok(Got::Nothing) => break,
+                Ok(Got::End) | Err(_) => return abandon(core, turn),
+            }
+            match self.understand(input.filled(), None, core, turn) {
+                Ok(Heard::Part) => self.held = input.filled().to_vec(),
+                Ok(Heard::Full(pool)) => {
+                    self.held = input.filled().to_vec();
+                    return Queued::begin(AfterQueue::Handshake(self, pool), core, turn);
                 }
+                Ok(Heard::Whole(chosen, slot)) => {
+                    let Scratch {
+                        sealed_in,
+                        plain,
+                        sealed_out,
+                    } = scratch;
+                    let flights = self.answer(chosen, slot);
+                    let input = sealed_in.filled_mut();
+                    return flights.begin(input, (plain, sealed_out), core, turn);
+                }
+                Err(refusal) => return refusal.close(core, turn),
             }
         }
-        if self.chosen.is_none() && !self.understand(core, turn)? {
-            return Ok(Received::default());
-        }
-        self.converse(turn)
+        Next::Wait(Phase::Handshaking(Handshaking::Hello(self)))
     }
 
-    /// Looks for the hello. False when it is not whole yet, or has to wait for a slot.
-    fn understand<N: Net>(
-        &mut self,
+    /// Goes on with the hello that was held while the client waited for this slot.
+    pub(super) fn go_on(
+        mut self,
+        slot: Slot,
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
-    ) -> Result<bool, Failed> {
-        let input = turn.scratch.sealed_in.filled();
-        let out = &mut turn.scratch.sealed_out;
-        let Some(hello) = hello::look(input, turn.limits.client_hello, out)? else {
-            self.held = input.to_vec();
-            return Ok(false);
+        scratch: &mut Scratch,
+    ) -> Next<N> {
+        core.deadline = core.handshake_until;
+        let mut held = mem::take(&mut self.held);
+        match self.understand(&held, Some(slot), core, turn) {
+            Ok(Heard::Whole(chosen, slot)) => {
+                scratch.clear();
+                let Scratch {
+                    plain, sealed_out, ..
+                } = scratch;
+                let flights = self.answer(chosen, slot);
+                flights.begin(&mut held, (plain, sealed_out), core, turn)
+            }
+            Ok(Heard::Part | Heard::Full(_)) => end_handshake(CloseReason::Internal, turn),
+            Err(refusal) => refusal.close(core, turn),
+        }
+    }
+
+    fn answer(self, chosen: Box<Chosen>, slot: Option<Slot>) -> Flights<N> {
+        Flights {
+            listener: self.listener,
+            chosen,
+            reserved: match (self.relay, slot) {
+                (Some(relay), _) => Reserved::Server(relay),
+                (None, Some(slot)) => Reserved::Slot(slot),
+                (None, None) => Reserved::Nothing,
+            },
+            flight: HalfPipe::default(),
+        }
+    }
+
+    /// Looks for the hello. `slot` is one that the client has waited for.
+    fn understand(
+        &self,
+        input: &[u8],
+        mut slot: Option<Slot>,
+        core: &mut Core<N>,
+        turn: &Turn<'_, N>,
+    ) -> Result<Heard, Refusal> {
+        let Some(hello) = hello::look(input, turn.limits.client_hello)? else {
+            return Ok(Heard::Part);
         };
         core.deadline = core.handshake_until;
         let name = server_name(&hello);
         core.facts.server_name.clone_from(&name);
         let served = match self.listener.router.choose(&hello, name.as_deref()) {
             Choice::Serve(served) => served,
-            Choice::Refuse { alert, reason } => {
-                out.push(&fatal_alert(alert));
-                return Err(Failed::new(reason, format!("answered with alert {alert}")));
-            }
+            Choice::Refuse { alert, reason } => return Err(Refusal::by_alert(alert, reason)),
         };
         let lacks = |protocol| !hello.alpn().any(|offer| offer == protocol);
         if self.insists_on.is_some_and(lacks) {
-            out.push(&fatal_alert(NO_APPLICATION_PROTOCOL));
-            return Err(Failed::quietly(CloseReason::AlpnMismatch));
+            return Err(Refusal::new(CloseReason::AlpnMismatch, String::new())
+                .answering(&fatal_alert(NO_APPLICATION_PROTOCOL)));
         }
         let permit = turn.admission.handshake_permit(core.facts.client.ip());
         if let Some(permit) = permit.as_ref().filter(|_| !served.may_resume) {
-            permit.look(turn.now.mono).map_err(Failed::shed)?;
+            permit.look(turn.now.mono).map_err(Refusal::shed)?;
         }
-        let slot = self.has_slot(served.route, core, turn);
-        if matches!(&slot, Err(failed) if failed.reason == CloseReason::HelloTooLarge) {
-            turn.scratch.sealed_out.push(&fatal_alert(DECODE_ERROR));
-        }
-        if !slot? {
-            return Ok(false);
-        }
-        let most_held = match self.asks_for_certificate(served.route) {
-            true => chain::most_held(turn.limits.certificate_chain),
-            false => turn.limits.client_hello,
+        let route = self.listener.router.route(served.route);
+        let (Some((route, configs)), Some(pool)) = (route, self.listener.pool(served.route)) else {
+            return Err(Refusal::new(CloseReason::Internal, String::new()));
         };
-        self.held = Vec::new();
+        let early_data = route.policy.early_data;
+        let has_one = slot.is_some() || self.relay.is_some();
+        if pool.backend().queue == QueuePlace::BeforeHandshake && !has_one {
+            slot = claim(pool, (input.len(), early_data), core, turn)?;
+            if slot.is_none() {
+                return Ok(Heard::Full(Rc::clone(pool)));
+            }
+        }
+        let asks = configs.verifier().is_some();
+        let most_held = if asks {
+            chain::most_held(turn.limits.certificate_chain)
+        } else {
+            turn.limits.client_hello
+        };
         let may_take_early = served.config.max_early_data_size > 0;
-        let mut engine = Engine::new(served.config, most_held)
-            .map_err(|error| Failed::new(CloseReason::Internal, error.to_string()))?;
+        let engine = Engine::new(served.config, most_held);
+        let mut engine =
+            engine.map_err(|error| Refusal::new(CloseReason::Internal, error.to_string()))?;
         let mut resuming = Resuming::new(name).with_permit(permit);
         let offers_early = hello.offers_early_data();
         if offers_early {
             engine = engine.expecting_early_data(may_take_early);
             resuming.secrets = Some(Box::default());
         }
-        self.chosen = Some(Box::new(Chosen {
-            route: served.route,
+        let chosen = Box::new(Chosen {
+            pool: Rc::clone(pool),
             engine,
             resuming: Some(resuming),
             offers_early,
             offer: served.offer,
-        }));
-        Ok(true)
+            early_data,
+            asks,
+        });
+        Ok(Heard::Whole(chosen, slot))
+    }
+}
+
+/// Claims a slot of a server before the handshake; nothing when the client has to wait for it.
+fn claim<N: Net>(
+    pool: &Pool,
+    (held, early_data): (usize, u32),
+    core: &Core<N>,
+    turn: &Turn<'_, N>,
+) -> Result<Option<Slot>, Refusal> {
+    let hint = pick_hint(None, core);
+    let had = pool.recall(&hint, turn.now.mono);
+    match pool.pick(&hint, had, &[]) {
+        Pick::Slot(slot) => return Ok(Some(slot)),
+        Pick::Nobody => {
+            let detail = format!("backend {}", pool.name());
+            return Err(Refusal::new(CloseReason::NoServer, detail));
+        }
+        Pick::Full => {}
+    }
+    // Nobody has anything to say behind a hello before it is answered, but early data, which may be
+    // meant for another policy; small records double it at most, or are not worth a place.
+    let early = USUAL_EARLY_DATA.max(early_data as usize);
+    if held > turn.limits.client_hello + 2 * early {
+        let alert = fatal_alert(DECODE_ERROR);
+        return Err(Refusal::new(CloseReason::HelloTooLarge, String::new()).answering(&alert));
+    }
+    Ok(None)
+}
+
+impl<N: Net> Flights<N> {
+    /// Answers the hello.
+    fn begin(
+        self,
+        hello: &mut [u8],
+        buffers: (&mut Buffer, &mut Buffer),
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Next<N> {
+        match self.take_in(hello, buffers, core, turn) {
+            ControlFlow::Continue(flights) => {
+                Next::Go(Phase::Handshaking(Handshaking::Flights(flights)))
+            }
+            ControlFlow::Break(next) => next,
+        }
     }
 
-    /// Claims a slot where the backend wants one before the handshake. False when the client has to
-    /// wait for it; then the hello is held.
-    fn has_slot<N: Net>(
+    fn advance(
+        mut self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+        scratch: &mut Scratch,
+    ) -> Next<N> {
+        let counter = &turn.counters.client_bytes_out;
+        if core.client.flush(&mut self.flight, counter).is_err() {
+            return end_handshake(CloseReason::HandshakeAborted, turn);
+        }
+        while self.flight.waiting().is_empty() && core.client.ready.readable {
+            scratch.clear();
+            let Scratch {
+                sealed_in,
+                plain,
+                sealed_out,
+            } = &mut *scratch;
+            sealed_in.push(self.chosen.engine.held());
+            let counter = &turn.counters.client_bytes_in;
+            match core.client.receive(sealed_in, READ, counter) {
+                Ok(Got::Bytes) => {}
+                Ok(Got::Nothing) => break,
+                Ok(Got::End) | Err(_) => {
+                    resumed::count_offer(&self.chosen, turn.counters);
+                    return abandon(core, turn);
+                }
+            }
+            match self.take_in(sealed_in.filled_mut(), (plain, sealed_out), core, turn) {
+                ControlFlow::Continue(flights) => self = flights,
+                ControlFlow::Break(next) => return next,
+            }
+        }
+        Next::Wait(Phase::Handshaking(Handshaking::Flights(self)))
+    }
+
+    /// Gives what came to TLS, and sends what that answers.
+    fn take_in(
+        mut self,
+        input: &mut [u8],
+        (plain, out): (&mut Buffer, &mut Buffer),
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> ControlFlow<Next<N>, Self> {
+        match self.chosen.receive(input, (plain, out), turn) {
+            Ok(received) if received.ready => {
+                let said = Said {
+                    bytes: plain.filled(),
+                    ended: received.ended,
+                };
+                self.note_completion(received, core, turn);
+                let counter = &turn.counters.client_bytes_out;
+                if core
+                    .client
+                    .push(out.filled(), &mut self.flight, counter)
+                    .is_err()
+                {
+                    return ControlFlow::Break(Next::End(CloseReason::ClientReset));
+                }
+                ControlFlow::Break(self.leave(said, out, core, turn))
+            }
+            Ok(received) if received.ended => {
+                ControlFlow::Break(end_handshake(CloseReason::HandshakeAborted, turn))
+            }
+            Ok(_) => {
+                let counter = &turn.counters.client_bytes_out;
+                match core.client.push(out.filled(), &mut self.flight, counter) {
+                    Ok(()) => ControlFlow::Continue(self),
+                    Err(_) => {
+                        ControlFlow::Break(end_handshake(CloseReason::HandshakeAborted, turn))
+                    }
+                }
+            }
+            Err(refusal) => {
+                resumed::count_offer(&self.chosen, turn.counters);
+                ControlFlow::Break(refusal.answering(out.filled()).close(core, turn))
+            }
+        }
+    }
+
+    /// Keys are ready: writes down what was agreed on.
+    fn note_completion(&mut self, received: Received, core: &mut Core<N>, turn: &Turn<'_, N>) {
+        let chosen = &mut self.chosen;
+        let took = turn.now.mono.saturating_sub(core.facts.accepted);
+        let took = took.saturating_sub(core.facts.queued);
+        let agreed = Agreed {
+            presented: chosen.presented(&self.listener, core.facts.server_name.as_deref()),
+            early_data: received.early.then_some(chosen.early_data),
+            ..resumed::agreed(chosen, took)
+        };
+        turn.counters.handshakes_ended.add(1);
+        resumed::count(&agreed, turn.counters);
+        resumed::count_offer(chosen, turn.counters);
+        resumed::count_early(chosen, received.early, turn.counters);
+        core.facts.tls = Some(agreed);
+        core.half_open = None;
+    }
+
+    /// Goes on to a server.
+    fn leave(
+        self,
+        said: Said<'_>,
+        out: &mut Buffer,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Next<N> {
+        let Chosen {
+            pool,
+            mut engine,
+            mut resuming,
+            ..
+        } = *self.chosen;
+        let origin = resuming.as_ref().and_then(Resuming::origin_id);
+        if engine.is_unfinished() {
+            engine.keep(resuming.take());
+        }
+        let session = resuming.and_then(|resuming| resuming.session);
+        core.session = session.map(Box::new);
+        let slot = match self.reserved {
+            Reserved::Server(relay) => {
+                return relay.admit((engine, self.flight), said, out, (core, turn));
+            }
+            Reserved::Slot(slot) => Some(slot),
+            Reserved::Nothing => None,
+        };
+        let mut pending = Pending::new(pool, Purpose::Relay);
+        pending.client_tls = Some(engine);
+        pending.origin = origin;
+        pending.to_client = self.flight;
+        pending.begin(slot, said, core, turn)
+    }
+}
+
+impl Chosen {
+    /// Gives what came to TLS, which leaves plaintext and its answer in the buffers.
+    fn receive<N: Net>(
         &mut self,
-        route: usize,
-        core: &Core<N>,
+        input: &mut [u8],
+        (plain, out): (&mut Buffer, &mut Buffer),
         turn: &Turn<'_, N>,
-    ) -> Result<bool, Failed> {
-        let Some(pool) = self.listener.pool(route) else {
-            return Err(Failed::quietly(CloseReason::Internal));
-        };
-        let has_one = self.slot.is_some() || core.joined.is_some();
-        if pool.backend().queue == QueuePlace::AfterHandshake || has_one {
-            return Ok(true);
-        }
-        let guest = Guest {
-            source: core.facts.client.ip(),
-            name: core.facts.server_name.as_deref(),
-            origin: None,
-        };
-        let had = pool.recall(&guest, turn.now.mono);
-        match pool.pick(&guest, had, &[]) {
-            Pick::Slot(slot) => {
-                self.slot = Some(slot);
-                return Ok(true);
-            }
-            Pick::Nobody => {
-                let detail = format!("backend {}", pool.name());
-                return Err(Failed::new(CloseReason::NoServer, detail));
-            }
-            Pick::Full => {}
-        }
-        let input = turn.scratch.sealed_in.filled();
-        // Nobody has anything to say behind a hello before it is answered, but early data, which
-        // may be meant for another policy; small records double it at most, or are not worth a place.
-        let early = self.listener.router.route(route);
-        let early = early.map_or(0, |(route, _)| route.policy.early_data as usize);
-        let early = early.max(USUAL_EARLY_DATA);
-        if input.len() > turn.limits.client_hello + 2 * early {
-            return Err(Failed::quietly(CloseReason::HelloTooLarge));
-        }
-        self.held = input.to_vec();
-        self.wanted = Some(Rc::clone(pool));
-        Ok(false)
-    }
-
-    /// Gives what came to TLS, which leaves plaintext and its answer in the scratch buffers.
-    fn converse<N: Net>(&mut self, turn: &mut Turn<'_, N>) -> Result<Received, Failed> {
-        let route = self.chosen.as_ref().map(|chosen| chosen.route);
-        let asks = route.is_some_and(|route| self.asks_for_certificate(route));
-        let Some(chosen) = &mut self.chosen else {
-            return Err(Failed::quietly(CloseReason::Internal));
-        };
-        let engine = &mut chosen.engine;
-        if let Some(resuming) = &mut chosen.resuming {
+    ) -> Result<Received, Refusal> {
+        let engine = &mut self.engine;
+        if let Some(resuming) = &mut self.resuming {
             resuming.unix_now = turn.now.unix.into();
             resuming.mono_now = turn.now.mono;
             if !matches!(engine.handshake_kind(), None | Some(HandshakeKind::Resumed)) {
                 resuming.forget_opened();
             }
         }
-        let scratch = &mut *turn.scratch;
-        let input = scratch.sealed_in.filled_mut();
-        context::lend(&mut chosen.resuming, || {
-            engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out)
-        })
-        .map_err(
-            |error| match chosen.resuming.as_ref().and_then(Resuming::shed) {
-                Some(reason) => Failed::shed(reason),
-                None => Failed::new(reason_of_error(&error, asks), chain::explain(&error)),
+        let received = context::lend(&mut self.resuming, || engine.receive(input, plain, out));
+        received.map_err(
+            |error| match self.resuming.as_ref().and_then(Resuming::shed) {
+                Some(reason) => Refusal::shed(reason),
+                None => Refusal::new(reason_of_error(&error, self.asks), chain::explain(&error)),
             },
         )
     }
 
-    fn asks_for_certificate(&self, route: usize) -> bool {
-        let route = self.listener.router.route(route);
-        route.is_some_and(|(_, configs)| configs.verifier().is_some())
-    }
-
-    /// Keys are ready: counts, and goes on to a server.
-    fn leave<N: Net>(
-        self,
-        received: Received,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Next<N> {
-        let early_data = self.early_data(received);
-        let presented = self.presented(core.facts.server_name.as_deref());
-        let (Some(pool), Some(mut chosen)) = (self.pool(), self.chosen) else {
-            return end(CloseReason::Internal, turn);
-        };
-        let took = turn.now.mono.saturating_sub(core.facts.accepted);
-        let took = took.saturating_sub(core.facts.queued);
-        let agreed = Agreed {
-            presented,
-            early_data,
-            ..resumed::agreed(&chosen, took)
-        };
-        turn.counters.handshakes_ended.add(1);
-        resumed::count(&agreed, turn.counters);
-        resumed::count_offer(&chosen, turn.counters);
-        resumed::count_early(&chosen, received.early, turn.counters);
-        let origin = chosen.resuming.as_ref().and_then(Resuming::origin_id);
-        if chosen.engine.is_unfinished() {
-            chosen.engine.keep(chosen.resuming.take());
-        }
-        core.facts.tls = Some(agreed);
-        core.half_open = None;
-        let session = chosen.resuming.and_then(|resuming| resuming.session);
-        core.session = session.map(Box::new);
-        if let Some(joined) = core.joined.take() {
-            return rejoin(*joined, chosen.engine, received.ended, core, turn);
-        }
-        let established = Established {
-            client_tls: Some(chosen.engine),
-            origin,
-            pool,
-            client_ended: received.ended,
-            slot: self.slot,
-            home: None,
-            errand: Errand::Relay,
-        };
-        Connecting::begin(established, core, turn)
-    }
-
-    /// How much early data the policy takes, if some has come.
-    fn early_data(&self, received: Received) -> Option<u32> {
-        let chosen = self.chosen.as_ref().filter(|_| received.early)?;
-        let (route, _) = self.listener.router.route(chosen.route)?;
-        Some(route.policy.early_data)
-    }
-
     /// What there is to say of our certificate, where the server is told of it.
-    fn presented(&self, name: Option<&str>) -> Option<Arc<Presented>> {
-        self.pool()?
-            .proxy_header()
-            .filter(|version| *version == ProxyVersion::V2)?;
-        let place = self.chosen.as_ref()?.resuming.as_ref()?.presented?;
-        let certificates = &self.listener.config().certificates;
+    fn presented(&self, listener: &ListenerState, name: Option<&str>) -> Option<Arc<Presented>> {
+        let version = self.pool.proxy_header();
+        version.filter(|version| *version == ProxyVersion::V2)?;
+        let place = self.resuming.as_ref()?.presented?;
+        let certificates = &listener.config().certificates;
         certificates.keys_for(name).presented(place).cloned()
     }
-
-    fn pool(&self) -> Option<Rc<Pool>> {
-        let route = self.chosen.as_ref()?.route;
-        self.listener.pool(route).cloned()
-    }
-
-    /// Tells the client why, if there is a way to, and closes.
-    fn fail<N: Net>(self, failed: &Failed, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        // A connect without a byte is a look whether we are there.
-        if core.client.traffic.received > 0 {
-            turn.failures
-                .note(&core.facts, failed.reason, &failed.detail, turn.now);
-        }
-        if let Some(chosen) = &self.chosen {
-            resumed::count_offer(chosen, turn.counters);
-        }
-        if failed.shed {
-            core.client.socket.reset_on_close();
-        }
-        if failed.shed || failed.reason == CloseReason::HandshakeAborted {
-            return end(failed.reason, turn);
-        }
-        turn.counters.handshakes_ended.add(1);
-        let last = turn.scratch.sealed_out.filled().to_vec();
-        Closing::begin(failed.reason, last, core, turn)
-    }
 }
 
-impl From<NoHello> for Failed {
-    fn from(found: NoHello) -> Self {
-        Self::new(found.reason, found.detail)
+/// The client has gone.
+fn abandon<N: Net>(core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    let reason = CloseReason::HandshakeAborted;
+    // A connect without a byte is a look whether we are there.
+    if core.client.traffic.received > 0 {
+        turn.failures.note(&core.facts, reason, "", turn.now);
     }
-}
-
-impl Failed {
-    fn new(reason: CloseReason, detail: String) -> Self {
-        Self {
-            reason,
-            detail,
-            shed: false,
-        }
-    }
-
-    fn shed(reason: CloseReason) -> Self {
-        Self {
-            shed: true,
-            ..Self::quietly(reason)
-        }
-    }
-
-    /// What the reason alone says is enough.
-    fn quietly(reason: CloseReason) -> Self {
-        Self::new(reason, String::new())
-    }
-}
-
-/// Counts the end of a handshake that leads to nothing.
-fn end<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
-    turn.counters.handshakes_ended.add(1);
-    Next::End(reason)
+    end_handshake(reason, turn)
 }
 
 /// `asks` says whether the client has to show a certificate: nothing else that it sends behind its

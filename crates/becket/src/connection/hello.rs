@@ -7,43 +7,86 @@
 use becket_proto::client_hello::{ClientHello, Malformed, NotHello, Peek, peek};
 use becket_proto::plain_http::PLAIN_HTTP_ANSWER;
 
+use super::closing::Closing;
+use super::{Core, Net, Next, Turn, end_handshake};
 use crate::close_reason::CloseReason;
-use crate::scratch::Buffer;
+use crate::socket::Socket;
 
-/// Why there will be no hello.
+/// Why there will be no TLS.
 #[derive(Debug)]
-pub(super) struct NoHello {
+pub(super) struct Refusal {
     /// For the metrics.
     pub(super) reason: CloseReason,
-    /// For the log.
+    /// For the log, where the reason alone does not say enough.
     pub(super) detail: String,
+    /// For the client. Nothing, and a reset, for those who are turned away so that others can be
+    /// served.
+    answer: Option<Vec<u8>>,
+}
+
+impl Refusal {
+    pub(super) fn new(reason: CloseReason, detail: String) -> Self {
+        Self {
+            reason,
+            detail,
+            answer: Some(Vec::new()),
+        }
+    }
+
+    pub(super) fn shed(reason: CloseReason) -> Self {
+        Self {
+            answer: None,
+            ..Self::new(reason, String::new())
+        }
+    }
+
+    /// A fatal alert, in clear.
+    pub(super) fn by_alert(alert: u8, reason: CloseReason) -> Self {
+        let detail = format!("answered with alert {alert}");
+        Self::new(reason, detail).answering(&fatal_alert(alert))
+    }
+
+    pub(super) fn answering(self, answer: &[u8]) -> Self {
+        Self {
+            answer: self.answer.map(|_| answer.to_vec()),
+            ..self
+        }
+    }
+
+    /// Writes the line of the log, counts, and has the client told.
+    pub(super) fn close<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+        let reason = self.reason;
+        turn.failures
+            .note(&core.facts, reason, &self.detail, turn.now);
+        let Some(answer) = self.answer else {
+            core.client.socket.reset_on_close();
+            return end_handshake(reason, turn);
+        };
+        turn.counters.handshakes_ended.add(1);
+        Closing::begin(reason, answer.into(), core, turn)
+    }
 }
 
 /// Looks for a whole hello of at most `limit` bytes; `None` when more has to come.
 ///
 /// # Errors
 ///
-/// When it is something else, or too long; what there is to say to the client is in `out`.
-pub(super) fn look<'a>(
-    input: &'a [u8],
-    limit: usize,
-    out: &mut Buffer,
-) -> Result<Option<ClientHello<'a>>, NoHello> {
+/// When it is something else, or too long.
+pub(super) fn look(input: &[u8], limit: usize) -> Result<Option<ClientHello<'_>>, Refusal> {
     match peek(input) {
         Peek::Hello(hello) if hello.wire_len() <= limit => Ok(Some(hello)),
         Peek::Incomplete if input.len() < limit => Ok(None),
         Peek::Hello(_) | Peek::Incomplete => {
-            out.push(&fatal_alert(DECODE_ERROR));
-            Err(NoHello {
-                reason: CloseReason::HelloTooLarge,
-                detail: format!("above the limit of {limit} bytes"),
-            })
+            let detail = format!("above the limit of {limit} bytes");
+            Err(Refusal::new(CloseReason::HelloTooLarge, detail)
+                .answering(&fatal_alert(DECODE_ERROR)))
         }
         Peek::Refused(other) => {
-            answer(other, out);
-            Err(NoHello {
-                reason: reason_of(other),
-                detail: format!("{other:?}"),
+            let refusal = Refusal::new(reason_of(other), format!("{other:?}"));
+            Err(match other.alert() {
+                Some(alert) => refusal.answering(&fatal_alert(alert)),
+                None if other == NotHello::PlainHttp => refusal.answering(PLAIN_HTTP_ANSWER),
+                None => refusal,
             })
         }
     }
@@ -55,15 +98,6 @@ fn reason_of(other: NotHello) -> CloseReason {
         NotHello::NotTls | NotHello::ProxyHeader => CloseReason::NotTls,
         NotHello::Malformed(Malformed::OversizedHello) => CloseReason::HelloTooLarge,
         _ => CloseReason::HandshakeFailed,
-    }
-}
-
-/// What to say to something that is not a ClientHello.
-fn answer(other: NotHello, out: &mut Buffer) {
-    match other.alert() {
-        Some(alert) => out.push(&fatal_alert(alert)),
-        None if other == NotHello::PlainHttp => out.push(PLAIN_HTTP_ANSWER),
-        None => {}
     }
 }
 

@@ -19,7 +19,7 @@ use crate::tls::names;
 /// # Errors
 ///
 /// When a field is longer than the protocol can say.
-pub fn proxy_header<N: Net>(
+pub(super) fn proxy_header<N: Net>(
     (version, also): (ProxyVersion, ProxyTlvs),
     core: &mut Core<N>,
     engine: Option<&Engine>,

@@ -18,22 +18,22 @@
 //! server comes first: Entering, Connecting, Conversing, Handshaking, Relaying; or, behind Conversing,
 //! Cancelling and no server.
 
-pub mod cancelling;
-pub mod closing;
-pub mod connect;
-pub mod conversing;
-pub mod entering;
+mod cancelling;
+mod closing;
+mod connect;
+mod conversing;
+mod entering;
 pub mod facts;
-pub mod greeting;
-pub mod handshake;
+mod greeting;
+mod handshake;
 mod hello;
-pub mod introduction;
+mod introduction;
 pub mod listener;
-pub mod peeking;
-pub mod queued;
-pub mod relay;
-pub mod resumed;
-pub mod securing;
+mod peeking;
+mod queued;
+mod relay;
+mod resumed;
+mod securing;
 
 use std::fmt;
 use std::io;
@@ -41,6 +41,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+
+use becket_proto::half_pipe::HalfPipe;
 
 use self::cancelling::Cancelling;
 use self::closing::Closing;
@@ -52,14 +54,13 @@ use self::greeting::Greeting;
 use self::handshake::Handshaking;
 use self::peeking::Peeking;
 use self::queued::Queued;
-use self::relay::{Joined, Relaying};
+use self::relay::Relaying;
 use self::securing::Securing;
-use becket_proto::session_name::SessionName;
-
 use crate::admission::{Admission, Admitted, HalfOpen, SourcePermit};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
 use crate::backend::server_state::ServerState;
+use crate::backend::slot::Slot;
 use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Face, Limits, ServerAddress, Timeouts};
@@ -70,6 +71,7 @@ use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
 use crate::scratch::Scratch;
 use crate::socket::{Peek, Socket};
+use becket_proto::session_name::SessionName;
 
 /// The sockets that connections run on.
 pub trait Net {
@@ -106,8 +108,6 @@ pub struct Turn<'a, N> {
     pub place: usize,
     /// Read once per loop turn.
     pub now: Now,
-    /// Buffers in transit.
-    pub scratch: &'a mut Scratch,
     /// The worker's numbers.
     pub counters: &'a Counters,
     /// Bounds of the current configuration.
@@ -132,31 +132,27 @@ pub struct Connection<N: Net> {
 
 /// What outlives every phase.
 #[derive(Debug)]
-pub struct Core<N: Net> {
-    /// Towards the client.
-    pub client: Leg<N::Client>,
-    /// What the log and the metrics want to know.
-    pub facts: Facts,
+struct Core<N: Net> {
+    client: Leg<N::Client>,
+    facts: Facts,
     /// When to give up, if nothing happens.
-    pub deadline: Duration,
+    deadline: Duration,
     /// When the handshake is to be done. To wait for a slot is no part of it.
-    pub handshake_until: Duration,
+    handshake_until: Duration,
     /// The session in the table that the client made or proved to hold: TLS 1.2 by ID only.
-    pub session: Option<Box<SessionName>>,
+    session: Option<Box<SessionName>>,
     /// The client takes FIN for the end of a whole stream: it speaks no TLS that would tell a cut
     /// from an end.
-    pub fin_is_an_end: bool,
-    /// A server that waits for the handshake to be done, where it was connected before.
-    pub joined: Option<Box<Joined<N>>>,
+    fin_is_an_end: bool,
     /// Counts it for its source until it is gone, where that is limited.
-    pub permit: Option<Box<SourcePermit>>,
+    permit: Option<Box<SourcePermit>>,
     /// Counts it for its source until it has keys.
-    pub half_open: Option<Box<HalfOpen>>,
+    half_open: Option<Box<HalfOpen>>,
 }
 
 /// Where a connection is in its life.
 #[derive(Debug)]
-pub enum Phase<N: Net> {
+enum Phase<N: Net> {
     /// Until the first turn, where no TLS ends.
     Entering(Entering),
     /// Until a PROXY header, where one is expected.
@@ -168,9 +164,9 @@ pub enum Phase<N: Net> {
     /// Until the servers were told of a cancel, where that is what the client asks for.
     Cancelling(Cancelling),
     /// Until traffic keys.
-    Handshaking(Handshaking),
-    /// Until a server has a slot.
-    Queued(Box<Queued>),
+    Handshaking(Handshaking<N>),
+    /// Until a server has a slot. On the heap: those who relay, of whom there are many, keep no room for it.
+    Queued(Box<Queued<N>>),
     /// Until a server answers.
     Connecting(Connecting<N>),
     /// Until traffic keys towards the server, where the backend has TLS.
@@ -183,7 +179,7 @@ pub enum Phase<N: Net> {
 
 /// What an advanced phase wants.
 #[derive(Debug)]
-pub enum Next<N: Net> {
+enum Next<N: Net> {
     /// To be advanced at the next readiness or at the deadline.
     Wait(Phase<N>),
     /// To be advanced again in the next turn: its budget is spent.
@@ -192,6 +188,14 @@ pub enum Next<N: Net> {
     Go(Phase<N>),
     /// To be dropped.
     End(CloseReason),
+}
+
+/// What a client has said before there was somebody to hear it. It lies in the worker's buffers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Said<'a> {
+    bytes: &'a [u8],
+    /// It was the last that the client will say.
+    ended: bool,
 }
 
 /// What [`Connection::advance`] left behind.
@@ -214,14 +218,6 @@ pub enum Side {
     Server,
 }
 
-impl<N: Net> Core<N> {
-    /// Counts the connection for its source.
-    fn count(&mut self, admitted: Admitted) {
-        self.permit = admitted.permit;
-        self.half_open = admitted.half_open;
-    }
-}
-
 impl<N: Net> Phase<N> {
     /// Where a client begins who needs no introduction, or has had one.
     fn first(listener: Rc<ListenerState>, counters: &Counters) -> Self {
@@ -237,6 +233,98 @@ impl<N: Net> Phase<N> {
             Face::Plain | Face::StartTls(_) => Self::Entering(Entering::new(listener)),
         }
     }
+
+    fn advance(self, core: &mut Core<N>, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Next<N> {
+        match self {
+            Self::Entering(phase) => phase.advance(core, turn),
+            Self::Greeting(phase) => phase.advance(core, turn, scratch),
+            Self::Peeking(phase) => phase.advance(core, turn, scratch),
+            Self::Conversing(phase) => phase.advance(core, turn, scratch),
+            Self::Cancelling(phase) => phase.advance(core, turn),
+            Self::Handshaking(phase) => phase.advance(core, turn, scratch),
+            Self::Queued(phase) => phase.advance(core, turn, scratch),
+            Self::Connecting(phase) => phase.advance(core, turn),
+            Self::Securing(phase) => phase.advance(core, turn, scratch),
+            Self::Relaying(phase) => phase.advance(core, turn, scratch),
+            Self::Closing(phase) => phase.advance(core, turn, scratch),
+        }
+    }
+
+    fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Next<N> {
+        match self {
+            Self::Entering(phase) => phase.advance(core, turn),
+            Self::Greeting(phase) => phase.expire(core, turn),
+            Self::Peeking(phase) => phase.expire(core, turn),
+            Self::Conversing(phase) => phase.expire(core, turn),
+            Self::Cancelling(phase) => phase.expire(core, turn),
+            Self::Handshaking(phase) => phase.expire(core, turn),
+            Self::Queued(phase) => phase.expire(core, turn),
+            Self::Connecting(phase) => phase.expire(core, turn),
+            Self::Securing(phase) => phase.expire(core, turn),
+            Self::Relaying(phase) => phase.expire(core, turn),
+            Self::Closing(phase) => phase.expire(),
+        }
+    }
+
+    fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Next<N> {
+        match self {
+            Self::Connecting(phase) => phase.leave_server(core, turn),
+            Self::Securing(phase) => phase.leave_server(core, turn),
+            Self::Relaying(phase) => phase.leave_server(core, turn),
+            Self::Conversing(_) | Self::Handshaking(_) => {
+                // Its slot is free at once, whoever still has to take the last bytes.
+                drop(self);
+                turn.counters.handshakes_ended.add(1);
+                Closing::begin(CloseReason::ServerDown, HalfPipe::default(), core, turn)
+            }
+            phase => Next::Go(phase),
+        }
+    }
+
+    /// Whether a handshake has begun and not come to its end.
+    fn lacks_keys(&self) -> bool {
+        match self {
+            Self::Peeking(_) | Self::Conversing(_) | Self::Handshaking(_) => true,
+            Self::Queued(phase) => phase.lacks_keys(),
+            _ => false,
+        }
+    }
+
+    /// The socket towards the server, if there is one.
+    fn server(&mut self) -> Option<&mut Leg<N::Server>> {
+        match self {
+            Self::Connecting(phase) => phase.server.as_mut(),
+            Self::Securing(phase) => Some(&mut phase.server),
+            Self::Relaying(phase) => Some(&mut phase.server),
+            Self::Conversing(phase) => Some(&mut phase.relay.server),
+            Self::Handshaking(phase) => phase.relay_mut().map(|relay| &mut relay.server),
+            _ => None,
+        }
+    }
+
+    /// The slot of the server that is connected, or being connected.
+    fn slot(&self) -> Option<&Slot> {
+        match self {
+            Self::Connecting(phase) => Some(&phase.attempt.slot),
+            Self::Securing(phase) => Some(&phase.attempt.slot),
+            Self::Relaying(phase) => Some(&phase.slot),
+            Self::Conversing(phase) => Some(&phase.relay.slot),
+            Self::Handshaking(phase) => phase.relay().map(|relay| &relay.slot),
+            _ => None,
+        }
+    }
+
+    /// Whether this readiness of the client's socket can change anything.
+    fn cares_for(&self, ready: Ready) -> bool {
+        match self {
+            Self::Greeting(_) | Self::Peeking(_) => ready.readable || ready.ended,
+            Self::Handshaking(phase) => phase.cares_for(ready),
+            Self::Queued(phase) => phase.cares_for(ready),
+            // Bytes wait until there is a server; a client that is gone does not.
+            Self::Connecting(_) | Self::Securing(_) | Self::Cancelling(_) => ready.failed,
+            Self::Entering(_) | Self::Conversing(_) | Self::Relaying(_) | Self::Closing(_) => true,
+        }
+    }
 }
 
 impl<N: Net> Connection<N> {
@@ -250,9 +338,8 @@ impl<N: Net> Connection<N> {
     ) -> Self {
         let handshake_until = facts.accepted + timeouts.handshake;
         let deadline = handshake_until.min(facts.accepted + timeouts.hello);
-        let config = listener.config();
         let face = listener.face;
-        let phase = match config.accept_proxy {
+        let phase = match listener.config().accept_proxy {
             Some(_) => Phase::Greeting(Greeting::new(listener)),
             None => Phase::first(listener, counters),
         };
@@ -269,7 +356,6 @@ impl<N: Net> Connection<N> {
                 handshake_until,
                 session: None,
                 fin_is_an_end: face == Face::Plain,
-                joined: None,
                 permit: None,
                 half_open: None,
             },
@@ -278,7 +364,7 @@ impl<N: Net> Connection<N> {
     }
 
     /// Goes on as if no PROXY header were expected: for a rehearsal, which has nobody in front.
-    pub fn skip_greeting(&mut self, counters: &Counters) {
+    pub(crate) fn skip_greeting(&mut self, counters: &Counters) {
         self.phase = match self.phase.take() {
             Some(Phase::Greeting(greeting)) => {
                 Some(Phase::first(greeting.into_listener(), counters))
@@ -288,59 +374,30 @@ impl<N: Net> Connection<N> {
     }
 
     /// Counts the connection for its source.
-    pub fn count(&mut self, admitted: Admitted) {
+    pub(crate) fn count(&mut self, admitted: Admitted) {
         self.core.count(admitted);
     }
 
     /// Takes note of readiness. Returns whether the connection should be advanced for it.
-    pub fn handle_ready(&mut self, side: Side, ready: Ready) -> bool {
-        match (side, &mut self.phase) {
-            (Side::Client, Some(phase)) => {
-                self.core.client.ready.add(ready);
-                match phase {
-                    Phase::Greeting(phase) => phase.cares_for(ready),
-                    Phase::Handshaking(phase) => phase.cares_for(ready),
-                    Phase::Peeking(phase) => phase.cares_for(ready),
-                    Phase::Queued(phase) => phase.cares_for(ready),
-                    // Bytes wait until there is a server; a client that is gone does not.
-                    Phase::Connecting(_) | Phase::Securing(_) | Phase::Cancelling(_) => {
-                        ready.failed
-                    }
-                    Phase::Entering(_)
-                    | Phase::Conversing(_)
-                    | Phase::Relaying(_)
-                    | Phase::Closing(_) => true,
-                }
-            }
-            (Side::Server, Some(Phase::Connecting(phase))) => {
-                phase.handle_ready(ready);
-                true
-            }
-            (Side::Server, Some(Phase::Securing(phase))) => {
-                phase.handle_ready(ready);
-                true
-            }
-            (Side::Server, Some(Phase::Relaying(phase))) => {
-                phase.handle_ready(ready);
-                true
-            }
-            (Side::Server, Some(Phase::Conversing(phase))) => {
-                phase.handle_ready(ready);
-                true
-            }
-            (Side::Server, Some(_)) => {
-                if let Some(joined) = &mut self.core.joined {
-                    joined.server.ready.add(ready);
-                }
-                false
-            }
-            (_, None) => false,
+    pub(crate) fn handle_ready(&mut self, side: Side, ready: Ready) -> bool {
+        let Some(phase) = &mut self.phase else {
+            return false;
+        };
+        if side == Side::Client {
+            self.core.client.ready.add(ready);
+            return phase.cares_for(ready);
         }
+        let Some(server) = phase.server() else {
+            return false;
+        };
+        server.ready.add(ready);
+        // A server that waits for a handshake has its turn behind that.
+        !matches!(phase, Phase::Handshaking(_))
     }
 
     /// The wait for a slot is over, for whoever waits by this grant. Returns whether the connection
     /// should be advanced for it; if not, the slot goes to the next.
-    pub fn handle_grant(&mut self, grant: Grant) -> bool {
+    pub(crate) fn handle_grant(&mut self, grant: Grant) -> bool {
         match &mut self.phase {
             Some(Phase::Queued(phase)) => phase.handle_grant(grant),
             _ => false,
@@ -348,152 +405,86 @@ impl<N: Net> Connection<N> {
     }
 
     /// Whether this server is connected, or being connected.
-    pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
-        match &self.phase {
-            Some(Phase::Connecting(phase)) => phase.is_at(server),
-            Some(Phase::Securing(phase)) => phase.is_at(server),
-            Some(Phase::Relaying(phase)) => phase.is_at(server),
-            Some(Phase::Conversing(phase)) => phase.joined().is_at(server),
-            Some(_) => {
-                let joined = self.core.joined.as_ref();
-                joined.is_some_and(|joined| joined.is_at(server))
-            }
-            None => false,
-        }
+    pub(crate) fn is_at(&self, server: &Arc<ServerState>) -> bool {
+        let slot = self.phase.as_ref().and_then(Phase::slot);
+        slot.is_some_and(|slot| Arc::ptr_eq(slot.server(), server))
     }
 
     /// Ends what goes on with the server, which went out of service; see [`Self::is_at`].
-    pub fn leave_server(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
-        self.metered(turn, Self::go_without_server)
+    pub(crate) fn leave_server(
+        &mut self,
+        turn: &mut Turn<'_, N>,
+        scratch: &mut Scratch,
+    ) -> Advanced {
+        self.go_on(Phase::leave_server, turn, scratch)
     }
 
     /// Does all that can be done now.
-    pub fn advance(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
-        self.metered(turn, Self::go_on)
+    pub(crate) fn advance(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
+        self.go_on(Phase::advance, turn, scratch)
     }
 
     /// The deadline has passed: gives up, or tries the next server.
-    pub fn expire(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
-        self.metered(turn, Self::go_overdue)
+    pub(crate) fn expire(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
+        self.go_on(Phase::expire, turn, scratch)
     }
 
-    /// Does a step, and takes for the connection's own what the worker counted meanwhile: so both
-    /// are one number, whatever becomes of a server's socket.
-    fn metered(
+    /// Takes a first step and all that follow from it. What the worker counted meanwhile is the
+    /// connection's own: so both are one number, whatever becomes of a server's socket.
+    fn go_on(
         &mut self,
+        first: impl FnOnce(Phase<N>, &mut Core<N>, &mut Turn<'_, N>, &mut Scratch) -> Next<N>,
         turn: &mut Turn<'_, N>,
-        step: impl FnOnce(&mut Self, &mut Turn<'_, N>) -> Advanced,
+        scratch: &mut Scratch,
     ) -> Advanced {
+        let Some(phase) = self.phase.take() else {
+            return Advanced::Ended(CloseReason::Internal);
+        };
         let before = turn.counters.server_traffic();
-        let advanced = step(self, turn);
+        let mut next = first(phase, &mut self.core, turn, scratch);
+        while let Next::Go(phase) = next {
+            next = phase.advance(&mut self.core, turn, scratch);
+        }
         let after = turn.counters.server_traffic();
         let traffic = &mut self.core.facts.server_traffic;
         traffic.received += after.received - before.received;
         traffic.sent += after.sent - before.sent;
+        let (phase, advanced) = match next {
+            Next::Go(phase) | Next::Yield(phase) => (Some(phase), Advanced::Unfinished),
+            Next::Wait(phase) => (Some(phase), Advanced::Waiting),
+            Next::End(reason) => (None, Advanced::Ended(reason)),
+        };
+        self.phase = phase;
         advanced
     }
 
-    fn go_without_server(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
-        let next = match self.phase.take() {
-            Some(Phase::Connecting(phase)) => phase.leave_server(&mut self.core, turn),
-            Some(Phase::Securing(phase)) => phase.leave_server(&mut self.core, turn),
-            Some(Phase::Relaying(phase)) => phase.leave_server(&mut self.core, turn),
-            Some(Phase::Conversing(_) | Phase::Handshaking(_)) => {
-                turn.counters.handshakes_ended.add(1);
-                Closing::begin(CloseReason::ServerDown, Vec::new(), &mut self.core, turn)
-            }
-            Some(phase) => Next::Go(phase),
-            None => Next::End(CloseReason::Internal),
-        };
-        self.follow(next, turn)
-    }
-
-    fn go_on(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
-        while let Some(phase) = self.phase.take() {
-            let next = match phase {
-                Phase::Entering(phase) => phase.advance(&mut self.core, turn),
-                Phase::Greeting(phase) => phase.advance(&mut self.core, turn),
-                Phase::Peeking(phase) => phase.advance(&mut self.core, turn),
-                Phase::Conversing(phase) => phase.advance(&mut self.core, turn),
-                Phase::Cancelling(phase) => phase.advance(&mut self.core, turn),
-                Phase::Handshaking(phase) => phase.advance(&mut self.core, turn),
-                Phase::Queued(phase) => phase.advance(&mut self.core, turn),
-                Phase::Connecting(phase) => phase.advance(&mut self.core, turn),
-                Phase::Securing(phase) => phase.advance(&mut self.core, turn),
-                Phase::Relaying(phase) => phase.advance(&mut self.core, turn),
-                Phase::Closing(phase) => phase.advance(&mut self.core, turn),
-            };
-            match next {
-                Next::Go(phase) => self.phase = Some(phase),
-                Next::Wait(phase) => {
-                    self.phase = Some(phase);
-                    return Advanced::Waiting;
-                }
-                Next::Yield(phase) => {
-                    self.phase = Some(phase);
-                    return Advanced::Unfinished;
-                }
-                Next::End(reason) => return Advanced::Ended(reason),
-            }
-        }
-        Advanced::Ended(CloseReason::Internal)
-    }
-
-    fn go_overdue(&mut self, turn: &mut Turn<'_, N>) -> Advanced {
-        let next = match self.phase.take() {
-            Some(Phase::Entering(phase)) => phase.advance(&mut self.core, turn),
-            Some(Phase::Greeting(phase)) => phase.expire(&mut self.core, turn),
-            Some(Phase::Peeking(phase)) => phase.expire(&self.core, turn),
-            Some(Phase::Conversing(phase)) => phase.expire(&self.core, turn),
-            Some(Phase::Cancelling(phase)) => phase.expire(&mut self.core, turn),
-            Some(Phase::Handshaking(phase)) => phase.expire(&self.core, turn),
-            Some(Phase::Queued(phase)) => phase.expire(&mut self.core, turn),
-            Some(Phase::Connecting(phase)) => phase.expire(&mut self.core, turn),
-            Some(Phase::Securing(phase)) => phase.expire(&mut self.core, turn),
-            Some(Phase::Relaying(phase)) => phase.expire(&mut self.core, turn),
-            Some(Phase::Closing(phase)) => phase.expire(),
-            None => Next::End(CloseReason::Internal),
-        };
-        self.follow(next, turn)
-    }
-
-    fn follow(&mut self, next: Next<N>, turn: &mut Turn<'_, N>) -> Advanced {
-        match next {
-            Next::End(reason) => Advanced::Ended(reason),
-            Next::Go(phase) | Next::Wait(phase) | Next::Yield(phase) => {
-                self.phase = Some(phase);
-                self.go_on(turn)
-            }
-        }
-    }
-
     /// When [`Self::expire`] is due.
-    pub fn deadline(&self) -> Duration {
+    pub(crate) fn deadline(&self) -> Duration {
         self.core.deadline
     }
 
     /// Whether the handshake is still going on, or has still to begin. One that waits for a slot
     /// does not go on.
-    pub fn is_handshaking(&self) -> bool {
+    pub(crate) fn is_handshaking(&self) -> bool {
         match &self.phase {
-            Some(
-                Phase::Greeting(_)
-                | Phase::Peeking(_)
-                | Phase::Conversing(_)
-                | Phase::Handshaking(_),
-            ) => true,
             Some(Phase::Queued(phase)) => phase.is_handshaking(),
-            _ => false,
+            Some(Phase::Greeting(_)) => true,
+            Some(phase) => phase.lacks_keys(),
+            None => false,
         }
     }
 
     /// Whether the client has not even said a whole hello, which is all that it could do at once.
-    pub fn lacks_hello(&self) -> bool {
-        match &self.phase {
-            Some(Phase::Greeting(_) | Phase::Peeking(_) | Phase::Conversing(_)) => true,
-            Some(Phase::Handshaking(phase)) => phase.lacks_hello(),
-            _ => false,
-        }
+    pub(crate) fn lacks_hello(&self) -> bool {
+        matches!(
+            &self.phase,
+            Some(
+                Phase::Greeting(_)
+                    | Phase::Peeking(_)
+                    | Phase::Conversing(_)
+                    | Phase::Handshaking(Handshaking::Hello(_))
+            )
+        )
     }
 
     /// The session in the table that must be forgotten when the connection ended like this.
@@ -502,33 +493,28 @@ impl<N: Net> Connection<N> {
     /// session-identifiers, keys, and secrets associated with a failed connection". Only of
     /// clients that proved to hold the session: an ID travels in clear, and whoever saw one must
     /// not be able to end it for its owner.
-    pub fn failed_session(&self, reason: CloseReason) -> Option<SessionName> {
+    pub(crate) fn failed_session(&self, reason: CloseReason) -> Option<SessionName> {
         let failed = reason == CloseReason::ClientTlsError;
         self.core.session.as_deref().copied().filter(|_| failed)
     }
 
     /// The line of the access log.
-    pub fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
+    pub(crate) fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
         self.core
             .facts
             .record(self.core.client.traffic, reason, now)
     }
 
     /// Goes, so that a newcomer can be served: a reset costs the least on both sides.
-    pub fn displace(&mut self, turn: &Turn<'_, N>) -> CloseReason {
+    pub(crate) fn displace(&mut self, turn: &Turn<'_, N>) -> CloseReason {
         self.core.client.socket.reset_on_close();
         self.stop(turn);
         CloseReason::HandshakeDisplaced
     }
 
     /// The process stops: counts what is being cut off. Who would take FIN for an end is reset.
-    pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
-        let without_keys = match &self.phase {
-            Some(Phase::Peeking(_) | Phase::Conversing(_) | Phase::Handshaking(_)) => true,
-            Some(Phase::Queued(phase)) => phase.has_no_keys(),
-            _ => false,
-        };
-        if without_keys {
+    pub(crate) fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
+        if self.phase.as_ref().is_some_and(Phase::lacks_keys) {
             turn.counters.handshakes_ended.add(1);
         }
         match &mut self.phase {
@@ -540,4 +526,18 @@ impl<N: Net> Connection<N> {
         }
         CloseReason::Stopped
     }
+}
+
+impl<N: Net> Core<N> {
+    /// Counts the connection for its source.
+    fn count(&mut self, admitted: Admitted) {
+        self.permit = admitted.permit;
+        self.half_open = admitted.half_open;
+    }
+}
+
+/// Counts the end of a handshake that leads to nothing.
+fn end_handshake<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
+    turn.counters.handshakes_ended.add(1);
+    Next::End(reason)
 }

@@ -19,109 +19,100 @@ use becket_proto::client_hello::ClientHello;
 use becket_proto::server_hello::{self, Peek};
 use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
 
-use super::closing::Closing;
-use super::connect::{Connecting, Errand, Established};
-use super::hello::{self, NoHello, fatal_alert};
-use super::{Core, Net, Next, Phase, Turn};
+use super::connect::{Pending, Purpose};
+use super::hello::{self, Refusal};
+use super::{Core, Net, Next, Phase, Said, Turn, end_handshake};
 use crate::backend::pool::{Guest, Pool};
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::config::StickBy;
 use crate::connection::listener::ListenerState;
-use crate::leg::{Got, Ready};
-use crate::scratch::READ;
+use crate::leg::Got;
+use crate::scratch::{READ, Scratch};
 use crate::tls::hello_router::server_name;
 
 /// A client whose hello is not whole.
 #[derive(Debug)]
-pub struct Peeking {
+pub(super) struct Peeking {
     listener: Rc<ListenerState>,
     held: Vec<u8>,
 }
 
 impl Peeking {
     /// Starts for a client that came through `listener`.
-    pub fn new(listener: Rc<ListenerState>) -> Self {
+    pub(super) fn new(listener: Rc<ListenerState>) -> Self {
         Self {
             listener,
             held: Vec::new(),
         }
     }
 
-    /// Whether this readiness can bring more of the hello.
-    pub fn cares_for(&self, ready: Ready) -> bool {
-        ready.readable || ready.ended
-    }
-
     /// Does what can be done now.
-    pub fn advance<N: Net>(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn advance<N: Net>(
+        mut self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+        scratch: &mut Scratch,
+    ) -> Next<N> {
         while core.client.ready.readable {
-            turn.scratch.clear();
-            let input = &mut turn.scratch.plain;
+            scratch.clear();
+            let input = &mut scratch.plain;
             input.push(&self.held);
-            match core
-                .client
-                .receive(input, READ, &turn.counters.client_bytes_in)
-            {
+            let counter = &turn.counters.client_bytes_in;
+            match core.client.receive(input, READ, counter) {
                 Ok(Got::Bytes) => {}
                 Ok(Got::Nothing) => break,
-                Ok(Got::End) | Err(_) => return end(CloseReason::HandshakeAborted, turn),
+                Ok(Got::End) | Err(_) => {
+                    return end_handshake(CloseReason::HandshakeAborted, turn);
+                }
             }
-            match self.choose(core, turn) {
-                Ok(Some(established)) => {
+            match self.choose(input.filled(), core, turn) {
+                Ok(Some(pending)) => {
                     turn.counters.handshakes_ended.add(1);
                     core.half_open = None;
-                    turn.scratch.sealed_out.clear();
-                    return Connecting::begin(established, core, turn);
+                    let said = Said {
+                        bytes: input.filled(),
+                        ended: false,
+                    };
+                    return pending.begin(None, said, core, turn);
                 }
-                Ok(None) => self.held = turn.scratch.plain.filled().to_vec(),
-                Err(found) => return refuse(&found, core, turn),
+                Ok(None) => self.held = input.filled().to_vec(),
+                Err(refusal) => return refusal.close(core, turn),
             }
         }
         Next::Wait(Phase::Peeking(self))
     }
 
     /// The hello took too long.
-    pub fn expire<N: Net>(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire<N: Net>(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         let reason = CloseReason::HelloTimeout;
         let detail = format!("{} bytes received", core.client.traffic.received);
         turn.failures.note(&core.facts, reason, &detail, turn.now);
-        end(reason, turn)
+        end_handshake(reason, turn)
     }
 
     /// Where the hello leads, once it is whole.
     fn choose<N: Net>(
         &self,
+        input: &[u8],
         core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Result<Option<Established>, NoHello> {
-        let scratch = &mut *turn.scratch;
-        let (input, out) = (scratch.plain.filled(), &mut scratch.sealed_out);
-        let Some(hello) = hello::look(input, turn.limits.client_hello, out)? else {
+        turn: &Turn<'_, N>,
+    ) -> Result<Option<Pending>, Refusal> {
+        let Some(hello) = hello::look(input, turn.limits.client_hello)? else {
             return Ok(None);
         };
         let name = server_name(&hello);
         let route = self.listener.router.pass(&hello, name.as_deref());
         core.facts.server_name = name;
-        let pool = route.map(|route| self.listener.pool(route).cloned());
-        let pool = pool.map_err(|(alert, reason)| {
-            out.push(&fatal_alert(alert));
-            let detail = format!("answered with alert {alert}");
-            NoHello { reason, detail }
-        })?;
-        let pool = pool.ok_or_else(|| NoHello {
-            reason: CloseReason::Internal,
-            detail: String::new(),
-        })?;
-        Ok(Some(Established {
-            client_tls: None,
-            home: home(&hello, &pool, turn.now.mono),
-            errand: Errand::Pass(Learner::new(&hello, &pool).map(Box::new)),
-            pool,
-            client_ended: false,
-            origin: None,
-            slot: None,
-        }))
+        let route = route.map_err(|(alert, reason)| Refusal::by_alert(alert, reason))?;
+        let Some(pool) = self.listener.pool(route).cloned() else {
+            return Err(Refusal::new(CloseReason::Internal, String::new()));
+        };
+        let learner = Learner::new(&hello, &pool).map(Box::new);
+        let home = home(&hello, &pool, turn.now.mono);
+        let mut pending = Pending::new(pool, Purpose::Pass(learner));
+        pending.home = home;
+        Ok(Some(pending))
     }
 }
 
@@ -161,7 +152,7 @@ fn known_by(id: &[u8]) -> Guest<'static> {
 
 /// Watches for the session ID that a server makes, so that its client finds back to it.
 #[derive(Debug)]
-pub struct Learner {
+pub(super) struct Learner {
     pool: Rc<Pool>,
     /// What the client offered: to send that back is no news.
     offered: Box<[u8]>,
@@ -197,20 +188,6 @@ impl Learner {
             }
         }
     }
-}
-
-fn refuse<N: Net>(found: &NoHello, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-    turn.failures
-        .note(&core.facts, found.reason, &found.detail, turn.now);
-    turn.counters.handshakes_ended.add(1);
-    let last = turn.scratch.sealed_out.filled().to_vec();
-    Closing::begin(found.reason, last, core, turn)
-}
-
-/// Counts the end of a handshake that leads to nothing.
-fn end<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
-    turn.counters.handshakes_ended.add(1);
-    Next::End(reason)
 }
 
 /// A ServerHello in records of few bytes each.

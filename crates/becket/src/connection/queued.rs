@@ -14,62 +14,62 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use becket_proto::half_pipe::HalfPipe;
+
 use super::closing::Closing;
-use super::connect::Caller;
-use super::handshake::Handshaking;
-use super::{Core, Net, Next, Phase, Turn};
+use super::connect::Pending;
+use super::handshake::Hello;
+use super::{Core, Net, Next, Phase, Turn, end_handshake};
 use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
 use crate::leg::Ready;
+use crate::scratch::Scratch;
 use crate::socket::Socket;
 
 /// A client without a slot.
 #[derive(Debug)]
-pub struct Queued {
+pub(super) struct Queued<N: Net> {
     wait: Option<Wait>,
     grant: Option<Grant>,
     since: Duration,
     pool: Rc<Pool>,
-    then: Then,
+    then: AfterQueue<N>,
 }
 
 /// What is done with the slot.
 #[derive(Debug)]
-pub enum Then {
-    /// The handshake goes on.
-    Handshake(Handshaking),
+pub(super) enum AfterQueue<N: Net> {
+    /// The handshake goes on from a hello that is whole.
+    Handshake(Hello<N>, Rc<Pool>),
     /// The server is connected.
-    Connect(Caller),
+    Connect(Pending),
 }
 
-impl Queued {
+impl<N: Net> Queued<N> {
     /// Joins the queue, or refuses the client if that is full.
-    pub fn begin<N: Net>(then: Then, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn begin(
+        then: AfterQueue<N>,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+    ) -> Next<N> {
         let (pool, tried, before) = match &then {
-            Then::Connect(caller) => (Some(caller.pool()), caller.tried(), caller.arrival()),
-            Then::Handshake(handshaking) => (handshaking.wanted(), [].as_slice(), None),
-        };
-        let Some(pool) = pool.cloned() else {
-            return then.refuse(CloseReason::Internal, core, turn);
+            AfterQueue::Handshake(_, pool) => (Rc::clone(pool), [].as_slice(), None),
+            AfterQueue::Connect(pending) => {
+                let pool = Rc::clone(&pending.pool);
+                (pool, pending.tried(), pending.arrival())
+            }
         };
         let Ok(wait) = pool.wait(turn.place, tried, before) else {
-            turn.failures.note(
-                &core.facts,
-                CloseReason::QueueFull,
-                &format!("backend {}", pool.name()),
-                turn.now,
-            );
-            return then.refuse(CloseReason::QueueFull, core, turn);
+            let detail = format!("backend {}", pool.name());
+            let reason = CloseReason::QueueFull;
+            turn.failures.note(&core.facts, reason, &detail, turn.now);
+            return then.refuse(reason, core, turn);
         };
         // One whom a server failed has waited for that one, too.
-        let left = pool
-            .backend()
-            .queue_timeout
-            .saturating_sub(core.facts.queued);
-        core.deadline = turn.now.mono + left;
-        // On the heap: those who relay, of whom there are many, keep no room for it.
+        let timeout = pool.backend().queue_timeout;
+        core.deadline = turn.now.mono + timeout.saturating_sub(core.facts.queued);
         Next::Go(Phase::Queued(Box::new(Self {
             wait: Some(wait),
             grant: None,
@@ -80,7 +80,7 @@ impl Queued {
     }
 
     /// Takes the grant if it is this one's; else it is dropped, and passes its slot on.
-    pub fn handle_grant(&mut self, grant: Grant) -> bool {
+    pub(super) fn handle_grant(&mut self, grant: Grant) -> bool {
         let mine = self.wait.take_if(|wait| wait.is_over_by(&grant));
         let Some(wait) = mine else {
             return false;
@@ -91,34 +91,35 @@ impl Queued {
     }
 
     /// Whether this readiness can change anything.
-    pub fn cares_for(&self, ready: Ready) -> bool {
+    pub(super) fn cares_for(&self, ready: Ready) -> bool {
         let gone = ready.failed || (ready.ended && self.pool.backend().abort_on_half_close);
-        gone || (ready.writable && matches!(self.then, Then::Connect(_)))
+        gone || (ready.writable && !self.lacks_keys())
     }
 
     /// Whether a handshake goes on when this is advanced.
-    pub fn is_handshaking(&self) -> bool {
-        self.grant.is_some() && self.has_no_keys()
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.grant.is_some() && self.lacks_keys()
     }
 
-    /// Whether the handshake is not complete.
-    pub fn has_no_keys(&self) -> bool {
-        matches!(self.then, Then::Handshake(_))
+    /// Whether it waits within its handshake.
+    pub(super) fn lacks_keys(&self) -> bool {
+        matches!(self.then, AfterQueue::Handshake(..))
     }
 
     /// Does what can be done now.
-    pub fn advance<N: Net>(
+    pub(super) fn advance(
         mut self: Box<Self>,
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
+        scratch: &mut Scratch,
     ) -> Next<N> {
         let ready = core.client.ready;
         let abandons = ready.ended && self.pool.backend().abort_on_half_close;
         if ready.failed || abandons {
             return self.leave(turn);
         }
-        if let Then::Connect(caller) = &mut self.then
-            && caller.send_flight(core, turn).is_err()
+        if let AfterQueue::Connect(pending) = &mut self.then
+            && pending.send_flight(core, turn).is_err()
         {
             return self.leave(turn);
         }
@@ -128,7 +129,7 @@ impl Queued {
         let waited = turn.now.mono.saturating_sub(self.since);
         let Some(slot) = grant.slot else {
             return match self.then {
-                Then::Connect(caller) => caller.give_up(core, turn),
+                AfterQueue::Connect(pending) => pending.give_up(core, turn),
                 then => then.refuse(CloseReason::NoServer, core, turn),
             };
         };
@@ -137,16 +138,13 @@ impl Queued {
         turn.counters.hand_over.record(grant.begun.elapsed());
         core.handshake_until = turn.now.mono + turn.timeouts.handshake;
         match self.then {
-            Then::Connect(caller) => caller.connect(slot, core, turn),
-            Then::Handshake(handshaking) => {
-                core.deadline = core.handshake_until;
-                Next::Go(Phase::Handshaking(handshaking.go_on(slot)))
-            }
+            AfterQueue::Connect(pending) => pending.connect(slot, core, turn),
+            AfterQueue::Handshake(hello, _) => hello.go_on(slot, core, turn, scratch),
         }
     }
 
     /// No slot came in time.
-    pub fn expire<N: Net>(self: Box<Self>, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire(self: Box<Self>, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         if self.grant.is_some() {
             return Next::Go(Phase::Queued(self));
         }
@@ -157,30 +155,24 @@ impl Queued {
     }
 
     /// The client has gone.
-    fn leave<N: Net>(self, turn: &Turn<'_, N>) -> Next<N> {
-        if self.has_no_keys() {
-            turn.counters.handshakes_ended.add(1);
+    fn leave(self, turn: &Turn<'_, N>) -> Next<N> {
+        match self.then {
+            AfterQueue::Handshake(..) => end_handshake(CloseReason::LeftQueue, turn),
+            AfterQueue::Connect(_) => Next::End(CloseReason::LeftQueue),
         }
-        Next::End(CloseReason::LeftQueue)
     }
 }
 
-impl Then {
+impl<N: Net> AfterQueue<N> {
     /// Turns the client away. Before the handshake there is nothing to say to it that it would
     /// understand sooner than a reset, which costs the least.
-    pub fn refuse<N: Net>(
-        self,
-        reason: CloseReason,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
-    ) -> Next<N> {
+    fn refuse(self, reason: CloseReason, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
         match self {
             // No close_notify: the client must not take nothing for a whole answer.
-            Self::Connect(_) => Closing::begin(reason, Vec::new(), core, turn),
-            Self::Handshake(_) => {
+            Self::Connect(_) => Closing::begin(reason, HalfPipe::default(), core, turn),
+            Self::Handshake(..) => {
                 core.client.socket.reset_on_close();
-                turn.counters.handshakes_ended.add(1);
-                Next::End(reason)
+                end_handshake(reason, turn)
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::metrics::{Counters, HandshakeClass};
 use crate::pki::identity::Identity;
 
 /// Reads what the handshake agreed on. What TLS itself does not know is left out.
-pub fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
+pub(super) fn agreed(chosen: &Chosen, took: Duration) -> Agreed {
     let facts = chosen.engine.facts();
     let version = facts.protocol_version();
     Agreed {
@@ -52,7 +52,7 @@ fn means(chosen: &Chosen, version: Option<ProtocolVersion>) -> Option<ResumedBy>
 }
 
 /// Counts a completed handshake.
-pub fn count(agreed: &Agreed, counters: &Counters) {
+pub(super) fn count(agreed: &Agreed, counters: &Counters) {
     let class = HandshakeClass {
         tls13: agreed.version == Some(ProtocolVersion::TLSv1_3),
         resumed: agreed.resumed.is_some(),
@@ -69,7 +69,7 @@ pub fn count(agreed: &Agreed, counters: &Counters) {
 
 /// Counts what became of the session that the client offered, whether the handshake was completed
 /// or not; and whether it got no ticket.
-pub fn count_offer(chosen: &Chosen, counters: &Counters) {
+pub(super) fn count_offer(chosen: &Chosen, counters: &Counters) {
     let outcome = chosen.resuming.as_ref().and_then(|r| r.outcome);
     if let Some(outcome) = outcome {
         counters.resumptions.of(chosen.offer, outcome).add(1);
@@ -80,7 +80,7 @@ pub fn count_offer(chosen: &Chosen, counters: &Counters) {
 }
 
 /// Counts what became of early data that the client announced.
-pub fn count_early(chosen: &Chosen, taken: bool, counters: &Counters) {
+pub(super) fn count_early(chosen: &Chosen, taken: bool, counters: &Counters) {
     match (chosen.offers_early, taken) {
         (true, true) => counters.early_accepted.add(1),
         (true, false) => counters.early_rejected.add(1),

@@ -10,46 +10,45 @@
 //! Source: RFC 8446 section 4, RFC 5246 section 7; `tls/onward.rs` makes the engine.
 
 use std::io;
-use std::sync::Arc;
 
 use becket_proto::half_pipe::HalfPipe;
 use rustls::client::UnbufferedClientConnection;
 
 use super::connect::Attempt;
-use super::{Core, Net, Next, Phase, Turn};
-use crate::backend::server_state::ServerState;
+use super::facts::Facts;
+use super::{Core, Net, Next, Phase, Said, Turn};
+use crate::clock::Now;
 use crate::close_reason::CloseReason;
-use crate::leg::{Got, Leg, Ready};
-use crate::scratch::{Buffer, READ};
+use crate::leg::{Got, Leg};
+use crate::scratch::{Buffer, READ, Scratch};
 use crate::tls::engine::{Engine, Received};
 use crate::tls::to_servers::ServerTls;
 
 /// A connection whose server has answered and has not shown who it is.
 #[derive(Debug)]
-pub struct Securing<N: Net> {
-    server: Leg<N::Server>,
+pub(super) struct Securing<N: Net> {
+    pub(super) server: Leg<N::Server>,
     /// After the socket, so that its slot is given back when that is closed.
-    attempt: Attempt,
+    pub(super) attempt: Attempt,
+    engine: Box<Engine<UnbufferedClientConnection>>,
 }
 
-/// What TLS towards a server needs until there are keys, whichever server it will be.
+/// What TLS towards a server begins with, whichever server it will be.
 #[derive(Debug)]
-pub(super) struct Prelude {
-    /// The PROXY header.
+pub(super) struct TlsStart {
+    /// The PROXY header, which is sent in clear.
     header: Vec<u8>,
-    /// What the client has said already.
+    /// What the client has said already. It is sealed.
     early: Vec<u8>,
-    /// Of the current attempt.
-    engine: Option<Box<Engine<UnbufferedClientConnection>>>,
+    client_ended: bool,
 }
 
-impl Prelude {
-    /// Keeps what is sent in clear and what is sent sealed, whoever the server will be.
-    pub(super) fn new(header: &[u8], early: &[u8]) -> Self {
+impl TlsStart {
+    pub(super) fn new(header: Vec<u8>, said: Said<'_>) -> Self {
         Self {
-            header: header.to_vec(),
-            early: early.to_vec(),
-            engine: None,
+            header,
+            early: said.bytes.to_vec(),
+            client_ended: said.ended,
         }
     }
 
@@ -58,47 +57,48 @@ impl Prelude {
     /// # Errors
     ///
     /// When TLS cannot begin.
-    pub(super) fn greet<N: Net>(
-        &mut self,
+    pub(super) fn hello(
+        &self,
         tls: &ServerTls,
         server: &str,
-        (core, turn): (&Core<N>, &Turn<'_, N>),
-        to_server: &mut HalfPipe,
-    ) -> io::Result<()> {
-        let now = turn.now.unix.into();
-        let mut engine = tls.open(server, &core.facts, now).map_err(fault)?;
+        facts: &Facts,
+        now: Now,
+    ) -> io::Result<(Box<Engine<UnbufferedClientConnection>>, HalfPipe)> {
+        let engine = tls.open(server, facts, now.unix.into());
+        let mut engine = engine.map_err(io::Error::other)?;
         let (mut plain, mut hello) = (Buffer::at(0, 0), Buffer::at(0, HELLO));
         engine
             .receive(&mut [], &mut plain, &mut hello)
-            .map_err(fault)?;
-        let ended = to_server.source_ended();
-        *to_server = HalfPipe::new(core.client.ready.readable);
-        to_server.offer(&self.header);
-        to_server.offer(hello.filled());
-        if ended {
-            to_server.end_source();
+            .map_err(io::Error::other)?;
+        let mut first = HalfPipe::from([self.header.as_slice(), hello.filled()].concat());
+        if self.client_ended {
+            first.end_source();
         }
-        self.engine = Some(Box::new(engine));
-        Ok(())
+        Ok((Box::new(engine), first))
     }
 }
 
 impl<N: Net> Securing<N> {
     /// Begins when the server has taken the first bytes.
-    pub(super) fn new(attempt: Attempt, server: Leg<N::Server>) -> Self {
-        Self { server, attempt }
-    }
-
-    /// Takes note of the server socket's readiness.
-    pub fn handle_ready(&mut self, ready: Ready) {
-        self.server.ready.add(ready);
-        if ready.writable {
-            self.attempt.caller.to_server.handle_writable();
+    pub(super) fn new(
+        attempt: Attempt,
+        server: Leg<N::Server>,
+        engine: Box<Engine<UnbufferedClientConnection>>,
+    ) -> Self {
+        Self {
+            server,
+            attempt,
+            engine,
         }
     }
 
     /// Does what can be done now.
-    pub fn advance(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn advance(
+        mut self,
+        core: &mut Core<N>,
+        turn: &mut Turn<'_, N>,
+        scratch: &mut Scratch,
+    ) -> Next<N> {
         if core.client.ready.failed {
             return Next::End(CloseReason::ClientReset);
         }
@@ -109,8 +109,15 @@ impl<N: Net> Securing<N> {
             if !self.server.ready.readable {
                 return Next::Wait(Phase::Securing(self));
             }
-            match self.take_in(turn) {
-                Ok(received) if received.ready => return self.leave(received, core, turn),
+            scratch.clear();
+            match self.take_in(turn, scratch) {
+                Ok(received) if received.ready => {
+                    let said = Said {
+                        bytes: scratch.plain.filled(),
+                        ended: received.ended,
+                    };
+                    return self.leave(said, &mut scratch.sealed_out, core, turn);
+                }
                 Ok(_) => {}
                 Err(error) => {
                     // The alert that says why.
@@ -122,125 +129,101 @@ impl<N: Net> Securing<N> {
     }
 
     /// The server did not get there in time.
-    pub fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         self.fail(io::ErrorKind::TimedOut.into(), core, turn)
     }
 
-    /// Whether this is the server that has answered.
-    pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
-        self.attempt.is_to(server)
-    }
-
     /// The server went out of service meanwhile.
-    pub fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         drop(self.server);
         self.attempt.leave_server(core, turn)
     }
 
     fn fail(mut self, error: io::Error, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
         drop(self.server);
-        let tls = self.attempt.caller.pool().tls();
+        let tls = self.attempt.pending.pool.tls();
         // Else a few clients with names that no server knows would take all servers out of service.
         if error.kind() != io::ErrorKind::TimedOut && tls.is_some_and(ServerTls::speaks_for_client)
         {
-            self.attempt.excuse();
+            self.attempt.excused = true;
         }
         self.attempt.fail(error, core, turn)
     }
 
     /// Sends what waits, as far as the socket takes it.
     fn send(&mut self, turn: &Turn<'_, N>) -> io::Result<()> {
-        let to_server = &mut self.attempt.caller.to_server;
-        if to_server.waiting().is_empty() {
-            return Ok(());
-        }
         let counter = &turn.counters.server_bytes_out;
         let sent = self
             .server
-            .send(to_server.waiting(), counter)
-            .map_err(|_| io::ErrorKind::ConnectionReset)?;
-        to_server.sent(sent);
-        if !self.server.ready.writable {
-            to_server.block_sink();
-        }
-        Ok(())
+            .flush(&mut self.attempt.pending.to_server, counter);
+        sent.map_err(|_| io::ErrorKind::ConnectionReset.into())
     }
 
     /// Receives once and gives it to TLS. What the server said early is then in `scratch.plain`.
-    fn take_in(&mut self, turn: &mut Turn<'_, N>) -> io::Result<Received> {
-        let engine = self.attempt.caller.prelude.as_mut();
-        let Some(engine) = engine.and_then(|prelude| prelude.engine.as_mut()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        turn.scratch.clear();
-        let input = &mut turn.scratch.sealed_in;
-        input.push(engine.held());
-        match self
-            .server
-            .receive(input, READ, &turn.counters.server_bytes_in)
-        {
+    fn take_in(&mut self, turn: &Turn<'_, N>, scratch: &mut Scratch) -> io::Result<Received> {
+        let Scratch {
+            sealed_in,
+            plain,
+            sealed_out,
+        } = scratch;
+        sealed_in.push(self.engine.held());
+        let counter = &turn.counters.server_bytes_in;
+        match self.server.receive(sealed_in, READ, counter) {
             Ok(Got::Bytes) => {}
             Ok(Got::Nothing) => return Ok(Received::default()),
             Ok(Got::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(_) => return Err(io::ErrorKind::ConnectionReset.into()),
         }
-        let scratch = &mut *turn.scratch;
-        let input = scratch.sealed_in.filled_mut();
-        let received = engine.receive(input, &mut scratch.plain, &mut scratch.sealed_out);
-        self.attempt
-            .caller
-            .to_server
-            .offer(scratch.sealed_out.filled());
-        received.map_err(fault)
+        let received = self
+            .engine
+            .receive(sealed_in.filled_mut(), plain, sealed_out);
+        self.attempt.pending.to_server.offer(sealed_out.filled());
+        received.map_err(io::Error::other)
     }
 
     /// Keys are ready: seals what each side has said already, and relays.
-    fn leave(mut self, received: Received, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let prelude = self.attempt.caller.prelude.take();
-        let Some((early, Some(mut engine))) =
-            prelude.map(|prelude| (prelude.early, prelude.engine))
-        else {
+    fn leave(
+        mut self,
+        said: Said<'_>,
+        out: &mut Buffer,
+        core: &mut Core<N>,
+        turn: &Turn<'_, N>,
+    ) -> Next<N> {
+        let pending = &mut self.attempt.pending;
+        let Some(start) = pending.tls_start.take() else {
             return Next::End(CloseReason::Internal);
         };
         turn.counters
-            .count_server_handshake(engine.handshake_kind());
-        let scratch = &mut *turn.scratch;
-        let caller = &mut self.attempt.caller;
-        scratch.sealed_out.clear();
-        let ended = caller.to_server.source_ended();
-        let to_server = engine.seal(&early, ended, &mut scratch.sealed_out);
-        caller.to_server.offer(scratch.sealed_out.filled());
-
-        scratch.sealed_out.clear();
-        let said = scratch.plain.filled();
-        let to_client = match &mut caller.client_tls {
+            .count_server_handshake(self.engine.handshake_kind());
+        out.clear();
+        let to_server = self.engine.seal(&start.early, start.client_ended, out);
+        pending.to_server.offer(out.filled());
+        let to_client = match &mut pending.client_tls {
             Some(engine) => {
-                let sealed = engine.seal(said, received.ended, &mut scratch.sealed_out);
-                caller.to_client.offer(scratch.sealed_out.filled());
+                out.clear();
+                let sealed = engine.seal(said.bytes, said.ended, out);
+                pending.to_client.offer(out.filled());
                 sealed
             }
             None => {
-                caller.to_client.offer(said);
+                pending.to_client.offer(said.bytes);
                 Ok(())
             }
         };
-        if received.ended {
-            caller.to_client.end_source();
+        if said.ended {
+            pending.to_client.end_source();
         }
         if to_server.and(to_client).is_err() {
             return Next::End(CloseReason::Internal);
         }
-        self.attempt.join(self.server, Some(engine), core, turn)
+        self.attempt
+            .join(self.server, Some(self.engine), core, turn)
     }
 }
 
 /// What TLS found, if that is what an error is about.
 pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
-}
-
-fn fault(error: rustls::Error) -> io::Error {
-    io::Error::other(error)
 }
 
 /// Room for a ClientHello with a post-quantum key share and a ticket; grows for a longer one.

@@ -122,7 +122,7 @@ impl Worker {
         let Some(oldest) = self.without_hello.first() else {
             return false;
         };
-        self.advance(oldest, |connection, turn| {
+        self.advance(oldest, |connection, turn, _| {
             Advanced::Ended(connection.displace(turn))
         });
         true

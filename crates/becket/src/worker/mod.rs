@@ -307,7 +307,7 @@ impl Worker {
     fn advance(
         &mut self,
         index: usize,
-        step: impl FnOnce(&mut Connection<RealNet>, &mut Turn<'_, RealNet>) -> Advanced,
+        step: impl FnOnce(&mut Connection<RealNet>, &mut Turn<'_, RealNet>, &mut Scratch) -> Advanced,
     ) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;
@@ -318,7 +318,6 @@ impl Worker {
             net: &mut self.net,
             place: index,
             now: self.now,
-            scratch: &mut self.scratch,
             counters: &self.counters,
             limits: &self.config.limits,
             timeouts: &self.config.timeouts,
@@ -326,7 +325,7 @@ impl Worker {
             admission: &self.admission,
             cancels: &self.shared.cancels,
         };
-        let advanced = step(&mut entry.connection, &mut turn);
+        let advanced = step(&mut entry.connection, &mut turn, &mut self.scratch);
         self.count_handshake(index);
         match advanced {
             Advanced::Ended(reason) => self.close(index, reason),
@@ -442,7 +441,7 @@ impl Worker {
     fn cut_off(&mut self) {
         let rest: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in rest {
-            self.advance(index, |connection, turn| {
+            self.advance(index, |connection, turn, _| {
                 Advanced::Ended(connection.stop(turn))
             });
         }

@@ -127,7 +127,6 @@ impl Stage {
             net: &mut self.net,
             place: PLACE,
             now: self.now,
-            scratch: &mut self.scratch,
             counters: &self.counters,
             limits: &self.limits,
             timeouts: &self.timeouts,
@@ -138,11 +137,11 @@ impl Stage {
         let advanced = if std::mem::take(&mut self.stops) {
             Advanced::Ended(connection.stop(&turn))
         } else if std::mem::take(&mut self.leaves) {
-            connection.leave_server(&mut turn)
+            connection.leave_server(&mut turn, &mut self.scratch)
         } else if overdue {
-            connection.expire(&mut turn)
+            connection.expire(&mut turn, &mut self.scratch)
         } else {
-            connection.advance(&mut turn)
+            connection.advance(&mut turn, &mut self.scratch)
         };
         match advanced {
             Advanced::Waiting => {}

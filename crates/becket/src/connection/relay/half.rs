@@ -1,0 +1,238 @@
+//! One side of a relay for the time of a turn: receive, open, seal, send, whichever side it is.
+//!
+//! What the two sides do differently is in the small methods of [`Side`] and at their calls; it is all about
+//! faults and ends, never about bytes that flow.
+
+use becket_proto::half_pipe::{HalfPipe, Next as Step};
+
+use crate::close_reason::CloseReason;
+use crate::connection::Side;
+use crate::leg::{Got, Leg};
+use crate::metrics::{Counter, Counters};
+use crate::scratch::{READ, Scratch};
+use crate::socket::{Fault, Socket};
+use crate::tls::engine::{Engine, TlsSide, is_without_data};
+
+/// A leg with its TLS, and the direction that ends at its peer.
+pub(in crate::connection) struct Half<'a, S, C> {
+    pub(in crate::connection) side: Side,
+    pub(in crate::connection) leg: &'a mut Leg<S>,
+    /// Traffic keys; `None` where bytes pass as they are.
+    pub(in crate::connection) tls: Option<&'a mut Engine<C>>,
+    /// What is on its way to the peer, sealed where there is TLS.
+    pub(in crate::connection) pipe: &'a mut HalfPipe,
+    pub(in crate::connection) counters: &'a Counters,
+    /// What may still be read from the peer in this turn.
+    pub(in crate::connection) left: usize,
+    /// The peer ended without close_notify while the other side could still have sent.
+    pub(in crate::connection) truncated: bool,
+}
+
+impl<S: Socket, C: TlsSide> Half<'_, S, C> {
+    /// Takes note of the leg's readiness; `onward` is the direction that begins at the peer.
+    pub(super) fn note_readiness(&mut self, onward: &mut HalfPipe) {
+        let ready = self.leg.ready;
+        if ready.readable || ready.ended || self.waits() {
+            onward.handle_readable();
+        }
+        if ready.writable {
+            self.pipe.handle_writable();
+        }
+    }
+
+    /// Whether TLS has more to say before anything is received.
+    pub(in crate::connection) fn waits(&self) -> bool {
+        self.tls.as_ref().is_some_and(|engine| engine.waits())
+    }
+
+    /// Does one thing in the direction from here to the other half. False when there is nothing to do.
+    /// Plaintext that passes is shown to `seen`.
+    pub(super) fn step<T: Socket, D: TlsSide>(
+        &mut self,
+        to: &mut Half<'_, T, D>,
+        scratch: &mut Scratch,
+        seen: impl FnOnce(&[u8]),
+    ) -> Result<bool, CloseReason> {
+        match to.pipe.next() {
+            Step::Read if self.left > 0 => self.forward(to, scratch, seen)?,
+            Step::Write => to.flush(self.pipe)?,
+            Step::Finish => {
+                // A close that follows at once sends FIN by itself.
+                if !self.pipe.is_finished() {
+                    to.leg.socket.finish();
+                }
+                to.pipe.finish();
+            }
+            Step::Read | Step::Wait | Step::Done => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Receives, opens, seals, and sends once. Where the peer has ended, close_notify leaves with the last data;
+    /// where it failed, what came before that goes on all the same.
+    fn forward<T: Socket, D: TlsSide>(
+        &mut self,
+        to: &mut Half<'_, T, D>,
+        scratch: &mut Scratch,
+        seen: impl FnOnce(&[u8]),
+    ) -> Result<(), CloseReason> {
+        scratch.clear();
+        let taken = self.take(to.pipe, scratch);
+        let Scratch {
+            sealed_in,
+            plain,
+            sealed_out,
+        } = scratch;
+        let plain = plain.filled();
+        let weight = taken.as_ref().map_or(0, |weight| *weight);
+        let came = weight.max(plain.len()).max(sealed_in.len());
+        self.left = self.left.saturating_sub(came);
+        seen(plain);
+        let bytes = match &mut to.tls {
+            Some(engine) => {
+                let end = to.pipe.source_ended() && !self.truncated;
+                let sealed = engine.seal(plain, end, sealed_out);
+                sealed.map_err(|_| CloseReason::Internal)?;
+                sealed_out.filled()
+            }
+            None => plain,
+        };
+        to.send(bytes, self.pipe)?;
+        taken.map(drop)
+    }
+
+    /// Takes what the peer said, opened where there is TLS, into `scratch.plain`; `onward` is the direction that
+    /// begins here. Returns what the records weigh. What TLS itself has to say to the peer goes out at once.
+    pub(in crate::connection) fn take(
+        &mut self,
+        onward: &mut HalfPipe,
+        scratch: &mut Scratch,
+    ) -> Result<usize, CloseReason> {
+        let counter = self.side.bytes_in(self.counters);
+        let Scratch {
+            sealed_in,
+            plain,
+            sealed_out,
+        } = scratch;
+        let Some(engine) = &mut self.tls else {
+            // Up to four records' worth, so that they are sealed and sent in one go.
+            while plain.len() < READ {
+                let got = self.leg.receive(plain, READ - plain.len(), counter);
+                match got.map_err(|_| self.side.reset())? {
+                    Got::End => {
+                        onward.end_source();
+                        break;
+                    }
+                    Got::Bytes | Got::Nothing if self.leg.ready.readable => {}
+                    Got::Bytes | Got::Nothing => {
+                        onward.block_source();
+                        break;
+                    }
+                }
+            }
+            return Ok(0);
+        };
+        let opened = if engine.waits() {
+            engine.resume(plain, sealed_out)
+        } else {
+            sealed_in.push(engine.held());
+            let got = self.leg.receive(sealed_in, READ, counter);
+            match got.map_err(|_| self.side.reset())? {
+                Got::Bytes => {}
+                Got::Nothing => {
+                    onward.block_source();
+                    return Ok(0);
+                }
+                Got::End => return self.end_without_close_notify(onward),
+            }
+            engine.receive(sealed_in.filled_mut(), plain, sealed_out)
+        };
+        if !self.leg.ready.readable && !engine.waits() {
+            onward.block_source();
+        }
+        self.send(sealed_out.filled(), onward)?;
+        sealed_out.clear();
+        let opened = opened.map_err(|error| self.side.fault(&error))?;
+        if opened.ended {
+            onward.end_source();
+        }
+        Ok(opened.weight)
+    }
+
+    fn end_without_close_notify(&mut self, onward: &mut HalfPipe) -> Result<usize, CloseReason> {
+        match self.side {
+            Side::Server => Err(CloseReason::ServerTruncated),
+            Side::Client => {
+                self.truncated = !self.pipe.source_ended();
+                self.counters.truncated.add(u64::from(self.truncated));
+                onward.end_source();
+                Ok(0)
+            }
+        }
+    }
+
+    /// Sends behind what waits already; `back` is the direction that begins at the peer.
+    fn send(&mut self, bytes: &[u8], back: &mut HalfPipe) -> Result<(), CloseReason> {
+        if self.pipe.is_finished() {
+            return Ok(());
+        }
+        let counter = self.side.bytes_out(self.counters);
+        let sent = self.leg.push(bytes, self.pipe, counter);
+        self.settle(sent, back)
+    }
+
+    /// Sends what waits.
+    pub(in crate::connection) fn flush(&mut self, back: &mut HalfPipe) -> Result<(), CloseReason> {
+        let counter = self.side.bytes_out(self.counters);
+        let sent = self.leg.flush(self.pipe, counter);
+        self.settle(sent, back)
+    }
+
+    /// What a send means. A server that takes no more may have answered early and closed, and then its answer is
+    /// still to be read.
+    fn settle(&mut self, sent: Result<(), Fault>, back: &mut HalfPipe) -> Result<(), CloseReason> {
+        match (sent, self.side) {
+            (Ok(()), _) => Ok(()),
+            (Err(_), Side::Client) => Err(CloseReason::ClientReset),
+            (Err(_), Side::Server) => {
+                self.leg.ready.readable = true;
+                back.handle_readable();
+                self.pipe.finish();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Side {
+    fn bytes_in(self, counters: &Counters) -> &Counter {
+        match self {
+            Self::Client => &counters.client_bytes_in,
+            Self::Server => &counters.server_bytes_in,
+        }
+    }
+
+    fn bytes_out(self, counters: &Counters) -> &Counter {
+        match self {
+            Self::Client => &counters.client_bytes_out,
+            Self::Server => &counters.server_bytes_out,
+        }
+    }
+
+    fn reset(self) -> CloseReason {
+        match self {
+            Self::Client => CloseReason::ClientReset,
+            Self::Server => CloseReason::ServerReset,
+        }
+    }
+
+    /// What a fault in the peer's TLS is called.
+    fn fault(self, error: &rustls::Error) -> CloseReason {
+        match (self, is_without_data(error)) {
+            (Self::Client, true) => CloseReason::RecordsWithoutData,
+            (Self::Client, false) => CloseReason::ClientTlsError,
+            (Self::Server, true) => CloseReason::ServerRecordsWithoutData,
+            (Self::Server, false) => CloseReason::ServerTlsError,
+        }
+    }
+}
