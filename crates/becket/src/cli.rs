@@ -80,8 +80,13 @@ pub struct StatusFlags {
     pub config: Option<PathBuf>,
 
     /// Print JSON instead of a page
-    #[arg(long)]
+    #[arg(long, conflicts_with = "watch")]
     pub json: bool,
+
+    /// Ask again every SECONDS (1), until interrupted; a line each time where no terminal is redrawn
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub watch: Option<u64>,
 }
 
 /// Arguments of `becket demo`.
@@ -103,7 +108,7 @@ Examples:
   becket check --config /etc/becket/becket.toml
       Find every fault of a configuration before it is used.
   becket status --config /etc/becket/becket.toml
-      Ask the becket that runs with it: sessions, servers, peers.
+      Ask the becket that runs with it: problems, rates, certificates, servers, peers.
   becket secret /etc/becket/cluster.secret
       Make what several hosts need to resume each other's sessions.";
 
@@ -147,8 +152,13 @@ Examples:
   becket status --admin 127.0.0.1:9443
   becket status --config /etc/becket/becket.toml
       Reads admin.address there.
+  becket status --admin 127.0.0.1:9443 --watch 5
+      Every five seconds.
 
-Exit codes: 0 it answered, 1 it did not, 2 wrong arguments.";
+Rates are of the second between two askings. What somebody has to look at stands on top.
+
+Exit codes: 0 it answered and nothing is wrong, 1 it did not answer, 2 wrong arguments,
+3 it answered and has a problem.";
 
 const SECRET: &str = "\
 Beckets that have the same secret resume each other's sessions. Whoever else has it can read and

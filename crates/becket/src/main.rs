@@ -5,19 +5,20 @@
 //! | 0 | done as told |
 //! | 1 | `check --strict` found warnings, or the system failed us |
 //! | 2 | wrong arguments or configuration; nothing was started |
-//! | 3 | connections were still open at the drain deadline |
+//! | 3 | connections were still open at the drain deadline; `status` found a problem |
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use becket::check::check;
 use becket::cli::{CheckFlags, Cli, Command, DemoFlags, StatusFlags};
 use becket::config::flags::Flags;
 use becket::config::source::Source;
-use becket::control::page::Page;
+use becket::control::page::{brief, page, problems};
 use becket::launch::launch;
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
@@ -71,22 +72,52 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
 
 fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
     let (admin, config) = (flags.admin, flags.config);
-    let status = Place { admin, config }.ask()?;
+    let place = Place { admin, config };
+    let mut before = place.ask()?;
     if flags.json {
-        say(serde_json::to_string_pretty(&status)? + "\n")?;
-    } else {
-        say(Page(&status))?;
+        say(serde_json::to_string_pretty(&before)? + "\n")?;
+        return Ok(health(&problems(&before, None)));
+    }
+    let redraws = flags.watch.is_some() && io::stdout().is_terminal();
+    let mut is_read = !redraws || say(format!("{CLEAR}{}", page(&before, None)))?;
+    while is_read {
+        std::thread::sleep(Duration::from_secs(flags.watch.unwrap_or(1)));
+        let now = match place.ask() {
+            Ok(now) => now,
+            Err(error) if flags.watch.is_some() => {
+                is_read = say(format!("{error}\n"))?;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if flags.watch.is_none() {
+            say(page(&now, Some(&before)))?;
+            return Ok(health(&problems(&now, Some(&before))));
+        }
+        is_read = if redraws {
+            say(format!("{CLEAR}{}", page(&now, Some(&before))))?
+        } else {
+            say(brief(&now, &before))?
+        };
+        before = now;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what was asked for. Whoever reads only the first lines, as head(1) does, is no fault.
-fn say(text: impl Display) -> anyhow::Result<()> {
-    match write!(io::stdout(), "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("standard output")
-        }
-        _ => Ok(()),
+fn health(problems: &[String]) -> ExitCode {
+    match problems {
+        [] => ExitCode::SUCCESS,
+        _ => ExitCode::from(HAS_PROBLEMS),
+    }
+}
+
+/// Prints what was asked for, and says whether somebody still reads. Whoever reads only the first lines, as head(1) does, is no
+/// fault.
+fn say(text: impl Display) -> anyhow::Result<bool> {
+    match write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("standard output"),
     }
 }
 
@@ -120,4 +151,7 @@ fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(outcome as u8))
 }
 
+const HAS_PROBLEMS: u8 = 3;
+/// To the first place of the terminal, and nothing behind it.
+const CLEAR: &str = "\x1b[H\x1b[J";
 const NOT_STARTED: u8 = 2;

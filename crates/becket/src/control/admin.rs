@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 
 use super::exposition::{self, exposition};
 use super::host;
-use super::page::Page;
+use super::page::page as text;
 use super::snapshot::Snapshot;
 use super::state::State;
 use super::visits::{self, Refusal};
@@ -140,7 +140,7 @@ impl Desk {
 
 /// What `becket status` prints, in a browser.
 fn home(snapshot: Snapshot) -> Response {
-    let text = serde_json::to_value(&snapshot).map(|status| Page(&status).to_string());
+    let text = serde_json::to_value(&snapshot).map(|status| text(&status, None));
     let text = text.map(|text| text.replace('&', "&amp;").replace('<', "&lt;"));
     let page = text.map(|text| format!("{HEAD}<pre>{text}</pre>\n{LINKS}"));
     self::page("text/html; charset=utf-8", page.map_err(|_| fmt::Error))

@@ -1,285 +1,440 @@
-//! The status as text for a person at a terminal.
+//! The status as text for a person: `becket status`, and the page `/`.
 //!
 //! Made of the JSON object, not of our structs: what another version does not have is left out,
-//! and what it has besides is in `--json`. Text that a peer chose is escaped by JSON's rules.
+//! and what it has besides is in `--json`. What somebody has to look at stands on top
+//! ([`problems`]). Rates are differences of two statuses. Text is escaped where it could drive a terminal.
 
-use std::fmt::{self, Display, Write};
+use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
-/// A status, ready to be printed; ends with a line feed.
-#[derive(Clone, Copy, Debug)]
-pub struct Page<'a>(pub &'a Value);
-
-impl Display for Page<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = self.0;
-        head(f, status)?;
-        traffic(f, status)?;
-        sessions(f, status)?;
-        listeners(f, status)?;
-        backends(f, status)?;
-        cluster(f, &status["cluster"])?;
-        stud(f, &status["stud"])
-    }
-}
-
-fn head(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
+/// Writes a status, ready to be printed; with rates if there is one of a moment before. Ends with a line feed.
+pub fn page(status: &Value, before: Option<&Value>) -> String {
+    let mut page = Page(String::new());
     let uptime = Duration::from_secs(number(&status["uptime_seconds"]));
     let workers = number(&status["workers"]);
-    writeln!(
-        f,
-        "becket {}, {} for {}, {workers} worker{}",
-        text(&status["version"]),
-        text(&status["state"]),
-        Span(uptime),
-        plural(workers)
-    )?;
-    let reload = &status["reload"];
-    let errors = list(&reload["errors"]);
-    match errors {
-        _ if reload.is_null() => Ok(()),
-        [] => line(f, "reload", format_args!("{} done", text(&reload["time"]))),
-        errors => {
-            let time = text(&reload["time"]);
-            line(f, "reload", format_args!("{time} refused, nothing changed"))?;
-            errors
-                .iter()
-                .try_for_each(|error| line(f, "", format_args!("{}", text(error))))
-        }
+    let (version, state) = (text(&status["version"]), text(&status["state"]));
+    let (uptime, s) = (span(uptime), plural(workers));
+    // No row like the others: the title.
+    page.0 = format!("becket {version}, {state} for {uptime}, {workers} worker{s}\n");
+    for problem in problems(status, before) {
+        page.line("problem", problem);
     }
+    let reload = &status["reload"];
+    if !reload.is_null() && list(&reload["errors"]).is_empty() {
+        page.line("reload", format_args!("{} done", text(&reload["time"])));
+    }
+    traffic(&mut page, status, before);
+    certificates(&mut page, status);
+    sessions(&mut page, status);
+    listeners(&mut page, status);
+    backends(&mut page, status);
+    cluster(&mut page, &status["cluster"]);
+    stud(&mut page, &status["stud"]);
+    page.0
 }
 
-fn traffic(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
-    let totals = &status["totals"];
-    let of = |name: &str| number(&totals[name]);
-    line(
-        f,
-        "connections",
-        format_args!("{} open, {} accepted", of("connections"), of("accepted")),
-    )?;
-    let (full, resumed) = (of("handshakes_full"), of("handshakes_resumed"));
-    line(
-        f,
-        "handshakes",
-        format_args!(
-            "{full} full, {resumed} resumed ({}), {} in flight",
-            Share(resumed, full + resumed),
-            of("handshakes_in_flight")
-        ),
+/// One line for `becket status --watch` where no terminal is redrawn.
+pub fn brief(status: &Value, before: &Value) -> String {
+    let rates = Rates::of(status, Some(before));
+    let rate = |name: &str| {
+        rates
+            .of_total(name)
+            .trim_matches([' ', '(', ')'])
+            .to_owned()
+    };
+    let count = problems(status, Some(before)).len() as u64;
+    format!(
+        "{} {}, {} open, accepted {}, full {}, resumed {}, failed {}, {count} problem{}\n",
+        text(&status["now"]),
+        text(&status["state"]),
+        number(&status["totals"]["connections"]),
+        rate("accepted"),
+        rate("handshakes_full"),
+        rate("handshakes_resumed"),
+        rate("handshakes_failed"),
+        plural(count)
     )
 }
 
-fn sessions(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
-    let (table, tickets) = (&status["sessions"], &status["tickets"]);
-    let (entries, capacity) = (number(&table["entries"]), number(&table["capacity"]));
-    let share = Share(entries, capacity);
-    line(
-        f,
-        "sessions",
-        format_args!("{entries} of {capacity} ({share})"),
-    )?;
-    let next = Duration::from_secs(number(&tickets["next_rotation_seconds"]));
-    let epoch = number(&tickets["epoch"]);
-    line(
-        f,
-        "ticket key",
-        format_args!("epoch {epoch}, next in {}", Span(next)),
-    )?;
-    match tickets["node"].is_null() {
-        true => Ok(()),
-        false => line(
-            f,
-            "secrets",
-            format_args!("{}", Joined(&tickets["secrets"])),
+/// What somebody has to look at: certificates that end, handshakes that fail, a reload that was refused, servers that are out of
+/// service, peers that cannot join.
+pub fn problems(status: &Value, before: Option<&Value>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for ending in endings(status) {
+        match ending.days {
+            days if days < 0 => problems.push(format!("certificate of {ending} has expired")),
+            0 => problems.push(format!("certificate of {ending} ends within a day")),
+            1..SOON_DAYS => problems.push(format!(
+                "certificate of {ending} ends in {} days",
+                ending.days
+            )),
+            _ => {}
+        }
+    }
+    problems.extend(failing(status, before));
+    let reload = &status["reload"];
+    for error in list(&reload["errors"]) {
+        let (time, error) = (text(&reload["time"]), text(error));
+        problems.push(format!(
+            "reload at {time} refused, nothing changed: {error}"
+        ));
+    }
+    for backend in list(&status["backends"]) {
+        let servers = list(&backend["servers"]).iter();
+        let out = servers.filter(|server| server["condition"] == "out-of-service");
+        for server in out {
+            let (name, why) = (text(&server["name"]), text(&server["condition_reason"]));
+            let backend = text(&backend["name"]);
+            problems.push(format!(
+                "backend {backend}: server {name} is out of service: {why}"
+            ));
+        }
+        let usable = |server: &Value| {
+            server["state"] == "passing" && server["condition"] != "out-of-service"
+        };
+        let servers = list(&backend["servers"]);
+        if !servers.is_empty() && !servers.iter().any(usable) {
+            problems.push(format!(
+                "backend {}: no server is in service",
+                text(&backend["name"])
+            ));
+        }
+    }
+    problems.extend(
+        list(&status["cluster"]["faults"])
+            .iter()
+            .map(|fault| format!("cluster: {}", text(fault))),
+    );
+    problems
+}
+
+/// Whether so many handshakes fail that it is not only those who knock on every door: since the status before, or since the start.
+fn failing(status: &Value, before: Option<&Value>) -> Option<String> {
+    let (mut failed, mut all) = (0, 0);
+    for (name, fails) in [
+        ("handshakes_failed", true),
+        ("handshakes_full", false),
+        ("handshakes_resumed", false),
+    ] {
+        let count = |of: &Value| number(&of["totals"][name]);
+        let since = count(status).saturating_sub(before.map_or(0, count));
+        all += since;
+        failed += if fails { since } else { 0 };
+    }
+    if failed < MANY_FAILED || failed * 2 < all {
+        return before.and_then(|_| failing(status, None));
+    }
+    let when = if before.is_some() {
+        "now"
+    } else {
+        "since the start"
+    };
+    Some(format!(
+        "handshakes: {failed} of {all} failed {when}; the log says why"
+    ))
+}
+
+fn traffic(page: &mut Page, status: &Value, before: Option<&Value>) {
+    let (totals, rates) = (&status["totals"], Rates::of(status, before));
+    let of = |name: &str| format!("{}{}", number(&totals[name]), rates.of_total(name));
+    page.line(
+        "connections",
+        format_args!(
+            "{} open, {} accepted",
+            number(&totals["connections"]),
+            of("accepted")
         ),
+    );
+    let (full, resumed) = (
+        number(&totals["handshakes_full"]),
+        number(&totals["handshakes_resumed"]),
+    );
+    page.line(
+        "handshakes",
+        format_args!(
+            "{} full, {} resumed ({}), {} failed, {} in flight",
+            of("handshakes_full"),
+            of("handshakes_resumed"),
+            share(resumed, full + resumed),
+            of("handshakes_failed"),
+            number(&totals["handshakes_in_flight"]),
+        ),
+    );
+    let ends = totals["closed"].as_object().into_iter().flatten();
+    let mut ends: Vec<(&String, u64)> = ends
+        .map(|(reason, count)| (reason, number(count)))
+        .collect();
+    ends.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), *reason));
+    for (index, (reason, count)) in ends.into_iter().enumerate() {
+        let rate = rates.of_reason(reason);
+        let name = if index == 0 { "ended" } else { "" };
+        page.line(name, format_args!("{count} {}{rate}", escaped(reason)));
     }
 }
 
-fn listeners(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
+/// What has changed since the status before, by the clock of the becket that was asked.
+struct Rates<'a> {
+    now: &'a Value,
+    before: Option<(&'a Value, f64)>,
+}
+
+impl<'a> Rates<'a> {
+    fn of(status: &'a Value, before: Option<&'a Value>) -> Self {
+        let before = before.and_then(|before| {
+            let seconds = (moment(&status["now"])? - moment(&before["now"])?).as_seconds_f64();
+            (seconds > 0.0).then_some((&before["totals"], seconds))
+        });
+        Self {
+            now: &status["totals"],
+            before,
+        }
+    }
+
+    fn of_total(&self, name: &str) -> String {
+        self.show(&self.now[name], |before| &before[name])
+    }
+
+    fn of_reason(&self, reason: &str) -> String {
+        self.show(&self.now["closed"][reason], |before| {
+            &before["closed"][reason]
+        })
+    }
+
+    /// Such as ` (2.0/s)`; nothing without a status before.
+    fn show(&self, now: &Value, then: impl Fn(&'a Value) -> &'a Value) -> String {
+        self.before.map_or_else(String::new, |(before, seconds)| {
+            let more = number(now).saturating_sub(number(then(before)));
+            format!(" ({:.1}/s)", more as f64 / seconds)
+        })
+    }
+}
+
+/// Names of one listener whose certificates end at the same moment.
+struct Ending<'a> {
+    days: i64,
+    until: &'a Value,
+    listener: &'a Value,
+    names: Vec<&'a Value>,
+}
+
+impl Display for Ending<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut names: Vec<String> = self
+            .names
+            .iter()
+            .take(MOST_NAMES)
+            .map(|name| text(name))
+            .collect();
+        names.dedup();
+        let more = match self.names.len().saturating_sub(MOST_NAMES) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let listener = text(self.listener);
+        write!(f, "{}{more} at listener {listener}", names.join(", "))
+    }
+}
+
+/// Soonest first.
+fn endings(status: &Value) -> Vec<Ending<'_>> {
+    let now = moment(&status["now"]);
+    let mut endings: Vec<Ending<'_>> = Vec::new();
+    for certificate in list(&status["certificates"]) {
+        let (until, listener) = (&certificate["not_after"], &certificate["listener"]);
+        let Some(left) = moment(until).zip(now).map(|(until, now)| until - now) else {
+            continue;
+        };
+        let same = |one: &&mut Ending<'_>| one.until == until && one.listener == listener;
+        match endings.iter_mut().find(same) {
+            Some(one) => one.names.push(&certificate["name"]),
+            None => endings.push(Ending {
+                // Rounded down, so that what has expired has less than none.
+                days: left.whole_seconds().div_euclid(24 * 60 * 60),
+                until,
+                listener,
+                names: vec![&certificate["name"]],
+            }),
+        }
+    }
+    endings.sort_by_key(|one| one.days);
+    endings
+}
+
+fn certificates(page: &mut Page, status: &Value) {
+    for ending in endings(status) {
+        let (days, s) = (ending.days, plural(ending.days.unsigned_abs()));
+        let until = text(ending.until);
+        let day = until.split('T').next().unwrap_or_default();
+        page.line(
+            "certificate",
+            format_args!("{days} day{s} left, until {day}: {ending}"),
+        );
+    }
+}
+
+fn sessions(page: &mut Page, status: &Value) {
+    let (table, tickets) = (&status["sessions"], &status["tickets"]);
+    let (entries, capacity) = (number(&table["entries"]), number(&table["capacity"]));
+    let share = share(entries, capacity);
+    page.line(
+        "sessions",
+        format_args!("{entries} of {capacity} ({share})"),
+    );
+    let next = span(Duration::from_secs(number(
+        &tickets["next_rotation_seconds"],
+    )));
+    let epoch = number(&tickets["epoch"]);
+    page.line("ticket key", format_args!("epoch {epoch}, next in {next}"));
+    if !tickets["node"].is_null() {
+        page.line("secrets", joined(&tickets["secrets"]));
+    }
+}
+
+fn listeners(page: &mut Page, status: &Value) {
     for listener in list(&status["listeners"]) {
-        let name = text(&listener["name"]);
-        line(
-            f,
-            "listener",
-            format_args!("{name} on {}", Joined(&listener["bind"])),
-        )?;
+        let (name, bind) = (text(&listener["name"]), joined(&listener["bind"]));
+        page.line("listener", format_args!("{name} on {bind}"));
         for route in list(&listener["routes"]) {
-            let policy = &route["policy"];
+            let (backend, policy) = (text(&route["backend"]), &route["policy"]);
             let digest: String = text(&policy["digest"]).chars().take(16).collect();
             let names = match list(&route["names"]) {
                 [] => "any name".to_owned(),
-                _ => Joined(&route["names"]).to_string(),
+                _ => joined(&route["names"]),
             };
-            line(
-                f,
+            let policy = text(&policy["name"]);
+            page.line(
                 "",
-                format_args!(
-                    "{names} to {}, policy {} ({digest})",
-                    text(&route["backend"]),
-                    text(&policy["name"])
-                ),
-            )?;
+                format_args!("{names} to {backend}, policy {policy} ({digest})"),
+            );
         }
     }
-    Ok(())
 }
 
-fn backends(f: &mut fmt::Formatter<'_>, status: &Value) -> fmt::Result {
+fn backends(page: &mut Page, status: &Value) {
     for backend in list(&status["backends"]) {
         let servers = list(&backend["servers"]);
-        let name = text(&backend["name"]);
-        let count = servers.len() as u64;
+        let (name, count) = (text(&backend["name"]), servers.len() as u64);
         let waiting = match number(&backend["waiting"]) {
             0 => String::new(),
             count => format!(", {count} waiting for a slot"),
         };
-        line(
-            f,
+        let s = plural(count);
+        page.line(
             "backend",
-            format_args!("{name}, {count} server{}{waiting}", plural(count)),
-        )?;
+            format_args!("{name}, {count} server{s}{waiting}"),
+        );
         for server in servers {
-            line(f, "", format_args!("{}", Member(server)))?;
+            page.line("", server_line(server));
         }
     }
-    Ok(())
 }
 
-fn cluster(f: &mut fmt::Formatter<'_>, cluster: &Value) -> fmt::Result {
-    if cluster.is_null() {
-        return line(f, "cluster", format_args!("off"));
+/// One server: what it has, and what is thought of it if that is known.
+fn server_line(server: &Value) -> String {
+    let mut line = text(&server["name"]);
+    line += &match (server["in_use"].as_u64(), server["maxconn"].as_u64()) {
+        (Some(count), Some(most)) => format!(", {count} of {most} connections"),
+        (Some(count), None) => format!(", {count} open"),
+        (None, _) => String::new(),
+    };
+    if server["state"] == "disabled" {
+        line += ", disabled";
     }
-    let node = number(&cluster["node"]);
-    let listen = text(&cluster["listen"]);
-    line(f, "cluster", format_args!("node {node} on {listen}"))?;
+    line += &match server["condition"].as_str() {
+        None | Some("unchecked") => String::new(),
+        Some("out-of-service") => {
+            format!(", out-of-service: {}", text(&server["condition_reason"]))
+        }
+        Some(_) => format!(", {}", text(&server["condition"])),
+    };
+    if server["lost_its_name"] == true {
+        line += match server["state"] == "unresolved" {
+            true => ", not used: its name does not resolve yet",
+            false => ", its name does not resolve any more",
+        };
+    }
+    line
+}
+
+fn cluster(page: &mut Page, cluster: &Value) {
+    if cluster.is_null() {
+        return page.line("cluster", "off");
+    }
+    let (node, listen) = (number(&cluster["node"]), text(&cluster["listen"]));
+    page.line("cluster", format_args!("node {node} on {listen}"));
     for peer in list(&cluster["peers"]) {
-        line(f, "  peer", format_args!("{}", Peer(peer)))?;
+        page.line("  peer", peer_line(peer));
     }
     for name in list(&cluster["names"]) {
-        if let Some(problem) = name["problem"].as_str() {
-            let name = text(&name["name"]);
-            line(f, "  name", format_args!("{name}: {problem}"))?;
-        }
-    }
-    for fault in list(&cluster["faults"]) {
-        line(f, "  fault", format_args!("{}", text(fault)))?;
-    }
-    Ok(())
-}
-
-/// One server on one line: what it has, and what is thought of it if that is known.
-struct Member<'a>(&'a Value);
-
-impl Display for Member<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let server = self.0;
-        write!(f, "{}", text(&server["name"]))?;
-        match (server["in_use"].as_u64(), server["maxconn"].as_u64()) {
-            (Some(count), Some(most)) => write!(f, ", {count} of {most} connections")?,
-            (Some(count), None) => write!(f, ", {count} open")?,
-            (None, _) => {}
-        }
-        if server["state"] == "disabled" {
-            f.write_str(", disabled")?;
-        }
-        match server["condition"].as_str() {
-            None | Some("unchecked") => {}
-            Some("out-of-service") => {
-                let reason = text(&server["condition_reason"]);
-                write!(f, ", out-of-service: {reason}")?;
-            }
-            Some(_) => write!(f, ", {}", text(&server["condition"]))?,
-        }
-        match (server["lost_its_name"] == true, &server["state"]) {
-            (true, state) if state == "unresolved" => {
-                f.write_str(", not used: its name does not resolve yet")
-            }
-            (true, _) => f.write_str(", its name does not resolve any more"),
-            (false, _) => Ok(()),
+        if !name["problem"].is_null() {
+            let (name, problem) = (text(&name["name"]), text(&name["problem"]));
+            page.line("  name", format_args!("{name}: {problem}"));
         }
     }
 }
 
-/// Where sessions of stud and hitch are received, and how many were stored and refused.
-fn stud(f: &mut fmt::Formatter<'_>, stud: &Value) -> fmt::Result {
+fn peer_line(peer: &Value) -> String {
+    let mut line = format!("{} {}", text(&peer["address"]), text(&peer["state"]));
+    if let Some(node) = peer["node"].as_u64() {
+        line += &format!(", node {node}");
+    }
+    if let Some(seconds) = peer["heard_seconds_ago"].as_f64() {
+        line += &format!(", heard {seconds:.1} s ago");
+    }
+    for key in ["sent", "received", "lost", "replayed", "dropped"] {
+        if let Some(count) = peer[key].as_u64() {
+            line += &format!(", {count} {key}");
+        }
+    }
+    line
+}
+
+/// Where sessions of stud and hitch are received, and what became of them.
+fn stud(page: &mut Page, stud: &Value) {
     if stud.is_null() {
-        return Ok(());
+        return;
     }
-    let listen = text(&stud["listen"]);
-    line(f, "stud", format_args!("{}", Received(&listen, stud)))
-}
-
-struct Received<'a>(&'a Text<'a>, &'a Value);
-
-impl Display for Received<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(listen, stud) = self;
-        match stud["receiving"].as_bool() {
-            Some(true) => write!(f, "on {listen}")?,
-            _ => f.write_str("switched off")?,
+    let mut line = match stud["receiving"].as_bool() {
+        Some(true) => format!("on {}", text(&stud["listen"])),
+        _ => "switched off".to_owned(),
+    };
+    for (outcome, count) in stud["datagrams"].as_object().into_iter().flatten() {
+        if number(count) > 0 {
+            line += &format!(", {count} {}", escaped(outcome));
         }
-        let datagrams = stud["datagrams"].as_object();
-        for (outcome, count) in datagrams.into_iter().flatten() {
-            if let Some(count @ 1..) = count.as_u64() {
-                write!(f, ", {count} {outcome}")?;
-            }
-        }
-        Ok(())
     }
+    page.line("stud", line);
 }
 
-/// One peer on one line.
-struct Peer<'a>(&'a Value);
+/// The page while it is written.
+struct Page(String);
 
-impl Display for Peer<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let peer = self.0;
-        write!(f, "{} {}", text(&peer["address"]), text(&peer["state"]))?;
-        if let Some(node) = peer["node"].as_u64() {
-            write!(f, ", node {node}")?;
-        }
-        if let Some(seconds) = peer["heard_seconds_ago"].as_f64() {
-            write!(f, ", heard {seconds:.1} s ago")?;
-        }
-        if let Some(ms) = peer["round_trip_ms"].as_f64() {
-            write!(f, ", round trip {ms:.1} ms")?;
-        }
-        for key in ["sent", "received", "lost", "replayed", "rejected"] {
-            if let Some(count) = peer[key].as_u64() {
-                write!(f, ", {count} {key}")?;
-            }
-        }
-        Ok(())
+impl Page {
+    fn line(&mut self, name: &str, what: impl Display) {
+        // Writing to a `String` does not fail.
+        writeln!(self.0, "{name:<13}{what}").ok();
     }
-}
-
-fn line(f: &mut fmt::Formatter<'_>, name: &str, what: fmt::Arguments<'_>) -> fmt::Result {
-    writeln!(f, "{name:<13}{what}")
-}
-
-fn text(value: &Value) -> Text<'_> {
-    Text(value)
 }
 
 /// A text without what could drive a terminal; `?` for what is not there.
-#[derive(Clone, Copy)]
-struct Text<'a>(&'a Value);
-
-impl Text<'_> {
-    fn chars(&self) -> impl Iterator<Item = char> + '_ {
-        self.0.as_str().unwrap_or("?").chars()
-    }
+fn text(value: &Value) -> String {
+    escaped(value.as_str().unwrap_or("?"))
 }
 
-impl Display for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.chars().try_for_each(|char| match char.is_control() {
-            true => write!(f, "{}", char.escape_unicode()),
-            false => f.write_char(char),
-        })
-    }
+fn escaped(text: &str) -> String {
+    let each = text.chars().map(|char| match char.is_control() {
+        true => char.escape_unicode().to_string(),
+        false => char.to_string(),
+    });
+    each.collect()
+}
+
+fn moment(value: &Value) -> Option<OffsetDateTime> {
+    OffsetDateTime::parse(value.as_str()?, &Rfc3339).ok()
 }
 
 fn number(value: &Value) -> u64 {
@@ -290,49 +445,40 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
+fn joined(value: &Value) -> String {
+    let texts: Vec<String> = list(value).iter().map(text).collect();
+    texts.join(", ")
+}
+
 fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// Texts with commas between them.
-struct Joined<'a>(&'a Value);
-
-impl Display for Joined<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, value) in list(self.0).iter().enumerate() {
-            let comma = if index > 0 { ", " } else { "" };
-            write!(f, "{comma}{}", text(value))?;
-        }
-        Ok(())
-    }
-}
-
 /// A part of a whole in percent.
-struct Share(u64, u64);
-
-impl Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.1 {
-            0 => f.write_str("none"),
-            whole => write!(f, "{:.1} %", self.0 as f64 * 100.0 / whole as f64),
-        }
+fn share(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "none".to_owned(),
+        whole => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
     }
 }
 
 /// A time in its two largest units.
-struct Span(Duration);
-
-impl Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        match seconds {
-            0..60 => write!(f, "{seconds} s"),
-            60..3600 => write!(f, "{} min {} s", seconds / 60, seconds % 60),
-            3600..86_400 => write!(f, "{} h {} min", seconds / 3600, seconds / 60 % 60),
-            _ => write!(f, "{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-        }
+fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
     }
 }
+
+/// A certificate with fewer days left is a problem: most are renewed a month ahead.
+const SOON_DAYS: i64 = 14;
+/// Fewer failed handshakes may be a scanner. More, and half of all, are a problem.
+const MANY_FAILED: u64 = 10;
+/// Names that a line shows; a certificate may have hundreds.
+const MOST_NAMES: usize = 3;
 
 #[cfg(test)]
 mod tests {
@@ -345,7 +491,8 @@ mod tests {
         let status = json!({
             "version": "1.2.3", "state": "serving", "uptime_seconds": 3700, "workers": 2,
             "totals": {"connections": 3, "accepted": 9, "handshakes_full": 1,
-                "handshakes_resumed": 3, "handshakes_in_flight": 0},
+                "handshakes_resumed": 3, "handshakes_in_flight": 0,
+                "closed": {"finished": 5, "not-tls": 1}},
             "sessions": {"entries": 5, "capacity": 10},
             "tickets": {"epoch": 4, "next_rotation_seconds": 61, "node": 7,
                 "secrets": ["0a0b0c0d", "00000001"]},
@@ -368,12 +515,15 @@ mod tests {
             "stud": {"listen": "10.0.0.1:8890", "receiving": true,
                 "datagrams": {"bad-seal": 2, "stored": 5, "version": 0}}
         });
-        let page = Page(&status).to_string();
+        let page = page(&status, None);
         for line in [
             "becket 1.2.3, serving for 1 h 1 min, 2 workers",
-            "reload       t refused, nothing changed",
-            "             a\\u{1b}[31mb",
-            "handshakes   1 full, 3 resumed (75.0 %), 0 in flight",
+            "problem      reload at t refused, nothing changed: a\\u{1b}[31mb",
+            "problem      backend app: server b:1 is out of service: refused",
+            "problem      cluster: two of 8",
+            "handshakes   1 full, 3 resumed (75.0 %), 0 failed, 0 in flight",
+            "ended        5 finished",
+            "             1 not-tls",
             "sessions     5 of 10 (50.0 %)",
             "ticket key   epoch 4, next in 1 min 1 s",
             "secrets      0a0b0c0d, 00000001",
@@ -388,15 +538,69 @@ mod tests {
             "stud         on 10.0.0.1:8890, 2 bad-seal, 5 stored",
             "  peer       10.0.0.2:1 live, node 8, heard 0.2 s ago, 2 lost",
             "  name       b:1: no such host",
-            "  fault      two of 8",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
         }
     }
 
     #[test]
+    fn a_certificate_that_ends_soon_is_a_problem_and_each_has_its_days() {
+        let certificate = |name: &str, not_after: &str| json!({"listener": "web", "name": name, "key": "rsa", "not_after": not_after});
+        let status = json!({"now": "2026-11-22T10:00:00.000000Z", "certificates": [
+            certificate("late.test", "2027-11-22T10:00:00.000000Z"),
+            certificate("a.test", "2026-11-26T11:00:00.000000Z"),
+            certificate("*.a.test", "2026-11-26T11:00:00.000000Z"),
+            certificate("gone.test", "2026-11-22T09:59:59.000000Z"),
+        ]});
+        let expected = [
+            "certificate of gone.test at listener web has expired",
+            "certificate of a.test, *.a.test at listener web ends in 4 days",
+        ];
+        assert_eq!(problems(&status, None), expected);
+        let page = page(&status, None);
+        for line in [
+            "certificate  4 days left, until 2026-11-26: a.test, *.a.test at listener web",
+            "certificate  365 days left, until 2027-11-22: late.test at listener web",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
+        }
+    }
+
+    #[test]
+    fn handshakes_that_fail_are_a_problem_and_a_few_are_none() {
+        let status = |second: u64, full: u64, failed: u64| {
+            json!({"now": format!("2026-11-22T10:00:{second:02}.000000Z"),
+                "totals": {"accepted": full + failed, "handshakes_full": full,
+                    "handshakes_resumed": 0, "handshakes_failed": failed,
+                    "closed": {"handshake-failed": failed}}})
+        };
+        let before = status(0, 1000, 5);
+        assert_eq!(problems(&before, None), [""; 0]);
+        assert_eq!(problems(&status(2, 1009, 14), Some(&before)), [""; 0]);
+        let after = status(2, 1004, 45);
+        assert_eq!(
+            problems(&after, Some(&before)),
+            ["handshakes: 40 of 44 failed now; the log says why"]
+        );
+        assert_eq!(
+            problems(&status(9, 10, 30), Some(&status(0, 9, 30))).len(),
+            1
+        );
+        let page = page(&after, Some(&before));
+        for line in [
+            "handshakes   1004 (2.0/s) full, 0 (0.0/s) resumed (0.0 %), 45 (20.0/s) failed, 0 in flight",
+            "ended        45 handshake-failed (20.0/s)",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
+        }
+        let line = "2026-11-22T10:00:02.000000Z ?, 0 open, accepted 22.0/s, full 2.0/s, resumed 0.0/s, \
+                    failed 20.0/s, 1 problem\n";
+        assert_eq!(brief(&after, &before), line);
+    }
+
+    #[test]
     fn an_empty_object_is_no_fault() {
-        let page = Page(&json!({})).to_string();
+        let page = page(&json!({}), None);
         assert!(page.starts_with("becket ?, ? for 0 s"), "{page}");
         assert!(page.ends_with("cluster      off\n"), "{page}");
     }
