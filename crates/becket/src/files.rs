@@ -90,6 +90,15 @@ impl Files {
     }
 }
 
+/// What the system says, without its number.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string().to_lowercase();
+    match text.split_once(" (os error") {
+        Some((text, _)) => text.to_owned(),
+        None => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read;

@@ -35,9 +35,9 @@ use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
 use crate::config::{ClientAuth, Config, Listener, Policy, UnknownNames};
 use crate::descriptors::{self, HOW_TO_RAISE};
+use crate::files::reason;
 use crate::log::Timestamp;
 use crate::pki::keys::Facts;
-use crate::pki::pem::reason;
 use crate::tls::names;
 
 /// What was found.

@@ -19,9 +19,8 @@ use super::error::Problem;
 use super::file::FilePolicy;
 use super::prepare::Draft;
 use super::{ClientAuth, Revocation, UnknownStatus};
-use crate::files::Files;
+use crate::files::{Files, reason};
 use crate::pki::keys::shown;
-use crate::pki::pem::reason;
 use crate::tls::verifier;
 
 /// What is asked about the certificates of clients, or of servers.

@@ -278,7 +278,7 @@ impl Draft<'_> {
             };
             // Whether an address is ours only the system knows; a socket that sends nothing asks it.
             if let Err(error) = UdpSocket::bind((source, 0)) {
-                let problem = Problem::new(path, crate::pki::pem::reason(&error)).text(text);
+                let problem = Problem::new(path, crate::files::reason(&error)).text(text);
                 self.report.error(problem.accepted(SOURCE));
                 continue;
             }

@@ -302,7 +302,7 @@ impl Draft<'_> {
         let entries = match self.world.files.list(folder) {
             Ok(entries) => entries,
             Err(error) => {
-                let fault = crate::pki::pem::reason(&error);
+                let fault = crate::files::reason(&error);
                 let problem = shown(path, folder, fault);
                 self.report.error(problem.accepted("a readable directory"));
                 return;

@@ -26,10 +26,9 @@ pub use super::names::ServerNames;
 use super::values::{self, Address};
 use super::{AccessLog, Cluster, Config, Limits, Log, Process, Sessions, Timeouts};
 use crate::descriptors;
-use crate::files::Files;
+use crate::files::{Files, reason};
 use crate::log::check_level;
 use crate::pki::keys::Loader;
-use crate::pki::pem::reason;
 use crate::resolver::Resolver;
 use crate::secret::ratchet::Ratchet;
 

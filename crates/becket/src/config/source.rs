@@ -13,8 +13,7 @@ use super::error::{Problem, Rejected};
 use super::flags::Flags;
 use super::prepare::{Prepared, ServerNames, World, prepare};
 use super::read::{Lines, read};
-use crate::files::Files;
-use crate::pki::pem::reason;
+use crate::files::{Files, reason};
 
 /// The origin of the configuration of this process.
 #[derive(Clone, Debug)]

@@ -7,16 +7,18 @@
 //! belongs to which certificate is `keys.rs`' concern.
 
 use std::io::Read;
+use std::mem;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use base64ct::{Base64, Encoding};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
 };
 use zeroize::Zeroizing;
 
-use crate::files::Files;
+use crate::files::{Files, reason};
 
 /// What a PEM file contains.
 #[derive(Debug, Default)]
@@ -87,15 +89,6 @@ impl Pem {
     }
 }
 
-/// What the system says, without its number.
-pub fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string().to_lowercase();
-    match text.split_once(" (os error") {
-        Some((text, _)) => text.to_owned(),
-        None => text,
-    }
-}
-
 /// One section, borrowed from the text.
 struct Section<'a> {
     label: &'a [u8],
@@ -139,37 +132,14 @@ impl<'a> Section<'a> {
         find(self.body, b"ENCRYPTED").is_some()
     }
 
-    /// The body decoded, in a buffer of its final size.
+    /// The body decoded.
     fn secret(&self) -> Option<Vec<u8>> {
-        let digits = || self.body.iter().filter(|byte| !byte.is_ascii_whitespace());
-        let padding = digits().rev().take_while(|byte| **byte == b'=').count();
-        let count = digits().count();
-        if count % 4 != 0 || padding > 2 {
-            return None;
-        }
-        let mut out = Zeroizing::new(Vec::with_capacity(count / 4 * 3));
-        let (mut bits, mut held) = (0u32, 0);
-        for digit in digits().take(count - padding) {
-            bits = (bits << 6) | u32::from(base64(*digit)?);
-            held += 6;
-            if held >= 8 {
-                held -= 8;
-                out.push((bits >> held & 0xff) as u8);
-            }
-        }
-        Some(std::mem::take(&mut *out))
-    }
-}
-
-/// The value of a digit (RFC 4648, section 4).
-fn base64(digit: u8) -> Option<u8> {
-    match digit {
-        b'A'..=b'Z' => Some(digit - b'A'),
-        b'a'..=b'z' => Some(digit - b'a' + 26),
-        b'0'..=b'9' => Some(digit - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
+        let mut digits = Zeroizing::new(Vec::with_capacity(self.body.len()));
+        digits.extend(self.body.iter().filter(|byte| !byte.is_ascii_whitespace()));
+        let mut out = Zeroizing::new(vec![0; digits.len() / 4 * 3]);
+        let length = Base64::decode(&*digits, &mut out).ok()?.len();
+        out.truncate(length);
+        Some(mem::take(&mut *out))
     }
 }
 

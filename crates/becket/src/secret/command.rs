@@ -12,7 +12,7 @@ use becket_proto::ticket::UnixSeconds;
 use super::ratchet::Ratchet;
 use super::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, file};
 use crate::config::values;
-use crate::pki::pem::reason;
+use crate::files::reason;
 
 /// Arguments of `becket secret`.
 #[derive(Clone, Debug, clap::Args)]

@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use becket_sys::privileges;
 use zeroize::Zeroizing;
 
-use crate::files::Files;
-use crate::pki::pem::reason;
+use crate::files::{Files, reason};
 
 /// What is wrong with a file, and what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]

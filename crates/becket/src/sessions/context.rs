@@ -10,17 +10,18 @@
 //! client descend. rustls stamps every ticket anew and checks no age, so the age is kept here.
 
 use std::cell::RefCell;
-use std::iter;
 use std::time::Duration;
+use std::{fmt, iter};
 
 use becket_proto::session_name::SessionName;
 use becket_proto::session_state::with_chain;
 use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 
+use zeroize::Zeroizing;
+
 use crate::admission::HandshakePermit;
 use crate::close_reason::CloseReason;
 use crate::metrics::Resumption;
-use crate::tls::skipping::ClientSecrets;
 
 /// One handshake's part in resumption.
 #[derive(Debug)]
@@ -55,6 +56,20 @@ pub struct Resuming {
     permit: Option<HandshakePermit>,
     /// This handshake's own origin; made when first needed.
     fresh: Option<Origin>,
+}
+
+/// What a client that announced early data seals under, while its handshake lasts.
+#[derive(Default)]
+pub struct ClientSecrets {
+    pub(crate) early: Option<Zeroizing<Vec<u8>>>,
+    pub(crate) handshake: Option<Zeroizing<Vec<u8>>>,
+}
+
+/// Shows nothing of the secrets.
+impl fmt::Debug for ClientSecrets {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("ClientSecrets")
+    }
 }
 
 /// A session that was opened; whether rustls also used it, only `handshake_kind` tells.

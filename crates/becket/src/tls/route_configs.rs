@@ -7,7 +7,7 @@
 //! concerns trust: certificates, verifier and policy are the same.
 //!
 //! Where a policy takes early data they have no ticketer: their sessions are kept by
-//! [`EarlyStore`], and nothing else opens.
+//! a [`Store`] of their own, and nothing else opens.
 
 use std::sync::Arc;
 
@@ -26,8 +26,7 @@ use crate::config::{Policy, Route, Sessions};
 use crate::metrics::Offer;
 use crate::pki::certificates::CertificateMap;
 use crate::sessions::context;
-use crate::sessions::early::EarlyStore;
-use crate::sessions::store::Store;
+use crate::sessions::store::{Kind, Store};
 use crate::sessions::stored::Judge;
 use crate::sessions::tickets::{Secrets, Ticketer};
 
@@ -70,7 +69,7 @@ pub struct RouteConfigs {
     without_alpn: Resuming,
     ticketer: Arc<Ticketer>,
     /// Where the policy takes early data.
-    early: Option<EarlyStore>,
+    early: Option<Store>,
     tls13: bool,
     tls12_tickets: bool,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
@@ -116,11 +115,12 @@ impl RouteConfigs {
         });
         let mut with_alpn = plain.clone();
         with_alpn.alpn_protocols.clone_from(&route.alpn);
-        let early = (policy.early_data > 0).then(|| EarlyStore {
+        let early = (policy.early_data > 0).then(|| Store {
             table: Arc::clone(&parts.early),
             policy: PolicyTag::from_digest(&policy.digest),
             max_age: parts.sessions.max_age,
             judge,
+            kind: Kind::Early,
         });
         let resuming = |base| match &early {
             Some(store) => Resuming::early(base, policy, store),
@@ -196,11 +196,13 @@ impl Resuming {
             Arc::new(Store {
                 table: parts.table.clone(),
                 policy: PolicyTag::from_digest(&policy.digest),
-                lifetime: parts.sessions.id_lifetime,
                 max_age: parts.sessions.max_age,
-                stores,
                 judge: Judge::new(policy.verifier.clone()),
-                outbox: parts.outbox.clone().filter(|_| stores),
+                kind: Kind::ById {
+                    lifetime: parts.sessions.id_lifetime,
+                    stores,
+                    outbox: parts.outbox.clone().filter(|_| stores),
+                },
             })
         };
         let mut two_tickets = base.clone();
@@ -219,7 +221,7 @@ impl Resuming {
 
     /// TLS 1.3 with sessions that admit early data; rustls hands out the keys of the store as
     /// tickets. That data may be answered before the client has finished is the point of it.
-    fn early(base: ServerConfig, policy: &Policy, store: &EarlyStore) -> Self {
+    fn early(base: ServerConfig, policy: &Policy, store: &Store) -> Self {
         let mut two_tickets = base;
         two_tickets.session_storage = Arc::new(store.clone());
         two_tickets.max_early_data_size = policy.early_data;

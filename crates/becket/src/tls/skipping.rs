@@ -24,21 +24,7 @@ use becket_proto::records::APPLICATION_DATA;
 use rustls::{CipherSuite, CommonState, Error, HandshakeKind, KeyLog, PeerMisbehaved};
 use zeroize::Zeroizing;
 
-use crate::sessions::context;
-
-/// What a client that announced early data seals under, while its handshake lasts.
-#[derive(Default)]
-pub struct ClientSecrets {
-    early: Option<Zeroizing<Vec<u8>>>,
-    handshake: Option<Zeroizing<Vec<u8>>>,
-}
-
-/// Shows nothing of the secrets.
-impl std::fmt::Debug for ClientSecrets {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("ClientSecrets")
-    }
-}
+use crate::sessions::context::{self, ClientSecrets};
 
 /// Leaves a client's secrets in the handshake that is lent to this thread, if it wants them.
 #[derive(Debug)]
