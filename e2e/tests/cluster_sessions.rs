@@ -198,7 +198,7 @@ fn floods_of_garbage_are_dropped_and_counted() {
     assert_eq!(a.live_peers(), 1);
     let session = make_session(b, &openssl, "session.pem");
     resumes(a, &openssl, &session, 1);
-    let about = |line: &&str| line.contains("becket::cluster");
+    let about = |line: &&str| line.contains("becket_cluster");
     assert!(a.becket().log().lines().filter(about).count() < 100);
 }
 

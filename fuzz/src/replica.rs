@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use becket_proto::replica::{
+use becket_cluster::replica::{
     Boot, JOIN_NONCE_LEN, Limits, MAX_DATAGRAM, PeerName, Record, Replica, Role, SHARE_LEN,
     SessionRecord, Sink, Source, StickCursor, StickRecord, TAG_LEN, Taken, Transcript, Vault,
 };

@@ -1,6 +1,6 @@
 //! Datagrams of stud and hitch, and OpenSSL's sessions in them, as whoever has the key could send them.
 
-use becket_proto::stud::{Datagram, Fault, StudSession, rsa_pkcs1};
+use becket_cluster::stud::{Datagram, Fault, StudSession, rsa_pkcs1};
 
 /// Checks one input: as a datagram, as a session, and as a private key. Returns how many of these it was.
 ///

@@ -4,7 +4,7 @@
 //! What a peer does is an outcome, not an error. Every connection ends with exactly one reason,
 //! chosen by the first thing that made its end inevitable.
 
-use crate::labelled::labelled;
+use becket_proto::labelled;
 
 labelled! {
 /// Why a connection ended.

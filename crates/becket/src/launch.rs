@@ -24,10 +24,6 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use crate::clock::{Clock, Now};
 use crate::cluster;
-use crate::cluster::membership::Membership;
-use crate::cluster::node::NoBoot;
-use crate::cluster::socket::Bound;
-use crate::cluster::stud::reception::{self, Reception};
 use crate::config::Config;
 use crate::config::error::{Problem, Rejected};
 use crate::config::prepare::ServerNames;
@@ -45,6 +41,10 @@ use crate::server::{Control, Server};
 use crate::shared::Shared;
 use crate::sockets;
 use crate::worker::workers::{Common, Workers};
+use becket_cluster::Bound;
+use becket_cluster::Membership;
+use becket_cluster::NoBoot;
+use becket_cluster::stud::Reception;
 
 /// Why a server did not start. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]
@@ -111,8 +111,8 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let shared = counting_lines(shared, &logging, access.as_ref());
     let adopted = shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
-    let cluster = Membership::new(bound, &config, &shared)?;
-    let stud = Reception::new(of_stud, &config, &shared);
+    let cluster = cluster::membership(bound, &config, &shared)?;
+    let stud = cluster::reception(of_stud, &config, &shared);
     let (sender, ended) = unbounded_channel();
     let common = Common {
         shared: Arc::clone(&shared),
@@ -160,8 +160,8 @@ fn rejected(source: &Source, errors: Vec<Problem>) -> StartError {
 
 /// The sockets on which other hosts tell of their sessions.
 fn datagrams(config: &Config) -> Result<(Option<Bound>, Option<UdpSocket>), Vec<Problem>> {
-    let bound = cluster::socket::bind(config.cluster.as_ref())?;
-    Ok((bound, reception::bind(config)?))
+    let bind = || Ok((cluster::bind(config)?, cluster::bind_stud(config)?));
+    bind().map_err(|problem| vec![problem])
 }
 
 /// What pages show of these.

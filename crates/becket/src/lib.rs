@@ -19,7 +19,6 @@ pub mod demo;
 pub mod descriptors;
 pub mod failure_log;
 pub mod files;
-mod labelled;
 pub mod launch;
 pub mod leg;
 pub mod log;

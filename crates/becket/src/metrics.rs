@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use rustls::HandshakeKind;
 
+use becket_proto::labelled;
+
 use crate::close_reason::CloseReason;
-use crate::labelled::labelled;
 use crate::leg::Traffic;
 
 /// A number that one thread counts up and any thread reads.
@@ -104,8 +105,6 @@ others {
     queue_waited: Histogram,
     /// From giving a slot back to going on with it, of those connections.
     hand_over: Histogram,
-    /// Sessions that peers were not told of because control was behind.
-    sessions_untold: Counter,
 }
 }
 

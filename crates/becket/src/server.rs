@@ -24,8 +24,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use crate::backend::health::prober::Prober;
 use crate::clock::{Clock, Now};
 use crate::cluster;
-use crate::cluster::membership::Membership;
-use crate::cluster::stud::reception::Reception;
 use crate::config::Config;
 use crate::config::prepare::Prepared;
 use crate::config::source::Source;
@@ -43,6 +41,8 @@ use crate::resolver::Resolver;
 use crate::secret::ratchet::Ratchet;
 use crate::sockets::{self, Bound};
 use crate::worker::workers::{WorkerEnded, Workers};
+use becket_cluster::Membership;
+use becket_cluster::stud::Reception;
 
 /// How a server ended; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,10 +273,8 @@ impl Control {
         if old.peers_arrive_at() == config.peers_arrive_at() {
             return Ok(None);
         }
-        let bound = cluster::socket::bind(config.cluster.as_ref());
-        let bound = bound
-            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        let membership = Membership::new(bound, config, self.state.shared());
+        let bound = cluster::bind(config).map_err(|problem| vec![problem.to_string()])?;
+        let membership = cluster::membership(bound, config, self.state.shared());
         let membership = membership.map_err(|error| vec![format!("cluster.listen: {error}")])?;
         Ok(Some(membership))
     }
@@ -294,9 +292,9 @@ impl Control {
     }
 
     /// Goes on with the same socket, if there is one.
-    fn stay(&self, config: &Arc<Config>) {
-        if let Some(cluster) = &self.cluster {
-            cluster.reload(config);
+    fn stay(&self, config: &Config) {
+        if let (Some(membership), Some(settings)) = (&self.cluster, cluster::settings(config)) {
+            membership.reload(settings);
         }
     }
 
@@ -339,7 +337,7 @@ impl Control {
             tracing::error!(%error, "log level not changed");
         }
         if let Some(stud) = &self.stud {
-            stud.reload(&config);
+            stud.reload(cluster::terms(&config));
         }
         self.state.set_config(config);
     }

@@ -15,13 +15,12 @@ mod client_hello;
 #[path = "../../../fuzz/src/http_status.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod http_status;
+#[path = "../../../fuzz/src/mutations.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod mutations;
 #[path = "../../../fuzz/src/proxy_header.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod proxy_header;
-#[path = "../../../fuzz/src/replica.rs"]
-#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
-mod replica;
-
 #[path = "../../../fuzz/src/server_hello.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod server_hello;
@@ -31,19 +30,10 @@ mod session_state;
 #[path = "../../../fuzz/src/starttls.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod starttls;
-#[path = "../../../fuzz/src/stud.rs"]
-#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
-mod stud;
 
-use std::panic::catch_unwind;
 use std::path::Path;
-use std::time::Duration;
 
-use becket_proto::replica::{Record, ServerTag, SessionRecord, StickKey, StickRecord};
-use becket_proto::session_table::PolicyTag;
-use becket_proto::ticket::OriginId;
-
-const ROUNDS: usize = 6_000;
+use mutations::run_on_mutations;
 
 #[test]
 fn the_peek_agrees_with_rustls_on_mutated_hellos() {
@@ -132,74 +122,6 @@ fn status_lines_survive_mutation() {
     run_on_mutations(&inputs, http_status::run);
 }
 
-#[test]
-fn datagrams_of_other_nodes_survive_mutation() {
-    let id = [7; 32];
-    let session = SessionRecord {
-        policy: PolicyTag(1),
-        id: &id,
-        ttl: Duration::from_secs(300),
-        age: Duration::from_secs(1),
-        origin: OriginId(2),
-        state: &[9; 80],
-    };
-    let stick = StickRecord {
-        by: StickKey::Origin(OriginId(2)),
-        server: ServerTag(3),
-        ttl: Duration::from_secs(60),
-    };
-    let records = [
-        Record::New(session),
-        Record::Sync(session),
-        Record::Stick(stick),
-        Record::Stuck(stick),
-        Record::Del {
-            policy: PolicyTag(1),
-            id: &id,
-        },
-    ];
-    let mut all = Vec::new();
-    for record in &records {
-        let mut text = vec![0; 200];
-        let len = record.encode(&mut text).unwrap();
-        all.extend(&text[..len]);
-    }
-    // What keeps a pair going, a kind from the future, a goodbye, and a HELLO in clear.
-    let frames = b"\x05\x00\x10aaaaaaaaaaaaaaaa\x06\x00\x04\0\0\0\x01\x07\x00\x04\xff\xff\xff\xff\x08\x00\x04\0\0\0\x01\x63\0\x01a\x0a\0\0";
-    let mut hello =
-        b"BKT2\0\0\0\0\0\0\0\x01\0\0\0\0nnnnnnnnnnnn\x01\0\x03bbbbbbbb\0\0\0\x05".to_vec();
-    hello.extend([0x55; 16 + 16 + 32 + 16]);
-    let datagrams = [&all[..], frames, &hello];
-    let framed = datagrams.map(|datagram| {
-        let len = u16::try_from(datagram.len()).unwrap();
-        [&len.to_be_bytes()[..], datagram].concat()
-    });
-    let mut inputs = framed.to_vec();
-    inputs.push(framed.concat());
-    inputs.push(all);
-    run_on_mutations(&inputs, replica::run);
-}
-
-#[test]
-fn datagrams_of_stud_survive_mutation() {
-    let mut fields = b"\x02\x01\x01\x02\x02\x03\x03\x04\x02\xc0\x30\x04\x20".to_vec();
-    fields.extend([5; 32]);
-    fields.extend(b"\x04\x30");
-    fields.extend([6; 48]);
-    fields.extend(b"\xa1\x06\x02\x04\x6b\x01\x7d\x05\xa2\x04\x02\x02\x1c\x20\xa4\x02\x04\x00");
-    fields.extend(
-        b"\xa5\x03\x02\x01\x00\xa6\x08\x04\x06a.test\xad\x03\x02\x01\x01\xb3\x03\x02\x01\x1d",
-    );
-    let mut der = vec![0x30, 0x81, u8::try_from(fields.len()).unwrap()];
-    der.extend(fields);
-    let datagram = [&[5; 32][..], &der, &[0x6b, 1, 0x7d, 5], &[9; 20]].concat();
-    let key =
-        b"\x30\x14\x02\x01\x00\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01\x05\x00\x04\x00";
-    assert!(becket_proto::stud::StudSession::parse(&der).is_ok());
-    assert!(becket_proto::stud::rsa_pkcs1(key).is_some());
-    run_on_mutations(&[datagram, der, key.to_vec()], stud::run);
-}
-
 fn testdata(directory: &str) -> Vec<Vec<u8>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("testdata")
@@ -236,75 +158,4 @@ fn extensions(record: &[u8]) -> &[u8] {
     let compression =
         suites + 2 + usize::from(u16::from_be_bytes([record[suites], record[suites + 1]]));
     &record[compression + 1 + usize::from(record[compression]) + 2..]
-}
-
-/// Runs a target's body. Every hundredth input at least must be one that it accepts, or it would only see rubbish.
-fn run_on_mutations(inputs: &[Vec<u8>], body: fn(&[u8]) -> usize) {
-    let mut accepted: usize = inputs.iter().map(|input| check(body, input)).sum();
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    for _ in 0..ROUNDS {
-        let mut input = inputs[random.below(inputs.len())].clone();
-        for _ in 0..=random.below(4) {
-            mutate(&mut input, &mut random);
-        }
-        accepted += check(body, &input);
-    }
-
-    assert!(
-        accepted > ROUNDS / 100,
-        "only {accepted} of {ROUNDS} inputs were accepted"
-    );
-}
-
-fn check(body: fn(&[u8]) -> usize, input: &[u8]) -> usize {
-    catch_unwind(|| body(input)).unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()))
-}
-
-/// Changes an input in one of the ways that break parsers: a bit, a byte, a length, a part lost, doubled or moved.
-fn mutate(input: &mut Vec<u8>, random: &mut Random) {
-    if input.is_empty() {
-        input.push(random.byte());
-        return;
-    }
-    let at = random.below(input.len());
-    let end = at + random.below((input.len() - at).min(24) + 1);
-    match random.below(7) {
-        0 => input[at] ^= 1 << random.below(8),
-        1 => input[at] = random.byte(),
-        2 => {
-            input[at] = [
-                0,
-                1,
-                0x7f,
-                0x80,
-                0xff,
-                input[at].wrapping_add(1),
-                input[at].wrapping_sub(1),
-            ][random.below(7)]
-        }
-        3 => input.truncate(at),
-        4 => drop(input.drain(at..end)),
-        5 => input.extend_from_within(at..end),
-        _ => {
-            let part = input[at..end].to_vec();
-            let to = random.below(input.len());
-            input.splice(to..to, part);
-        }
-    }
-}
-
-/// A xorshift generator: the same inputs in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % bound
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.below(256) as u8
-    }
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
 
-use becket_proto::replica::SIGNATURE;
+use becket_cluster::replica::SIGNATURE;
 use rustls::crypto::aws_lc_rs::kx_group::{X25519, X25519MLKEM768};
 
 use crate::clients::{self, exchange, old_hello};

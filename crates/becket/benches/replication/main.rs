@@ -78,7 +78,10 @@ fn main() {
 fn pair(folder: &Path) -> [Control; 2] {
     let addresses = free_addresses();
     let nodes = [0, 1].map(|node| Control::start(&config(folder, node, addresses)));
-    while nodes.iter().any(|node| node.ask().0.peers.is_empty()) {
+    while nodes
+        .iter()
+        .any(|node| node.ask().0.replica.peers.is_empty())
+    {
         thread::sleep(PAUSE);
     }
     nodes

@@ -36,7 +36,7 @@ pub(crate) fn run(folder: &Path, layout: Layout, elsewhere: &Control, plan: &Pla
     beside(|| {
         clients::serve(servers);
         let sender = Control::start(&config(folder, 0, nodes));
-        while sender.ask().0.peers.is_empty() {
+        while sender.ask().0.replica.peers.is_empty() {
             thread::sleep(PAUSE);
         }
         let clients = clients::config(&folder.join("site.pem"));

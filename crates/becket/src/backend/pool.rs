@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_cluster::{Outbox, PeerStick, SessionEvent};
 use becket_proto::balance::{self, Candidate, Wheel};
 use becket_proto::queue::Arrival;
 use becket_proto::ticket::{NodeId, OriginId};
@@ -22,10 +23,9 @@ use becket_proto::ticket::{NodeId, OriginId};
 use super::backend_state::{BackendState, QueueFull, Wait, Waiter};
 use super::cancel::{Cancel, Telling, Told};
 use super::inbox::Inbox;
-use super::registry::{PeerStick, lone_state, stick_key};
+use super::registry::{lone_state, stick_key};
 use super::server_state::ServerState;
 use super::slot::Slot;
-use crate::cluster::outbox::{Outbox, SessionEvent};
 use crate::config::{Backend, Balance, ProxyTlvs, ProxyVersion, ServerAddress, StickBy};
 use crate::tls::to_servers::ServerTls;
 

@@ -9,25 +9,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use becket_cluster::replica::{ServerTag, StickCursor};
+use becket_cluster::{PeerStick, StickMemory};
 use becket_proto::balance;
-use becket_proto::replica::{ServerTag, StickCursor};
 use becket_proto::ticket::OriginId;
 
 use super::backend_state::BackendState;
 use super::inbox::Inbox;
 use super::server_state::ServerState;
 use crate::config::{Backend, Config, Server};
-
-/// Where another host has sent a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerStick {
-    /// The line of sessions by which the client is known.
-    pub origin: OriginId,
-    /// The server.
-    pub server: ServerTag,
-    /// How long that is to be remembered.
-    pub life: Duration,
-}
 
 /// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
 /// workers.
@@ -146,28 +136,45 @@ impl Backends {
         self.lock().get(name).cloned()
     }
 
-    /// A peer of a cluster says where it has sent the client of this origin; `late` if some time ago, so that it replaces
-    /// nothing. Returns whether that is news and of use here. Costs a lookup, and one in who sticks.
-    pub fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool {
+    fn make(&self, backend: &Backend) -> Arc<BackendState> {
+        let inboxes = Arc::clone(&self.inboxes);
+        Arc::new(BackendState::new(backend.name.clone(), inboxes))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
+        // Replaced as a whole, so it is never half changed.
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_to_peers(&self) -> MutexGuard<'_, Arc<KnownToPeers>> {
+        // Replaced as a whole, too.
+        self.known_to_peers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What peers of a cluster tell, and are told, of clients that are known by their sessions.
+impl StickMemory for Backends {
+    fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool {
         let known = Arc::clone(&self.known_to_peers());
         let Some(server) = known.servers.get(&stick.server) else {
             return false;
         };
         let (client, backend) = (stick_key(stick.origin), server.backend());
-        match late {
-            false => backend.learn(client, server, now, stick.life),
-            true => backend.learn_unless_known(client, server, now, stick.life),
+        if late {
+            backend.learn_unless_known(client, server, now, stick.life)
+        } else {
+            backend.learn(client, server, now, stick.life)
         }
     }
 
-    /// Shows where clients that are known by their sessions were sent, from `from` on; returns where to go on. Looks at no
-    /// more than `at_most` places of one memory, under one of its locks.
-    pub fn visit_sticks(
+    fn visit_sticks(
         &self,
         from: StickCursor,
         now: Duration,
         at_most: usize,
-        mut show: impl FnMut(&PeerStick, Duration),
+        show: &mut dyn FnMut(&PeerStick, Duration),
     ) -> Option<StickCursor> {
         let known = Arc::clone(&self.known_to_peers());
         let Sticky { backend, tags } = known.sticky.get(from.backend)?;
@@ -187,23 +194,6 @@ impl Backends {
             at: at.unwrap_or_default(),
         };
         (next.backend < known.sticky.len()).then_some(next)
-    }
-
-    fn make(&self, backend: &Backend) -> Arc<BackendState> {
-        let inboxes = Arc::clone(&self.inboxes);
-        Arc::new(BackendState::new(backend.name.clone(), inboxes))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
-        // Replaced as a whole, so it is never half changed.
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn known_to_peers(&self) -> MutexGuard<'_, Arc<KnownToPeers>> {
-        // Replaced as a whole, too.
-        self.known_to_peers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -355,7 +345,7 @@ mod tests {
         let walk = || {
             let (mut shown, mut cursor) = (Vec::new(), Some(StickCursor::default()));
             while let Some(from) = cursor {
-                cursor = here.visit_sticks(from, now, 7, |stick, _| shown.push(*stick));
+                cursor = here.visit_sticks(from, now, 7, &mut |stick, _| shown.push(*stick));
             }
             shown
         };

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use becket_cluster::replica::ServerTag;
 use becket_proto::balance;
-use becket_proto::replica::ServerTag;
 
 use super::backend_state::BackendState;
 use super::health::watched::Watched;

@@ -6,17 +6,12 @@
 //! The sessions come under one policy. It must be in use, must allow TLS 1.2, and must not ask clients for certificates:
 //! the sender does not say who the client was.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use becket_cluster::stud::StudKey;
 use becket_proto::session_table::PolicyTag;
-use becket_proto::stud::rsa_pkcs1;
 use rustls::ProtocolVersion;
-use rustls_pki_types::PrivateKeyDer;
-use zeroize::Zeroizing;
 
 use super::error::Problem;
 use super::file::FileCluster;
@@ -39,49 +34,6 @@ pub struct Stud {
     pub suites: Vec<u16>,
     /// It refuses sessions without extended master secret.
     pub require_ems: bool,
-}
-
-/// The key of the HMAC: erased when dropped, never shown, compared in constant time.
-#[derive(Clone)]
-pub struct StudKey(Zeroizing<[u8; 20]>);
-
-impl PartialEq for StudKey {
-    fn eq(&self, other: &Self) -> bool {
-        verify_slices_are_equal(self.expose(), other.expose()).is_ok()
-    }
-}
-
-impl Eq for StudKey {}
-
-impl StudKey {
-    /// Takes the bytes over.
-    pub fn new(bytes: Zeroizing<[u8; 20]>) -> Self {
-        Self(bytes)
-    }
-
-    /// The bytes.
-    pub fn expose(&self) -> &[u8] {
-        &self.0[..]
-    }
-
-    /// Derives it as stud does; nothing when the private key is no RSA key.
-    fn of(key: &PrivateKeyDer<'_>) -> Option<Self> {
-        let pkcs1 = match key {
-            PrivateKeyDer::Pkcs1(key) => key.secret_pkcs1_der(),
-            PrivateKeyDer::Pkcs8(key) => rsa_pkcs1(key.secret_pkcs8_der())?,
-            _ => return None,
-        };
-        let mut bytes = Zeroizing::new([0; 20]);
-        let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, pkcs1);
-        bytes.copy_from_slice(digest.as_ref().first_chunk::<20>()?);
-        Some(Self(bytes))
-    }
-}
-
-impl fmt::Debug for StudKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StudKey(..)")
-    }
 }
 
 impl Config {

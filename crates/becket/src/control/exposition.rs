@@ -13,7 +13,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use becket_proto::replica::Cause;
+use becket_cluster::ClusterStatus;
+use becket_cluster::replica::{Cause, PeerState, PeerStatus, WarmUp};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelValue, EncodeMetric, MetricEncoder, NoLabelSet, text,
@@ -28,7 +29,6 @@ use super::visits::Refusal;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
-use crate::cluster::status::{ClusterStatus, PeerStatus};
 use crate::metrics::{
     BUCKETS, Counter, Counters, HandshakeClass, Histogram, Offer, Resumption, Times, bucket_limit,
 };
@@ -219,16 +219,18 @@ impl Snapshot {
     }
 
     fn cluster(&self, cluster: &ClusterStatus, page: &mut Page<'_>) -> fmt::Result {
-        let (sessions, total) = (&cluster.sessions, &cluster.total);
-        let states = ["live", "replaced", "left"].map(|state| {
-            let peers = cluster.peers.iter().filter(|peer| peer.state == state);
-            ([state], peers.count())
+        let (sessions, total) = (&cluster.sessions, &cluster.replica.total);
+        let states = PeerState::ALL.map(|state| {
+            let peers = cluster.replica.peers.iter();
+            (
+                [state.label()],
+                peers.filter(|peer| peer.state == state).count(),
+            )
         });
         let lost_names = cluster.names.iter().filter(|name| name.problem.is_some());
-        let dropped = |cause| total.causes.get(cause).copied().unwrap_or(0);
         families! { page:
             Counter becket_cluster_sessions "Sessions told to peers, kept of theirs, and not told because control was behind" [what]
-                = [(["told"], sessions.told), (["stored"], sessions.stored), (["untold"], self.sum(|c| &c.sessions_untold))];
+                = [(["told"], sessions.told), (["stored"], sessions.stored), (["untold"], sessions.untold)];
             Counter becket_cluster_sessions_ended "Sessions that ended with a fatal alert: told to peers, and removed because of theirs" [what]
                 = [(["told"], sessions.ends_told), (["removed"], sessions.ended)];
             Counter becket_cluster_sticks "Clients that stick to a server: told to peers, and kept of theirs" [what]
@@ -239,18 +241,18 @@ impl Snapshot {
                 = [(["out"], total.sent_bytes), (["in"], total.received_bytes)];
             Counter becket_cluster_records "Records in these datagrams; of received ones, those that were put to use" [way]
                 = [(["out"], total.sent_records), (["in"], total.received_records)];
-            Counter becket_cluster_datagrams_lost "Datagrams of peers that never came" = total.lost;
+            Counter becket_cluster_datagrams_lost "Datagrams of peers that never came" = total.lost();
             Counter becket_cluster_dropped "Datagrams and records that were dropped" [cause]
-                = Cause::ALL.map(|cause| ([cause.name()], dropped(cause.name())));
+                = Cause::ALL.map(|cause| ([cause.label()], total.drops.of(cause)));
             Gauge becket_cluster_peers "Peers" [state] = states;
             Gauge becket_cluster_peers_configured "Peers of the configuration" = cluster.names.len();
-            Gauge becket_cluster_collisions "Numbers of nodes that two or more processes use" = cluster.collisions.len();
+            Gauge becket_cluster_collisions "Numbers of nodes that two or more processes use" = cluster.replica.collisions.len();
             Gauge becket_cluster_names_unresolved "Names of peers that do not resolve" = lost_names.count();
-            Gauge becket_cluster_warm "1 once what others hold was received, as far as there was any" = cluster.warm_up == "done";
+            Gauge becket_cluster_warm "1 once what others hold was received, as far as there was any" = cluster.replica.warm_up == WarmUp::Done;
             Gauge becket_cluster_peer_heard_seconds "Time since a node was heard" [node]
-                = by_node(cluster, |peer| peer.heard_seconds_ago, f64::min);
+                = by_node(cluster, |peer| peer.heard_ago.as_secs_f64(), f64::min);
             Gauge becket_cluster_peer_lost "Datagrams of a node that never came, since it became a peer" [node]
-                = by_node(cluster, |peer| peer.exchanged.lost, |a, b| a + b);
+                = by_node(cluster, |peer| peer.traffic.lost(), |a, b| a + b);
         }
         Ok(())
     }
@@ -272,10 +274,12 @@ fn by_node<T: Copy>(
     join: impl Fn(T, T) -> T,
 ) -> impl Iterator<Item = ([String; 1], T)> {
     let mut nodes: BTreeMap<u16, T> = BTreeMap::new();
-    for peer in &cluster.peers {
+    for peer in &cluster.replica.peers {
         let one = value(peer);
-        let joined = nodes.get(&peer.node).map_or(one, |other| join(*other, one));
-        nodes.insert(peer.node, joined);
+        let joined = nodes
+            .get(&peer.node.0)
+            .map_or(one, |other| join(*other, one));
+        nodes.insert(peer.node.0, joined);
     }
     nodes
         .into_iter()
@@ -413,7 +417,6 @@ mod tests {
     use super::super::sample;
     use super::super::snapshot::Totals;
     use super::*;
-    use crate::cluster::stud::reception::StudStatus;
     use std::collections::BTreeSet;
     use std::sync::Arc;
     use std::time::Duration;
@@ -426,8 +429,8 @@ mod tests {
         snapshot.counters = counters;
         snapshot.totals = Totals::of(&snapshot.counters);
         snapshot.workers = snapshot.counters.len();
-        snapshot.cluster = Some(ClusterStatus::sample());
-        snapshot.stud = Some(StudStatus::sample());
+        snapshot.cluster = Some(sample::cluster());
+        snapshot.stud = Some(sample::stud());
         exposition(snapshot).unwrap()
     }
 
@@ -501,7 +504,7 @@ mod tests {
         let (section, _) = section.split_once("###").unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
         let documented: Vec<_> = rows.filter_map(|row| row.split('`').next()).collect();
-        assert_eq!(Cause::ALL.map(Cause::name), documented[..]);
+        assert_eq!(Cause::ALL.map(Cause::label), documented[..]);
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! A server that the tests of the admin pages look at: two listeners, three certificates, one
 //! backend, and a reload that failed.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_cluster::replica::{self, Boot, PeerState, PeerStatus, WarmUp};
+use becket_cluster::stud::StudStatus;
+use becket_cluster::{ClusterStatus, ConfiguredPeer, Numbers};
 use becket_proto::session_table::SessionTable;
+use becket_proto::ticket::{NodeId, SecretId};
 use rustls::crypto::aws_lc_rs as provider;
 use rustls::sign::CertifiedKey;
 
@@ -35,6 +40,60 @@ pub(super) fn state() -> State {
         errors: vec!["listener.web.bind: \"<b>\" is not an address".to_owned()],
     });
     state
+}
+
+/// A live peer, and a name that does not resolve.
+pub(super) fn cluster() -> ClusterStatus {
+    let address = SocketAddr::from(([192, 0, 2, 1], 7443));
+    ClusterStatus {
+        replica: replica::Status {
+            node: NodeId(2),
+            boot: Boot(0x0123_4567_89ab_cdef),
+            warm_up: WarmUp::Done,
+            peers: vec![PeerStatus {
+                name: None,
+                address,
+                state: PeerState::Live,
+                node: NodeId(1),
+                boot: Boot(0xfedc_ba98_7654_3210),
+                secret: SecretId(0x0a0b_0c0d),
+                peer_for: Duration::from_secs(60),
+                heard_ago: Duration::from_millis(500),
+                sessions_held: 7,
+                entries: 3,
+                sticks: 2,
+                queued_bytes: 0,
+                dumping: false,
+                traffic: replica::Traffic::default(),
+            }],
+            unanswered: Vec::new(),
+            collisions: Vec::new(),
+            refused: Vec::new(),
+            refused_left_out: 0,
+            total: replica::Traffic::default(),
+        },
+        listen: SocketAddr::from(([192, 0, 2, 2], 7443)),
+        multicast: None,
+        secrets: vec![SecretId(0x0a0b_0c0d)],
+        faults: Vec::new(),
+        names: vec![ConfiguredPeer {
+            name: "b.test:7443".into(),
+            addresses: vec![address],
+            ignored: 0,
+            problem: Some("no such host".to_owned()),
+        }],
+        unknown_policies: Vec::new(),
+        sessions: Numbers::default(),
+    }
+}
+
+/// Sessions of stud and hitch, good and bad.
+pub(super) fn stud() -> StudStatus {
+    StudStatus {
+        listen: ([10, 0, 0, 1], 8890).into(),
+        receiving: true,
+        datagrams: vec![("stored", 5), ("bad-seal", 2)],
+    }
 }
 
 /// `web` has two named certificates, one of them its default; `other` has only a default.

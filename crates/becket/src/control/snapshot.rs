@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use becket_cluster::ClusterStatus;
+use becket_cluster::stud::StudStatus;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::certificates::Certificate;
@@ -18,8 +20,6 @@ use super::visits::Refusal;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
-use crate::cluster::status::ClusterStatus;
-use crate::cluster::stud::reception::StudStatus;
 use crate::config::{Backend, ClientAuth, Config, Listener, Policy, Route, Server};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};

@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use becket_cluster::Node;
+use becket_cluster::stud::Watch;
+
 use super::certificates::{Certificate, certificates};
 use super::process::ProcessUsage;
 use super::rotation::{Rotation, Standing};
@@ -10,8 +13,6 @@ use super::snapshot::{
     AdmissionCounts, Occupancy, Reload, RunningBackend, Snapshot, TicketKeys, Totals, listener,
 };
 use super::visits::{Refusal, Refusals};
-use crate::cluster::node::Node;
-use crate::cluster::stud::reception::Watch;
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::shared::Shared;

@@ -23,7 +23,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 
 use super::admin::Desk;
-use crate::labelled::labelled;
+use becket_proto::labelled;
+
 use crate::metrics::Counter;
 
 labelled! {

@@ -19,6 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_cluster::{Outbox, SessionEvent};
 use becket_proto::client_hello::ClientHello;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
@@ -27,7 +28,6 @@ use zeroize::Zeroizing;
 
 use super::context::{self, Opened};
 use super::stored::Judge;
-use crate::cluster::outbox::{Outbox, SessionEvent};
 use crate::metrics::Resumption;
 
 /// The view of one policy on a table that all workers share.

@@ -21,7 +21,6 @@ use rustls::{ServerConfig, SupportedProtocolVersion, version};
 
 use super::key_log::LateKeyLog;
 use super::skipping::SecretsForSkipping;
-use crate::cluster::outbox::Outbox;
 use crate::config::{Policy, Route, Sessions};
 use crate::metrics::Offer;
 use crate::pki::certificates::CertificateMap;
@@ -29,6 +28,7 @@ use crate::sessions::context;
 use crate::sessions::store::{Kind, Store};
 use crate::sessions::stored::Judge;
 use crate::sessions::tickets::{Secrets, Ticketer};
+use becket_cluster::Outbox;
 
 /// What a route's configurations are made of, beside the route itself.
 #[derive(Clone, Debug)]

@@ -13,9 +13,9 @@ use mio::Waker;
 
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::backend::registry::Adopted;
-use crate::cluster::outbox::Outbox;
 use crate::sessions::tickets::Secrets;
 use crate::sockets::Bound;
+use becket_cluster::Outbox;
 
 /// What a worker is told.
 #[derive(Debug)]

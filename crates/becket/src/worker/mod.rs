@@ -22,6 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_cluster::{Outbox, SessionEvent};
 use becket_proto::index_queue::IndexQueue;
 use becket_proto::session_name::SessionName;
 use becket_proto::timers::Timers;
@@ -36,7 +37,6 @@ use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
 use crate::clock::{Clock, Now};
 use crate::close_reason::CloseReason;
-use crate::cluster::outbox::{Outbox, SessionEvent};
 use crate::config::{Config, Limits};
 use crate::connection::{Advanced, Connection, Side, Turn};
 use crate::control::access_log::AccessSender;

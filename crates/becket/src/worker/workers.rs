@@ -11,7 +11,6 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::backend::inbox::Inbox;
 use crate::backend::registry::Adopted;
-use crate::cluster::outbox::Outbox;
 use crate::config::Config;
 use crate::control::access_log::AccessWriter;
 use crate::sessions::tickets::Secrets;
@@ -19,6 +18,7 @@ use crate::shared::Shared;
 use crate::sockets::Bound;
 use crate::worker::mailbox::{Mailbox, Message};
 use crate::worker::{MAILBOX, Start, Worker};
+use becket_cluster::Outbox;
 
 /// All workers.
 #[derive(Debug)]

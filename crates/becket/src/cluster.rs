@@ -1,0 +1,155 @@
+//! What the terminator and replication know of each other: settings from a configuration, the memory of sticks, names.
+
+use std::net::UdpSocket;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_cluster::stud::{self, Reception, Terms};
+use becket_cluster::{
+    Bound, ClusterLimits, Found, Host, Membership, Multicast, NoBoot, NotBound, Peer, Resolve,
+    Secret, Settings,
+};
+use becket_proto::session_table::PolicyTag;
+use zeroize::Zeroizing;
+
+use crate::backend::health::prober;
+use crate::backend::registry::Backends;
+use crate::config::error::Problem;
+use crate::config::values::Address;
+use crate::config::{Config, cluster};
+use crate::resolver::Resolver;
+use crate::shared::Shared;
+
+/// What replication is told; nothing where sessions are not replicated.
+pub fn settings(config: &Config) -> Option<Settings> {
+    let cluster = config.cluster.as_ref()?;
+    let routes = config
+        .listeners
+        .iter()
+        .flat_map(|listener| &listener.routes);
+    let sticks = config.backends.iter().map(|backend| backend.stick_lifetime);
+    Some(Settings {
+        node: cluster.node,
+        listen: cluster.listen?,
+        secrets: cluster
+            .secrets
+            .iter()
+            .map(|secret| Secret {
+                id: secret.id,
+                key: Zeroizing::new(*secret.replication.expose()),
+            })
+            .collect(),
+        peers: cluster.peers.iter().map(peer).collect(),
+        resolve_interval: cluster.resolve_interval,
+        multicast: cluster.multicast.as_ref().map(|multicast| Multicast {
+            group: multicast.group,
+            interface: multicast.interface.clone(),
+            ttl: multicast.ttl,
+        }),
+        limits: ClusterLimits {
+            datagrams_per_turn: cluster.limits.datagrams_per_turn,
+            entries_per_peer: cluster.limits.entries_per_peer,
+            bytes_per_second: cluster.limits.bytes_per_second as u64,
+            queue: cluster.limits.queue,
+            hellos_per_second: u32::try_from(cluster.limits.hellos_per_second).unwrap_or(u32::MAX),
+        },
+        policies: routes
+            .map(|route| PolicyTag::from_digest(&route.policy.digest))
+            .collect(),
+        id_lifetime: config.sessions.id_lifetime,
+        max_age: config.sessions.max_age,
+        stick_lifetime: sticks.max().unwrap_or_default(),
+    })
+}
+
+fn peer(peer: &cluster::Peer) -> Peer {
+    Peer {
+        name: Arc::clone(&peer.name),
+        lookup: match &peer.address {
+            Address::Name(host, port) => Some((host.clone(), *port)),
+            Address::Ip(..) | Address::Any(_) | Address::Unix(_) => None,
+        },
+        addresses: peer.addresses.clone(),
+    }
+}
+
+/// Terms on which sessions of stud and hitch are taken, if they are.
+pub fn terms(config: &Config) -> Option<Terms> {
+    let (cluster, stud) = (config.cluster.as_ref()?, config.stud()?);
+    Some(Terms {
+        listen: stud.listen,
+        key: stud.key.clone(),
+        policy_name: stud.policy_name.clone(),
+        policy: stud.policy,
+        suites: stud.suites.clone(),
+        require_ems: stud.require_ems,
+        id_lifetime: config.sessions.id_lifetime,
+        max_age: config.sessions.max_age,
+        datagrams_per_turn: cluster.limits.datagrams_per_turn,
+    })
+}
+
+/// Binds the socket of replication, where there is one.
+///
+/// # Errors
+/// What cannot be bound.
+pub fn bind(config: &Config) -> Result<Option<Bound>, Problem> {
+    let settings = settings(config);
+    let bound = settings.map(|settings| becket_cluster::bind(&settings));
+    bound.transpose().map_err(problem)
+}
+
+/// Binds the socket on which sessions of stud and hitch arrive.
+///
+/// # Errors
+/// What cannot be bound.
+pub fn bind_stud(config: &Config) -> Result<Option<UdpSocket>, Problem> {
+    let socket = terms(config).map(|terms| stud::bind(&terms));
+    socket.transpose().map_err(problem)
+}
+
+/// Receives sessions of stud and hitch once it is started; nothing without a socket.
+pub fn reception(socket: Option<UdpSocket>, config: &Config, shared: &Shared) -> Option<Reception> {
+    let table = Arc::clone(&shared.table);
+    Some(Reception::new(socket?, terms(config)?, table, shared.clock))
+}
+
+/// What was not bound, as a fault of the configuration.
+fn problem(of: NotBound) -> Problem {
+    Problem::new(of.key, of.fault)
+        .value(of.value)
+        .accepted(of.accepted)
+}
+
+/// This host's part in a cluster; nothing without a socket.
+///
+/// # Errors
+/// When the system gives no random bytes.
+pub fn membership(
+    bound: Option<Bound>,
+    config: &Config,
+    shared: &Shared,
+) -> Result<Option<Membership>, NoBoot> {
+    let (Some(bound), Some(settings)) = (bound, settings(config)) else {
+        return Ok(None);
+    };
+    let host = Host {
+        table: Arc::clone(&shared.table),
+        sticks: Arc::<Backends>::clone(&shared.backends),
+        resolver: Arc::new(Resolver::system()),
+        clock: shared.clock,
+        workers: shared.workers,
+    };
+    Membership::new(bound, settings, host).map(Some)
+}
+
+impl Resolve for Resolver {
+    fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = Found> + Send>> {
+        Box::pin(Self::look_up(self, host))
+    }
+
+    fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration> {
+        prober::again(interval, is_known)
+    }
+}

@@ -1,0 +1,343 @@
+//! Where the peers are: addresses as configured, and names that are looked up again and again.
+//!
+//! A name that stops resolving keeps its last addresses and says why in the status: a broken resolver must not take a cluster
+//! apart.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::settings::Peer;
+
+/// Finds addresses of names, beside everything else.
+pub trait Resolve: fmt::Debug + Send + Sync {
+    /// Asks for the addresses of a host, at once; the future waits for the answer.
+    fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = Found> + Send>>;
+
+    /// When a name is looked up again, after so long; never, if nothing.
+    fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration>;
+}
+
+/// Addresses, at least one, each once; or why there are none.
+pub type Found = Result<Arc<[IpAddr]>, String>;
+
+/// Lookups that are under way, each of a peer's name.
+pub(crate) type Lookups = JoinSet<(Arc<str>, Found)>;
+
+/// The peers of the configuration and their addresses.
+#[derive(Debug)]
+pub(crate) struct PeerAddresses {
+    resolver: Arc<dyn Resolve>,
+    entries: Vec<Entry>,
+    /// Between two rounds of lookups; without, there are none once all are known.
+    interval: Option<Duration>,
+    /// When names were last looked up; not since the configuration was taken over without.
+    looked_up: Option<Duration>,
+}
+
+/// One peer of the configuration.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConfiguredPeer {
+    /// As configured.
+    pub name: Arc<str>,
+    /// Where it was last found.
+    pub addresses: Vec<SocketAddr>,
+    /// Further addresses of it, which are not used.
+    pub ignored: usize,
+    /// Why it was not found anew, the last time.
+    pub problem: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    peer: ConfiguredPeer,
+    /// Host and port to look up; nothing for an address.
+    lookup: Option<(String, u16)>,
+    /// It is being looked up.
+    pending: bool,
+}
+
+impl PeerAddresses {
+    pub(crate) fn new(resolver: Arc<dyn Resolve>) -> Self {
+        Self {
+            resolver,
+            entries: Vec::new(),
+            interval: None,
+            looked_up: None,
+        }
+    }
+
+    /// Takes the peers of a configuration, and how often their names are looked up. Until then a name keeps what it had.
+    pub(crate) fn set(&mut self, peers: &[Peer], interval: Option<Duration>) {
+        self.interval = interval;
+        self.looked_up = None;
+        let mut before = std::mem::take(&mut self.entries);
+        for peer in peers {
+            let known = before.iter().position(|entry| entry.peer.name == peer.name);
+            let known = known.map(|at| before.swap_remove(at));
+            self.entries.push(Entry::new(peer, known));
+        }
+    }
+
+    /// The peers of the configuration.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &ConfiguredPeer> {
+        self.entries.iter().map(|entry| &entry.peer)
+    }
+
+    /// All addresses of all peers.
+    pub(crate) fn all(&self) -> Vec<SocketAddr> {
+        let addresses = self.peers().flat_map(|peer| &peer.addresses);
+        addresses.copied().collect()
+    }
+
+    /// What the configuration calls the peer at this address.
+    pub(crate) fn name_of(&self, address: SocketAddr) -> Option<Arc<str>> {
+        let mut peers = self.peers();
+        let found = peers.find(|peer| peer.addresses.contains(&address))?;
+        Some(Arc::clone(&found.name))
+    }
+
+    /// When [`Self::look_up`] is due; never when no peer has a name, or names are not looked up.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        let mut named = self.entries.iter().filter(|entry| entry.lookup.is_some());
+        let first = named.next()?;
+        let Some(at) = self.looked_up else {
+            return Some(Duration::ZERO);
+        };
+        let known = |entry: &Entry| !entry.peer.addresses.is_empty();
+        let all_known = known(first) && named.all(known);
+        Some(at + self.resolver.again(self.interval, all_known)?)
+    }
+
+    /// Starts to look up every name that is not being looked up already.
+    pub(crate) fn look_up(&mut self, now: Duration, lookups: &mut Lookups) {
+        self.looked_up = Some(now);
+        for entry in &mut self.entries {
+            let Some((host, _)) = &entry.lookup else {
+                continue;
+            };
+            if entry.pending {
+                entry.peer.problem = Some("the resolver does not answer".to_owned());
+                continue;
+            }
+            entry.pending = true;
+            let (name, found) = (Arc::clone(&entry.peer.name), self.resolver.look_up(host));
+            lookups.spawn(async move { (name, found.await) });
+        }
+    }
+
+    /// Takes the outcome of a lookup. True when addresses changed.
+    pub(crate) fn found(&mut self, name: &str, found: Found) -> bool {
+        let mut entries = self.entries.iter_mut();
+        let Some(entry) = entries.find(|entry| &*entry.peer.name == name) else {
+            return false;
+        };
+        entry.pending = false;
+        let Some((_, port)) = entry.lookup else {
+            // The peer has become one with an address.
+            return false;
+        };
+        let peer = &mut entry.peer;
+        match found {
+            Ok(found) => {
+                peer.problem = None;
+                let changed =
+                    peer.take(found.iter().map(|ip| SocketAddr::new(*ip, port)).collect());
+                if changed {
+                    let addresses = &peer.addresses;
+                    tracing::info!(name = %peer.name, ?addresses, "a peer has other addresses");
+                }
+                changed
+            }
+            Err(why) => {
+                peer.complain(why);
+                false
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn new(peer: &Peer, known: Option<Self>) -> Self {
+        let mut this = known.unwrap_or_else(|| Self {
+            peer: ConfiguredPeer {
+                name: Arc::clone(&peer.name),
+                addresses: Vec::new(),
+                ignored: 0,
+                problem: None,
+            },
+            lookup: None,
+            pending: false,
+        });
+        this.lookup.clone_from(&peer.lookup);
+        if !peer.addresses.is_empty() {
+            this.peer.take(peer.addresses.clone());
+        }
+        this
+    }
+}
+
+impl ConfiguredPeer {
+    /// Takes over where it is. Uses the lowest addresses, so that the same are used each time. True when
+    /// they changed.
+    fn take(&mut self, mut addresses: Vec<SocketAddr>) -> bool {
+        addresses.sort_unstable();
+        addresses.dedup();
+        let ignored = addresses.len().saturating_sub(MOST_OF_NAME);
+        addresses.truncate(MOST_OF_NAME);
+        if self.ignored != ignored && ignored > 0 {
+            let used = MOST_OF_NAME;
+            tracing::warn!(name = %self.name, used, ignored, "a peer has more addresses than are used");
+        }
+        self.ignored = ignored;
+        let changed = self.addresses != addresses;
+        self.addresses = addresses;
+        changed
+    }
+
+    /// Keeps why it was not found, and logs it once.
+    fn complain(&mut self, why: String) {
+        if self.problem.as_ref() != Some(&why) {
+            let kept = self.addresses.len();
+            tracing::warn!(name = %self.name, why, kept, "a peer's name does not resolve");
+            self.problem = Some(why);
+        }
+    }
+}
+
+/// Addresses of one name that are used: each is greeted until somebody answers there, and a host has a few.
+const MOST_OF_NAME: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGAIN: Option<Duration> = Some(Duration::from_secs(30));
+
+    fn peer(name: &str, addresses: &[&str]) -> Peer {
+        let (host, port) = name.rsplit_once(':').unwrap();
+        let is_name = host.parse::<IpAddr>().is_err();
+        Peer {
+            name: name.into(),
+            lookup: is_name.then(|| (host.to_owned(), port.parse().unwrap())),
+            addresses: addresses.iter().map(|at| at.parse().unwrap()).collect(),
+        }
+    }
+
+    fn found(addresses: &mut PeerAddresses, found: &[&str]) -> bool {
+        let found = found.iter().map(|at| at.parse().unwrap());
+        addresses.found("b.test:1", Ok(found.collect()))
+    }
+
+    /// Finds every name on loopback.
+    #[derive(Debug)]
+    struct Loopback;
+
+    impl Resolve for Loopback {
+        fn look_up(&self, _: &str) -> Pin<Box<dyn Future<Output = Found> + Send>> {
+            Box::pin(async { Ok([IpAddr::from([127, 0, 0, 1])].into()) })
+        }
+
+        fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration> {
+            interval.or((!is_known).then_some(SOON))
+        }
+    }
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    fn empty() -> PeerAddresses {
+        PeerAddresses::new(Arc::new(Loopback))
+    }
+
+    fn addresses() -> PeerAddresses {
+        let mut addresses = empty();
+        let peers = [
+            peer("192.0.2.1:1", &["192.0.2.1:1"]),
+            peer("b.test:1", &["192.0.2.2:1"]),
+        ];
+        addresses.set(&peers, AGAIN);
+        addresses
+    }
+
+    #[test]
+    fn a_name_that_stops_resolving_keeps_its_addresses_and_says_so() {
+        let mut addresses = addresses();
+        let all = addresses.all();
+        let failed = Err("no such host".to_owned());
+        assert!(!addresses.found("b.test:1", failed));
+        assert_eq!(addresses.all(), all);
+        let problem = addresses.entries[1].peer.problem.as_deref();
+        assert_eq!(problem, Some("no such host"));
+        assert!(!found(&mut addresses, &["192.0.2.2"]));
+        assert_eq!(addresses.entries[1].peer.problem, None);
+    }
+
+    #[test]
+    fn a_name_that_moves_is_told_once() {
+        let mut addresses = addresses();
+        assert!(found(
+            &mut addresses,
+            &["192.0.2.9", "192.0.2.8", "192.0.2.9"]
+        ));
+        assert!(!found(&mut addresses, &["192.0.2.8", "192.0.2.9"]));
+        assert_eq!(addresses.all().len(), 3);
+        let at = "192.0.2.9:1".parse().unwrap();
+        assert_eq!(addresses.name_of(at).as_deref(), Some("b.test:1"));
+    }
+
+    #[test]
+    fn of_many_addresses_the_same_few_are_used_and_the_others_counted() {
+        let many: Vec<String> = (1..=20).map(|host| format!("192.0.2.{host}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let turned: Vec<&str> = many.iter().rev().copied().collect();
+        let mut addresses = addresses();
+        assert!(found(&mut addresses, &many));
+        let used = addresses.entries[1].peer.addresses.clone();
+        assert_eq!((used.len(), addresses.entries[1].peer.ignored), (8, 12));
+        assert!(!found(&mut addresses, &turned), "in another order");
+        addresses.set(&[peer("b.test:1", &[])], AGAIN);
+        assert_eq!(addresses.entries[0].peer.ignored, 12, "as it was");
+        assert!(found(&mut addresses, &["192.0.2.1"]));
+        assert_eq!(addresses.entries[0].peer.ignored, 0);
+    }
+
+    #[test]
+    fn a_reload_while_the_resolver_is_broken_keeps_what_was_known() {
+        let mut addresses = addresses();
+        addresses.found("b.test:1", Err("no such host".to_owned()));
+        addresses.set(&[peer("b.test:1", &[]), peer("c.test:1", &[])], AGAIN);
+        assert_eq!(addresses.all(), ["192.0.2.2:1".parse().unwrap()]);
+        let [before, new] = &addresses.entries[..] else {
+            panic!("two");
+        };
+        assert!(before.peer.problem.is_some(), "it is said until it is over");
+        assert_eq!(new.peer.problem, None, "nobody knows yet");
+        assert_eq!(addresses.due(), Some(Duration::ZERO), "asked at once");
+    }
+
+    #[test]
+    fn only_names_are_looked_up() {
+        let mut addresses = empty();
+        addresses.set(&[peer("192.0.2.1:1", &["192.0.2.1:1"])], AGAIN);
+        assert_eq!(addresses.due(), None);
+        addresses.set(&[peer("localhost:1", &[])], None);
+        assert_eq!(addresses.due(), Some(Duration::ZERO));
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            let mut lookups = Lookups::new();
+            addresses.look_up(Duration::ZERO, &mut lookups);
+            assert_eq!(addresses.due(), Some(SOON), "nothing is known yet");
+            let (name, found) = lookups.join_next().await.unwrap().unwrap();
+            assert!(addresses.found(&name, found));
+        });
+        assert_eq!(addresses.due(), None, "it is known");
+        addresses.set(&[peer("localhost:1", &[])], AGAIN);
+        addresses.looked_up = Some(Duration::ZERO);
+        assert_eq!(addresses.due(), AGAIN);
+    }
+}

@@ -1,0 +1,152 @@
+//! The task that speaks with the peers: receives, tells, sends, sleeps.
+//!
+//! Runs on the control thread beside signals. In one turn it receives at most `cluster.limits.datagrams-per-turn`, then lets
+//! others have the thread, so that a flood of datagrams delays a reload by milliseconds at most.
+//!
+//! Events of workers are taken as [`crate::outbox`] describes: at once after a quiet time, every [`BATCH`] in a busy one.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_sys::clock::{Clock, Now};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+
+use crate::addresses::{Found, Lookups};
+use crate::node::{Inner, Node};
+use crate::outbox::{BATCH, OutboxReader};
+use crate::replica::MAX_DATAGRAM;
+use crate::settings::Settings;
+use crate::socket::{Bound, Heard, Sockets};
+
+/// What the task needs.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) node: Arc<Node>,
+    pub(crate) bound: Bound,
+    pub(crate) events: OutboxReader,
+    pub(crate) reloads: UnboundedReceiver<Settings>,
+    pub(crate) clock: Clock,
+}
+
+/// Why the task woke up.
+enum Woken {
+    Datagrams,
+    Events,
+    Time,
+    Reloaded(Box<Settings>),
+    Found(Arc<str>, Found),
+}
+
+impl Exchange {
+    /// Speaks with peers until control is gone, and then says goodbye.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch the sockets.
+    pub(crate) async fn run(mut self) -> io::Result<()> {
+        let mut turns = Turns {
+            node: self.node,
+            events: self.events,
+            sockets: Sockets::register(self.bound)?,
+            lookups: Lookups::new(),
+            buffer: vec![0; LARGEST].into_boxed_slice(),
+            tell_at: Some(Duration::ZERO),
+        };
+        loop {
+            let deadline = turns.deadline();
+            let left = deadline.map(|at| at.saturating_sub(self.clock.mono()));
+            let woken = tokio::select! {
+                () = turns.sockets.readable() => Woken::Datagrams,
+                () = turns.events.wakeup(), if turns.tell_at.is_none() => Woken::Events,
+                () = pass(left) => Woken::Time,
+                Some(Ok((name, found))) = turns.lookups.join_next() => Woken::Found(name, found),
+                settings = self.reloads.recv() => match settings {
+                    Some(settings) => Woken::Reloaded(Box::new(settings)),
+                    None => {
+                        turns.leave(self.clock.now());
+                        return Ok(());
+                    }
+                },
+            };
+            if turns.turn(woken, self.clock.now()) {
+                // More waits: first whoever else has something to do on this thread.
+                yield_now().await;
+            }
+        }
+    }
+}
+
+/// What one turn after the other works with.
+struct Turns {
+    node: Arc<Node>,
+    events: OutboxReader,
+    sockets: Sockets,
+    lookups: Lookups,
+    buffer: Box<[u8]>,
+    /// When events are looked for without a wakeup; nothing while control sleeps.
+    tell_at: Option<Duration>,
+}
+
+impl Turns {
+    /// When there is something to do, if nothing comes before.
+    fn deadline(&self) -> Option<Duration> {
+        let deadlines = [self.node.lock().next_deadline(), self.tell_at];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Does what is to be done now. Returns whether something is left for the next turn.
+    fn turn(&mut self, woken: Woken, now: Now) -> bool {
+        let mut node = self.node.lock();
+        let mut left = false;
+        match woken {
+            Woken::Datagrams => left = receive(&mut node, &self.sockets, &mut self.buffer, now),
+            Woken::Events => self.tell_at = Some(now.mono),
+            Woken::Time => {}
+            Woken::Reloaded(settings) => node.reload(*settings),
+            Woken::Found(name, found) => node.found(&name, found),
+        }
+        node.look_up(now.mono, &mut self.lookups);
+        if self.tell_at.is_some_and(|at| at <= now.mono) {
+            let any = node.tell(&self.events, now);
+            self.tell_at = any.then_some(now.mono + BATCH);
+        }
+        node.send(now, |to, datagram| self.sockets.send(to, datagram));
+        left || node.next_deadline().is_some_and(|at| at <= now.mono)
+    }
+
+    /// The last thing that peers hear: what waits to be told, and a goodbye.
+    fn leave(&self, now: Now) {
+        let mut node = self.node.lock();
+        let mut send = |to, datagram: &[u8]| self.sockets.send(to, datagram);
+        node.tell(&self.events, now);
+        node.send(now, &mut send);
+        node.replica.leave(now.mono, &mut send);
+    }
+}
+
+/// Takes what waits, up to the limit of a turn. Returns whether the limit was met.
+fn receive(node: &mut Inner, sockets: &Sockets, buffer: &mut [u8], now: Now) -> bool {
+    for number in 0..node.settings.limits.datagrams_per_turn {
+        match sockets.receive(buffer, number) {
+            Heard::Datagram(len, from) => {
+                node.receive(from, buffer.get_mut(..len).unwrap_or_default(), now);
+            }
+            Heard::Noise => {}
+            Heard::Silence => return false,
+        }
+    }
+    true
+}
+
+/// Sleeps so long, or for ever.
+async fn pass(left: Option<Duration>) {
+    match left {
+        Some(left) => sleep(left).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A datagram that does not fit is longer than any of ours.
+const LARGEST: usize = 2 * MAX_DATAGRAM;

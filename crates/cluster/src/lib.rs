@@ -1,0 +1,36 @@
+//! Replication of TLS 1.2 sessions between hosts, and of where their clients were sent.
+//!
+//! The terminator starts a [`Membership`], gives it new [`Settings`] at a reload, shows its [`ClusterStatus`], and leaves a
+//! [`SessionEvent`] in an [`Outbox`] for each session that is made or ends; sessions of other hosts appear in its session table.
+//! Everything but the outboxes runs on the thread that starts the membership.
+//!
+//! * [`replica`] decides what is said to whom, and what is believed: a pure state machine;
+//! * [`vault`] gives it cryptography, [`socket`] UDP, also to a group, [`exchange`] a task that receives, tells, sends, sleeps;
+//! * [`sink`] is the session table as peers fill and read it, [`addresses`] where the peers are;
+//! * [`node`] holds these together; [`status`] is what pages show of them, [`peer_log`] what the log is told;
+//! * [`outbox`] leads from the workers to the task;
+//! * [`stud`] takes sessions of other terminators, which have a way of their own.
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod exchange;
+mod membership;
+mod node;
+mod outbox;
+mod peer_log;
+pub mod replica;
+mod settings;
+mod sink;
+mod socket;
+pub mod status;
+pub mod stud;
+mod vault;
+
+pub use self::addresses::{ConfiguredPeer, Found, Resolve};
+pub use self::membership::{Host, Membership};
+pub use self::node::{NoBoot, Node};
+pub use self::outbox::{Outbox, SessionEvent};
+pub use self::settings::{ClusterLimits, Multicast, Peer, Secret, Settings};
+pub use self::sink::{Numbers, PeerStick, StickMemory};
+pub use self::socket::{Bound, NotBound, bind};
+pub use self::status::ClusterStatus;

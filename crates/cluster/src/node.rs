@@ -1,0 +1,170 @@
+//! This host as a node of its cluster: the state machine of replication with its secrets, the session table that it fills
+//! and empties, the addresses of peers.
+//!
+//! Lives on the control thread behind a lock for which nobody ever waits: the task that speaks with the peers
+//! ([`crate::exchange`]) and the pages that show them take turns.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use becket_sys::clock::Now;
+
+use crate::addresses::{Found, Lookups, PeerAddresses};
+use crate::membership::Host;
+use crate::outbox::OutboxReader;
+use crate::peer_log::PeerLog;
+use crate::replica::{Boot, Replica};
+use crate::settings::Settings;
+use crate::sink::SessionSink;
+use crate::status::ClusterStatus;
+use crate::vault::ClusterVault;
+
+/// This host among its peers.
+pub struct Node(Mutex<Inner>);
+
+/// What the lock guards.
+pub(crate) struct Inner {
+    pub(crate) replica: Replica<ClusterVault>,
+    pub(crate) sink: SessionSink,
+    pub(crate) addresses: PeerAddresses,
+    log: PeerLog,
+    pub(crate) settings: Arc<Settings>,
+}
+
+/// The system gave no random bytes.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("no random bytes from the system")]
+pub struct NoBoot;
+
+impl Node {
+    /// Starts without having spoken with anybody.
+    ///
+    /// # Errors
+    /// When the system gives no random bytes.
+    pub(crate) fn new(settings: Settings, host: Host) -> Result<Self, NoBoot> {
+        let mut boot = [0; 8];
+        aws_lc_rs::rand::fill(&mut boot).map_err(|_| NoBoot)?;
+        let boot = Boot(u64::from_ne_bytes(boot));
+        let settings = Arc::new(settings);
+        let vault = ClusterVault::new(&settings.secrets).ok_or(NoBoot)?;
+        let now = host.clock.now();
+        let mut inner = Inner {
+            replica: Replica::new(settings.node, boot, settings.replica_limits(), vault),
+            sink: SessionSink::new(host.table, host.sticks, Arc::clone(&settings), now),
+            addresses: PeerAddresses::new(host.resolver),
+            log: PeerLog::default(),
+            settings,
+        };
+        inner.readdress_all();
+        Ok(Self(Mutex::new(inner)))
+    }
+
+    /// Everything at one moment, for pages.
+    pub fn status(&self, now: Now) -> ClusterStatus {
+        ClusterStatus::of(&mut self.lock(), now)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Whatever panicked, a page most likely: it must not end replication.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Takes over reloaded settings. Live pairs stay, unless their secret is no longer accepted. What a reload cannot change
+    /// is left as it was.
+    pub(crate) fn reload(&mut self, settings: Settings) {
+        let before = &self.settings;
+        let settings = Arc::new(Settings {
+            node: before.node,
+            listen: before.listen,
+            multicast: before.multicast.clone(),
+            ..settings
+        });
+        self.replica.set_limits(settings.replica_limits());
+        let ids = |settings: &Settings| -> Vec<_> {
+            let secrets = settings.secrets.iter();
+            secrets.map(|secret| secret.id).collect()
+        };
+        if ids(before) != ids(&settings)
+            && let Some(vault) = ClusterVault::new(&settings.secrets)
+        {
+            self.replica.set_vault(vault);
+        }
+        self.sink.reload(Arc::clone(&settings));
+        self.settings = settings;
+        self.readdress_all();
+    }
+
+    pub(crate) fn receive(&mut self, from: SocketAddr, datagram: &mut [u8], now: Now) {
+        self.sink.now = now;
+        self.replica
+            .receive(from, datagram, now.mono, &mut self.sink);
+    }
+
+    /// Offers what the workers left to the peers. Returns whether there was anything.
+    pub(crate) fn tell(&mut self, events: &OutboxReader, now: Now) -> bool {
+        self.sink.now = now;
+        let (sink, replica) = (&mut self.sink, &mut self.replica);
+        let told = events.drain(|event| {
+            sink.tell(&event, |record| replica.offer(record, now.mono));
+        });
+        sink.numbers.untold = events.untold();
+        told > 0
+    }
+
+    /// Sends what is due, and tells the log what is new.
+    pub(crate) fn send(&mut self, now: Now, mut send: impl FnMut(SocketAddr, &[u8]) -> bool) {
+        self.sink.now = now;
+        self.replica.poll(now.mono, &mut self.sink, &mut send);
+        if self.log.is_due(now.mono) {
+            self.log.tell(&self.replica.status(now.mono), now.mono);
+        }
+    }
+
+    /// When there is something to do, if nothing comes before.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        let deadlines = [self.replica.next_deadline(), self.addresses.due()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Looks names up when it is time to.
+    pub(crate) fn look_up(&mut self, now: Duration, lookups: &mut Lookups) {
+        if self.addresses.due().is_some_and(|due| due <= now) {
+            self.addresses.look_up(now, lookups);
+        }
+    }
+
+    /// Takes the outcome of a lookup.
+    pub(crate) fn found(&mut self, name: &str, found: Found) {
+        if self.addresses.found(name, found) {
+            self.readdress();
+        }
+    }
+
+    fn readdress_all(&mut self) {
+        let Settings {
+            peers,
+            resolve_interval,
+            ..
+        } = &*self.settings;
+        self.addresses.set(peers, *resolve_interval);
+        self.readdress();
+    }
+
+    /// Tells the state machine where peers are, and which group to call.
+    fn readdress(&mut self) {
+        let mut addresses = self.addresses.all();
+        let multicast = self.settings.multicast.iter();
+        addresses.extend(multicast.map(|multicast| multicast.group));
+        self.replica.set_peers(&addresses);
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Node").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,191 @@
+//! What changed among the peers, told to the log once each.
+//!
+//! Who became a peer and who is one no longer, numbers of nodes that are used twice, who wants to
+//! join under a secret that is not ours. Looked at once a second at most, however much is received;
+//! lines about strangers, of whom there may be any number, are limited to one a second.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use becket_proto::ticket::{NodeId, SecretId};
+
+use crate::replica::{PeerName, PeerState, Status};
+
+/// What was told already.
+#[derive(Debug, Default)]
+pub(crate) struct PeerLog {
+    next: Duration,
+    live: BTreeSet<PeerName>,
+    collisions: Vec<NodeId>,
+    /// Whoever is in the state machine's bounded list.
+    refused: Vec<(SocketAddr, SecretId)>,
+    /// When a stranger may have a line again, and how many had none.
+    stranger_next: Duration,
+    suppressed: u64,
+}
+
+impl PeerLog {
+    /// Whether it is time to look again; then, at most once a second.
+    pub(crate) fn is_due(&mut self, now: Duration) -> bool {
+        let due = now >= self.next;
+        if due {
+            self.next = now + AGAIN;
+        }
+        due
+    }
+
+    /// Tells what is new. Returns how many lines that took.
+    pub(crate) fn tell(&mut self, status: &Status, now: Duration) -> usize {
+        self.peers(status) + self.collisions(status) + self.strangers(status, now)
+    }
+
+    fn peers(&mut self, status: &Status) -> usize {
+        let live = status.peers.iter();
+        let live = live.filter(|peer| peer.state == PeerState::Live);
+        let mut lines = 0;
+        let mut now = BTreeSet::new();
+        for peer in live {
+            let name = PeerName {
+                node: peer.node,
+                boot: peer.boot,
+            };
+            now.insert(name);
+            if !self.live.contains(&name) {
+                lines += 1;
+                tracing::info!(node = peer.node.0, address = %peer.address, "a peer joined");
+            }
+        }
+        for gone in self.live.difference(&now) {
+            lines += 1;
+            let mut peers = status.peers.iter();
+            let said = peers.any(|peer| {
+                (peer.node, peer.boot, peer.state) == (gone.node, gone.boot, PeerState::Left)
+            });
+            if said {
+                tracing::info!(node = gone.node.0, "a peer left");
+            } else {
+                tracing::warn!(node = gone.node.0, "a peer is gone");
+            }
+        }
+        self.live = now;
+        lines
+    }
+
+    fn collisions(&mut self, status: &Status) -> usize {
+        let fresh = status.collisions.iter();
+        let fresh = fresh.filter(|node| !self.collisions.contains(node));
+        let lines = fresh
+            .inspect(|node| tracing::error!(node = node.0, "two processes use one cluster.node"))
+            .count();
+        self.collisions.clone_from(&status.collisions);
+        lines
+    }
+
+    fn strangers(&mut self, status: &Status, now: Duration) -> usize {
+        let mut lines = 0;
+        for refused in &status.refused {
+            if self.refused.contains(&(refused.address, refused.secret)) {
+                continue;
+            }
+            if now < self.stranger_next {
+                self.suppressed += 1;
+            } else {
+                self.stranger_next = now + AGAIN;
+                let suppressed = std::mem::take(&mut self.suppressed);
+                lines += 1;
+                let secret = format!("{:08x}", refused.secret.0);
+                let (address, cause) = (refused.address, refused.cause.label());
+                tracing::warn!(%address, secret, cause, suppressed, "not let in as a peer");
+            }
+        }
+        let refused = status.refused.iter();
+        self.refused = refused.map(|one| (one.address, one.secret)).collect();
+        lines
+    }
+}
+
+/// Between two looks.
+const AGAIN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use crate::replica::{Boot, Cause, PeerStatus, RefusedJoin, Traffic, WarmUp};
+
+    use super::*;
+
+    fn status(boots: &[u64], collisions: &[u16], strangers: u16) -> Status {
+        let address = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let peer = |boot: &u64| PeerStatus {
+            name: None,
+            node: NodeId(1),
+            boot: Boot(*boot),
+            address: address(1),
+            state: PeerState::Live,
+            secret: SecretId(1),
+            peer_for: Duration::ZERO,
+            heard_ago: Duration::ZERO,
+            sessions_held: 0,
+            entries: 0,
+            sticks: 0,
+            queued_bytes: 0,
+            dumping: false,
+            traffic: Traffic::default(),
+        };
+        let stranger = |port| RefusedJoin {
+            address: address(port),
+            cause: Cause::UnknownSecret,
+            secret: SecretId(2),
+            name: None,
+            ago: Duration::ZERO,
+            last: Duration::ZERO,
+            count: 1,
+        };
+        Status {
+            node: NodeId(2),
+            boot: Boot(0),
+            peers: boots.iter().map(peer).collect(),
+            unanswered: Vec::new(),
+            collisions: collisions.iter().copied().map(NodeId).collect(),
+            refused: (0..strangers).map(stranger).collect(),
+            refused_left_out: 0,
+            warm_up: WarmUp::Waiting,
+            total: Traffic::default(),
+        }
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let now = Duration::ZERO;
+        let mut log = PeerLog::default();
+        assert_eq!(log.tell(&status(&[], &[], 0), now), 0);
+        assert_eq!(log.tell(&status(&[7], &[], 0), now), 1);
+        assert_eq!(log.tell(&status(&[7], &[], 0), now), 0);
+        // A restart: one is gone, another is there.
+        assert_eq!(log.tell(&status(&[8], &[], 0), now), 2);
+        assert_eq!(log.tell(&status(&[8], &[1], 0), now), 1);
+        assert_eq!(log.tell(&status(&[8], &[1], 0), now), 0);
+        assert_eq!(log.tell(&status(&[], &[], 0), now), 1);
+    }
+
+    #[test]
+    fn any_number_of_strangers_is_one_line_a_second() {
+        let now = Duration::ZERO;
+        let mut log = PeerLog::default();
+        assert_eq!(log.tell(&status(&[], &[], 50), now), 1);
+        assert_eq!(log.tell(&status(&[], &[], 50), now), 0);
+        assert_eq!(
+            log.tell(&status(&[], &[], 60), now),
+            0,
+            "in the same second"
+        );
+    }
+
+    #[test]
+    fn a_look_is_due_once_a_second() {
+        let mut log = PeerLog::default();
+        assert!(log.is_due(Duration::from_millis(10)));
+        assert!(!log.is_due(Duration::from_millis(1000)));
+        assert!(log.is_due(Duration::from_millis(1010)));
+    }
+}

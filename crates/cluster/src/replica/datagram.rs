@@ -1,0 +1,229 @@
+//! The outside of a datagram, and the text of a join.
+//!
+//! Everything in a header is a stranger's claim until the datagram opens; it only says which key to try.
+
+use super::status::Cause;
+use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN};
+use super::{Boot, MAX_DATAGRAM, PeerName};
+use becket_proto::reader::Reader;
+use becket_proto::ticket::{NodeId, SecretId};
+
+/// Names a pair, or a join under way, to the node that receives under it. Drawn at random, never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PairId(pub(super) u32);
+
+/// Which key a datagram asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Header {
+    Pair {
+        to: PairId,
+        sequence: u64,
+    },
+    Join {
+        secret: SecretId,
+        /// The HELLO that this answers, if it is a WELCOME.
+        to: Option<PairId>,
+        nonce: [u8; JOIN_NONCE_LEN],
+    },
+}
+
+/// What nodes say before they have keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Join {
+    pub(super) kind: JoinKind,
+    pub(super) from: PeerName,
+    /// How to call the pair towards the sender. Not used by CALL.
+    pub(super) id: PairId,
+    pub(super) nonce: [u8; NONCE_LEN],
+    /// The nonce of the HELLO that a WELCOME answers.
+    pub(super) echo: [u8; NONCE_LEN],
+    pub(super) share: [u8; SHARE_LEN],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JoinKind {
+    /// Begins a join.
+    Hello,
+    /// Answers a HELLO.
+    Welcome,
+    /// Asks whoever hears it, on a multicast address, for a HELLO.
+    Call,
+}
+
+impl Header {
+    /// Reads the header and returns it with the number of bytes in front of the sealed rest.
+    pub(super) fn decode(datagram: &[u8]) -> Result<(Self, usize), Cause> {
+        if datagram.len() > MAX_DATAGRAM {
+            return Err(Cause::Oversized);
+        }
+        let mut reader = Reader::new(datagram);
+        match reader.array() {
+            Some(MAGIC) => Self::behind_magic(&mut reader).ok_or(Cause::Garbage),
+            Some([a, b, c, _]) if [a, b, c] == SIGNATURE => Err(Cause::UnknownVersion),
+            _ => Err(Cause::Garbage),
+        }
+    }
+
+    fn behind_magic(reader: &mut Reader<'_>) -> Option<(Self, usize)> {
+        let to = reader.u32()?;
+        if to != 0 {
+            let sequence = reader.array().map(u64::from_be_bytes)?;
+            let to = PairId(to);
+            return Some((Self::Pair { to, sequence }, HEADER_LEN));
+        }
+        let secret = SecretId(reader.u32()?);
+        let to = Some(PairId(reader.u32()?)).filter(|to| to.0 != 0);
+        let nonce = reader.array()?;
+        Some((
+            Self::Join { secret, to, nonce },
+            HEADER_LEN + JOIN_NONCE_LEN,
+        ))
+    }
+
+    /// The associated data of the seal: the first [`HEADER_LEN`] bytes of the datagram.
+    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+        let (id, rest) = match self {
+            Self::Pair { to, sequence } => (to.0, *sequence),
+            Self::Join { secret, to, .. } => {
+                let to = to.map_or(0, |to| to.0);
+                (0, u64::from(secret.0) << 32 | u64::from(to))
+            }
+        };
+        let mut out = [0; HEADER_LEN];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4..8].copy_from_slice(&id.to_be_bytes());
+        out[8..].copy_from_slice(&rest.to_be_bytes());
+        out
+    }
+}
+
+impl Join {
+    /// Bytes of an encoded join: the same for all kinds, so that an answer is no longer than what it answers.
+    pub(super) const LEN: usize = 1 + 2 + 8 + 4 + 2 * NONCE_LEN + SHARE_LEN;
+
+    pub(super) fn encode(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[0] = match self.kind {
+            JoinKind::Hello => 1,
+            JoinKind::Welcome => 2,
+            JoinKind::Call => 3,
+        };
+        out[1..3].copy_from_slice(&self.from.node.0.to_be_bytes());
+        out[3..11].copy_from_slice(&self.from.boot.0.to_be_bytes());
+        out[11..15].copy_from_slice(&self.id.0.to_be_bytes());
+        out[15..31].copy_from_slice(&self.nonce);
+        out[31..47].copy_from_slice(&self.echo);
+        out[47..].copy_from_slice(&self.share);
+        out
+    }
+
+    /// Reads a join. What stands behind it is for a newer node to read.
+    pub(super) fn decode(text: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(text);
+        let kind = match reader.u8()? {
+            1 => JoinKind::Hello,
+            2 => JoinKind::Welcome,
+            3 => JoinKind::Call,
+            _ => return None,
+        };
+        let node = NodeId(reader.u16()?);
+        let boot = Boot(reader.array().map(u64::from_be_bytes)?);
+        Some(Self {
+            kind,
+            from: PeerName { node, boot },
+            id: PairId(
+                reader
+                    .u32()
+                    .filter(|id| *id != 0 || kind == JoinKind::Call)?,
+            ),
+            nonce: reader.array()?,
+            echo: reader.array()?,
+            share: reader.array()?,
+        })
+    }
+}
+
+/// Bytes in front of the sealed text of a pair's datagram.
+pub(super) const HEADER_LEN: usize = 16;
+
+/// How the datagrams of every version begin, also of those to come: what begins otherwise needs no look.
+pub const SIGNATURE: [u8; 3] = *b"BKT";
+
+/// The last byte is the version.
+const MAGIC: [u8; 4] = *b"BKT2";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn join(kind: JoinKind) -> Join {
+        Join {
+            kind,
+            from: PeerName {
+                node: NodeId(0x0102),
+                boot: Boot(0x0304_0506_0708_090a),
+            },
+            id: PairId(0x0b0c_0d0e),
+            nonce: [0x11; NONCE_LEN],
+            echo: [0x22; NONCE_LEN],
+            share: [0x33; SHARE_LEN],
+        }
+    }
+
+    #[test]
+    fn headers_survive_the_round_trip() {
+        let pair = Header::Pair {
+            to: PairId(7),
+            sequence: 0x0102_0304_0506_0708,
+        };
+        assert_eq!(Header::decode(&pair.encode()), Ok((pair, 16)));
+        for to in [None, Some(PairId(9))] {
+            let nonce = [5; JOIN_NONCE_LEN];
+            let secret = SecretId(0xa0b0_c0d0);
+            let header = Header::Join { secret, to, nonce };
+            let mut bytes = header.encode().to_vec();
+            bytes.extend(nonce);
+            assert_eq!(Header::decode(&bytes), Ok((header, 28)));
+        }
+    }
+
+    #[test]
+    fn a_header_cut_anywhere_is_garbage() {
+        let mut bytes = Header::Pair {
+            to: PairId(7),
+            sequence: 1,
+        }
+        .encode()
+        .to_vec();
+        for len in 0..bytes.len() {
+            assert_eq!(Header::decode(&bytes[..len]), Err(Cause::Garbage));
+        }
+        bytes[3] = b'1';
+        assert_eq!(Header::decode(&bytes), Err(Cause::UnknownVersion));
+        assert_eq!(Header::decode(&[b'B'; 1401]), Err(Cause::Oversized));
+    }
+
+    #[test]
+    fn joins_survive_the_round_trip_and_more_behind_them() {
+        for kind in [JoinKind::Hello, JoinKind::Welcome, JoinKind::Call] {
+            let mut text = join(kind).encode().to_vec();
+            for len in 0..text.len() {
+                assert_eq!(Join::decode(&text[..len]), None);
+            }
+            text.push(1);
+            assert_eq!(Join::decode(&text), Some(join(kind)));
+        }
+    }
+
+    #[test]
+    fn a_join_of_unknown_kind_or_without_a_key_id_is_none() {
+        let mut text = join(JoinKind::Hello).encode();
+        text[0] = 4;
+        assert_eq!(Join::decode(&text), None);
+        let nameless = Join {
+            id: PairId(0),
+            ..join(JoinKind::Hello)
+        };
+        assert_eq!(Join::decode(&nameless.encode()), None);
+    }
+}

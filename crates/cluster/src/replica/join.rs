@@ -1,0 +1,403 @@
+//! How nodes meet: HELLO, WELCOME and the echo.
+//!
+//! The joins that we began are kept in [`joins`](super::joins) until someone answers. A join that we answered is a pair in
+//! the stage of a candidate: it becomes a peer by its echo and by nothing else, so a recorded HELLO costs us an agreement,
+//! is limited in rate, and changes nothing.
+//!
+//! No key is derived twice: a WELCOME uses up the nonce and the share of the HELLO that it answers, and a HELLO that is
+//! repeated gets the same WELCOME for as long as its candidate lives, and a new one after that.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::datagram::{HEADER_LEN, Join, JoinKind, PairId};
+use super::joins::{Begun, HELLO_AGAIN, HELLO_AGAIN_AT_MOST, Reason, is_answered};
+use super::peer::{Ends, Pair, Peer, Retired, Stage};
+use super::status::{Cause, RefusedJoin};
+use super::vault::{
+    JOIN_NONCE_LEN, NONCE_LEN, Party, Role, SHARE_LEN, TAG_LEN, Transcript, Vault, random,
+};
+use super::{PeerName, Replica};
+use becket_proto::ticket::SecretId;
+
+/// A join that was opened: who sent it and what it says.
+struct Opened {
+    from: SocketAddr,
+    secret: SecretId,
+    to: Option<PairId>,
+    join: Join,
+}
+
+impl<V: Vault> Replica<V> {
+    /// Looks the list over and begins the joins that it lacks; gives up those whose time is over.
+    pub(super) fn plan_joins(&mut self, now: Duration) {
+        let before = self.joins.begun.len();
+        self.joins.begun.retain(|_, begun| begun.ends > now);
+        if before == self.joins.begun.len() && self.joins.look.is_none_or(|look| look > now) {
+            return;
+        }
+        self.joins.look = None;
+        let mut targets: Vec<(SocketAddr, Reason)> = Vec::new();
+        let mut rests: Option<Duration> = None;
+        for known in self.joins.listed.iter().filter(|known| !known.is_group()) {
+            if known.rest > now {
+                rests = Some(rests.map_or(known.rest, |rest| rest.min(known.rest)));
+            } else if !is_answered(&self.peers, known.address) {
+                targets.push((known.address, Reason::Listed));
+            }
+        }
+        for peer in self.peers.values().filter(|peer| peer.is_live()) {
+            let newest = peer.pairs.last().and_then(|id| self.pairs.get(id));
+            if newest.is_some_and(|pair| pair.is_to_be_replaced(&self.limits, now)) {
+                targets.push((peer.address, Reason::Stale));
+            }
+        }
+        if let Some(rests) = rests {
+            self.joins.look_at(rests);
+        }
+        for (target, reason) in targets {
+            self.begin(target, reason, now);
+        }
+    }
+
+    fn begin(&mut self, target: SocketAddr, reason: Reason, now: Duration) {
+        let Some(secret) = self.vault.secrets().first().copied() else {
+            return;
+        };
+        if self.joins.is_begun(target) {
+            return;
+        }
+        let Some((ours, share)) = self.vault.share() else {
+            self.total.drops.note(Cause::VaultFailed);
+            self.joins.look_at(now + HELLO_AGAIN_AT_MOST);
+            return;
+        };
+        let begun = Begun {
+            target,
+            secret,
+            nonce: random(&mut self.vault),
+            share,
+            ours,
+            next: now,
+            wait: HELLO_AGAIN,
+            ends: now
+                + match reason {
+                    Reason::Called(_) => CALLED_LIFE,
+                    Reason::Listed | Reason::Stale => BEGUN_LIFE,
+                },
+            reason,
+        };
+        let id = self.free_id();
+        self.joins.begun.insert(id, begun);
+    }
+
+    /// A key id that nothing of ours has.
+    fn free_id(&mut self) -> PairId {
+        loop {
+            let id = PairId(u32::from_be_bytes(random(&mut self.vault)));
+            if id.0 != 0 && !self.pairs.contains_key(&id) && !self.joins.begun.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// Takes the datagram of a join: sealed text and tag behind `at`.
+    pub(super) fn take_join(
+        &mut self,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        header: (SecretId, Option<PairId>, [u8; JOIN_NONCE_LEN]),
+        now: Duration,
+    ) -> Result<(), Cause> {
+        let (secret, to, nonce) = header;
+        if to.is_some_and(|to| !self.joins.begun.contains_key(&to)) {
+            return Err(Cause::UnknownKey);
+        }
+        if !self.vault.secrets().contains(&secret) {
+            return Err(self.refuse(from, Cause::UnknownSecret, secret, now));
+        }
+        let listed = self.joins.is_listed(from);
+        if to.is_none() && !self.gate.admits(from.ip(), listed, &self.limits, now) {
+            return Err(Cause::HelloLimited);
+        }
+        let (header, rest) = datagram
+            .split_at_mut_checked(HEADER_LEN)
+            .ok_or(Cause::Garbage)?;
+        let sealed = rest.get_mut(JOIN_NONCE_LEN..).ok_or(Cause::Garbage)?;
+        let len = sealed.len().checked_sub(TAG_LEN).ok_or(Cause::Garbage)?;
+        if !self.vault.open_join(secret, &nonce, header, sealed) {
+            return Err(self.refuse(from, Cause::BadJoin, secret, now));
+        }
+        let join = sealed.get(..len).and_then(Join::decode);
+        let opened = Opened {
+            from,
+            secret,
+            to,
+            join: join.ok_or(Cause::Malformed)?,
+        };
+        self.take_opened(&opened, now)
+    }
+
+    fn take_opened(&mut self, opened: &Opened, now: Duration) -> Result<(), Cause> {
+        if opened.join.from == self.name {
+            self.meet_ourselves(opened, now);
+            return Err(Cause::Own);
+        }
+        match (opened.join.kind, opened.to) {
+            (JoinKind::Hello, None) => self.take_hello(opened, now),
+            (JoinKind::Welcome, Some(to)) => self.take_welcome(opened, to, now),
+            (JoinKind::Call, None) => {
+                self.take_call(opened, now);
+                Ok(())
+            }
+            _ => Err(Cause::Malformed),
+        }
+    }
+
+    /// What we sent to an address of the list came back: it is our own, or somebody sends our datagrams back to us.
+    fn meet_ourselves(&mut self, opened: &Opened, now: Duration) {
+        self.joins.came_back(opened.join.id, now + REST);
+    }
+
+    /// Someone asks for our HELLO. A pair that is live is not joined again.
+    fn take_call(&mut self, opened: &Opened, now: Duration) {
+        let name = opened.join.from;
+        let live = self.peers.get(&name).is_some_and(Peer::is_live);
+        if !live && self.joins.has_place_for_call(name, opened.from) {
+            self.begin(opened.from, Reason::Called(name), now);
+        }
+    }
+
+    fn take_hello(&mut self, opened: &Opened, now: Duration) -> Result<(), Cause> {
+        let hello = &opened.join;
+        let mut known = self.pairs.values_mut();
+        if let Some(pair) = known.find(|pair| pair.peer == hello.from && pair.hello == hello.nonce)
+        {
+            return match &mut pair.stage {
+                Stage::Candidate { due, .. } => {
+                    *due = true;
+                    // One of the two was captured and sent again from elsewhere: each gets the WELCOME, and the echo
+                    // says which address it is.
+                    pair.address = opened.from;
+                    Ok(())
+                }
+                _ => Err(Cause::Replayed),
+            };
+        }
+        self.make_room_for_candidate(hello.from);
+        let (ours, share) = self.vault.share().ok_or(Cause::VaultFailed)?;
+        let welcome = random(&mut self.vault);
+        let transcript = Transcript {
+            secret: opened.secret,
+            initiator: party(hello.from, hello.nonce, hello.share),
+            responder: party(self.name, welcome, share),
+        };
+        let keys = self.vault.agree(&ours, &transcript, Role::Responder);
+        let keys = keys.ok_or(Cause::VaultFailed)?;
+        let id = self.free_id();
+        let ends = Ends {
+            peer: hello.from,
+            theirs: hello.id,
+            address: opened.from,
+            stage: Stage::Candidate { share, due: true },
+        };
+        self.pairs
+            .insert(id, Pair::new(keys, &transcript, ends, now));
+        Ok(())
+    }
+
+    /// Drops the oldest candidates where there are too many: of this peer, or of all.
+    fn make_room_for_candidate(&mut self, name: PeerName) {
+        for (limit, of_peer) in [(MAX_CANDIDATES_OF_PEER, true), (MAX_CANDIDATES, false)] {
+            let candidates = self
+                .pairs
+                .iter()
+                .filter(|(_, pair)| pair.is_candidate() && (!of_peer || pair.peer == name));
+            let (mut count, mut oldest) = (0, None);
+            for (id, pair) in candidates {
+                count += 1;
+                if oldest.is_none_or(|(made, _)| pair.made < made) {
+                    oldest = Some((pair.made, *id));
+                }
+            }
+            if let Some((_, id)) = oldest.filter(|_| count >= limit) {
+                self.pairs.remove(&id);
+            }
+        }
+    }
+
+    fn take_welcome(&mut self, opened: &Opened, to: PairId, now: Duration) -> Result<(), Cause> {
+        let welcome = &opened.join;
+        let begun = self.joins.begun.get(&to).ok_or(Cause::UnknownKey)?;
+        if welcome.echo != begun.nonce || opened.secret != begun.secret {
+            return Err(Cause::WrongNonce);
+        }
+        let target = begun.target;
+        let transcript = Transcript {
+            secret: opened.secret,
+            initiator: party(self.name, begun.nonce, begun.share),
+            responder: party(welcome.from, welcome.nonce, welcome.share),
+        };
+        let keys = self.vault.agree(&begun.ours, &transcript, Role::Initiator);
+        // Whatever came of it, the nonce and the share have served: no key is derived from them twice.
+        self.joins.begun.remove(&to);
+        let Some(keys) = keys else {
+            self.joins.rest(target, now + REST);
+            return Err(Cause::VaultFailed);
+        };
+        let ends = Ends {
+            peer: welcome.from,
+            theirs: welcome.id,
+            address: target,
+            stage: Stage::Echoing,
+        };
+        self.pairs
+            .insert(to, Pair::new(keys, &transcript, ends, now));
+        let completed = self.complete(to, Some(target), now);
+        if completed == Err(Cause::TooManyPeers) {
+            self.joins.rest(target, now + REST);
+        }
+        completed
+    }
+
+    /// A peer has echoed our nonce: makes it a peer, or gives the peer its new pair.
+    pub(super) fn complete(
+        &mut self,
+        id: PairId,
+        dialled: Option<SocketAddr>,
+        now: Duration,
+    ) -> Result<(), Cause> {
+        let pair = self.pairs.get(&id).ok_or(Cause::UnknownKey)?;
+        let (name, address) = (pair.peer, pair.address);
+        if self.peers.get(&name).is_some_and(Peer::has_left) {
+            // An answer that was under way for longer than the goodbye.
+            self.pairs.remove(&id);
+            return Err(Cause::UnknownKey);
+        }
+        if !self.has_place(name) {
+            self.pairs.remove(&id);
+            return Err(Cause::TooManyPeers);
+        }
+        let known = self.peers.contains_key(&name);
+        if !known {
+            self.replace_others(name, now);
+        }
+        self.forget_oldest_boot(name);
+        if !known {
+            self.forget_a_retired();
+        }
+        let limits = &self.limits;
+        let peer = self.peers.entry(name);
+        let peer = peer.or_insert_with(|| Peer::new(name, address, limits, now));
+        if !known {
+            self.warming.joined(name, now);
+        } else if dialled.is_none() {
+            // It joins again because it had lost us, or to change the secret.
+            self.warming.missed(name, peer.heard, now);
+        }
+        peer.revive(limits);
+        peer.heard = now;
+        match dialled {
+            Some(address) => peer.reached_by(address),
+            None => peer.address = address,
+        }
+        peer.pairs.push(id);
+        let surplus = peer.pairs.len().saturating_sub(MAX_PAIRS_OF_PEER);
+        for old in peer.pairs.drain(..surplus) {
+            self.pairs.remove(&old);
+        }
+        self.joins.answered(address);
+        Ok(())
+    }
+
+    /// Whether one more process can be live. One that takes the place of another always can.
+    pub(super) fn has_place(&self, name: PeerName) -> bool {
+        if self.peers.get(&name).is_some_and(Peer::is_live) {
+            return true;
+        }
+        let live = self.peers.values().filter(|peer| peer.is_live());
+        let others = live.filter(|peer| peer.name.node != name.node);
+        others.count() < self.limits.peers
+    }
+
+    /// Keeps a node that restarts all the time from filling the memory with its past.
+    fn forget_oldest_boot(&mut self, name: PeerName) {
+        let of_node = self
+            .peers
+            .values()
+            .filter(|peer| peer.name.node == name.node && peer.name != name);
+        if of_node.clone().count() >= MAX_BOOTS_OF_NODE
+            && let Some(oldest) = of_node.min_by_key(|peer| peer.heard).map(|peer| peer.name)
+        {
+            self.depart(oldest);
+        }
+    }
+
+    /// Keeps one that comes and goes under ever new numbers from filling it with those that it gave up.
+    fn forget_a_retired(&mut self) {
+        if self.peers.len() < self.limits.peers * MAX_BOOTS_OF_NODE {
+            return;
+        }
+        let retired = self.peers.values().filter(|peer| !peer.is_live());
+        if let Some(oldest) = retired.min_by_key(|peer| peer.heard).map(|peer| peer.name) {
+            self.depart(oldest);
+        }
+    }
+
+    /// A process that was not known is the one that counts, until another is heard again or joins
+    /// once more: then two are alive.
+    fn replace_others(&mut self, name: PeerName, now: Duration) {
+        for peer in self.peers.values_mut() {
+            if peer.name.node == name.node && peer.name != name && peer.is_live() {
+                peer.retire(Retired::Replaced(now));
+            }
+        }
+    }
+
+    fn refuse(&mut self, from: SocketAddr, cause: Cause, secret: SecretId, now: Duration) -> Cause {
+        self.joins.refuse(RefusedJoin {
+            address: from,
+            name: None,
+            cause,
+            secret,
+            ago: Duration::ZERO,
+            last: now,
+            count: 1,
+        });
+        cause
+    }
+}
+
+fn party(name: PeerName, nonce: [u8; NONCE_LEN], share: [u8; SHARE_LEN]) -> Party {
+    Party {
+        node: name.node,
+        boot: name.boot,
+        nonce,
+        share,
+    }
+}
+
+/// Between two calls to a group.
+pub(super) const CALL_AGAIN: Duration = Duration::from_secs(5);
+
+/// Nonce and share of a HELLO that nobody answers are drawn anew after this time.
+const BEGUN_LIFE: Duration = Duration::from_secs(60);
+
+/// Who called and does not answer was perhaps never there.
+const CALLED_LIFE: Duration = Duration::from_secs(5);
+
+/// An address that is our own, or where a join cannot succeed, is tried again after this time.
+const REST: Duration = Duration::from_secs(30);
+
+/// How long an answered HELLO may take to be echoed.
+pub(super) const CANDIDATE_LIFE: Duration = Duration::from_secs(10);
+
+/// Several, so that a recorded HELLO does not push out the true one.
+const MAX_CANDIDATES_OF_PEER: usize = 4;
+const MAX_CANDIDATES: usize = 64;
+
+/// Two nodes that join each other at the same moment make two, and a change of secrets two more.
+const MAX_PAIRS_OF_PEER: usize = 4;
+
+/// Processes of one node that are listened to: each a mistake of someone's beyond the first two.
+pub(super) const MAX_BOOTS_OF_NODE: usize = 4;

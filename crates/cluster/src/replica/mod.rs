@@ -1,0 +1,341 @@
+//! Copies the TLS 1.2 sessions of this node to the other nodes of its cluster, and takes theirs.
+//!
+//! A state machine without sockets, clocks, randomness or cryptography of its own: datagrams and the time go in,
+//! datagrams and records come out, a [`Vault`] seals and opens. The terminator's `cluster/` owns the sockets, the
+//! session table and the vault.
+//!
+//! **Join.** Each listed address is sent a HELLO, repeated until answered. WELCOME echoes its nonce; the first datagram
+//! under the new keys echoes the WELCOME's (ECHO). Only an echo makes, or replaces, a peer: recorded datagrams can do
+//! neither. To a multicast address goes a CALL instead, which is answered by a HELLO to its sender.
+//!
+//! **Datagrams**, at most [`MAX_DATAGRAM`] bytes, integers big-endian. The first 16 bytes are associated data of the seal:
+//!
+//! ```text
+//! of a pair   "BKT2" | key id u32, not 0 | sequence u64          | sealed ( records )
+//! of a join   "BKT2" | 0 u32 | secret id u32 | to key id u32     | nonce 12 | sealed ( join )
+//! ```
+//!
+//! A key id is drawn by who receives under it, so it finds the one key to try: at most one AEAD open per datagram, and
+//! none for a datagram that names no pair or join of ours.
+//!
+//! **Order of calls** in each turn: [`receive`](Replica::receive) for each datagram, [`offer`](Replica::offer) for each
+//! record, then [`poll`](Replica::poll) once, then sleep until [`next_deadline`](Replica::next_deadline) at most.
+//!
+//! Times are durations since one arbitrary origin of a monotonic clock, the caller's.
+
+mod datagram;
+mod gate;
+mod join;
+mod joins;
+mod limits;
+mod outbox;
+mod pace;
+mod peer;
+mod poll;
+mod receive;
+mod record;
+mod status;
+mod tally;
+mod vault;
+mod warm_up;
+mod window;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use zeroize::Zeroize;
+
+use self::datagram::PairId;
+pub use self::datagram::SIGNATURE;
+use self::gate::Gate;
+use self::join::MAX_BOOTS_OF_NODE;
+use self::joins::Joins;
+pub use self::limits::Limits;
+use self::pace::Pace;
+use self::peer::{Pair, Peer};
+use self::poll::BURST;
+use self::record::MAX_RECORD;
+pub use self::record::{Record, ServerTag, SessionRecord, StickKey, StickRecord};
+pub use self::status::{
+    Cause, Drops, PeerState, PeerStatus, RefusedJoin, Status, Traffic, Unanswered, WarmUp,
+};
+pub use self::vault::{
+    JOIN_NONCE_LEN, NONCE_LEN, Party, Role, SHARE_LEN, TAG_LEN, Transcript, Vault,
+};
+use self::warm_up::Warming;
+use becket_proto::session_table::Cursor;
+use becket_proto::ticket::NodeId;
+
+/// The replication of one node: its pairs, joins and queues.
+pub struct Replica<V: Vault> {
+    name: PeerName,
+    limits: Limits,
+    vault: V,
+    joins: Joins<V::Share>,
+    pairs: BTreeMap<PairId, Pair<V::Keys>>,
+    peers: BTreeMap<PeerName, Peer>,
+    gate: Gate,
+    pace: Pace,
+    sync_pace: Pace,
+    warming: Warming,
+    /// When the silent are looked for next.
+    expires: Duration,
+    /// The peer whose queue could not be emptied for want of pace, to be served first.
+    served: Option<PeerName>,
+    total: Traffic,
+}
+
+/// 64 random bits that name a process: drawn at start, never kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Boot(pub u64);
+
+/// Who a record came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerName {
+    /// The configured number of the node.
+    pub node: NodeId,
+    /// The process that speaks for it.
+    pub boot: Boot,
+}
+
+/// A place in a walk through who sticks: there is a memory for each backend. The default is the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StickCursor {
+    /// The number of the backend, in an order of the caller's.
+    pub backend: usize,
+    /// The place in its memory.
+    pub at: becket_proto::stick::Cursor,
+}
+
+/// Where received records go.
+pub trait Sink {
+    /// Takes a record; each that was offered comes at most once. Must not block.
+    fn take(&mut self, from: PeerName, record: Record<'_>) -> Taken;
+}
+
+/// What a [`Sink`] did with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It was put to use.
+    Taken,
+    /// Its policy is not known here. Counted for the peer.
+    UnknownPolicy,
+    /// It was of no use.
+    Unwanted,
+}
+
+/// Where the records for a node that joins come from: the session table, seen through
+/// [`SessionTable::visit`](becket_proto::session_table::SessionTable::visit), and who sticks, by
+/// [`Stick::visit`](becket_proto::stick::Stick::visit).
+pub trait Source {
+    /// Shows sessions from `from` on, at most `at_most` of them; returns where to go on, or nothing at the end.
+    ///
+    /// A session older than `youngest` (the time since its full handshake) need not be shown. What `show` is given is
+    /// sent as [`Record::Sync`].
+    fn visit(
+        &mut self,
+        from: Cursor,
+        youngest: Duration,
+        at_most: usize,
+        show: &mut dyn FnMut(SessionRecord<'_>),
+    ) -> Option<Cursor>;
+
+    /// Likewise where clients were sent: those that came within `youngest`. What `show` is given is sent as
+    /// [`Record::Stuck`].
+    fn visit_sticks(
+        &mut self,
+        from: StickCursor,
+        youngest: Duration,
+        at_most: usize,
+        show: &mut dyn FnMut(StickRecord<'_>),
+    ) -> Option<StickCursor>;
+
+    /// How many sessions are held, for the others to choose whom to ask. Called for keep-alives, once a poll at most.
+    fn held(&self) -> u32;
+}
+
+impl<V: Vault> Replica<V> {
+    /// Starts without peers. `boot` must be random. Later allocations are for joins and peers, bounded by `limits`.
+    pub fn new(node: NodeId, boot: Boot, limits: Limits, vault: V) -> Self {
+        Self {
+            name: PeerName { node, boot },
+            limits,
+            vault,
+            joins: Joins::new(),
+            pairs: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            gate: Gate::new(&limits),
+            pace: Pace::new(limits.bytes_per_second, BURST),
+            sync_pace: Pace::new(limits.sync_bytes_per_second, BURST),
+            warming: Warming::new(),
+            expires: Duration::ZERO,
+            served: None,
+            total: Traffic::default(),
+        }
+    }
+
+    /// Changes the bounds. Sizes of queues and the longest time to live count for peers that join from now on.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        self.gate.set_limits(&limits);
+        self.pace.set_rate(limits.bytes_per_second);
+        self.sync_pace.set_rate(limits.sync_bytes_per_second);
+    }
+
+    /// Changes the list of addresses to join; multicast addresses are called. May be given again at any time, e.g. when
+    /// names resolve anew. Peers that are live stay so. Our own address may be among them: it is found out.
+    ///
+    /// An IPv4 address mapped into IPv6 is taken as IPv4, here and in [`receive`](Self::receive), so `send` of
+    /// [`poll`](Self::poll) is given IPv4.
+    pub fn set_peers(&mut self, addresses: &[SocketAddr]) {
+        let dropped = self.joins.set_list(addresses, self.limits.addresses);
+        for _ in 0..dropped {
+            self.total.drops.note(Cause::TooManyAddresses);
+        }
+    }
+
+    /// Replaces the vault when secrets change. Pairs made under a secret that is no longer listed end at once; those
+    /// made under another than the new first are kept until they are joined anew under the first.
+    pub fn set_vault(&mut self, vault: V) {
+        self.vault = vault;
+        let secrets = self.vault.secrets();
+        self.pairs.retain(|_, pair| secrets.contains(&pair.secret));
+        for pair in self.pairs.values_mut() {
+            pair.stale = secrets.first() != Some(&pair.secret);
+        }
+        self.joins.restart();
+        let mut alone = Vec::new();
+        for peer in self.peers.values_mut() {
+            peer.pairs.retain(|id| self.pairs.contains_key(id));
+            if peer.pairs.is_empty() {
+                alone.push(peer.name);
+            }
+        }
+        for name in alone {
+            self.depart(name);
+        }
+    }
+
+    /// Takes a datagram, and hands the records in it to `sink`. The bytes are overwritten: no secret stays in them.
+    ///
+    /// Costs one lookup and at most one AEAD open, and an X25519 agreement for a HELLO that is let in or answers ours.
+    /// Allocates for joins only. Every drop is counted.
+    pub fn receive(
+        &mut self,
+        from: SocketAddr,
+        datagram: &mut [u8],
+        now: Duration,
+        sink: &mut impl Sink,
+    ) {
+        if let Err(cause) = self.take_datagram(canonical(from), datagram, now, sink) {
+            self.total.drops.note(cause);
+        }
+    }
+
+    /// Queues a record for every live peer. Costs one copy per peer, and no cryptography. Every drop is counted.
+    pub fn offer(&mut self, record: &Record<'_>, now: Duration) {
+        let mut encoded = [0; MAX_RECORD];
+        let Some(len) = record.encode(&mut encoded) else {
+            self.total.drops.note(Cause::TooLarge);
+            return;
+        };
+        let encoded = encoded.get_mut(..len).unwrap_or_default();
+        for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
+            if !peer.outbox.push(encoded, now) {
+                peer.traffic.drops.note(Cause::QueueFull);
+                self.total.drops.note(Cause::QueueFull);
+            }
+        }
+        encoded.zeroize();
+    }
+
+    /// How many peers records are sent to.
+    pub fn live(&self) -> usize {
+        self.peers.values().filter(|peer| peer.is_live()).count()
+    }
+
+    /// The sums over all peers, those that are gone included, and over datagrams that belong to none.
+    pub fn total(&self) -> &Traffic {
+        &self.total
+    }
+
+    /// Everything at one moment. Walks all peers and allocates.
+    pub fn status(&mut self, now: Duration) -> Status {
+        let pairs = &self.pairs;
+        let peers = self.peers.values_mut().filter_map(|peer| {
+            let newest = peer.pairs.last().and_then(|id| pairs.get(id))?;
+            Some(peer.status(newest.secret, now))
+        });
+        let peers: Vec<PeerStatus> = peers.collect();
+        Status {
+            node: self.name.node,
+            boot: self.name.boot,
+            collisions: self.collisions(),
+            unanswered: self.joins.unanswered(&self.peers, now),
+            refused: self.joins.refused(now),
+            refused_left_out: self.joins.left_out(),
+            warm_up: self.warming.status(),
+            total: self.total,
+            peers,
+        }
+    }
+
+    /// Walks everything and asserts, in debug builds, that pairs and peers agree and every bound holds.
+    pub fn check_invariants(&self) {
+        for (name, peer) in &self.peers {
+            debug_assert!(
+                *name == peer.name && *name != self.name,
+                "a peer under another name"
+            );
+            debug_assert!(!peer.pairs.is_empty(), "a peer that cannot be reached");
+            for id in &peer.pairs {
+                let pair = self.pairs.get(id);
+                debug_assert!(
+                    pair.is_some_and(|pair| pair.peer == *name && !pair.is_candidate()),
+                    "a peer has a pair that is not its own"
+                );
+            }
+        }
+        let of_peers: usize = self.peers.values().map(|peer| peer.pairs.len()).sum();
+        let candidates = self.pairs.values().filter(|pair| pair.is_candidate());
+        debug_assert!(
+            of_peers + candidates.count() == self.pairs.len(),
+            "a pair of nobody"
+        );
+        debug_assert!(
+            self.peers.len() <= self.limits.peers * MAX_BOOTS_OF_NODE,
+            "more peers than the limit"
+        );
+        self.joins.check_invariants(&self.limits);
+    }
+
+    /// Nodes of which more than one process is alive, ours included.
+    fn collisions(&self) -> Vec<NodeId> {
+        let live = self.peers.values().filter(|peer| peer.is_live());
+        let mut nodes: Vec<NodeId> = live.map(|peer| peer.name.node).collect();
+        nodes.push(self.name.node);
+        nodes.sort_unstable();
+        let mut collisions: Vec<NodeId> = nodes
+            .windows(2)
+            .filter(|pair| pair[0] == pair[1])
+            .map(|pair| pair[0])
+            .collect();
+        collisions.dedup();
+        collisions
+    }
+}
+
+/// One spelling per address, so that addresses can be compared.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(_) => address,
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(ip) => SocketAddr::from((ip, v6.port())),
+            None => std::net::SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into(),
+        },
+    }
+}
+
+/// Bytes of the largest datagram: it passes any path with an MTU of 1500, with tunnels to spare.
+pub const MAX_DATAGRAM: usize = 1400;

@@ -1,0 +1,448 @@
+//! What leaves: joins, echoes, keep-alives, records and dumps, in this order and within the limits.
+//!
+//! Joins, echoes and keep-alives are few and always leave. Records leave in full datagrams, or when the oldest has waited
+//! long enough, as far as the datagrams of the turn and the bytes of the second allow; what cannot leave waits in the queue
+//! of its peer.
+
+use std::cell::OnceCell;
+use std::net::SocketAddr;
+use std::ops::Bound;
+use std::time::Duration;
+
+use zeroize::Zeroize;
+
+use super::datagram::{HEADER_LEN, Header, Join, JoinKind, PairId};
+use super::join::{CALL_AGAIN, CANDIDATE_LIFE};
+use super::limits::Limits;
+use super::pace::Pace;
+use super::peer::{Dump, Pair, Peer, Stage, Walk};
+use super::record::{Frame, MAX_RECORD, Record, SessionRecord, StickRecord};
+use super::status::{Cause, Traffic};
+use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN, TAG_LEN, Vault, random};
+use super::{MAX_DATAGRAM, PeerName, Replica, Source};
+use becket_proto::session_table::Cursor;
+use becket_proto::ticket::SecretId;
+
+/// The way out for one turn.
+struct Exit<'a, V, F> {
+    vault: &'a mut V,
+    pace: &'a mut Pace,
+    total: &'a mut Traffic,
+    send: &'a mut F,
+    now: Duration,
+    /// Datagrams that records may still fill.
+    left: usize,
+    draft: [u8; MAX_DATAGRAM],
+}
+
+impl<V: Vault> Replica<V> {
+    /// Does what is due: begins and repeats joins, gives up who is silent, sends echoes, keep-alives, records and dumps.
+    ///
+    /// `send` returns whether the socket took the datagram; one that it did not is lost, and counted. Costs a walk over
+    /// the peers, and one AEAD seal per datagram.
+    pub fn poll(
+        &mut self,
+        now: Duration,
+        source: &mut impl Source,
+        send: &mut impl FnMut(SocketAddr, &[u8]) -> bool,
+    ) {
+        if self.expires <= now {
+            self.expire(now);
+        }
+        self.plan_joins(now);
+        self.warming.advance(&mut self.peers, now);
+        self.dump(now, source);
+        self.send_joins(now, send);
+        self.send_pairs(now, source, send);
+    }
+
+    /// Says goodbye to every live peer, so that they need not find out by silence. The end: drop it after that.
+    pub fn leave(&mut self, now: Duration, send: &mut impl FnMut(SocketAddr, &[u8]) -> bool) {
+        let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
+        for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
+            let sending = peer.sending(&self.pairs);
+            if let Some(pair) = sending.and_then(|id| self.pairs.get_mut(&id)) {
+                exit.frame(pair, &mut peer.traffic, Frame::Bye);
+            }
+        }
+    }
+
+    /// When [`poll`](Self::poll) has something to do, if nothing comes before. May be past: then at once.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let pace = self.pace.when();
+        let sync = self.sync_pace.when();
+        let peers = self.peers.values().flat_map(|peer| {
+            let records = peer.outbox.due(MAX_RECORD, self.limits.flush);
+            let records = records.zip(pace).map(|(due, pace)| due.max(pace));
+            let dump = peer.dump.map(|_| match sync {
+                Some(sync) => room_for_dump(peer, &self.limits).map(|_| sync),
+                None => Some(Duration::ZERO),
+            });
+            let keep_alive = peer.sending(&self.pairs).filter(|_| peer.is_live());
+            let keep_alive = keep_alive
+                .and_then(|id| self.pairs.get(&id))
+                .map(|pair| pair.sent + self.limits.keep_alive);
+            [records, dump.flatten(), keep_alive].into_iter().flatten()
+        });
+        let pairs = self.pairs.values().filter_map(Pair::due);
+        let expires = (!self.pairs.is_empty()).then_some(self.expires);
+        let others = [self.joins.when(), self.warming.when(&self.peers), expires];
+        peers.chain(pairs).chain(others.into_iter().flatten()).min()
+    }
+
+    /// Gives up candidates without an echo, peers that are silent, and pairs that nobody uses.
+    fn expire(&mut self, now: Duration) {
+        self.expires = now + EXPIRE_AGAIN;
+        let dead_after = self.limits.dead_after;
+        self.pairs
+            .retain(|_, pair| !pair.is_candidate() || now < pair.made + CANDIDATE_LIFE);
+        let peers = self.peers.values();
+        let silent = peers.filter(|peer| now >= peer.heard + dead_after);
+        let silent: Vec<PeerName> = silent.map(|peer| peer.name).collect();
+        for name in silent {
+            self.depart(name);
+        }
+        for peer in self.peers.values_mut() {
+            let sending = peer.sending(&self.pairs);
+            peer.pairs.retain(|id| {
+                let pair = self.pairs.get(id);
+                sending == Some(*id) || pair.is_some_and(|pair| now < pair.heard + dead_after)
+            });
+        }
+        let peers = &self.peers;
+        self.pairs.retain(|id, pair| {
+            let peer = peers.get(&pair.peer);
+            pair.is_candidate() || peer.is_some_and(|peer| peer.pairs.contains(id))
+        });
+        let mut pairs = self.pairs.values();
+        if pairs.any(|pair| pair.is_to_be_replaced(&self.limits, now)) {
+            self.joins.look_at(now);
+        }
+    }
+
+    /// Forgets a peer, and remembers that it was there.
+    pub(super) fn depart(&mut self, name: PeerName) {
+        let Some(peer) = self.peers.remove(&name) else {
+            return;
+        };
+        for id in &peer.pairs {
+            self.pairs.remove(id);
+        }
+        if peer.is_live() {
+            self.warming.left(name, peer.heard);
+        }
+        self.joins.look_at(Duration::ZERO);
+    }
+
+    fn send_joins(&mut self, now: Duration, send: &mut impl FnMut(SocketAddr, &[u8]) -> bool) {
+        let name = self.name;
+        let secret = self.vault.secrets().first().copied();
+        let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
+        let groups = self
+            .joins
+            .listed
+            .iter_mut()
+            .filter(|known| known.is_group());
+        for group in groups.filter(|group| group.rest <= now) {
+            group.rest = now + CALL_AGAIN;
+            if let Some(secret) = secret {
+                exit.join(secret, None, &call(name), group.address);
+            }
+        }
+        let begun = self.joins.begun.iter();
+        let due: Vec<PairId> = begun
+            .filter(|(_, begun)| begun.next <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            self.joins.said_hello(id, now);
+            if let Some(begun) = self.joins.begun.get(&id) {
+                let hello = Join {
+                    kind: JoinKind::Hello,
+                    id,
+                    nonce: begun.nonce,
+                    share: begun.share,
+                    ..call(name)
+                };
+                exit.join(begun.secret, None, &hello, begun.target);
+            }
+        }
+        for (id, pair) in &mut self.pairs {
+            if let Stage::Candidate {
+                share,
+                due: due @ true,
+            } = &mut pair.stage
+            {
+                *due = false;
+                let welcome = Join {
+                    kind: JoinKind::Welcome,
+                    id: *id,
+                    nonce: pair.welcome,
+                    echo: pair.hello,
+                    share: *share,
+                    ..call(name)
+                };
+                exit.join(pair.secret, Some(pair.theirs), &welcome, pair.address);
+            }
+        }
+    }
+
+    /// Sends under the pairs, beginning with the peer at which the last turn ended.
+    fn send_pairs(
+        &mut self,
+        now: Duration,
+        source: &impl Source,
+        send: &mut impl FnMut(SocketAddr, &[u8]) -> bool,
+    ) {
+        // Looked at for a keep-alive only, and once for all of them: it takes every lock of the table.
+        let held = OnceCell::new();
+        let alive = || Frame::Alive {
+            held: *held.get_or_init(|| source.held()),
+        };
+        let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
+        exit.left = self.limits.datagrams_per_turn;
+        let begin = self.served.take();
+        let begin = begin.map_or(Bound::Unbounded, Bound::Included);
+        let rest = match begin {
+            Bound::Included(name) => (Bound::Unbounded, Bound::Excluded(name)),
+            _ => (Bound::Unbounded, Bound::Unbounded),
+        };
+        let ranges = [
+            Some((begin, Bound::Unbounded)),
+            (begin != Bound::Unbounded).then_some(rest),
+        ];
+        for range in ranges.into_iter().flatten() {
+            for (name, peer) in self.peers.range_mut(range) {
+                for id in &peer.pairs {
+                    if let Some(pair) = self.pairs.get_mut(id)
+                        && pair.due().is_some_and(|due| due <= now)
+                    {
+                        exit.frame(pair, &mut peer.traffic, alive());
+                    }
+                }
+                let sending = peer.sending(&self.pairs).filter(|_| peer.is_live());
+                let Some(pair) = sending.and_then(|id| self.pairs.get_mut(&id)) else {
+                    continue;
+                };
+                if now >= pair.sent + self.limits.keep_alive {
+                    exit.frame(pair, &mut peer.traffic, alive());
+                }
+                if !exit.records(pair, peer, self.limits.flush) && self.served.is_none() {
+                    self.served = Some(*name);
+                }
+            }
+        }
+    }
+
+    /// Moves what is held into the queues of those that asked for them, as fast as that may go.
+    fn dump(&mut self, now: Duration, source: &mut impl Source) {
+        for peer in self.peers.values_mut() {
+            let mut chunks = 0;
+            while let Some(dump) = peer.dump {
+                let may = self.limits.sync_bytes_per_second > 0;
+                if may && (chunks >= CHUNKS_PER_TURN || !self.sync_pace.ready(now)) {
+                    break;
+                }
+                chunks += 1;
+                let room = match room_for_dump(peer, &self.limits) {
+                    _ if !may => 0,
+                    Some(room) => room,
+                    None => break,
+                };
+                let bytes = dump_chunk(peer, dump, room, now, source);
+                self.sync_pace.charge(now, bytes + 16 * room as u64);
+            }
+        }
+    }
+}
+
+/// Moves up to `room` records; without room, ends the dump. Returns bytes moved.
+fn dump_chunk(
+    peer: &mut Peer,
+    mut dump: Dump,
+    room: usize,
+    now: Duration,
+    source: &mut impl Source,
+) -> u64 {
+    let mut record = [0; MAX_RECORD];
+    let before = peer.outbox.len();
+    let mut show = |shown: Record<'_>| match shown.encode(&mut record) {
+        Some(len) if peer.outbox.push(record.get(..len).unwrap_or_default(), now) => {
+            dump.records += 1
+        }
+        Some(_) => peer.traffic.drops.note(Cause::QueueFull),
+        None => peer.traffic.drops.note(Cause::TooLarge),
+    };
+    let next = match dump.at {
+        _ if room == 0 => None,
+        Walk::Sticks(from) => {
+            let mut show = |stick: StickRecord<'_>| show(Record::Stuck(stick));
+            let next = source.visit_sticks(from, dump.youngest, room, &mut show);
+            Some(next.map_or(Walk::Sessions(Cursor::default()), Walk::Sticks))
+        }
+        Walk::Sessions(from) => {
+            let mut show = |session: SessionRecord<'_>| show(Record::Sync(session));
+            let next = source.visit(from, dump.youngest, room, &mut show);
+            next.map(Walk::Sessions)
+        }
+    };
+    if let Some(next) = next {
+        dump.at = next;
+        peer.dump = Some(dump);
+    } else {
+        let records = dump.records;
+        let len = Frame::End { records }.encode(&mut record).unwrap_or(0);
+        peer.outbox.push(record.get(..len).unwrap_or_default(), now);
+        peer.dump = None;
+    }
+    record.zeroize();
+    (peer.outbox.len() - before) as u64
+}
+
+/// How many records of a dump a queue takes: dumps leave half of it to new sessions.
+fn room_for_dump(peer: &Peer, limits: &Limits) -> Option<usize> {
+    let half = limits.queue_bytes / 2;
+    let room = peer.outbox.room().checked_sub(half)?;
+    // The last is kept for the end of the dump.
+    let records = (room / MAX_RECORD).saturating_sub(1).min(CHUNK);
+    (records > 0).then_some(records)
+}
+
+fn call(from: PeerName) -> Join {
+    Join {
+        kind: JoinKind::Call,
+        from,
+        id: PairId(0),
+        nonce: [0; NONCE_LEN],
+        echo: [0; NONCE_LEN],
+        share: [0; SHARE_LEN],
+    }
+}
+
+impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
+    fn new(
+        vault: &'a mut V,
+        pace: &'a mut Pace,
+        total: &'a mut Traffic,
+        send: &'a mut F,
+        now: Duration,
+    ) -> Self {
+        Self {
+            vault,
+            pace,
+            total,
+            send,
+            now,
+            left: 0,
+            draft: [0; MAX_DATAGRAM],
+        }
+    }
+
+    fn join(&mut self, secret: SecretId, to: Option<PairId>, join: &Join, address: SocketAddr) {
+        let nonce: [u8; JOIN_NONCE_LEN] = random(self.vault);
+        let header = Header::Join { secret, to, nonce }.encode();
+        let mut text = join.encode();
+        let Some(tag) = self.vault.seal_join(secret, &nonce, &header, &mut text) else {
+            self.total.drops.note(Cause::VaultFailed);
+            return;
+        };
+        let mut len = 0;
+        for part in [&header[..], &nonce, &text, &tag] {
+            self.draft[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
+        }
+        self.leave(len, 0, address, None);
+    }
+
+    fn frame(&mut self, pair: &mut Pair<V::Keys>, traffic: &mut Traffic, frame: Frame<'_>) {
+        self.pair(pair, traffic, |text| (frame.encode(text).unwrap_or(0), 0));
+    }
+
+    /// Sends what waits for a peer, as far as it may go now. Returns whether all that is due is gone.
+    fn records(&mut self, pair: &mut Pair<V::Keys>, peer: &mut Peer, flush: Duration) -> bool {
+        let now = self.now;
+        while peer
+            .outbox
+            .due(MAX_RECORD, flush)
+            .is_some_and(|due| due <= now)
+        {
+            if self.left == 0 || !self.pace.ready(now) {
+                return false;
+            }
+            self.left -= 1;
+            let outbox = &mut peer.outbox;
+            self.pair(pair, &mut peer.traffic, |text| outbox.fill(text, now));
+        }
+        true
+    }
+
+    /// Seals and sends one datagram of a pair; `fill` writes the records and says how many bytes and records it wrote.
+    fn pair(
+        &mut self,
+        pair: &mut Pair<V::Keys>,
+        traffic: &mut Traffic,
+        fill: impl FnOnce(&mut [u8]) -> (usize, u64),
+    ) {
+        pair.sequence += 1;
+        pair.sent = self.now;
+        pair.reply_due = false;
+        let header = Header::Pair {
+            to: pair.theirs,
+            sequence: pair.sequence,
+        };
+        let header = header.encode();
+        let (head, rest) = self.draft.split_at_mut(HEADER_LEN);
+        head.copy_from_slice(&header);
+        let mut len = 0;
+        if pair.stage == Stage::Echoing {
+            len = Frame::Echo(pair.welcome).encode(rest).unwrap_or(0);
+        }
+        let room = rest.len() - TAG_LEN;
+        let (filled, records) = fill(&mut rest[len..room]);
+        len += filled;
+        let text = &mut rest[..len];
+        match self
+            .vault
+            .seal(&mut pair.keys, pair.sequence, &header, text)
+        {
+            Some(tag) => rest[len..len + TAG_LEN].copy_from_slice(&tag),
+            None => {
+                text.zeroize();
+                traffic.drops.note(Cause::VaultFailed);
+                self.total.drops.note(Cause::VaultFailed);
+                return;
+            }
+        }
+        self.leave(
+            HEADER_LEN + len + TAG_LEN,
+            records,
+            pair.address,
+            Some(traffic),
+        );
+    }
+
+    /// Hands the first `len` bytes of the draft to the socket.
+    fn leave(&mut self, len: usize, records: u64, address: SocketAddr, peer: Option<&mut Traffic>) {
+        self.pace.charge(self.now, len as u64);
+        let taken = (self.send)(address, &self.draft[..len]);
+        for traffic in [Some(&mut *self.total), peer].into_iter().flatten() {
+            if taken {
+                traffic.sent += 1;
+                traffic.sent_bytes += len as u64;
+                traffic.sent_records += records;
+            } else {
+                traffic.drops.note(Cause::Unsent);
+            }
+        }
+    }
+}
+
+/// What the rates allow at once. Longer than the flush time, so that a steady load is not made to wait by its rhythm.
+pub(super) const BURST: Duration = Duration::from_millis(50);
+
+/// Between two looks at who is silent.
+const EXPIRE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Places of the table that a dump looks at in one visit, under the lock of a shard.
+const CHUNK: usize = 64;
+const CHUNKS_PER_TURN: usize = 16;

@@ -1,0 +1,493 @@
+//! What nodes tell each other: the records inside of a datagram, and how they are written.
+//!
+//! Layout, integers big-endian: `kind u8 | len u16 | body`, one record behind the other. A record of a kind that is not
+//! known is skipped by its length, so that a newer node can say more.
+//!
+//! ```text
+//! NEW 1, SYNC 4   policy u64 | ttl u32 | age u32 | origin u64 | id len u8 | id | state
+//! DEL 2           policy u64 | id len u8 | id
+//! STICK 3, STUCK 9  server u64 | ttl u32 | by u8 ( 0: origin u64   1: policy u64 | id len u8 | id )
+//! ECHO 5          nonce 16
+//! ALIVE 6         sessions held u32
+//! ASK 7           youngest seconds u32
+//! END 8           records of the dump u32
+//! BYE 10          empty
+//! ```
+//!
+//! Times travel as durations in whole seconds, rounded so that no session lives longer by travelling: no clocks are
+//! compared. A body of a fixed layout may be longer than what is known of it; the rest is for a newer node to read.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::vault::NONCE_LEN;
+use super::{MAX_DATAGRAM, TAG_LEN};
+use becket_proto::reader::Reader;
+use becket_proto::session_table::PolicyTag;
+use becket_proto::ticket::OriginId;
+
+/// What a node offers to its peers and takes from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A session was made just now.
+    New(SessionRecord<'a>),
+    /// A session ended with a fatal alert (RFC 5246 section 7.2.2) and must not be resumed.
+    Del {
+        /// The policy of the session.
+        policy: PolicyTag,
+        /// Its id, 1 to 32 bytes.
+        id: &'a [u8],
+    },
+    /// A client was sent to a server, and should return to it.
+    Stick(StickRecord<'a>),
+    /// A session of a dump for a node that joins. It may be older than what is held, so it must not replace anything.
+    Sync(SessionRecord<'a>),
+    /// Where a client was sent, of such a dump.
+    Stuck(StickRecord<'a>),
+}
+
+/// A session as it travels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SessionRecord<'a> {
+    /// The policy it belongs to.
+    pub policy: PolicyTag,
+    /// Its id, 1 to 32 bytes.
+    pub id: &'a [u8],
+    /// How long it has still to live.
+    pub ttl: Duration,
+    /// The time since its full handshake.
+    pub age: Duration,
+    /// The line of sessions that it belongs to.
+    pub origin: OriginId,
+    /// rustls' encoding of the session. Holds a master secret; debug output leaves it out.
+    pub state: &'a [u8],
+}
+
+/// Where a client was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StickRecord<'a> {
+    /// By what the client is known.
+    pub by: StickKey<'a>,
+    /// The server it was sent to.
+    pub server: ServerTag,
+    /// How long that is to be remembered.
+    pub ttl: Duration,
+}
+
+/// By what a returning client is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StickKey<'a> {
+    /// The origin of its session.
+    Origin(OriginId),
+    /// The id of its TLS 1.2 session.
+    Session {
+        /// The policy of the session.
+        policy: PolicyTag,
+        /// Its id, 1 to 32 bytes.
+        id: &'a [u8],
+    },
+}
+
+/// The short name of a server, the same on all nodes: a hash of the names of backend and server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServerTag(pub u64);
+
+/// Everything that can stand in a datagram: a record, or what keeps the pair going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Frame<'a> {
+    Record(Record<'a>),
+    /// The nonce of the other side's WELCOME: proves that we have read it.
+    Echo([u8; NONCE_LEN]),
+    /// Nothing to say but that we are here, and hold so many sessions.
+    Alive {
+        held: u32,
+    },
+    /// Asks for all sessions whose full handshake was within so many seconds.
+    Ask {
+        youngest: u32,
+    },
+    /// The dump is over, and had so many records.
+    End {
+        records: u32,
+    },
+    /// The process ends, or takes no part any more.
+    Bye,
+}
+
+/// What stood at the front of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parsed<'a> {
+    Frame(Frame<'a>),
+    /// A kind that is not known here.
+    Unknown,
+    /// A known kind with a body that cannot be.
+    Malformed,
+}
+
+impl<'a> Record<'a> {
+    /// Writes the record to the front of `out` and returns its length. `None` if it does not fit, into `out` or into a
+    /// datagram, or if its id is empty or longer than 32 bytes.
+    pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
+        Frame::Record(*self).encode(out)
+    }
+
+    /// Reads the record at the front of `text`, and returns it with the length that it has there. `None` if what stands
+    /// there is cut short, malformed, or of another kind.
+    pub fn decode(text: &'a [u8]) -> Option<(Self, usize)> {
+        let mut reader = Reader::new(text);
+        match Frame::next(&mut reader)? {
+            Parsed::Frame(Frame::Record(record)) => {
+                Some((record, text.len() - reader.rest().len()))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Frame<'a> {
+    pub(super) fn encode(&self, out: &mut [u8]) -> Option<usize> {
+        let room = out.len().min(MAX_RECORD);
+        let mut writer = Writer {
+            out: out.get_mut(..room)?,
+            at: 3,
+        };
+        let kind = match self {
+            Self::Record(record) => writer.record(record)?,
+            Self::Echo(nonce) => writer.put(ECHO, nonce)?,
+            Self::Alive { held } => writer.put(ALIVE, &held.to_be_bytes())?,
+            Self::Ask { youngest } => writer.put(ASK, &youngest.to_be_bytes())?,
+            Self::End { records } => writer.put(END, &records.to_be_bytes())?,
+            Self::Bye => BYE,
+        };
+        writer.finish(kind)
+    }
+
+    /// Reads one record. `None` if the text is cut short: nothing after it can be found.
+    pub(super) fn next(reader: &mut Reader<'a>) -> Option<Parsed<'a>> {
+        let kind = reader.u8()?;
+        let mut body = reader.vec16()?;
+        let frame = match kind {
+            NEW => session(&mut body).map(|session| Self::Record(Record::New(session))),
+            SYNC => session(&mut body).map(|session| Self::Record(Record::Sync(session))),
+            DEL => name(&mut body).map(|(policy, id)| Self::Record(Record::Del { policy, id })),
+            STICK => stick(&mut body).map(|stick| Self::Record(Record::Stick(stick))),
+            STUCK => stick(&mut body).map(|stick| Self::Record(Record::Stuck(stick))),
+            ECHO => body.array().map(Self::Echo),
+            ALIVE => body.u32().map(|held| Self::Alive { held }),
+            ASK => body.u32().map(|youngest| Self::Ask { youngest }),
+            END => body.u32().map(|records| Self::End { records }),
+            BYE => Some(Self::Bye),
+            _ => return Some(Parsed::Unknown),
+        };
+        Some(frame.map_or(Parsed::Malformed, Parsed::Frame))
+    }
+}
+
+impl fmt::Debug for SessionRecord<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("SessionRecord")
+            .field("policy", &self.policy)
+            .field("ttl", &self.ttl)
+            .field("age", &self.age)
+            .field("origin", &self.origin)
+            .field("state_len", &self.state.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn session<'a>(body: &mut Reader<'a>) -> Option<SessionRecord<'a>> {
+    let policy = PolicyTag(number(body)?);
+    let ttl = seconds(body)?;
+    let age = seconds(body)?;
+    let origin = OriginId(number(body)?);
+    Some(SessionRecord {
+        policy,
+        id: id(body)?,
+        ttl,
+        age,
+        origin,
+        state: body.rest(),
+    })
+}
+
+fn stick<'a>(body: &mut Reader<'a>) -> Option<StickRecord<'a>> {
+    let server = ServerTag(number(body)?);
+    let ttl = seconds(body)?;
+    let by = match body.u8()? {
+        BY_ORIGIN => StickKey::Origin(OriginId(number(body)?)),
+        BY_SESSION => {
+            let (policy, id) = name(body)?;
+            StickKey::Session { policy, id }
+        }
+        _ => return None,
+    };
+    Some(StickRecord { by, server, ttl })
+}
+
+fn name<'a>(body: &mut Reader<'a>) -> Option<(PolicyTag, &'a [u8])> {
+    Some((PolicyTag(number(body)?), id(body)?))
+}
+
+fn id<'a>(body: &mut Reader<'a>) -> Option<&'a [u8]> {
+    let id = body.vec8()?.rest();
+    is_id(id).then_some(id)
+}
+
+fn is_id(id: &[u8]) -> bool {
+    (1..=32).contains(&id.len())
+}
+
+fn number(body: &mut Reader<'_>) -> Option<u64> {
+    body.array().map(u64::from_be_bytes)
+}
+
+fn seconds(body: &mut Reader<'_>) -> Option<Duration> {
+    Some(Duration::from_secs(body.u32()?.into()))
+}
+
+/// Writes one record; `at` begins behind the record's head.
+struct Writer<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    fn record(&mut self, record: &Record<'_>) -> Option<u8> {
+        match record {
+            Record::New(session) => self.session(NEW, session),
+            Record::Sync(session) => self.session(SYNC, session),
+            Record::Del { policy, id } => {
+                self.name(*policy, id)?;
+                Some(DEL)
+            }
+            Record::Stick(stick) => self.stick(STICK, stick),
+            Record::Stuck(stick) => self.stick(STUCK, stick),
+        }
+    }
+
+    fn session(&mut self, kind: u8, session: &SessionRecord<'_>) -> Option<u8> {
+        self.bytes(&session.policy.0.to_be_bytes())?;
+        self.bytes(&floor(session.ttl).to_be_bytes())?;
+        self.bytes(&ceiling(session.age).to_be_bytes())?;
+        self.bytes(&session.origin.0.to_be_bytes())?;
+        self.id(session.id)?;
+        self.put(kind, session.state)
+    }
+
+    fn stick(&mut self, kind: u8, stick: &StickRecord<'_>) -> Option<u8> {
+        self.bytes(&stick.server.0.to_be_bytes())?;
+        self.bytes(&floor(stick.ttl).to_be_bytes())?;
+        match stick.by {
+            StickKey::Origin(origin) => {
+                self.bytes(&[BY_ORIGIN])?;
+                self.bytes(&origin.0.to_be_bytes())?;
+            }
+            StickKey::Session { policy, id } => {
+                self.bytes(&[BY_SESSION])?;
+                self.name(policy, id)?;
+            }
+        }
+        Some(kind)
+    }
+
+    fn name(&mut self, policy: PolicyTag, id: &[u8]) -> Option<()> {
+        self.bytes(&policy.0.to_be_bytes())?;
+        self.id(id)
+    }
+
+    fn id(&mut self, id: &[u8]) -> Option<()> {
+        if !is_id(id) {
+            return None;
+        }
+        self.bytes(&[id.len() as u8])?;
+        self.bytes(id)
+    }
+
+    fn put(&mut self, kind: u8, bytes: &[u8]) -> Option<u8> {
+        self.bytes(bytes)?;
+        Some(kind)
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> Option<()> {
+        let end = self.at.checked_add(bytes.len())?;
+        self.out.get_mut(self.at..end)?.copy_from_slice(bytes);
+        self.at = end;
+        Some(())
+    }
+
+    fn finish(self, kind: u8) -> Option<usize> {
+        let len = u16::try_from(self.at.checked_sub(3)?).ok()?;
+        let head = self.out.get_mut(..3)?;
+        head[0] = kind;
+        head[1..].copy_from_slice(&len.to_be_bytes());
+        Some(self.at)
+    }
+}
+
+fn floor(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
+}
+
+fn ceiling(time: Duration) -> u32 {
+    floor(time).saturating_add(u32::from(time.subsec_nanos() > 0))
+}
+
+/// Bytes of text that fit into a datagram: without header and tag.
+pub(super) const MAX_TEXT: usize = MAX_DATAGRAM - super::datagram::HEADER_LEN - TAG_LEN;
+
+/// Bytes of the largest record: an echo must fit in front of it.
+pub(super) const MAX_RECORD: usize = MAX_TEXT - (3 + NONCE_LEN);
+
+const NEW: u8 = 1;
+const DEL: u8 = 2;
+const STICK: u8 = 3;
+const SYNC: u8 = 4;
+const ECHO: u8 = 5;
+const ALIVE: u8 = 6;
+const ASK: u8 = 7;
+const END: u8 = 8;
+const STUCK: u8 = 9;
+const BYE: u8 = 10;
+
+const BY_ORIGIN: u8 = 0;
+const BY_SESSION: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn small() -> SessionRecord<'static> {
+        SessionRecord {
+            policy: PolicyTag(0x0102_0304_0506_0708),
+            id: &[0xaa, 0xbb],
+            ttl: Duration::from_millis(300_999),
+            age: Duration::from_millis(1_001),
+            origin: OriginId(0x1112_1314_1516_1718),
+            state: b"state",
+        }
+    }
+
+    #[test]
+    fn a_session_lies_on_the_wire_as_documented() {
+        let mut out = [0; 64];
+        let len = Record::New(small()).encode(&mut out).unwrap();
+        let mut expected = vec![1, 0, 32, 1, 2, 3, 4, 5, 6, 7, 8];
+        expected.extend([0, 0, 1, 0x2c, 0, 0, 0, 2]);
+        expected.extend([
+            0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 2, 0xaa, 0xbb,
+        ]);
+        expected.extend(b"state");
+        assert_eq!(&out[..len], expected);
+    }
+
+    #[test]
+    fn the_largest_state_that_fits_is_known_and_one_byte_more_does_not() {
+        let state = [7; 1400];
+        let with = |len: usize| SessionRecord {
+            id: &[1; 32],
+            state: &state[..len],
+            ..small()
+        };
+        let largest = MAX_RECORD - 3 - (8 + 4 + 4 + 8 + 1 + 32);
+        let mut out = [0; 1500];
+        assert_eq!(
+            Record::New(with(largest)).encode(&mut out),
+            Some(MAX_RECORD)
+        );
+        assert_eq!(Record::New(with(largest + 1)).encode(&mut out), None);
+    }
+
+    #[test]
+    fn an_id_that_no_session_can_have_is_neither_written_nor_read() {
+        let mut out = [0; 128];
+        for id in [&[][..], &[1; 33]] {
+            let record = Record::Del {
+                policy: PolicyTag(1),
+                id,
+            };
+            assert_eq!(record.encode(&mut out), None);
+        }
+        let text = [2, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        assert_eq!(
+            Frame::next(&mut Reader::new(&text)),
+            Some(Parsed::Malformed)
+        );
+    }
+
+    #[test]
+    fn an_unknown_kind_is_skipped_by_its_length() {
+        let text = [200, 0, 2, 9, 9, 6, 0, 4, 0, 0, 0, 5];
+        let mut reader = Reader::new(&text);
+        assert_eq!(Frame::next(&mut reader), Some(Parsed::Unknown));
+        assert_eq!(
+            Frame::next(&mut reader),
+            Some(Parsed::Frame(Frame::Alive { held: 5 }))
+        );
+        assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn a_longer_body_is_read_as_far_as_it_is_known() {
+        let text = [6, 0, 6, 0, 0, 0, 5, 9, 9];
+        let parsed = Frame::next(&mut Reader::new(&text));
+        assert_eq!(parsed, Some(Parsed::Frame(Frame::Alive { held: 5 })));
+    }
+
+    #[test]
+    fn a_goodbye_has_no_body_and_may_get_one() {
+        let mut out = [0; 8];
+        assert_eq!(Frame::Bye.encode(&mut out), Some(3));
+        assert_eq!(out[..3], [10, 0, 0]);
+        for text in [&[10, 0, 0][..], &[10, 0, 1, 7]] {
+            let parsed = Frame::next(&mut Reader::new(text));
+            assert_eq!(parsed, Some(Parsed::Frame(Frame::Bye)));
+        }
+    }
+
+    #[test]
+    fn debug_output_shows_no_state() {
+        assert!(!format!("{:?}", Record::New(small())).contains("115"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn records_survive_the_round_trip(
+            which in 0..6, policy: u64, id in proptest::collection::vec(any::<u8>(), 1..=32), ttl: u32, age: u32,
+            origin: u64, state in proptest::collection::vec(any::<u8>(), 0..200), more: Vec<u8>,
+        ) {
+            let (policy, origin) = (PolicyTag(policy), OriginId(origin));
+            let (ttl, age) = (Duration::from_secs(ttl.into()), Duration::from_secs(age.into()));
+            let session = SessionRecord { policy, id: &id, ttl, age, origin, state: &state };
+            let server = ServerTag(policy.0 ^ 1);
+            let record = match which {
+                0 => Record::New(session),
+                1 => Record::Sync(session),
+                2 => Record::Del { policy, id: &id },
+                3 => Record::Stick(StickRecord { by: StickKey::Origin(origin), server, ttl }),
+                4 => Record::Stuck(StickRecord { by: StickKey::Origin(origin), server, ttl }),
+                _ => Record::Stick(StickRecord { by: StickKey::Session { policy, id: &id }, server, ttl }),
+            };
+            let mut text = vec![0; 400];
+            let len = record.encode(&mut text).unwrap();
+            text.truncate(len);
+            prop_assert!((0..len).all(|cut| Record::decode(&text[..cut]).is_none()));
+            text.extend(more);
+            prop_assert_eq!(Record::decode(&text), Some((record, len)));
+        }
+
+        #[test]
+        fn whatever_is_read_can_be_written(text in proptest::collection::vec(any::<u8>(), 0..100), kind in 1_u8..11) {
+            let mut text = text;
+            text.splice(..0, [kind, 0, text.len() as u8]);
+            if let Some((record, _)) = Record::decode(&text) {
+                let mut out = [0; 200];
+                let len = record.encode(&mut out).unwrap();
+                prop_assert_eq!(Record::decode(&out[..len]), Some((record, len)));
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What replication asks of cryptography, and what both nodes of a pair agree on before they derive its keys.
+//!
+//! The state machine names keys, counts sequences and decides what is opened at all; a [`Vault`] holds the secrets,
+//! draws random bytes, and seals and opens. The terminator implements it with aws-lc-rs, tests with a toy.
+//!
+//! Two kinds of keys. A *join key* is derived from a configured secret and seals the few datagrams by which two nodes
+//! meet, under random nonces, so it should be AES-256-GCM-SIV. *Pair keys*, one per direction, are derived from the
+//! secret, an X25519 agreement and the whole [`Transcript`], and seal everything else with the sequence as nonce. Both
+//! nodes contribute a share and a nonce that are fresh for each join, so no pair key is ever derived twice, and a secret
+//! that leaks later does not open what was recorded.
+
+use crate::replica::Boot;
+use becket_proto::ticket::{NodeId, SecretId};
+
+/// The cryptography of one node. No call may block; each is answered at once.
+pub trait Vault {
+    /// Our half of an X25519 agreement; erased on drop.
+    type Share;
+    /// The two keys of a pair, one per direction; erased on drop.
+    type Keys;
+
+    /// Fills `out` with random bytes that a peer cannot predict.
+    fn random(&mut self, out: &mut [u8]);
+
+    /// Names the configured secrets: joins are made under the first and accepted under any. None: no joins.
+    fn secrets(&self) -> &[SecretId];
+
+    /// Makes a half of an agreement, and what is sent of it. `None` if the machine cannot.
+    fn share(&mut self) -> Option<(Self::Share, [u8; SHARE_LEN])>;
+
+    /// Derives the keys of a pair from the transcript's secret, the agreement of our share with the other side's (in the
+    /// transcript), and [`Transcript::encode`]. `None` if the secret is not known or the agreement is refused, as X25519's
+    /// all-zero result must be.
+    fn agree(
+        &mut self,
+        ours: &Self::Share,
+        transcript: &Transcript,
+        role: Role,
+    ) -> Option<Self::Keys>;
+
+    /// Seals `text` in place under a secret's join key and returns the tag; `header` is associated data.
+    fn seal_join(
+        &mut self,
+        secret: SecretId,
+        nonce: &[u8; JOIN_NONCE_LEN],
+        header: &[u8],
+        text: &mut [u8],
+    ) -> Option<[u8; TAG_LEN]>;
+
+    /// Opens in place what [`seal_join`](Self::seal_join) sealed: the text and, behind it, the tag. Returns whether it is
+    /// genuine.
+    fn open_join(
+        &mut self,
+        secret: SecretId,
+        nonce: &[u8; JOIN_NONCE_LEN],
+        header: &[u8],
+        sealed: &mut [u8],
+    ) -> bool;
+
+    /// Seals `text` in place under the sending key of a pair and returns the tag; `header` is associated data. The nonce
+    /// is made of the sequence, which is never given twice for one pair.
+    fn seal(
+        &mut self,
+        keys: &mut Self::Keys,
+        sequence: u64,
+        header: &[u8],
+        text: &mut [u8],
+    ) -> Option<[u8; TAG_LEN]>;
+
+    /// Opens in place what the other side's [`seal`](Self::seal) sealed: the text and, behind it, the tag. Returns whether
+    /// it is genuine.
+    fn open(
+        &mut self,
+        keys: &mut Self::Keys,
+        sequence: u64,
+        header: &[u8],
+        sealed: &mut [u8],
+    ) -> bool;
+}
+
+/// What both nodes know once HELLO and WELCOME were exchanged: the same on both sides, byte by byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transcript {
+    /// The secret that the join was made under.
+    pub secret: SecretId,
+    /// Who sent the HELLO.
+    pub initiator: Party,
+    /// Who sent the WELCOME.
+    pub responder: Party,
+}
+
+/// What one node contributes to a [`Transcript`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// The configured number of the node.
+    pub node: NodeId,
+    /// The process that speaks for it.
+    pub boot: Boot,
+    /// Random, fresh for each join.
+    pub nonce: [u8; NONCE_LEN],
+    /// X25519 public key, fresh for each join.
+    pub share: [u8; SHARE_LEN],
+}
+
+/// Which side of a [`Transcript`] we are. The initiator's sending key is the responder's opening key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// We sent the HELLO.
+    Initiator,
+    /// We sent the WELCOME.
+    Responder,
+}
+
+impl Transcript {
+    /// Bytes of an encoded transcript.
+    pub const LEN: usize = 4 + 2 * Party::LEN;
+
+    /// Encodes the transcript: every field has a fixed length, so no two transcripts have the same encoding.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..4].copy_from_slice(&self.secret.0.to_be_bytes());
+        out[4..4 + Party::LEN].copy_from_slice(&self.initiator.encode());
+        out[4 + Party::LEN..].copy_from_slice(&self.responder.encode());
+        out
+    }
+
+    /// The public share of the side that is not `role`.
+    pub fn their_share(&self, role: Role) -> &[u8; SHARE_LEN] {
+        match role {
+            Role::Initiator => &self.responder.share,
+            Role::Responder => &self.initiator.share,
+        }
+    }
+}
+
+impl Party {
+    const LEN: usize = 2 + 8 + NONCE_LEN + SHARE_LEN;
+
+    fn encode(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..2].copy_from_slice(&self.node.0.to_be_bytes());
+        out[2..10].copy_from_slice(&self.boot.0.to_be_bytes());
+        out[10..26].copy_from_slice(&self.nonce);
+        out[26..].copy_from_slice(&self.share);
+        out
+    }
+}
+
+/// Draws an array of random bytes.
+pub(super) fn random<V: Vault, const N: usize>(vault: &mut V) -> [u8; N] {
+    let mut out = [0; N];
+    vault.random(&mut out);
+    out
+}
+
+/// Bytes of the tag behind every seal: AES-GCM and AES-GCM-SIV have 16.
+pub const TAG_LEN: usize = 16;
+/// Bytes of the random nonce of a join datagram's seal.
+pub const JOIN_NONCE_LEN: usize = 12;
+/// Bytes of the nonce that a peer must echo.
+pub const NONCE_LEN: usize = 16;
+/// Bytes of an X25519 public key.
+pub const SHARE_LEN: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transcripts_that_differ_anywhere_have_different_encodings() {
+        let party = |byte: u8| Party {
+            node: NodeId(byte.into()),
+            boot: Boot(byte.into()),
+            nonce: [byte; NONCE_LEN],
+            share: [byte; SHARE_LEN],
+        };
+        let one = Transcript {
+            secret: SecretId(1),
+            initiator: party(1),
+            responder: party(2),
+        };
+        let swapped = Transcript {
+            initiator: one.responder,
+            responder: one.initiator,
+            ..one
+        };
+        let other_secret = Transcript {
+            secret: SecretId(2),
+            ..one
+        };
+        assert_ne!(one.encode(), swapped.encode());
+        assert_ne!(one.encode(), other_secret.encode());
+        assert_eq!(one.their_share(Role::Initiator), &[2; SHARE_LEN]);
+        assert_eq!(one.their_share(Role::Responder), &[1; SHARE_LEN]);
+    }
+}

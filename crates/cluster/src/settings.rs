@@ -1,0 +1,114 @@
+//! What replication is told by the configuration: at the start, and again at each reload.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_proto::session_table::PolicyTag;
+use becket_proto::ticket::{NodeId, SecretId};
+use zeroize::Zeroizing;
+
+use crate::replica;
+
+/// Everything at once. A reload changes all but `node`, `listen` and `multicast`.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The number of this host among the others.
+    pub node: NodeId,
+    /// The first one joins; all of them let peers in.
+    pub secrets: Vec<Secret>,
+    /// Where datagrams of peers arrive.
+    pub listen: SocketAddr,
+    /// Each name once.
+    pub peers: Vec<Peer>,
+    /// How often names of peers are looked up again; without, only until they are known.
+    pub resolve_interval: Option<Duration>,
+    /// Discovery of further peers.
+    pub multicast: Option<Multicast>,
+    /// Bounds on what peers can cost.
+    pub limits: ClusterLimits,
+    /// The policies of all routes: sessions of others are refused.
+    pub policies: HashSet<PolicyTag>,
+    /// How long a session may live here.
+    pub id_lifetime: Duration,
+    /// The age after the full handshake at which no session resumes.
+    pub max_age: Duration,
+    /// How long it may be remembered where a client was sent.
+    pub stick_lifetime: Duration,
+}
+
+/// A secret by which nodes know each other. The id names it on all nodes and changes with the key.
+#[derive(Clone)]
+pub struct Secret {
+    /// Its name.
+    pub id: SecretId,
+    /// What keys are derived from.
+    pub key: Zeroizing<[u8; 32]>,
+}
+
+/// A peer as configured.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// As written; a label of status and log.
+    pub name: Arc<str>,
+    /// Host and port to look up; nothing for an address.
+    pub lookup: Option<(String, u16)>,
+    /// The address, or what was found at the last lookup.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// Where nodes look for each other.
+#[derive(Clone, Debug)]
+pub struct Multicast {
+    /// A multicast address, of the family of `listen`.
+    pub group: SocketAddr,
+    /// Name of the network interface; without, the routes choose.
+    pub interface: Option<String>,
+    /// Hops that a datagram may go: 1 stays on the link.
+    pub ttl: u8,
+}
+
+/// Bounds on what peers can cost. All are at least 1.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterLimits {
+    /// Datagrams read before other work gets its turn.
+    pub datagrams_per_turn: usize,
+    /// Sessions of one peer in the table.
+    pub entries_per_peer: usize,
+    /// Bytes sent to all peers together in a second.
+    pub bytes_per_second: u64,
+    /// Sessions of one worker that wait to be sent.
+    pub queue: usize,
+    /// Greetings of unknown peers that are opened in a second.
+    pub hellos_per_second: u32,
+}
+
+impl Settings {
+    /// The bounds of the state machine.
+    pub(crate) fn replica_limits(&self) -> replica::Limits {
+        let limits = &self.limits;
+        replica::Limits {
+            datagrams_per_turn: limits.datagrams_per_turn,
+            bytes_per_second: limits.bytes_per_second,
+            sync_bytes_per_second: limits.bytes_per_second / SYNC_SHARE,
+            entries_per_peer: limits.entries_per_peer,
+            sticks_per_peer: limits.entries_per_peer,
+            hellos_per_second: limits.hellos_per_second,
+            max_ttl: self.id_lifetime,
+            max_stick_ttl: self.stick_lifetime,
+            // The workers' events were gathered already.
+            flush: Duration::ZERO,
+            ..replica::Limits::default()
+        }
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Secret({:08x})", self.id.0)
+    }
+}
+
+/// A dump may have one in so many of the bytes that may be sent: what is new goes before what is old.
+const SYNC_SHARE: u64 = 4;

@@ -1,0 +1,303 @@
+//! The session table as peers fill and read it.
+//!
+//! What a peer sends is trusted as far as our own configuration goes: a session of a policy that no route here has is refused
+//! and counted, none lives longer than `sessions.id-lifetime` or is older than `sessions.max-age`. A dump never replaces what
+//! is held already. That a state says what rustls can read is seen when somebody resumes; one that does not is as good as
+//! none.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_proto::session_name::SessionName;
+use becket_proto::session_table::{Cursor, Lives, Lookup, PolicyTag, Session, SessionTable};
+use becket_proto::ticket::{NodeId, Origin, OriginId, UnixSeconds};
+use becket_sys::clock::Now;
+use serde::Serialize;
+
+use crate::outbox::SessionEvent;
+use crate::replica::{
+    PeerName, Record, ServerTag, SessionRecord, Sink, Source, StickCursor, StickKey, StickRecord,
+    Taken,
+};
+use crate::settings::Settings;
+
+/// Which server each client had, as the terminator remembers it.
+pub trait StickMemory: fmt::Debug + Send + Sync {
+    /// Takes what a peer says; `late` if it says so some time after, so that it replaces nothing. Returns whether that is news
+    /// and of use here.
+    fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool;
+
+    /// Shows where clients were sent, with the time since, from `from` on; returns where to go on. Looks at no more than
+    /// `at_most` places of one memory, under one of its locks.
+    fn visit_sticks(
+        &self,
+        from: StickCursor,
+        now: Duration,
+        at_most: usize,
+        show: &mut dyn FnMut(&PeerStick, Duration),
+    ) -> Option<StickCursor>;
+}
+
+/// Where a client was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerStick {
+    /// The origin of the sessions by which the client is known.
+    pub origin: OriginId,
+    /// The server.
+    pub server: ServerTag,
+    /// How long that is to be remembered.
+    pub life: Duration,
+}
+
+/// The table, and what may stand in it.
+#[derive(Debug)]
+pub(crate) struct SessionSink {
+    table: Arc<SessionTable>,
+    sticks: Arc<dyn StickMemory>,
+    settings: Arc<Settings>,
+    /// The time of this turn.
+    pub(crate) now: Now,
+    pub(crate) numbers: Numbers,
+    /// Sessions that were refused, by the node that sent them and their policy.
+    pub(crate) unknown: BTreeMap<(NodeId, PolicyTag), u64>,
+}
+
+/// Sessions out and in, beside what the state machine counts.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Numbers {
+    /// New ones of this host, offered to peers.
+    pub told: u64,
+    /// New ones, ends and sticks that were not offered, because control was behind.
+    pub untold: u64,
+    /// Ends of sessions of this host, offered to peers.
+    pub ends_told: u64,
+    /// Ones of peers that were put into the table.
+    pub stored: u64,
+    /// Ones that a peer said had ended, and that were in the table.
+    pub ended: u64,
+    /// Clients of this host that stick to a server, offered to peers.
+    pub sticks_told: u64,
+    /// Clients of peers whose server is remembered here.
+    pub sticks: u64,
+}
+
+impl StickRecord<'static> {
+    fn of(stick: &PeerStick) -> Self {
+        Self {
+            by: StickKey::Origin(stick.origin),
+            server: stick.server,
+            ttl: stick.life,
+        }
+    }
+}
+
+impl SessionSink {
+    /// Takes the table that workers use.
+    pub(crate) fn new(
+        table: Arc<SessionTable>,
+        sticks: Arc<dyn StickMemory>,
+        settings: Arc<Settings>,
+        now: Now,
+    ) -> Self {
+        Self {
+            table,
+            sticks,
+            settings,
+            now,
+            numbers: Numbers::default(),
+            unknown: BTreeMap::new(),
+        }
+    }
+
+    /// Takes over reloaded settings; policies that are known now are unknown no more.
+    pub(crate) fn reload(&mut self, settings: Arc<Settings>) {
+        let known = &settings.policies;
+        self.unknown
+            .retain(|(_, policy), _| !known.contains(policy));
+        self.settings = settings;
+    }
+
+    /// Makes a record of an event of a worker, and gives it to `offer`. A session that is gone from
+    /// the table by now is not worth telling.
+    pub(crate) fn tell(&mut self, event: &SessionEvent, offer: impl FnOnce(&Record<'_>)) {
+        match event {
+            SessionEvent::Made(name) => {
+                let found = self.table.get(name.policy(), name.id(), self.now.mono);
+                if let Lookup::Hit(session) = found
+                    && let Some(record) = self.record(name, &session)
+                {
+                    self.numbers.told += 1;
+                    offer(&Record::New(record));
+                }
+            }
+            SessionEvent::Stuck(stick) => {
+                self.numbers.sticks_told += 1;
+                offer(&Record::Stick(StickRecord::of(stick)));
+            }
+            SessionEvent::Ended(name) => {
+                self.numbers.ends_told += 1;
+                offer(&Record::Del {
+                    policy: name.policy(),
+                    id: name.id(),
+                });
+            }
+        }
+    }
+
+    fn record<'a>(&self, name: &'a SessionName, session: &'a Session) -> Option<SessionRecord<'a>> {
+        let age = self.age(session.origin.at);
+        Some(SessionRecord {
+            policy: name.policy(),
+            id: name.id(),
+            ttl: self.ttl(self.settings.id_lifetime, age)?,
+            age,
+            origin: session.origin.id,
+            state: &session.state,
+        })
+    }
+
+    fn age(&self, at: UnixSeconds) -> Duration {
+        Duration::from_secs(self.now.unix.as_secs().saturating_sub(at.0))
+    }
+
+    /// How long a session of this age may live here when somebody says `ttl`; nothing when its
+    /// time is over.
+    fn ttl(&self, ttl: Duration, age: Duration) -> Option<Duration> {
+        let left = self.settings.max_age.checked_sub(age)?;
+        Some(ttl.min(self.settings.id_lifetime).min(left)).filter(|ttl| !ttl.is_zero())
+    }
+
+    fn store(&mut self, from: PeerName, record: &SessionRecord<'_>, replaces: bool) -> Taken {
+        if !self.settings.policies.contains(&record.policy) {
+            self.refuse(from.node, record.policy);
+            return Taken::UnknownPolicy;
+        }
+        let Some(ttl) = self.ttl(record.ttl, record.age) else {
+            return Taken::Unwanted;
+        };
+        let now = self.now.mono;
+        if !replaces && self.holds(record, now) {
+            return Taken::Unwanted;
+        }
+        let state = record.state.to_vec();
+        let origin = Origin {
+            id: record.origin,
+            at: self.now.unix.saturating_sub(record.age).into(),
+        };
+        let session = Session::new(state, origin);
+        let lives = Lives { now, ttl };
+        if !self
+            .table
+            .insert(record.policy, record.id, session, lives)
+            .stored
+        {
+            return Taken::Unwanted;
+        }
+        self.numbers.stored += 1;
+        Taken::Taken
+    }
+
+    fn holds(&self, record: &SessionRecord<'_>, now: Duration) -> bool {
+        let found = self.table.get(record.policy, record.id, now);
+        matches!(found, Lookup::Hit(_))
+    }
+
+    fn refuse(&mut self, node: NodeId, policy: PolicyTag) {
+        let known = self.unknown.len();
+        if let Some(count) = self.unknown.get_mut(&(node, policy)) {
+            *count += 1;
+        } else if known < MOST_UNKNOWN {
+            self.unknown.insert((node, policy), 1);
+            tracing::warn!(
+                node = node.0,
+                policy = format!("{:016x}", policy.0),
+                "a peer sends sessions of a policy that no route here has"
+            );
+        }
+    }
+
+    /// Keeps where a peer has sent a client that is known by its session.
+    fn remember(&mut self, stick: &StickRecord<'_>, late: bool) -> Taken {
+        let StickKey::Origin(origin) = stick.by else {
+            return Taken::Unwanted;
+        };
+        let stick = PeerStick {
+            origin,
+            server: stick.server,
+            life: stick.ttl,
+        };
+        if !self.sticks.learn_from_peer(&stick, late, self.now.mono) {
+            return Taken::Unwanted;
+        }
+        self.numbers.sticks += 1;
+        Taken::Taken
+    }
+}
+
+impl Sink for SessionSink {
+    fn take(&mut self, from: PeerName, record: Record<'_>) -> Taken {
+        match record {
+            Record::New(session) => self.store(from, &session, true),
+            Record::Sync(session) => self.store(from, &session, false),
+            Record::Del { policy, id } => {
+                if !self.table.remove(policy, id) {
+                    return Taken::Unwanted;
+                }
+                self.numbers.ended += 1;
+                Taken::Taken
+            }
+            Record::Stick(stick) => self.remember(&stick, false),
+            Record::Stuck(stick) => self.remember(&stick, true),
+        }
+    }
+}
+
+impl Source for SessionSink {
+    fn visit(
+        &mut self,
+        from: Cursor,
+        youngest: Duration,
+        at_most: usize,
+        show: &mut dyn FnMut(SessionRecord<'_>),
+    ) -> Option<Cursor> {
+        self.table.visit(from, self.now.mono, at_most, |visited| {
+            let age = self.age(visited.session.origin.at);
+            let ttl = self.ttl(visited.remaining, age).filter(|_| age <= youngest);
+            if let Some(ttl) = ttl {
+                show(SessionRecord {
+                    policy: visited.policy,
+                    id: visited.id,
+                    ttl,
+                    age,
+                    origin: visited.session.origin.id,
+                    state: &visited.session.state,
+                });
+            }
+        })
+    }
+
+    fn visit_sticks(
+        &mut self,
+        from: StickCursor,
+        youngest: Duration,
+        at_most: usize,
+        show: &mut dyn FnMut(StickRecord<'_>),
+    ) -> Option<StickCursor> {
+        let now = self.now.mono;
+        self.sticks
+            .visit_sticks(from, now, at_most, &mut |stick, age| {
+                if age <= youngest {
+                    show(StickRecord::of(stick));
+                }
+            })
+    }
+
+    fn held(&self) -> u32 {
+        u32::try_from(self.table.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Pairs of node and policy that are counted apart: more than a mistake in a configuration makes.
+const MOST_UNKNOWN: usize = 64;

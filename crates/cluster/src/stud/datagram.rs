@@ -1,0 +1,144 @@
+//! The datagram in which stud and hitch tell each other of new sessions, read only.
+//!
+//! `session id[32, padded with zeros] | DER of OpenSSL's SSL_SESSION, at most 512 | unix time u32 | HMAC-SHA1[20]`, all
+//! big endian; the HMAC covers everything before it, and its key is the SHA-1 of the PKCS#1 form of the server's RSA key.
+//! Here is the layout; the seal is compared by whoever has the cryptography, and [`super::session`] reads the DER.
+//!
+//! [`rsa_pkcs1`] finds the PKCS#1 form in a PKCS#8 one, with the same reader of DER.
+//!
+//! Borrows from the datagram and allocates nothing. Never panics.
+//!
+//! Source: the behaviour of hitch 1.8.0 (`handle_shcupd`, `shcupd_session_new`), OpenSSL's `ssl/ssl_asn1.c`, X.690.
+
+use super::der::Der;
+
+/// The longest datagram: what hitch has room for, without the slack behind the HMAC.
+pub(super) const MAX_DATAGRAM: usize = ID_LEN + MAX_DER + TIME_LEN + MAC_LEN;
+/// HMAC-SHA1 (RFC 2104), whole.
+const MAC_LEN: usize = 20;
+
+/// The parts of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// What the HMAC covers: everything before it.
+    pub sealed: &'a [u8],
+    /// The HMAC as it came.
+    pub mac: &'a [u8; MAC_LEN],
+    /// The ID of the session, padded with zeros.
+    pub id: &'a [u8; ID_LEN],
+    /// OpenSSL's SSL_SESSION, 1 to 512 bytes of what should be DER.
+    pub der: &'a [u8],
+    /// When the session was made by the sender's clock, in seconds since 1970; it wraps in 2106.
+    pub time: u32,
+}
+
+impl<'a> Datagram<'a> {
+    /// Cuts a datagram into its parts; nothing when it is too short or too long for one. What the parts hold is not
+    /// looked at: that is for after the HMAC.
+    pub fn parse(datagram: &'a [u8]) -> Option<Self> {
+        if datagram.len() > MAX_DATAGRAM {
+            return None;
+        }
+        let (sealed, mac) = datagram.split_last_chunk()?;
+        let (rest, time) = sealed.split_last_chunk()?;
+        let (id, der) = rest.split_first_chunk()?;
+        (!der.is_empty()).then_some(Self {
+            sealed,
+            mac,
+            id,
+            der,
+            time: u32::from_be_bytes(*time),
+        })
+    }
+
+    /// Whether this is the ID in front, less the zeros behind it.
+    pub fn is_of(&self, id: &[u8]) -> bool {
+        let Some((front, padding)) = self.id.split_at_checked(id.len()) else {
+            return false;
+        };
+        front == id && padding.iter().all(|byte| *byte == 0)
+    }
+}
+
+/// The PKCS#1 form (RFC 8017, appendix A.1.2) inside of a PKCS#8 one (RFC 5208); nothing when it is no RSA key.
+pub fn rsa_pkcs1(pkcs8: &[u8]) -> Option<&[u8]> {
+    let mut whole = Der::new(pkcs8);
+    let mut info = whole.sequence()?;
+    let version = info.unsigned()?;
+    let mut algorithm = info.sequence()?;
+    let is_rsa = algorithm.element(OBJECT_IDENTIFIER)? == RSA_ENCRYPTION;
+    let key = info.octets()?;
+    (whole.is_empty() && version <= 1 && is_rsa).then_some(key)
+}
+
+const ID_LEN: usize = 32;
+/// `SHSESS_MAX_DATA_LEN`.
+const MAX_DER: usize = 512;
+const TIME_LEN: usize = 4;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+/// 1.2.840.113549.1.1.1
+const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn datagram(der: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![7; 16];
+        bytes.extend([0; 16]);
+        bytes.extend(der);
+        bytes.extend(0x0102_0304_u32.to_be_bytes());
+        bytes.extend([9; MAC_LEN]);
+        bytes
+    }
+
+    #[test]
+    fn the_parts_are_where_hitch_puts_them() {
+        let bytes = datagram(b"der");
+        let parsed = Datagram::parse(&bytes).unwrap();
+        assert_eq!(parsed.der, b"der");
+        assert_eq!(parsed.time, 0x0102_0304);
+        assert_eq!(parsed.mac, &[9; MAC_LEN]);
+        assert_eq!(parsed.sealed, &bytes[..bytes.len() - MAC_LEN]);
+    }
+
+    #[test]
+    fn too_short_and_too_long_are_no_datagrams() {
+        let longest = datagram(&[1; MAX_DER]);
+        assert_eq!(longest.len(), MAX_DATAGRAM);
+        assert!(Datagram::parse(&longest).is_some());
+        assert!(Datagram::parse(&datagram(&[1; MAX_DER + 1])).is_none());
+        let shortest = datagram(&[1]);
+        for len in 0..shortest.len() {
+            assert!(Datagram::parse(&shortest[..len]).is_none(), "{len}");
+        }
+    }
+
+    #[test]
+    fn an_id_matches_only_with_zeros_behind_it() {
+        let bytes = datagram(b"der");
+        let parsed = Datagram::parse(&bytes).unwrap();
+        assert!(parsed.is_of(&[7; 16]));
+        let padded = [[7; 16], [0; 16]].concat();
+        assert!(parsed.is_of(&padded));
+        assert!(!parsed.is_of(&[7; 15]));
+        assert!(!parsed.is_of(&[7; 17]));
+        assert!(!parsed.is_of(&[0; 33]));
+    }
+
+    #[test]
+    fn only_an_rsa_key_has_a_pkcs1_form() {
+        let algorithm = |oid: &[u8]| [&[0x06, oid.len() as u8], oid, &[0x05, 0]].concat();
+        let of = |oid: &[u8]| {
+            let algorithm = algorithm(oid);
+            let mut body = vec![0x02, 1, 0, 0x30, algorithm.len() as u8];
+            body.extend(algorithm);
+            body.extend([0x04, 3, 1, 2, 3]);
+            [&[0x30, body.len() as u8], body.as_slice()].concat()
+        };
+        assert_eq!(rsa_pkcs1(&of(RSA_ENCRYPTION)), Some(&[1u8, 2, 3][..]));
+        let elliptic = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+        assert_eq!(rsa_pkcs1(&of(&elliptic)), None);
+        assert_eq!(rsa_pkcs1(b""), None);
+    }
+}

@@ -1,0 +1,176 @@
+//! The socket on which datagrams of stud and hitch arrive, and the task that takes them.
+//!
+//! Runs on the control thread. In one turn it receives at most `cluster.limits.datagrams-per-turn`, then lets others have
+//! the thread. Nothing is ever sent, so nobody learns what became of a datagram; nothing is logged of one either, only
+//! counted ([`StudCounts`]).
+//!
+//! A reload changes key and policy, and can end it: the socket is closed and stays so until the next start.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket as StdSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use becket_proto::session_table::SessionTable;
+use becket_sys::clock::Clock;
+use serde::{Serialize, Serializer};
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::yield_now;
+
+use super::counts::{StudCounts, StudOutcome};
+use super::datagram::MAX_DATAGRAM;
+use super::intake::{Intake, Terms};
+use crate::socket::{NotBound, bind_datagrams};
+
+/// Binds the socket.
+///
+/// # Errors
+/// When it cannot be bound.
+pub fn bind(terms: &Terms) -> Result<StdSocket, NotBound> {
+    let socket = bind_datagrams("cluster.stud-listen", terms.listen, BUFFER)?;
+    let policy = &terms.policy_name;
+    tracing::info!(address = %terms.listen, policy, "listening for sessions of stud and hitch");
+    Ok(socket)
+}
+
+/// What is received of stud and hitch: built by launch, started by control.
+#[derive(Debug)]
+pub struct Reception {
+    watch: Arc<Watch>,
+    reloads: UnboundedSender<Option<Terms>>,
+    /// Until it was started.
+    task: Option<Task>,
+}
+
+/// What pages look at.
+#[derive(Debug)]
+pub struct Watch {
+    listen: SocketAddr,
+    ended: AtomicBool,
+    counts: Arc<StudCounts>,
+}
+
+/// How it stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct StudStatus {
+    /// Where datagrams arrive.
+    pub listen: SocketAddr,
+    /// Not switched off since the start.
+    pub receiving: bool,
+    /// What became of datagrams, by outcome.
+    #[serde(serialize_with = "as_map")]
+    pub datagrams: Vec<(&'static str, u64)>,
+}
+
+fn as_map<S: Serializer>(pairs: &[(&'static str, u64)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(pairs.iter().copied())
+}
+
+#[derive(Debug)]
+struct Task {
+    socket: StdSocket,
+    intake: Intake,
+    reloads: UnboundedReceiver<Option<Terms>>,
+    clock: Clock,
+}
+
+impl Reception {
+    /// Makes everything that it needs, to fill this table.
+    pub fn new(socket: StdSocket, terms: Terms, table: Arc<SessionTable>, clock: Clock) -> Self {
+        let counts: Arc<StudCounts> = Arc::default();
+        let (reloads, received) = unbounded_channel();
+        Self {
+            watch: Arc::new(Watch {
+                listen: terms.listen,
+                ended: AtomicBool::new(false),
+                counts: Arc::clone(&counts),
+            }),
+            reloads,
+            task: Some(Task {
+                socket,
+                intake: Intake::new(table, counts, terms),
+                reloads: received,
+                clock,
+            }),
+        }
+    }
+
+    /// What pages look at.
+    pub fn watch(&self) -> Arc<Watch> {
+        Arc::clone(&self.watch)
+    }
+
+    /// Starts to receive, as a task of the runtime in which this is called. Ends when this is dropped.
+    pub fn start(&mut self) {
+        let Some(task) = self.task.take() else {
+            return;
+        };
+        let watch = self.watch();
+        tokio::spawn(async move {
+            match task.run().await {
+                Ok(()) => tracing::info!("sessions of stud and hitch are not received any more"),
+                Err(error) => {
+                    tracing::error!(%error, "sessions of stud and hitch are not received any more");
+                }
+            }
+            watch.ended.store(true, Relaxed);
+        });
+    }
+
+    /// Goes on under the terms of a reloaded configuration, or ends without.
+    pub fn reload(&self, terms: Option<Terms>) {
+        // A task that ended has said so.
+        let _ended = self.reloads.send(terms);
+    }
+}
+
+impl Watch {
+    /// How it stands.
+    pub fn status(&self) -> StudStatus {
+        let count = |outcome: StudOutcome| (outcome.label(), self.counts.of(outcome));
+        StudStatus {
+            listen: self.listen,
+            receiving: !self.ended.load(Relaxed),
+            datagrams: StudOutcome::ALL.map(count).to_vec(),
+        }
+    }
+}
+
+impl Task {
+    async fn run(mut self) -> io::Result<()> {
+        let socket = UdpSocket::from_std(self.socket)?;
+        loop {
+            tokio::select! {
+                readable = socket.readable() => readable?,
+                terms = self.reloads.recv() => match terms.flatten() {
+                    Some(terms) => self.intake.reload(terms),
+                    None => return Ok(()),
+                },
+            }
+            if receive(&socket, &self.intake, self.clock) {
+                // More may wait: first whoever else has something to do on this thread.
+                yield_now().await;
+            }
+        }
+    }
+}
+
+/// Takes what waits, up to the limit of a turn. Returns whether the limit was met.
+fn receive(socket: &UdpSocket, intake: &Intake, clock: Clock) -> bool {
+    let now = clock.now();
+    // One byte more than there can be: what fills it was longer.
+    let mut buffer = [0; MAX_DATAGRAM + 1];
+    for _ in 0..intake.terms.datagrams_per_turn {
+        match socket.try_recv(&mut buffer) {
+            Ok(len) => intake.take(buffer.get(..len).unwrap_or_default(), now),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+            // It says nothing about the next attempt.
+            Err(_) => {}
+        }
+    }
+    true
+}
+
+/// What the kernel is asked to hold: some thousand sessions.
+const BUFFER: usize = 1024 * 1024;

@@ -1,0 +1,407 @@
+//! The cryptography of replication, by aws-lc-rs: what [`Replica`](crate::replica) asks of a vault.
+//!
+//! * A *join key* per secret: AES-256-GCM-SIV (RFC 8452), because both sides draw random nonces.
+//! * *Pair keys*, one per direction: AES-256-GCM-SIV, too, with the sequence as nonce. A machine that is
+//!   cloned while it runs goes on twice with the same keys and the same sequences: that shows which
+//!   records of the two are equal, and nothing else, where GCM would give away its key. It costs
+//!   0.1 us more than GCM for a session, and 0.7 for a full datagram. They come from the
+//!   secret, an X25519 agreement (RFC 7748) and the whole transcript by HKDF-SHA256 (RFC 5869), so
+//!   a secret that leaks later opens nothing that was recorded, and what an outsider agrees on
+//!   without the secret is worth nothing.
+//!
+//! Comparisons are the library's and take constant time. Shares, agreements and keys are erased
+//! when dropped: by us where we hold the bytes, by the library where it does. The state machine
+//! counts sequences; that none is used twice under one key is its promise.
+
+use std::fmt;
+
+use crate::replica::{JOIN_NONCE_LEN, Role, SHARE_LEN, TAG_LEN, Transcript, Vault};
+use aws_lc_rs::aead::{
+    AES_256_GCM_SIV, Aad, Algorithm, LessSafeKey, NONCE_LEN as AEAD_NONCE_LEN, Nonce, UnboundKey,
+};
+use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use becket_proto::ticket::SecretId;
+use zeroize::Zeroizing;
+
+use crate::settings::Secret;
+
+/// The secrets of this node, and the keys by which it joins others.
+pub(crate) struct ClusterVault {
+    ids: Vec<SecretId>,
+    secrets: Vec<JoinSecret>,
+    /// The system gave no random bytes once: nothing is sealed any more, since nonces and shares
+    /// could be known.
+    broken: bool,
+}
+
+/// One secret.
+struct JoinSecret {
+    replication: Zeroizing<[u8; 32]>,
+    join: LessSafeKey,
+}
+
+/// The two keys of a pair.
+pub(crate) struct PairKeys {
+    sealing: LessSafeKey,
+    opening: LessSafeKey,
+}
+
+impl ClusterVault {
+    /// Takes secrets over, the one to join with first. Derives one key each. Nothing when the library refuses to, which it
+    /// does not.
+    pub(crate) fn new(secrets: &[Secret]) -> Option<Self> {
+        let (ids, secrets) = secrets
+            .iter()
+            .map(|secret| Some((secret.id, JoinSecret::new(&secret.key)?)))
+            .collect::<Option<_>>()?;
+        Some(Self {
+            ids,
+            secrets,
+            broken: false,
+        })
+    }
+
+    fn secret(&self, id: SecretId) -> Option<&JoinSecret> {
+        let at = self.ids.iter().position(|known| *known == id)?;
+        self.secrets.get(at)
+    }
+}
+
+impl JoinSecret {
+    fn new(bytes: &[u8; 32]) -> Option<Self> {
+        let replication = Zeroizing::new(*bytes);
+        let extracted = Salt::new(HKDF_SHA256, JOIN).extract(&replication[..]);
+        let mut key = Zeroizing::new([0; KEY_LEN]);
+        let expanded = extracted.expand(&[JOIN], KeyLength);
+        expanded.and_then(|okm| okm.fill(&mut key[..])).ok()?;
+        Some(Self {
+            join: aead(&AES_256_GCM_SIV, &key)?,
+            replication,
+        })
+    }
+}
+
+impl Vault for ClusterVault {
+    type Share = PrivateKey;
+    type Keys = PairKeys;
+
+    fn random(&mut self, out: &mut [u8]) {
+        if aws_lc_rs::rand::fill(out).is_err() {
+            self.broken = true;
+            out.fill(0);
+        }
+    }
+
+    fn secrets(&self) -> &[SecretId] {
+        &self.ids
+    }
+
+    fn share(&mut self) -> Option<(PrivateKey, [u8; SHARE_LEN])> {
+        let private = PrivateKey::generate(&X25519).ok()?;
+        let public = private.compute_public_key().ok()?;
+        let public = public.as_ref().try_into().ok()?;
+        Some((private, public))
+    }
+
+    fn agree(
+        &mut self,
+        ours: &PrivateKey,
+        transcript: &Transcript,
+        role: Role,
+    ) -> Option<PairKeys> {
+        let secret = self.secret(transcript.secret)?;
+        let theirs = UnparsedPublicKey::new(&X25519, transcript.their_share(role));
+        // Both of 32 bytes. Not the secret as salt: the library does not erase that.
+        let mut material = Zeroizing::new([0; 2 * KEY_LEN]);
+        let (known, fresh) = material.split_at_mut(KEY_LEN);
+        known.copy_from_slice(&secret.replication[..]);
+        // The library refuses an agreement that comes out as zero (RFC 7748, section 6.1).
+        agree(ours, theirs, (), |agreed| {
+            let agreed = agreed.first_chunk::<KEY_LEN>().ok_or(())?;
+            fresh.copy_from_slice(agreed);
+            Ok(())
+        })
+        .ok()?;
+        let extracted = Salt::new(HKDF_SHA256, PAIR).extract(&material[..]);
+        let transcript = transcript.encode();
+        let key = |label: &[u8]| {
+            let mut key = Zeroizing::new([0; KEY_LEN]);
+            let expanded = extracted
+                .expand(&[label, &transcript], KeyLength)
+                .ok()?
+                .fill(&mut key[..]);
+            expanded.ok()?;
+            aead(&AES_256_GCM_SIV, &key)
+        };
+        let (from_initiator, from_responder) = (key(FROM_INITIATOR)?, key(FROM_RESPONDER)?);
+        Some(match role {
+            Role::Initiator => PairKeys {
+                sealing: from_initiator,
+                opening: from_responder,
+            },
+            Role::Responder => PairKeys {
+                sealing: from_responder,
+                opening: from_initiator,
+            },
+        })
+    }
+
+    fn seal_join(
+        &mut self,
+        secret: SecretId,
+        nonce: &[u8; JOIN_NONCE_LEN],
+        header: &[u8],
+        text: &mut [u8],
+    ) -> Option<[u8; TAG_LEN]> {
+        if self.broken {
+            return None;
+        }
+        seal(&self.secret(secret)?.join, *nonce, header, text)
+    }
+
+    fn open_join(
+        &mut self,
+        secret: SecretId,
+        nonce: &[u8; JOIN_NONCE_LEN],
+        header: &[u8],
+        sealed: &mut [u8],
+    ) -> bool {
+        self.secret(secret)
+            .is_some_and(|secret| open(&secret.join, *nonce, header, sealed))
+    }
+
+    fn seal(
+        &mut self,
+        keys: &mut PairKeys,
+        sequence: u64,
+        header: &[u8],
+        text: &mut [u8],
+    ) -> Option<[u8; TAG_LEN]> {
+        if self.broken {
+            return None;
+        }
+        seal(&keys.sealing, nonce_of(sequence), header, text)
+    }
+
+    fn open(
+        &mut self,
+        keys: &mut PairKeys,
+        sequence: u64,
+        header: &[u8],
+        sealed: &mut [u8],
+    ) -> bool {
+        open(&keys.opening, nonce_of(sequence), header, sealed)
+    }
+}
+
+/// Shows no keys.
+impl fmt::Debug for ClusterVault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("ClusterVault")
+            .field("ids", &self.ids)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Shows no keys.
+impl fmt::Debug for PairKeys {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("PairKeys")
+    }
+}
+
+fn aead(algorithm: &'static Algorithm, key: &[u8; KEY_LEN]) -> Option<LessSafeKey> {
+    UnboundKey::new(algorithm, key).ok().map(LessSafeKey::new)
+}
+
+fn seal(
+    key: &LessSafeKey,
+    nonce: [u8; AEAD_NONCE_LEN],
+    header: &[u8],
+    text: &mut [u8],
+) -> Option<[u8; TAG_LEN]> {
+    let nonce = Nonce::assume_unique_for_key(nonce);
+    let tag = key.seal_in_place_separate_tag(nonce, Aad::from(header), text);
+    tag.ok()?.as_ref().try_into().ok()
+}
+
+fn open(key: &LessSafeKey, nonce: [u8; AEAD_NONCE_LEN], header: &[u8], sealed: &mut [u8]) -> bool {
+    let nonce = Nonce::assume_unique_for_key(nonce);
+    key.open_in_place(nonce, Aad::from(header), sealed).is_ok()
+}
+
+/// RFC 8446, section 5.3, without its random part: the key is fresh for each pair.
+fn nonce_of(sequence: u64) -> [u8; AEAD_NONCE_LEN] {
+    let mut nonce = [0; AEAD_NONCE_LEN];
+    nonce[AEAD_NONCE_LEN - 8..].copy_from_slice(&sequence.to_be_bytes());
+    nonce
+}
+
+/// Output length of a derivation.
+struct KeyLength;
+
+impl KeyType for KeyLength {
+    fn len(&self) -> usize {
+        KEY_LEN
+    }
+}
+
+const KEY_LEN: usize = 32;
+
+// Labels: none is another's beginning, so no two derivations from the same bytes meet.
+const JOIN: &[u8] = b"becket join 1";
+const PAIR: &[u8] = b"becket pair 2";
+const FROM_INITIATOR: &[u8] = b"becket pair from initiator 2";
+const FROM_RESPONDER: &[u8] = b"becket pair from responder 2";
+
+#[cfg(test)]
+mod tests {
+    use crate::replica::{Boot, NONCE_LEN, Party};
+    use becket_proto::ticket::NodeId;
+
+    use super::*;
+
+    const ID: SecretId = SecretId(1);
+
+    fn vault(byte: u8) -> ClusterVault {
+        ClusterVault::new(&[Secret {
+            id: ID,
+            key: Zeroizing::new([byte; 32]),
+        }])
+        .unwrap()
+    }
+
+    fn transcript(shares: [[u8; SHARE_LEN]; 2]) -> Transcript {
+        let party = |node: u16, share| Party {
+            node: NodeId(node),
+            boot: Boot(node.into()),
+            nonce: [node as u8; NONCE_LEN],
+            share,
+        };
+        Transcript {
+            secret: ID,
+            initiator: party(1, shares[0]),
+            responder: party(2, shares[1]),
+        }
+    }
+
+    /// Keys of a pair whose sides hold these vaults.
+    fn pair(one: &mut ClusterVault, two: &mut ClusterVault) -> (PairKeys, PairKeys) {
+        let (ours, our_share) = one.share().unwrap();
+        let (theirs, their_share) = two.share().unwrap();
+        let transcript = transcript([our_share, their_share]);
+        (
+            one.agree(&ours, &transcript, Role::Initiator).unwrap(),
+            two.agree(&theirs, &transcript, Role::Responder).unwrap(),
+        )
+    }
+
+    /// Seals under the one side's keys.
+    fn sealed(vault: &mut ClusterVault, keys: &mut PairKeys, sequence: u64) -> Vec<u8> {
+        let mut text = b"a session".to_vec();
+        let tag = vault.seal(keys, sequence, b"head", &mut text).unwrap();
+        text.extend(tag);
+        text
+    }
+
+    #[test]
+    fn what_one_side_seals_the_other_opens_in_both_directions() {
+        let (mut one, mut two) = (vault(7), vault(7));
+        let (mut a, mut b) = pair(&mut one, &mut two);
+        let mut to_b = sealed(&mut one, &mut a, 5);
+        assert!(two.open(&mut b, 5, b"head", &mut to_b));
+        assert!(to_b.starts_with(b"a session"));
+        let mut to_a = sealed(&mut two, &mut b, 5);
+        assert!(one.open(&mut a, 5, b"head", &mut to_a));
+    }
+
+    #[test]
+    fn the_directions_have_different_keys() {
+        let (mut one, mut two) = (vault(7), vault(7));
+        let (mut a, mut b) = pair(&mut one, &mut two);
+        let mut to_b = sealed(&mut one, &mut a, 5);
+        assert_ne!(to_b, sealed(&mut two, &mut b, 5));
+        assert!(!one.open(&mut a, 5, b"head", &mut to_b), "reflected");
+    }
+
+    #[test]
+    fn another_sequence_header_or_bit_does_not_open() {
+        let (mut one, mut two) = (vault(7), vault(7));
+        let (mut a, mut b) = pair(&mut one, &mut two);
+        let good = sealed(&mut one, &mut a, 5);
+        assert!(!two.open(&mut b, 6, b"head", &mut good.clone()));
+        assert!(!two.open(&mut b, 5, b"heaD", &mut good.clone()));
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert!(!two.open(&mut b, 5, b"head", &mut bad), "byte {at}");
+            let mut short = good[..at].to_vec();
+            assert!(!two.open(&mut b, 5, b"head", &mut short), "{at} bytes");
+        }
+    }
+
+    #[test]
+    fn a_wrong_secret_agrees_on_nothing_and_opens_no_join() {
+        let (mut one, mut two) = (vault(7), vault(8));
+        let (mut a, mut b) = pair(&mut one, &mut two);
+        let mut to_b = sealed(&mut one, &mut a, 0);
+        assert!(!two.open(&mut b, 0, b"head", &mut to_b));
+        let nonce = [3; JOIN_NONCE_LEN];
+        let mut hello = b"hello".to_vec();
+        let tag = one.seal_join(ID, &nonce, b"head", &mut hello).unwrap();
+        hello.extend(tag);
+        assert!(!two.open_join(ID, &nonce, b"head", &mut hello.clone()));
+        assert!(!one.open_join(SecretId(2), &nonce, b"head", &mut hello.clone()));
+        assert!(!one.open_join(ID, &[4; JOIN_NONCE_LEN], b"head", &mut hello.clone()));
+        assert!(one.open_join(ID, &nonce, b"head", &mut hello));
+    }
+
+    #[test]
+    fn every_field_of_the_transcript_goes_into_the_keys() {
+        let (mut one, mut two) = (vault(7), vault(7));
+        let (ours, our_share) = one.share().unwrap();
+        let (theirs, their_share) = two.share().unwrap();
+        let told = transcript([our_share, their_share]);
+        let mut a = one.agree(&ours, &told, Role::Initiator).unwrap();
+        let good = sealed(&mut one, &mut a, 0);
+        let changes: [fn(&mut Transcript); 4] = [
+            |t| t.initiator.node = NodeId(9),
+            |t| t.responder.boot = Boot(9),
+            |t| t.initiator.nonce[0] ^= 1,
+            |t| t.responder.share[0] ^= 1,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut other = told;
+            change(&mut other);
+            let mut b = two.agree(&theirs, &other, Role::Responder).unwrap();
+            assert!(!two.open(&mut b, 0, b"head", &mut good.clone()), "{number}");
+        }
+    }
+
+    #[test]
+    fn a_share_of_low_order_is_refused() {
+        let mut one = vault(7);
+        let (ours, our_share) = one.share().unwrap();
+        for low in [[0; SHARE_LEN], std::array::from_fn(|i| u8::from(i == 0))] {
+            let told = transcript([our_share, low]);
+            assert!(one.agree(&ours, &told, Role::Initiator).is_none());
+        }
+    }
+
+    #[test]
+    fn without_random_bytes_nothing_is_sealed() {
+        let (mut one, mut two) = (vault(7), vault(7));
+        let (mut a, _) = pair(&mut one, &mut two);
+        one.broken = true;
+        assert!(one.seal(&mut a, 0, b"", &mut [1]).is_none());
+        let nonce = [0; JOIN_NONCE_LEN];
+        assert!(one.seal_join(ID, &nonce, b"", &mut [1]).is_none());
+    }
+
+    #[test]
+    fn nothing_secret_is_shown() {
+        let shown = format!("{:?}", vault(0xab));
+        assert!(!shown.contains("171") && !shown.to_lowercase().contains("abab"));
+    }
+}

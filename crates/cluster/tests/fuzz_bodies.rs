@@ -1,0 +1,88 @@
+//! Runs the bodies of the fuzz targets without a fuzzer: on real inputs, mutated by a seeded generator.
+//!
+//! A failure prints the input; `cargo +nightly fuzz run` searches deeper.
+
+#[path = "../../../fuzz/src/mutations.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod mutations;
+#[path = "../../../fuzz/src/replica.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod replica;
+#[path = "../../../fuzz/src/stud.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod stud;
+
+use std::time::Duration;
+
+use becket_cluster::replica::{Record, ServerTag, SessionRecord, StickKey, StickRecord};
+use becket_proto::session_table::PolicyTag;
+use becket_proto::ticket::OriginId;
+use mutations::run_on_mutations;
+
+#[test]
+fn datagrams_of_other_nodes_survive_mutation() {
+    let id = [7; 32];
+    let session = SessionRecord {
+        policy: PolicyTag(1),
+        id: &id,
+        ttl: Duration::from_secs(300),
+        age: Duration::from_secs(1),
+        origin: OriginId(2),
+        state: &[9; 80],
+    };
+    let stick = StickRecord {
+        by: StickKey::Origin(OriginId(2)),
+        server: ServerTag(3),
+        ttl: Duration::from_secs(60),
+    };
+    let records = [
+        Record::New(session),
+        Record::Sync(session),
+        Record::Stick(stick),
+        Record::Stuck(stick),
+        Record::Del {
+            policy: PolicyTag(1),
+            id: &id,
+        },
+    ];
+    let mut all = Vec::new();
+    for record in &records {
+        let mut text = vec![0; 200];
+        let len = record.encode(&mut text).unwrap();
+        all.extend(&text[..len]);
+    }
+    // What keeps a pair going, a kind from the future, a goodbye, and a HELLO in clear.
+    let frames = b"\x05\x00\x10aaaaaaaaaaaaaaaa\x06\x00\x04\0\0\0\x01\x07\x00\x04\xff\xff\xff\xff\x08\x00\x04\0\0\0\x01\x63\0\x01a\x0a\0\0";
+    let mut hello =
+        b"BKT2\0\0\0\0\0\0\0\x01\0\0\0\0nnnnnnnnnnnn\x01\0\x03bbbbbbbb\0\0\0\x05".to_vec();
+    hello.extend([0x55; 16 + 16 + 32 + 16]);
+    let datagrams = [&all[..], frames, &hello];
+    let framed = datagrams.map(|datagram| {
+        let len = u16::try_from(datagram.len()).unwrap();
+        [&len.to_be_bytes()[..], datagram].concat()
+    });
+    let mut inputs = framed.to_vec();
+    inputs.push(framed.concat());
+    inputs.push(all);
+    run_on_mutations(&inputs, replica::run);
+}
+
+#[test]
+fn datagrams_of_stud_survive_mutation() {
+    let mut fields = b"\x02\x01\x01\x02\x02\x03\x03\x04\x02\xc0\x30\x04\x20".to_vec();
+    fields.extend([5; 32]);
+    fields.extend(b"\x04\x30");
+    fields.extend([6; 48]);
+    fields.extend(b"\xa1\x06\x02\x04\x6b\x01\x7d\x05\xa2\x04\x02\x02\x1c\x20\xa4\x02\x04\x00");
+    fields.extend(
+        b"\xa5\x03\x02\x01\x00\xa6\x08\x04\x06a.test\xad\x03\x02\x01\x01\xb3\x03\x02\x01\x1d",
+    );
+    let mut der = vec![0x30, 0x81, u8::try_from(fields.len()).unwrap()];
+    der.extend(fields);
+    let datagram = [&[5; 32][..], &der, &[0x6b, 1, 0x7d, 5], &[9; 20]].concat();
+    let key =
+        b"\x30\x14\x02\x01\x00\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01\x05\x00\x04\x00";
+    assert!(becket_cluster::stud::StudSession::parse(&der).is_ok());
+    assert!(becket_cluster::stud::rsa_pkcs1(key).is_some());
+    run_on_mutations(&[datagram, der, key.to_vec()], stud::run);
+}

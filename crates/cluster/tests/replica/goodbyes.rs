@@ -1,0 +1,155 @@
+//! Nodes that end with a word: seen at once, and by nobody but those to whom it was said.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use becket_cluster::replica::PeerState;
+
+use crate::cluster::{Cluster, SECRET};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn states(cluster: &mut Cluster, node: usize) -> Vec<(u16, PeerState)> {
+    let peers = cluster.status(node).peers;
+    peers.iter().map(|peer| (peer.node.0, peer.state)).collect()
+}
+
+#[test]
+fn who_says_goodbye_has_left_at_once_and_is_sent_nothing() {
+    let mut cluster = Cluster::full(30, 3);
+    cluster.run(SECOND * 10);
+    cluster.leave(1);
+    cluster.run(Duration::from_millis(10));
+    let expected = [(2, PeerState::Left), (3, PeerState::Live)];
+    assert_eq!(states(&mut cluster, 0), expected);
+    let before = cluster.status(0).peers[0].traffic.sent;
+    let id = cluster.offer(0);
+    cluster.run(SECOND * 10);
+    assert_eq!(cluster.came(2, &id), 1);
+    let left = cluster.status(0).peers[0].clone();
+    assert_eq!((left.traffic.sent, left.queued_bytes), (before, 0));
+    cluster.run(SECOND * 10);
+    assert_eq!(states(&mut cluster, 0), [(3, PeerState::Live)], "forgotten");
+}
+
+#[test]
+fn who_left_and_comes_back_is_a_peer_at_once_and_is_given_what_it_missed() {
+    let mut cluster = Cluster::full(31, 3);
+    cluster.run(SECOND * 10);
+    cluster.leave(1);
+    let ids: Vec<_> = (0..100).map(|_| cluster.offer(0)).collect();
+    cluster.run(SECOND);
+    cluster.restart(1);
+    cluster.run(SECOND * 5);
+    assert_eq!(cluster.live(0).len(), 2);
+    assert!(ids.iter().all(|id| cluster.holds(1, id)));
+    assert!(cluster.status(0).collisions.is_empty());
+}
+
+#[test]
+fn a_goodbye_that_was_recorded_ends_nobody() {
+    let mut cluster = Cluster::full(32, 2);
+    cluster.run(SECOND * 10);
+    cluster.network.tap = true;
+    cluster.leave(1);
+    cluster.network.tap = false;
+    cluster.run(SECOND);
+    let recorded = std::mem::take(&mut cluster.network.recorded);
+    let [(from, _, goodbye)] = &recorded[..] else {
+        panic!("{} datagrams", recorded.len())
+    };
+    cluster.restart(1);
+    cluster.run(SECOND * 5);
+    cluster.deliver(0, *from, goodbye);
+    assert_eq!(cluster.live(0), [cluster.nodes[1].name]);
+}
+
+#[test]
+fn who_comes_and_goes_under_ever_new_numbers_is_not_remembered_for_ever() {
+    let mut cluster = Cluster::new(33);
+    cluster.add(&[SECRET]);
+    cluster.set_limits(0, |limits| limits.peers = 2);
+    // That the memory is bounded is asserted after each datagram.
+    for node in 1..=12 {
+        cluster.add(&[SECRET]);
+        cluster.list(node, &[0]);
+        cluster.run(Duration::from_millis(200));
+        assert_eq!(cluster.live(0), [cluster.nodes[node].name]);
+        cluster.leave(node);
+        cluster.run(Duration::from_millis(10));
+    }
+    assert_eq!(cluster.status(0).peers.len(), 2 * 4);
+}
+
+#[test]
+fn who_left_and_goes_on_talking_is_forgotten_in_time() {
+    let mut cluster = Cluster::new(34);
+    cluster.add(&[SECRET]);
+    cluster.add(&[SECRET]);
+    cluster.list(1, &[0]);
+    cluster.run(SECOND * 8);
+    cluster.list(1, &[]);
+    cluster.leave(1);
+    cluster.nodes[1].running = true;
+    for _ in 0..20 {
+        cluster.offer(1);
+        cluster.run(SECOND);
+    }
+    assert!(cluster.nodes[0].shelf.taken > 10, "it is heard");
+    assert!(states(&mut cluster, 0).is_empty());
+}
+
+#[test]
+fn an_answer_that_was_longer_under_way_than_the_goodbye_revives_nobody() {
+    let mut cluster = Cluster::new(36);
+    cluster.add(&[SECRET]);
+    cluster.add(&[SECRET]);
+    let (zero, one) = (cluster.nodes[0].address, cluster.nodes[1].address);
+    // Node 1 has another address beside the one that node 0 lists.
+    let other = SocketAddr::from(([10, 0, 1, 1], 7000));
+    // Nothing arrives but what is delivered here.
+    (cluster.network.tap, cluster.network.loss_percent) = (true, 100);
+    let last = |cluster: &mut Cluster| cluster.network.recorded.pop().expect("it spoke").2;
+    cluster.list(0, &[1]);
+    let hello = last(&mut cluster);
+    cluster.deliver(1, zero, &hello);
+    let late = last(&mut cluster);
+    cluster.list(1, &[0]);
+    let hello = last(&mut cluster);
+    cluster.deliver(0, other, &hello);
+    let welcome = last(&mut cluster);
+    cluster.deliver(1, zero, &welcome);
+    let echo = last(&mut cluster);
+    cluster.deliver(0, other, &echo);
+    assert_eq!(states(&mut cluster, 0), [(2, PeerState::Live)]);
+    cluster.leave(1);
+    let goodbye = last(&mut cluster);
+    cluster.deliver(0, other, &goodbye);
+    cluster.deliver(0, one, &late);
+    assert_eq!(states(&mut cluster, 0), [(2, PeerState::Left)]);
+}
+
+#[test]
+fn who_was_replaced_and_lives_on_finds_its_place_taken() {
+    let mut cluster = Cluster::new(37);
+    cluster.add(&[SECRET]);
+    cluster.set_limits(0, |limits| limits.peers = 1);
+    for node in 1..=3 {
+        cluster.add(&[SECRET]);
+        if node == 2 {
+            cluster.nodes[2].name.node = cluster.nodes[1].name.node;
+            cluster.restart(2);
+        }
+        cluster.list(node, &[0]);
+        cluster.run(SECOND);
+        assert_eq!(cluster.live(0), [cluster.nodes[node].name]);
+        if node == 2 {
+            cluster.leave(2);
+        }
+    }
+    let before = cluster.status(0).total.received;
+    cluster.offer(1);
+    cluster.run(SECOND * 12);
+    assert!(cluster.status(0).total.received > before + 3);
+    assert_eq!(cluster.live(0), [cluster.nodes[3].name]);
+}

@@ -1,0 +1,81 @@
+//! Runs a target's body on real inputs and on mutations of them by a seeded generator: for the ordinary tests, which include
+//! this file by its path.
+
+use std::panic::catch_unwind;
+
+const ROUNDS: usize = 6_000;
+
+/// Runs a target's body. Every hundredth input at least must be one that it accepts, or it would only see rubbish.
+///
+/// # Panics
+///
+/// When the body does; the message has the input.
+pub fn run_on_mutations(inputs: &[Vec<u8>], body: fn(&[u8]) -> usize) {
+    let mut accepted: usize = inputs.iter().map(|input| check(body, input)).sum();
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..ROUNDS {
+        let mut input = inputs[random.below(inputs.len())].clone();
+        for _ in 0..=random.below(4) {
+            mutate(&mut input, &mut random);
+        }
+        accepted += check(body, &input);
+    }
+
+    assert!(
+        accepted > ROUNDS / 100,
+        "only {accepted} of {ROUNDS} inputs were accepted"
+    );
+}
+
+fn check(body: fn(&[u8]) -> usize, input: &[u8]) -> usize {
+    catch_unwind(|| body(input)).unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()))
+}
+
+/// Changes an input in one of the ways that break parsers: a bit, a byte, a length, a part lost, doubled or moved.
+fn mutate(input: &mut Vec<u8>, random: &mut Random) {
+    if input.is_empty() {
+        input.push(random.byte());
+        return;
+    }
+    let at = random.below(input.len());
+    let end = at + random.below((input.len() - at).min(24) + 1);
+    match random.below(7) {
+        0 => input[at] ^= 1 << random.below(8),
+        1 => input[at] = random.byte(),
+        2 => {
+            input[at] = [
+                0,
+                1,
+                0x7f,
+                0x80,
+                0xff,
+                input[at].wrapping_add(1),
+                input[at].wrapping_sub(1),
+            ][random.below(7)]
+        }
+        3 => input.truncate(at),
+        4 => drop(input.drain(at..end)),
+        5 => input.extend_from_within(at..end),
+        _ => {
+            let part = input[at..end].to_vec();
+            let to = random.below(input.len());
+            input.splice(to..to, part);
+        }
+    }
+}
+
+/// A xorshift generator: the same inputs in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % bound
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.below(256) as u8
+    }
+}
