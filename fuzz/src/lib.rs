@@ -10,7 +10,6 @@
 pub mod client_hello;
 pub mod config;
 pub mod connection;
-pub mod http_status;
 pub mod mutations;
 pub mod pem;
 pub mod proxy_header;

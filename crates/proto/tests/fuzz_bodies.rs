@@ -12,9 +12,6 @@
 #[path = "../../../fuzz/src/client_hello.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod client_hello;
-#[path = "../../../fuzz/src/http_status.rs"]
-#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
-mod http_status;
 #[path = "../../../fuzz/src/mutations.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod mutations;
@@ -110,16 +107,6 @@ fn proxy_headers_survive_mutation() {
     inputs.push(b"PROXY UNKNOWN anything\r\n".to_vec());
     inputs.push(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0".to_vec());
     run_on_mutations(&inputs, proxy_header::run);
-}
-
-#[test]
-fn status_lines_survive_mutation() {
-    let inputs = [
-        b"HTTP/1.1 200 OK\r\nServer: a\r\n\r\n".to_vec(),
-        b"HTTP/1.0 503 Service Unavailable\n".to_vec(),
-        b"HTTP/1.1 204\r\n".to_vec(),
-    ];
-    run_on_mutations(&inputs, http_status::run);
 }
 
 fn testdata(directory: &str) -> Vec<Vec<u8>> {

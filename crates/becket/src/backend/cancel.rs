@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::backend_state::{BackendState, Waiter};
-use super::health::check::Failure;
+use super::health::check::{Check, Failure};
 use super::inbox::BackendEvent;
 use super::server_state::ServerState;
 use crate::close_reason::CloseReason;
@@ -147,10 +147,10 @@ impl Cancels {
         let servers = servers.into_iter().filter(|server| server.has_address());
         let mut telling = JoinSet::new();
         for server in servers.take(MOST_SERVERS) {
-            let plan = cancel.backend.tell_plan(&server, &cancel.request, PATIENCE);
+            let check = Check::tell(&cancel.backend, &server, &cancel.request, PATIENCE);
             telling.spawn(async move {
                 let late = |_| Err(Failure::TimedOut(PATIENCE));
-                let told = timeout(PATIENCE, plan.run()).await.unwrap_or_else(late);
+                let told = timeout(PATIENCE, check.run()).await.unwrap_or_else(late);
                 (server, told)
             });
         }

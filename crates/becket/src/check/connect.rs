@@ -16,10 +16,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use crate::backend::health::check::Met;
+use crate::backend::health::check::{Check, Met};
 use crate::clock::Clock;
 use crate::config::error::{Problem, Report};
-use crate::config::{Backend, Config, Plans, Server};
+use crate::config::{Backend, Config, Server};
 use crate::pki::identity::Identity;
 use crate::tls::names;
 
@@ -80,7 +80,8 @@ pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
 /// Something to try.
 struct Attempt {
     tried: Tried,
-    plans: Option<Plans>,
+    /// A connect as for a client, and the health check where it asks for more.
+    checks: Option<(Check, Option<Check>)>,
 }
 
 fn attempts(config: &Config) -> Vec<Attempt> {
@@ -105,7 +106,10 @@ impl Attempt {
         };
         let nothing = |outcome| {
             let tried = tried(None, outcome);
-            vec![Self { tried, plans: None }]
+            vec![Self {
+                tried,
+                checks: None,
+            }]
         };
         if server.disabled {
             return nothing(Outcome::Disabled);
@@ -114,20 +118,24 @@ impl Attempt {
         if server.addresses.is_empty() {
             return nothing(unknown());
         }
+        let check = Check::of(backend, server).filter(|check| check.asks_more(backend));
         let addresses = server.addresses.iter();
         let each = addresses.map(|address| Self {
             tried: tried(Some(address.to_string()), unknown()),
-            plans: Some(backend.plans_at(server, address, timeout)),
+            checks: Some((
+                Check::connect(backend, &server.name, [address.clone()].into(), timeout),
+                check.clone().map(|check| check.at(address)),
+            )),
         });
         each.collect()
     }
 
     async fn run(self, clock: Clock) -> Tried {
-        let Self { mut tried, plans } = self;
-        if let Some(plans) = plans {
-            tried.outcome = match plans.connect.meet(clock).await {
+        let Self { mut tried, checks } = self;
+        if let Some((connect, check)) = checks {
+            tried.outcome = match connect.meet(clock).await {
                 Err(failure) => Outcome::failed(failure),
-                Ok(met) => match &plans.check {
+                Ok(met) => match check {
                     None => Outcome::ok(&met),
                     Some(check) => match check.run().await {
                         Ok(()) => Outcome::ok(&met),

@@ -1,24 +1,17 @@
-//! The part of `prepare` that makes `[backend.health]`, and how a backend's servers are checked.
+//! The part of `prepare` that makes `[backend.health]`.
 
 use std::net::{IpAddr, UdpSocket};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::health::{Checks, Passive, Rules};
 use becket_proto::http_status::Expected;
-use rustls::ClientConfig;
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::ServerName;
 
 use super::error::Problem;
 use super::file::{FileHealth, Scalar};
 use super::prepare::Draft;
 use super::values::{self, Address};
-use super::{Backend, CheckKind, Server, ServerAddress};
-use crate::backend::health::check::{Plan, Request};
-use crate::backend::server_state::ServerState;
-use crate::tls::to_servers::{self, Unverified};
+use super::{CheckKind, Server};
 
 /// How the servers of a backend are looked after.
 #[derive(Clone, Debug)]
@@ -52,104 +45,6 @@ impl Default for Health {
             host: None,
             expect: Vec::new(),
         }
-    }
-}
-
-/// How a server is proved before becket runs, at one of its addresses.
-#[derive(Debug)]
-pub struct Plans {
-    /// Connects as for a client.
-    pub connect: Plan,
-    /// The health check, where it asks for more.
-    pub check: Option<Plan>,
-}
-
-impl Backend {
-    /// How a server is proved at one of its addresses, where clients wait for it for so long.
-    pub fn plans_at(&self, server: &Server, at: &ServerAddress, timeout: Duration) -> Plans {
-        let addresses: Arc<[ServerAddress]> = [at.clone()].into();
-        let tls = self.tls.as_ref();
-        let connect = Plan {
-            addresses: Arc::clone(&addresses),
-            sources: self.source.clone().into(),
-            proxy_header: self.proxy_header,
-            tls: tls.map(|tls| to_servers::for_check(tls, &server.name, |_| true)),
-            request: None,
-            timeout,
-        };
-        let check = self
-            .check_plan(server)
-            .filter(|plan| plan.request.is_some() || plan.tls.is_some() && self.tls.is_none());
-        Plans {
-            connect,
-            check: check.map(|plan| Plan { addresses, ..plan }),
-        }
-    }
-
-    /// How a server is told something by a connection of its own, in at most so long.
-    pub fn tell_plan(&self, server: &ServerState, what: &Arc<[u8]>, timeout: Duration) -> Plan {
-        let tls = self.tls.as_ref();
-        Plan {
-            addresses: server.addresses(),
-            sources: self.source.clone().into(),
-            proxy_header: self.proxy_header,
-            tls: tls.map(|tls| to_servers::for_check(tls, server.name(), |_| true)),
-            request: Some(Request {
-                bytes: Arc::clone(what),
-                expect: None,
-            }),
-            timeout,
-        }
-    }
-
-    /// How a server is checked; nothing where there are no checks.
-    pub fn check_plan(&self, server: &Server) -> Option<Plan> {
-        let health = &self.health;
-        let speaks_tls = match health.check {
-            CheckKind::None => return None,
-            CheckKind::Connect => false,
-            CheckKind::Tls => true,
-            CheckKind::Http => self.tls.is_some(),
-        };
-        let request = || {
-            let host = health.host.as_deref().unwrap_or(&server.name);
-            // A unix socket has a path, which is no host (RFC 9112, section 3.2).
-            let host = if host.starts_with('/') {
-                "localhost"
-            } else {
-                host
-            };
-            Request::new(&health.path, host, &health.expect)
-        };
-        Some(Plan {
-            addresses: server.addresses.clone().into(),
-            sources: self.source.clone().into(),
-            proxy_header: self.proxy_header,
-            tls: speaks_tls.then(|| self.check_tls(server)).flatten(),
-            request: (health.check == CheckKind::Http).then(request),
-            timeout: health.timeout,
-        })
-    }
-
-    /// As clients are connected; where they come in plain, any certificate will do.
-    fn check_tls(&self, server: &Server) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
-        if let Some(tls) = &self.tls {
-            // Others would be spoken in place of what is asked.
-            let speaks = |alpn: &[u8]| self.health.check == CheckKind::Tls || alpn == b"http/1.1";
-            return Some(to_servers::for_check(tls, &server.name, speaks));
-        }
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .ok()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
-            .with_no_client_auth();
-        let name = server
-            .host()
-            .and_then(|(host, _)| ServerName::try_from(host).ok());
-        let none = || ServerName::from(std::net::Ipv4Addr::UNSPECIFIED);
-        Some((Arc::new(config), name.unwrap_or_else(none)))
     }
 }
 

@@ -51,7 +51,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateRevocationListDer;
 
 pub use self::cluster::{Cluster, ClusterLimits};
-pub use self::health::{Health, Plans};
+pub use self::health::Health;
 pub use self::onward::{Onward, ServerAlpn, Sni};
 use crate::pki::certificates::CertificateMap;
 

@@ -56,23 +56,6 @@ fn keys_become_rules() {
 }
 
 #[test]
-fn a_request_names_the_host_and_a_socket_has_none() {
-    let plan = |keys: &str| {
-        let prepared = folder().prepare(&text(keys)).unwrap();
-        let backend = &prepared.config.backends[0];
-        let request = backend.check_plan(&backend.servers[0]).unwrap().request;
-        String::from_utf8(request.unwrap().bytes.to_vec()).unwrap()
-    };
-    let own = plan("health.check = 'http'");
-    assert!(
-        own.starts_with("GET / HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n"),
-        "{own}"
-    );
-    let given = plan("health.check = 'http'\nhealth.host = 'app.test'");
-    assert!(given.contains("\r\nHost: app.test\r\n"), "{given}");
-}
-
-#[test]
 fn every_fault_is_reported_with_its_key_path() {
     let keys = "resolve-interval = '10'\nsource = ['127.0.0.1', '192.0.2.1', 'eth0', '127.0.0.1']\n\
          health.interval = '1s'\nhealth.fast-interval = '2s'\nhealth.rise = 0\nhealth.fall = 1001\n\

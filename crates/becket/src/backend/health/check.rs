@@ -3,52 +3,59 @@
 //! Runs on control's runtime, so nothing here blocks, and nothing is read beyond a TLS handshake and a status line. Where
 //! the servers expect a PROXY header, the check says that it speaks for itself (LOCAL; UNKNOWN in version 1), so that
 //! no address is made up for it. The server's addresses are tried in order, as for clients; the first that passes
-//! decides, each has the whole time.
+//! decides, each has the whole time. Chains of servers are bounded by the verifier of the TLS configuration, before
+//! webpki sees them; all that a server sends is bounded by [`MOST_READ`].
 //!
 //! Source: HAProxy's doc/proxy-protocol.txt section 2.2 (health checks), RFC 9112 section 3.2 (Host).
 
 use std::fmt;
-use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_proto::http_status::{Expected, Scan, scan};
+use becket_proto::http_status::Expected;
 use becket_proto::proxy_header::{Endpoints, Format, ProxyHeader, Tlvs};
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, ProtocolVersion};
-use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use rustls::{ClientConfig, ProtocolVersion};
+use tokio::io::{
+    self, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Join, ReadHalf, Take, WriteHalf,
+};
+use tokio::net::{TcpSocket, UnixStream};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
+use crate::backend::server_state::ServerState;
 use crate::clock::Clock;
-use crate::config::{ProxyVersion, ServerAddress};
+use crate::config::{Backend, CheckKind, ProxyVersion, Server, ServerAddress};
 use crate::tls::chain;
+use crate::tls::to_servers::{self, Unverified};
 
 /// What is done to find out whether a server is well.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Check {
     /// In the order in which they are tried.
-    pub addresses: Arc<[ServerAddress]>,
+    pub(super) addresses: Arc<[ServerAddress]>,
     /// Addresses to come from; the first of the right family is taken.
-    pub sources: Arc<[IpAddr]>,
+    sources: Arc<[IpAddr]>,
     /// The header that the server expects.
-    pub proxy_header: Option<ProxyVersion>,
+    proxy_header: Option<ProxyVersion>,
     /// A handshake, with the name to send; `None` speaks plain TCP.
-    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     /// A request; `None` ends with the connect, or with the handshake.
-    pub request: Option<Request>,
+    request: Option<Request>,
     /// For each address.
-    pub timeout: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// What is asked of a server that is connected.
 #[derive(Clone, Debug)]
-pub struct Request {
-    /// As it is sent.
-    pub bytes: Arc<[u8]>,
+struct Request {
+    bytes: Arc<[u8]>,
     /// Statuses of HTTP/1.1 by which a server is well; where nothing is expected, its end is awaited.
-    pub expect: Option<Arc<[Expected]>>,
+    expect: Option<Arc<[Expected]>>,
 }
 
 /// What a server showed of itself.
@@ -92,7 +99,92 @@ impl fmt::Display for Failure {
     }
 }
 
-impl Plan {
+impl From<io::Error> for Failure {
+    /// What went wrong on a connection; a fault of TLS comes wrapped.
+    fn from(error: io::Error) -> Self {
+        match error.downcast() {
+            Ok(fault) => Self::Tls(fault),
+            // Each layer has other words for it.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Self::Broken(error.kind().into())
+            }
+            Err(error) => Self::Broken(error),
+        }
+    }
+}
+
+impl Check {
+    /// The health check of a server; nothing where there is none.
+    pub fn of(backend: &Backend, server: &Server) -> Option<Self> {
+        let health = &backend.health;
+        let speaks_tls = match health.check {
+            CheckKind::None => return None,
+            CheckKind::Connect => false,
+            CheckKind::Tls => true,
+            CheckKind::Http => backend.tls.is_some(),
+        };
+        let request = || {
+            let host = health.host.as_deref().unwrap_or(&server.name);
+            // A unix socket has a path, which is no host (RFC 9112, section 3.2).
+            let is_path = host.starts_with('/');
+            let host = if is_path { "localhost" } else { host };
+            Request::get(&health.path, host, &health.expect)
+        };
+        Some(Self {
+            addresses: server.addresses.clone().into(),
+            sources: backend.source.clone().into(),
+            proxy_header: backend.proxy_header,
+            tls: speaks_tls.then(|| tls_of(backend, server)).flatten(),
+            request: (health.check == CheckKind::Http).then(request),
+            timeout: health.timeout,
+        })
+    }
+
+    /// A connect as for a client.
+    pub fn connect(
+        backend: &Backend,
+        name: &Arc<str>,
+        addresses: Arc<[ServerAddress]>,
+        timeout: Duration,
+    ) -> Self {
+        let tls = backend.tls.as_ref();
+        Self {
+            addresses,
+            sources: backend.source.clone().into(),
+            proxy_header: backend.proxy_header,
+            tls: tls.map(|tls| to_servers::for_check(tls, name, |_| true)),
+            request: None,
+            timeout,
+        }
+    }
+
+    /// A connection of its own by which a server is told something.
+    pub fn tell(
+        backend: &Backend,
+        server: &ServerState,
+        what: &Arc<[u8]>,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            request: Some(Request {
+                bytes: Arc::clone(what),
+                expect: None,
+            }),
+            ..Self::connect(backend, server.name(), server.addresses(), timeout)
+        }
+    }
+
+    /// The same at one address.
+    pub fn at(self, address: &ServerAddress) -> Self {
+        let addresses = [address.clone()].into();
+        Self { addresses, ..self }
+    }
+
+    /// Whether it proves more of a server than a connect as for a client.
+    pub fn asks_more(&self, backend: &Backend) -> bool {
+        self.request.is_some() || self.tls.is_some() && backend.tls.is_none()
+    }
+
     /// Checks the server.
     ///
     /// # Errors
@@ -102,9 +194,9 @@ impl Plan {
         let none = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let mut outcome = Err(Failure::Connect(none));
         for address in self.addresses.iter() {
-            outcome = timeout(self.timeout, self.at(address))
-                .await
-                .unwrap_or(Err(Failure::TimedOut(self.timeout)));
+            let late = |_| Err(Failure::TimedOut(self.timeout));
+            let tried = timeout(self.timeout, self.try_at(address)).await;
+            outcome = tried.unwrap_or_else(late);
             if outcome.is_ok() {
                 break;
             }
@@ -126,75 +218,68 @@ impl Plan {
         };
         let channel = timeout(self.timeout, self.reach(address));
         let channel = channel.await.unwrap_or(Err(late))?;
-        let took = clock.mono().saturating_sub(begun);
-        let (mut version, mut certificate) = (None, None);
-        if let Channel::Secure(mut secure) = channel {
-            version = secure.tls.protocol_version();
-            let chain = secure.tls.peer_certificates();
-            certificate = chain.and_then(<[_]>::first).cloned();
+        let mut met = Met {
+            took: clock.mono().saturating_sub(begun),
+            version: None,
+            certificate: None,
+        };
+        if let Channel::Tls(mut stream) = channel {
+            let (_, tls) = stream.get_ref();
+            met.version = tls.protocol_version();
+            let certificate = tls.peer_certificates().and_then(<[_]>::first);
+            met.certificate = certificate.cloned().map(CertificateDer::into_owned);
             // A server that has nothing to say may be silent.
-            let farewell = timeout(FAREWELL, secure.part()).await;
+            let farewell = timeout(FAREWELL, part(&mut stream)).await;
             farewell.unwrap_or(Ok(()))?;
         }
-        Ok(Met {
-            took,
-            version,
-            certificate: certificate.map(CertificateDer::into_owned),
-        })
+        Ok(met)
     }
 
-    async fn at(&self, address: &ServerAddress) -> Result<(), Failure> {
-        let mut channel = self.reach(address).await?;
-        match &self.request {
-            None => Ok(()),
-            Some(request) => request.ask(&mut channel).await,
+    async fn try_at(&self, address: &ServerAddress) -> Result<(), Failure> {
+        match (self.reach(address).await?, &self.request) {
+            (_, None) => Ok(()),
+            (Channel::Plain(stream), Some(request)) => request.ask(stream).await,
+            (Channel::Tls(stream), Some(request)) => request.ask(stream).await,
         }
     }
 
     /// Connects, and shakes hands where there is TLS.
     async fn reach(&self, address: &ServerAddress) -> Result<Channel, Failure> {
-        let stream = self.connect(address).await.map_err(Failure::Connect)?;
+        let socket = self.open(address).await.map_err(Failure::Connect)?;
+        let (reader, writer) = io::split(socket);
+        let mut stream = io::join(reader.take(MOST_READ), writer);
         if let Some(version) = self.proxy_header {
-            stream
-                .send(&local(version))
-                .await
-                .map_err(Failure::Broken)?;
+            stream.write_all(&local(version)).await?;
         }
-        match &self.tls {
-            None => Ok(Channel::Plain(stream)),
-            Some((config, name)) => {
-                let tls = ClientConnection::new(Arc::clone(config), name.clone());
-                let mut secure = Secure {
-                    stream,
-                    tls: Box::new(tls.map_err(Failure::Tls)?),
-                    left: MOST_SEALED,
-                };
-                secure.handshake().await?;
-                Ok(Channel::Secure(secure))
-            }
-        }
+        let Some((config, name)) = &self.tls else {
+            return Ok(Channel::Plain(stream));
+        };
+        let connector = TlsConnector::from(Arc::clone(config));
+        let stream = connector.connect(name.clone(), stream).await?;
+        Ok(Channel::Tls(Box::new(stream)))
     }
 
-    async fn connect(&self, address: &ServerAddress) -> io::Result<Stream> {
+    async fn open(&self, address: &ServerAddress) -> io::Result<Box<dyn Socket>> {
         let address = match address {
-            ServerAddress::Unix(path) => return connect_unix(path).await.map(Stream::Unix),
+            ServerAddress::Unix(path) => return Ok(Box::new(connect_unix(path).await?)),
             ServerAddress::Tcp(address) => *address,
         };
-        let socket = match address.is_ipv4() {
-            true => TcpSocket::new_v4()?,
-            false => TcpSocket::new_v6()?,
+        let socket = if address.is_ipv4() {
+            TcpSocket::new_v4()?
+        } else {
+            TcpSocket::new_v6()?
         };
         let mut sources = self.sources.iter();
         if let Some(source) = sources.find(|at| at.is_ipv4() == address.is_ipv4()) {
             becket_sys::socket::bind_no_port(&socket, *source)?;
         }
-        socket.connect(address).await.map(Stream::Tcp)
+        Ok(Box::new(socket.connect(address).await?))
     }
 }
 
 impl Request {
     /// A request for `path` at `host`.
-    pub fn new(path: &str, host: &str, expect: &[Expected]) -> Self {
+    fn get(path: &str, host: &str, expect: &[Expected]) -> Self {
         let text = format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: becket\r\nAccept: */*\r\nConnection: close\r\n\r\n"
         );
@@ -204,28 +289,69 @@ impl Request {
         }
     }
 
-    async fn ask(&self, channel: &mut Channel) -> Result<(), Failure> {
-        channel.send(&self.bytes).await?;
-        let mut answer = Vec::new();
+    async fn ask(&self, mut of: impl AsyncRead + AsyncWrite + Unpin) -> Result<(), Failure> {
+        of.write_all(&self.bytes).await?;
+        of.flush().await?;
         let Some(expect) = &self.expect else {
-            // A server that resets has heard it, too. None has an answer, so who goes on talking is not listened to.
-            while answer.len() < CHUNK && matches!(channel.receive(&mut answer).await, Ok(1..)) {}
+            // A server that resets has heard it, too. It owes no answer: one that goes on talking is not listened to.
+            let _heard = io::copy(&mut of.take(MOST_HEARD), &mut io::sink()).await;
             return Ok(());
         };
+        let mut answer = Vec::new();
         loop {
-            match scan(&answer) {
-                Scan::Status(status) if expect.iter().any(|one| one.contains(status)) => {
-                    return Ok(());
-                }
-                Scan::Status(status) => return Err(Failure::Status(status)),
-                Scan::NotHttp => return Err(Failure::NotHttp),
-                Scan::Incomplete => {}
+            match status(&answer)? {
+                Some(status) if expect.iter().any(|one| one.contains(status)) => return Ok(()),
+                Some(status) => return Err(Failure::Status(status)),
+                None => {}
             }
-            if channel.receive(&mut answer).await? == 0 {
+            if of.read_buf(&mut answer).await? == 0 {
                 return Err(Failure::Broken(io::ErrorKind::UnexpectedEof.into()));
             }
         }
     }
+}
+
+/// The status of an answer whose first line has come whole; nothing before that.
+fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
+    let mut head = httparse::Response::new(&mut []);
+    // What is behind the first line does not fit, and need not be well.
+    let parsed = head.parse(answer);
+    match (head.code.zip(head.reason), parsed) {
+        (Some((status, _)), _) => Ok(Some(status)),
+        (None, Ok(_)) if answer.len() < MOST_LINE => Ok(None),
+        (None, _) => Err(Failure::NotHttp),
+    }
+}
+
+/// Says that nothing comes, and listens until the end. Only an alert is held against the server.
+async fn part(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
+    // A server that is gone already may have said why.
+    let _gone = stream.shutdown().await;
+    let heard = io::copy(stream, &mut io::sink()).await;
+    match heard.map_err(Failure::from) {
+        Err(Failure::Tls(alert)) => Err(Failure::Tls(alert)),
+        _ => Ok(()),
+    }
+}
+
+/// As clients are connected; where they come in plain, any certificate will do.
+fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
+    if let Some(tls) = &backend.tls {
+        // Others would be spoken in place of what is asked.
+        let speaks = |alpn: &[u8]| backend.health.check == CheckKind::Tls || alpn == b"http/1.1";
+        return Some(to_servers::for_check(tls, &server.name, speaks));
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .ok()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+        .with_no_client_auth();
+    let host = server.host().map(|(host, _)| host);
+    let name = host.and_then(|host| ServerName::try_from(host).ok());
+    let none = || ServerName::from(Ipv4Addr::UNSPECIFIED);
+    Some((Arc::new(config), name.unwrap_or_else(none)))
 }
 
 /// The header of a connection that is nobody's.
@@ -247,118 +373,6 @@ fn local(version: ProxyVersion) -> Vec<u8> {
     out
 }
 
-/// What a request goes through.
-enum Channel {
-    Plain(Stream),
-    Secure(Secure),
-}
-
-impl Channel {
-    async fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        match self {
-            Self::Plain(stream) => stream.send(bytes).await.map_err(Failure::Broken),
-            Self::Secure(secure) => {
-                io::Write::write_all(&mut secure.tls.writer(), bytes).map_err(Failure::Broken)?;
-                secure.flush().await
-            }
-        }
-    }
-
-    /// Appends what comes next; 0 is the end.
-    async fn receive(&mut self, out: &mut Vec<u8>) -> Result<usize, Failure> {
-        match self {
-            Self::Plain(stream) => stream.receive(out).await.map_err(Failure::Broken),
-            Self::Secure(secure) => secure.receive(out).await,
-        }
-    }
-}
-
-/// A stream with TLS on it.
-struct Secure {
-    stream: Stream,
-    tls: Box<ClientConnection>,
-    /// What the server may still send.
-    left: usize,
-}
-
-impl Secure {
-    async fn handshake(&mut self) -> Result<(), Failure> {
-        loop {
-            self.flush().await?;
-            if !self.tls.is_handshaking() {
-                return Ok(());
-            }
-            if self.take_in().await?.is_none() {
-                return Err(Failure::Broken(io::ErrorKind::UnexpectedEof.into()));
-            }
-        }
-    }
-
-    /// Says that nothing comes, and listens until the end. Only an alert is held against the server.
-    async fn part(&mut self) -> Result<(), Failure> {
-        self.tls.send_close_notify();
-        if self.flush().await.is_err() {
-            return Ok(());
-        }
-        loop {
-            match self.take_in().await {
-                Ok(Some(_)) => {}
-                Err(Failure::Tls(error)) => return Err(Failure::Tls(error)),
-                Ok(None) | Err(_) => return Ok(()),
-            }
-        }
-    }
-
-    async fn flush(&mut self) -> Result<(), Failure> {
-        let mut out = Vec::new();
-        while self.tls.wants_write() {
-            self.tls.write_tls(&mut out).map_err(Failure::Broken)?;
-        }
-        self.stream.send(&out).await.map_err(Failure::Broken)
-    }
-
-    async fn receive(&mut self, out: &mut Vec<u8>) -> Result<usize, Failure> {
-        loop {
-            match self.take_in().await? {
-                None => return Ok(0),
-                Some(0) => {}
-                Some(waiting) => {
-                    let start = out.len();
-                    out.resize(start + waiting, 0);
-                    let room = out.get_mut(start..).unwrap_or_default();
-                    io::Read::read_exact(&mut self.tls.reader(), room).map_err(Failure::Broken)?;
-                    return Ok(waiting);
-                }
-            }
-        }
-    }
-
-    /// Reads once and processes it. Returns how much plaintext waits; nothing at the end.
-    async fn take_in(&mut self) -> Result<Option<usize>, Failure> {
-        let mut bytes = Vec::new();
-        if self
-            .stream
-            .receive(&mut bytes)
-            .await
-            .map_err(Failure::Broken)?
-            == 0
-        {
-            return Ok(None);
-        }
-        self.left = self.left.checked_sub(bytes.len()).ok_or_else(|| {
-            Failure::Broken(io::Error::other("more TLS records than a check reads"))
-        })?;
-        let mut rest = bytes.as_slice();
-        let mut waiting = 0;
-        while !rest.is_empty() {
-            self.tls.read_tls(&mut rest).map_err(Failure::Broken)?;
-            let state = self.tls.process_new_packets().map_err(Failure::Tls)?;
-            waiting = state.plaintext_bytes_to_read();
-        }
-        Ok(Some(waiting))
-    }
-}
-
 /// Waits for room in the backlog, as clients are made to: connect(2) does not, and nobody tells when there is some.
 async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     loop {
@@ -369,69 +383,30 @@ async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// A connected socket.
-enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
+/// A connected socket, of whatever family.
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
-impl Stream {
-    async fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let sent = match self {
-                Self::Tcp(stream) => {
-                    stream.writable().await?;
-                    stream.try_write(bytes)
-                }
-                Self::Unix(stream) => {
-                    stream.writable().await?;
-                    stream.try_write(bytes)
-                }
-            };
-            match sent {
-                Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
+/// A socket from which no more than [`MOST_READ`] bytes come.
+type Stream = Join<Take<ReadHalf<Box<dyn Socket>>>, WriteHalf<Box<dyn Socket>>>;
 
-    /// Appends what comes next, at most [`CHUNK`] bytes; 0 is the end.
-    async fn receive(&self, out: &mut Vec<u8>) -> io::Result<usize> {
-        let mut chunk = [0; CHUNK];
-        loop {
-            let received = match self {
-                Self::Tcp(stream) => {
-                    stream.readable().await?;
-                    stream.try_read(&mut chunk)
-                }
-                Self::Unix(stream) => {
-                    stream.readable().await?;
-                    stream.try_read(&mut chunk)
-                }
-            };
-            match received {
-                Ok(n) => {
-                    out.extend_from_slice(chunk.get(..n).unwrap_or_default());
-                    return Ok(n);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
+/// What a request goes through.
+enum Channel {
+    Plain(Stream),
+    Tls(Box<TlsStream<Stream>>),
 }
 
 /// How long a server may take to say what it thinks of a handshake: it has no other use of the time.
 pub const FAREWELL: Duration = Duration::from_secs(1);
 /// Between two looks at a unix socket whose backlog is full.
 const RETRY: Duration = Duration::from_millis(50);
-/// Of all records of a server, the handshake included: a chain, and far more than the head of an answer. A server
-/// could go on sending records that hold nothing, and each costs us more than it.
-const MOST_SEALED: usize = 128 * 1024;
-/// More than a status line, and small enough for the stack.
-const CHUNK: usize = 2048;
+/// Of all that a server sends, the handshake included: a chain, and far more than the head of an answer. A server
+/// could go on sending TLS records that hold nothing, and each costs us more than it.
+const MOST_READ: u64 = 128 * 1024;
+/// Of a server that owes no answer.
+const MOST_HEARD: u64 = 2048;
+/// Bytes of a status line that are waited for: the longest that somebody sends is a sentence.
+const MOST_LINE: usize = 512;
 
 #[cfg(test)]
 mod tests {
@@ -451,8 +426,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    fn plan(address: ServerAddress) -> Plan {
-        Plan {
+    fn check(address: ServerAddress) -> Check {
+        Check {
             addresses: Arc::new([address]),
             sources: Arc::new([]),
             proxy_header: None,
@@ -462,18 +437,18 @@ mod tests {
         }
     }
 
-    fn http(address: ServerAddress) -> Plan {
+    fn http(address: ServerAddress) -> Check {
         let expect = ["2xx".parse().unwrap()];
-        Plan {
-            request: Some(Request::new("/health?a=b", "app.test:80", &expect)),
-            ..plan(address)
+        Check {
+            request: Some(Request::get("/health?a=b", "app.test:80", &expect)),
+            ..check(address)
         }
     }
 
-    fn run(plan: &Plan) -> Result<(), Failure> {
+    fn run(check: &Check) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().unwrap();
-        runtime.block_on(plan.run())
+        runtime.block_on(check.run())
     }
 
     /// A server of one connection: says `answer` when `asked` has come whole, and returns what came.
@@ -507,9 +482,9 @@ mod tests {
     fn a_server_that_listens_passes_and_one_that_does_not_fails() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        run(&plan(ServerAddress::Tcp(address))).unwrap();
+        run(&check(ServerAddress::Tcp(address))).unwrap();
         drop(listener);
-        let failure = run(&plan(ServerAddress::Tcp(address))).unwrap_err();
+        let failure = run(&check(ServerAddress::Tcp(address))).unwrap_err();
         assert!(failure.to_string().contains("refused"), "{failure}");
     }
 
@@ -518,9 +493,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let good = ServerAddress::Tcp(listener.local_addr().unwrap());
         let bad = ServerAddress::Unix("/nowhere/at/all".into());
-        let both = |addresses: [ServerAddress; 2]| Plan {
+        let both = |addresses: [ServerAddress; 2]| Check {
             addresses: Arc::new(addresses),
-            ..plan(bad.clone())
+            ..check(bad.clone())
         };
         run(&both([bad.clone(), good.clone()])).unwrap();
         run(&both([good, bad.clone()])).unwrap();
@@ -532,7 +507,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("app.sock");
         let _listener = UnixListener::bind(&path).unwrap();
-        run(&plan(ServerAddress::Unix(path))).unwrap();
+        run(&check(ServerAddress::Unix(path))).unwrap();
     }
 
     #[test]
@@ -541,16 +516,16 @@ mod tests {
         let address = ServerAddress::Tcp(listener.local_addr().unwrap());
         let talking = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            while stream.write_all(&[0; CHUNK]).is_ok() {}
+            while stream.write_all(&[0; 2048]).is_ok() {}
         });
-        let plan = Plan {
+        let check = Check {
             request: Some(Request {
                 bytes: b"cancel".as_slice().into(),
                 expect: None,
             }),
-            ..plan(address)
+            ..check(address)
         };
-        run(&plan).unwrap();
+        run(&check).unwrap();
         talking.join().unwrap();
     }
 
@@ -576,13 +551,67 @@ mod tests {
     }
 
     #[test]
+    fn a_request_names_the_host_and_a_socket_has_none() {
+        let asked = |name: &str, host: Option<&str>| {
+            let mut backend = Backend::plain("app", vec![Server::plain(name, Vec::new())]);
+            backend.health.check = CheckKind::Http;
+            backend.health.host = host.map(str::to_owned);
+            let check = Check::of(&backend, &backend.servers[0]).unwrap();
+            String::from_utf8(check.request.unwrap().bytes.to_vec()).unwrap()
+        };
+        let own = asked("127.0.0.1:8080", None);
+        assert!(
+            own.starts_with("GET / HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n"),
+            "{own}"
+        );
+        for (name, host) in [("127.0.0.1:8080", Some("app.test")), ("/app.test", None)] {
+            let given = asked(name, host);
+            let host = host.unwrap_or("localhost");
+            assert!(given.contains(&format!("\r\nHost: {host}\r\n")), "{given}");
+        }
+    }
+
+    #[test]
+    fn a_status_is_read_from_a_whole_line_and_no_further() {
+        for (text, expected) in [
+            (
+                "HTTP/1.0 503 Service Unavailable\r\nServer: x\r\n",
+                Some(503),
+            ),
+            ("HTTP/1.1 404\n", Some(404)),
+            ("HTTP/1.1 204\r\n", Some(204)),
+            ("HTTP/1.1 200 d\u{e9}j\u{e0} vu\r\nno header", Some(200)),
+            ("HTTP/1.1 200 OK", None),
+        ] {
+            assert_eq!(status(text.as_bytes()).unwrap(), expected, "{text}");
+        }
+        let endless = format!("HTTP/1.1 200 {}", "a".repeat(MOST_LINE));
+        for text in [
+            "S",
+            "\u{15}\u{3}\u{3}",
+            "HTTP/2",
+            "HTTP/1.1 2x",
+            "HTTP/1.1 2000",
+            &endless,
+        ] {
+            assert!(
+                matches!(status(text.as_bytes()), Err(Failure::NotHttp)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
     fn a_server_that_is_silent_costs_the_time_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let plan = Plan {
+        let check = Check {
             timeout: Duration::from_millis(50),
             ..http(ServerAddress::Tcp(listener.local_addr().unwrap()))
         };
-        assert_eq!(run(&plan).unwrap_err().to_string(), "no answer within 50ms");
+        assert_eq!(
+            run(&check).unwrap_err().to_string(),
+            "no answer within 50ms"
+        );
     }
 
     #[test]
@@ -599,11 +628,11 @@ mod tests {
             let _first = UnixStream::connect(&path).await.unwrap();
             let full = UnixStream::connect(&path).await.unwrap_err();
             assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
-            let plan = plan(ServerAddress::Unix(path));
+            let check = check(ServerAddress::Unix(path));
             let accepting = async { while listener.accept().await.is_ok() {} };
             tokio::select! {
                 biased;
-                outcome = plan.run() => outcome.unwrap(),
+                outcome = check.run() => outcome.unwrap(),
                 () = accepting => panic!("nobody accepts any more"),
             }
         });
@@ -615,11 +644,11 @@ mod tests {
         let v1 = b"PROXY UNKNOWN\r\n";
         for (version, header) in [(ProxyVersion::V2, &v2[..]), (ProxyVersion::V1, &v1[..])] {
             let (address, served) = server(b"close\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n");
-            let plan = Plan {
+            let check = Check {
                 proxy_header: Some(version),
                 ..http(address)
             };
-            run(&plan).unwrap();
+            run(&check).unwrap();
             let got = served.join().unwrap();
             assert!(got.starts_with(header), "{}", got.escape_ascii());
             assert!(got[header.len()..].starts_with(b"GET "));
@@ -630,11 +659,11 @@ mod tests {
     fn a_check_comes_from_the_source() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let source: IpAddr = "127.77.0.9".parse().unwrap();
-        let plan = Plan {
+        let check = Check {
             sources: Arc::new(["::1".parse().unwrap(), source]),
-            ..plan(ServerAddress::Tcp(listener.local_addr().unwrap()))
+            ..check(ServerAddress::Tcp(listener.local_addr().unwrap()))
         };
-        run(&plan).unwrap();
+        run(&check).unwrap();
         assert_eq!(listener.accept().unwrap().1.ip(), source);
     }
 
@@ -670,11 +699,11 @@ mod tests {
         (address, thread::spawn(serve))
     }
 
-    fn with_tls(plan: Plan, config: ClientConfig) -> Plan {
+    fn with_tls(check: Check, config: ClientConfig) -> Check {
         let name = ServerName::try_from("app.test").unwrap();
-        Plan {
+        Check {
             tls: Some((Arc::new(config), name)),
-            ..plan
+            ..check
         }
     }
 
@@ -716,11 +745,11 @@ mod tests {
             (400, 16 * kib, Some("HandshakePayloadTooLarge")),
         ] {
             let (address, served) = tls_server_with(shown, b"");
-            let plan = Plan {
+            let check = Check {
                 tls: Some(for_check(&onward(most), &"app".into(), |_| true)),
-                ..plan(address)
+                ..check(address)
             };
-            let said = run(&plan).err().map(|failure| failure.to_string());
+            let said = run(&check).err().map(|failure| failure.to_string());
             match fault {
                 None => assert_eq!(said, None),
                 Some(fault) => assert!(
@@ -735,7 +764,7 @@ mod tests {
     #[test]
     fn a_handshake_decides_and_so_does_the_status_behind_it() {
         let (address, served) = tls_server(b"");
-        run(&with_tls(plan(address), client(true))).unwrap();
+        run(&with_tls(check(address), client(true))).unwrap();
         served.join().unwrap();
         let (address, served) = tls_server(b"HTTP/1.1 200 OK\r\n\r\n");
         run(&with_tls(http(address), client(true))).unwrap();
@@ -749,11 +778,11 @@ mod tests {
     #[test]
     fn a_server_that_is_not_trusted_or_speaks_no_tls_fails() {
         let (address, served) = tls_server(b"");
-        let failure = run(&with_tls(plan(address), client(false))).unwrap_err();
+        let failure = run(&with_tls(check(address), client(false))).unwrap_err();
         assert!(matches!(failure, Failure::Tls(_)), "{failure}");
         served.join().unwrap();
         let (address, served) = server(b"", b"220 mail.test ready\r\n");
-        let failure = run(&with_tls(plan(address), client(true))).unwrap_err();
+        let failure = run(&with_tls(check(address), client(true))).unwrap_err();
         assert!(matches!(failure, Failure::Tls(_)), "{failure}");
         served.join().unwrap();
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use becket_proto::health::{self, Change, Condition, Rules};
 use tokio::task::JoinSet;
 
-use super::check::{Failure, Plan};
+use super::check::{Check, Failure};
 use crate::backend::registry::Backends;
 use crate::backend::server_state::{Health, ServerState};
 use crate::backend::slot::Reservation;
@@ -48,9 +48,9 @@ struct Watch {
     server: Arc<ServerState>,
     rules: Rules,
     /// Its addresses are those of the last check.
-    plan: Option<Plan>,
+    check: Option<Check>,
     health: health::Health,
-    check: Work,
+    work: Work,
     /// A check that is due waits for a slot.
     reservation: Option<Reservation>,
     name: Option<Name>,
@@ -196,8 +196,8 @@ impl Prober {
         let Some(watch) = self.watches.get_mut(index) else {
             return;
         };
-        let is_due = watch.check.is_due(now) && watch.server.has_address();
-        let Some(plan) = watch.plan.as_mut().filter(|_| is_due) else {
+        let is_due = watch.work.is_due(now) && watch.server.has_address();
+        let Some(check) = watch.check.as_mut().filter(|_| is_due) else {
             return;
         };
         if self.checks_running >= MOST_CHECKS {
@@ -206,7 +206,7 @@ impl Prober {
         // Where connections are limited, a check is one of them. One that has waited for as long as an answer may take is made
         // all the same: clients that hang on a dead server would keep it in service.
         let server = &watch.server;
-        let waits = now < watch.check.due + plan.timeout;
+        let waits = now < watch.work.due + check.timeout;
         let slot = match server.maxconn() {
             None => None,
             Some(_) => {
@@ -221,11 +221,11 @@ impl Prober {
             }
         };
         self.checks_running += 1;
-        watch.check.running = true;
-        plan.addresses = reachable(&watch.server, &watch.backend);
-        let plan = plan.clone();
+        watch.work.running = true;
+        check.addresses = reachable(&watch.server, &watch.backend);
+        let check = check.clone();
         self.running.spawn(async move {
-            let outcome = plan.run().await;
+            let outcome = check.run().await;
             drop(slot);
             Ended::Check(index, outcome)
         });
@@ -259,9 +259,9 @@ impl Watch {
     ) -> Self {
         let rules = backend.health.rules;
         Self {
-            plan: backend.check_plan(config),
+            check: Check::of(backend, config),
             health: health::Health::new(&rules),
-            check: Work::at(now),
+            work: Work::at(now),
             reservation: None,
             name: Name::of(backend, config, now),
             weight_percent: 100,
@@ -299,7 +299,7 @@ impl Watch {
         let failures = self.server.failures_in_a_row();
         if let Some(change) = self.health.handle_connects(failures, &self.rules, now.mono) {
             // A check that is due is better than one that comes some time.
-            self.check.due = now.mono;
+            self.work.due = now.mono;
             match change.to {
                 Condition::OutOfService => self.note(change, &"connects fail", now),
                 _ => self.note(change, &"a connect succeeded", now),
@@ -311,12 +311,12 @@ impl Watch {
     }
 
     fn handle_check(&mut self, outcome: Result<(), Failure>, random: u32, now: Now) {
-        self.check.running = false;
+        self.work.running = false;
         let good = outcome.is_ok();
         self.server.watched.note_check(good);
         let change = self.health.handle_check(good, &self.rules, now.mono);
         if let Some(checks) = &self.rules.checks {
-            self.check.due = now.mono + self.health.until_next_check(checks, random);
+            self.work.due = now.mono + self.health.until_next_check(checks, random);
         }
         match (change, outcome) {
             (Some(change), Ok(())) => self.note(change, &"checks pass", now),
