@@ -17,7 +17,7 @@ use becket::backend::backend_state::{BackendState, Wait};
 use becket::backend::inbox::{BackendEvent, Grant, Inbox, TestInbox};
 use becket::backend::pool::{Guest, Pick, Pool};
 use becket::backend::registry::lone_state;
-use becket::backend::server_state::{Health, ServerState};
+use becket::backend::server_state::ServerState;
 use becket::backend::slot::Slot;
 use becket::config::{Backend, Balance, Server, ServerAddress};
 use becket_proto::balance::mix;
@@ -275,11 +275,7 @@ fn servers_that_come_and_go_lose_nobody() {
         while !workers.iter().all(|worker| worker.is_finished()) {
             random = mix(random);
             let server = &counts.states[random as usize % 2];
-            let health = match random & 4 {
-                0 => Health::Failing,
-                _ => Health::Passing,
-            };
-            server.set_health(health);
+            server.set_failing(random & 4 == 0);
             thread::yield_now();
         }
     });

@@ -191,16 +191,6 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The number of which [`mix`] made this one.
-pub fn unmix(x: u64) -> u64 {
-    let x = x ^ (x >> 31) ^ (x >> 62);
-    let x = x.wrapping_mul(0x3196_42b2_d24d_8ec3);
-    let x = x ^ (x >> 27) ^ (x >> 54);
-    let x = x.wrapping_mul(0x96de_1b17_3f11_9089);
-    let x = x ^ (x >> 30) ^ (x >> 60);
-    x.wrapping_sub(0x9e37_79b9_7f4a_7c15)
-}
-
 /// Parameters of FNV-1a with 64 bits (G. Fowler, L. C. Noll, K.-P. Vo).
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -345,11 +335,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn what_is_stirred_can_be_found_again(x: u64) {
-            prop_assert_eq!(unmix(mix(x)), x);
-        }
-
         #[test]
         fn whoever_is_chosen_is_eligible_and_someone_is_if_anyone_can_be(
             candidates in candidates(),

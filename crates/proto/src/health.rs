@@ -1,6 +1,6 @@
 //! Whether one server is in service: by checks, by what its connects tell, and by time.
 //!
-//! A [`Health`] is the memory of one server and knows nothing of sockets: the terminator's `backend/probe.rs` makes the
+//! A [`Health`] is the memory of one server and knows nothing of sockets: the terminator's `backend/health/prober.rs` makes the
 //! checks and counts connects, and tells it here. In which order to use it: `handle_check` after every check,
 //! `handle_connects` now and then with the count of connects that failed in a row, `handle_time` as time goes by. Each
 //! returns a [`Change`] when there is one, which is then logged once. `until_next_check` says how long to wait.
@@ -57,9 +57,10 @@ pub struct Passive {
 }
 
 /// What is thought of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     /// Nobody looks: it is used as it is.
+    #[default]
     Unchecked,
     /// It is used, and the next outcome decides.
     OnTrial,
@@ -70,14 +71,6 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// Every value, in the order of declaration.
-    pub const ALL: &[Self] = &[
-        Self::Unchecked,
-        Self::OnTrial,
-        Self::InService,
-        Self::OutOfService,
-    ];
-
     /// The word in logs, in metrics and on the status page.
     pub const fn label(self) -> &'static str {
         match self {

@@ -20,7 +20,9 @@ use std::time::Duration;
 use becket_proto::queue::{Arrival, Queue, Stay};
 use becket_proto::stick::{Cursor, Stick};
 
+use super::eligible::Eligible;
 use super::inbox::{BackendEvent, Grant, Inbox};
+use super::pool::Pick;
 use super::server_state::ServerState;
 use super::slot::Slot;
 use crate::clock::Stopwatch;
@@ -293,9 +295,9 @@ impl BackendState {
     fn next_grant(self: &Arc<Self>, line: &mut Line, begun: Stopwatch) -> Option<(Waiter, Grant)> {
         let Line { queue, servers, .. } = line;
         let taken = queue.take_first(|tried| match offer(servers, tried) {
-            Offer::Slot(slot) => Some(Some(slot)),
-            Offer::Nobody => Some(None),
-            Offer::Full => None,
+            Pick::Slot(slot) => Some(Some(slot)),
+            Pick::Nobody => Some(None),
+            Pick::Full => None,
         })?;
         self.count(queue);
         let slot = taken.found.map(|slot| slot.had_since(taken.arrival));
@@ -360,40 +362,18 @@ impl Drop for Wait {
     }
 }
 
-/// What the servers can do for somebody.
-enum Offer {
-    Slot(Slot),
-    Full,
-    Nobody,
-}
-
-/// Claims a slot at the least busy server that is usable and was not tried.
-fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Offer {
-    let backups = !servers
-        .iter()
-        .any(|server| server.is_usable() && !server.is_backup());
-    let candidates = || {
-        servers.iter().filter(|server| {
-            server.is_usable() && server.is_backup() == backups && !tried.contains(&server.key())
-        })
+/// Claims a slot at the least busy of the servers that a client may be given.
+fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
+    let eligible = Eligible::new(servers, tried);
+    let cost = |server: &&Arc<ServerState>| {
+        u64::from(server.in_use()) * u64::from(u16::MAX) / u64::from(server.weight().max(1))
     };
-    if candidates().next().is_none() {
-        return match servers.iter().any(|server| server.is_awaited()) {
-            true => Offer::Full,
-            false => Offer::Nobody,
-        };
-    }
+    let is_free = |server: &&Arc<ServerState>| eligible.contains(server) && server.has_room();
     // A slot may be lost to somebody who came before anyone waited; then the next is looked for.
-    loop {
-        let cost = |server: &&Arc<ServerState>| {
-            u64::from(server.in_use()) * u64::from(u16::MAX) / u64::from(server.weight().max(1))
-        };
-        let free = candidates().filter(|server| server.has_room());
-        let Some(server) = free.min_by_key(cost) else {
-            return Offer::Full;
-        };
+    while let Some(server) = servers.iter().filter(is_free).min_by_key(cost) {
         if let Some(slot) = Slot::claim(server) {
-            return Offer::Slot(slot);
+            return Pick::Slot(slot);
         }
     }
+    eligible.shortage()
 }

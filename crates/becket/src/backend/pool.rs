@@ -22,8 +22,9 @@ use becket_proto::ticket::{NodeId, OriginId};
 
 use super::backend_state::{BackendState, QueueFull, Wait, Waiter};
 use super::cancel::{Cancel, Telling, Told};
+use super::eligible::Eligible;
 use super::inbox::Inbox;
-use super::registry::{lone_state, stick_key};
+use super::registry::lone_state;
 use super::server_state::ServerState;
 use super::slot::Slot;
 use crate::config::{Backend, Balance, ProxyTlvs, ProxyVersion, ServerAddress, StickBy};
@@ -38,7 +39,9 @@ pub struct Pool {
     outbox: Option<Outbox>,
     state: Arc<BackendState>,
     inbox: Arc<dyn Inbox>,
-    servers: Vec<Known>,
+    servers: Arc<[Arc<ServerState>]>,
+    /// Of each, as this worker has seen them last, and their generation.
+    addresses: Vec<RefCell<(u32, Rc<[ServerAddress]>)>>,
     wheel: RefCell<Wheel>,
     /// Filled for each choice; here so that nothing is allocated for it.
     candidates: RefCell<Vec<Candidate>>,
@@ -48,14 +51,6 @@ pub struct Pool {
     departures: Cell<usize>,
     /// What dice are thrown with.
     seed: RandomState,
-}
-
-/// A server, and the addresses that this worker has seen of it.
-#[derive(Debug)]
-struct Known {
-    state: Arc<ServerState>,
-    generation: Cell<u32>,
-    addresses: RefCell<Rc<[ServerAddress]>>,
 }
 
 /// By what a client may be known again, or always be given the same server.
@@ -88,12 +83,11 @@ impl Pool {
         inbox: Arc<dyn Inbox>,
         start: usize,
     ) -> Self {
-        let known = |state: &Arc<ServerState>| Known {
-            state: Arc::clone(state),
-            generation: Cell::new(state.generation()),
-            addresses: RefCell::new(Rc::from(&*state.addresses())),
+        let servers = state.servers();
+        let seen = |server: &Arc<ServerState>| {
+            let generation = server.generation();
+            RefCell::new((generation, Rc::from(&*server.addresses())))
         };
-        let servers: Vec<Known> = state.servers().iter().map(known).collect();
         let pool = Self {
             wheel: RefCell::new(Wheel::new(servers.len())),
             candidates: RefCell::new(Vec::with_capacity(servers.len())),
@@ -102,12 +96,13 @@ impl Pool {
             backend,
             state,
             inbox,
+            addresses: servers.iter().map(seen).collect(),
             servers,
             choices: Cell::new(start as u64),
             departures: Cell::new(start),
             seed: RandomState::new(),
         };
-        pool.survey(&[]);
+        pool.survey(&Eligible::new(&pool.servers, &[]));
         for _ in 0..start.checked_rem(pool.servers.len()).unwrap_or(0) {
             pool.wheel.borrow_mut().turn(&pool.candidates.borrow());
         }
@@ -169,17 +164,17 @@ impl Pool {
         if let Some(slot) = had.and_then(|server| self.claim_again(server, tried)) {
             return Pick::Slot(slot);
         }
+        let eligible = Eligible::new(&self.servers, tried);
         if unwanted.as_ref().is_some_and(Vec::is_empty) {
-            return self.shortage(tried);
+            return eligible.shortage();
         }
-        self.survey(tried);
+        self.survey(&eligible);
         let mut candidates = self.candidates.borrow_mut();
         for candidate in candidates.iter_mut() {
             candidate.open &= is_open(&candidate.key);
         }
         while let Some(index) = self.choose(&candidates, guest) {
-            let known = self.servers.get(index);
-            if let Some(slot) = known.and_then(|known| Slot::claim(&known.state)) {
+            if let Some(slot) = self.servers.get(index).and_then(Slot::claim) {
                 return Pick::Slot(slot);
             }
             // Another worker was faster with the last slot.
@@ -187,7 +182,7 @@ impl Pool {
                 candidate.open = false;
             }
         }
-        self.shortage(tried)
+        eligible.shortage()
     }
 
     /// What the connection that lives at `place` in this worker leaves, and waits for, where its client asks to cancel
@@ -224,7 +219,7 @@ impl Pool {
         match self.backend.stick {
             StickBy::None => None,
             StickBy::Source => Some(balance::address_key(guest.source)),
-            StickBy::TlsSession => guest.origin.map(stick_key),
+            StickBy::TlsSession => guest.origin.map(|origin| origin.0),
         }
     }
 
@@ -259,25 +254,26 @@ impl Pool {
         let mut servers = self.backend.servers.iter();
         let server = servers.find(|server| server.node == Some(node.0))?;
         let key = balance::name_key(&server.name);
-        let backups = self.serves_by_backups();
-        let mut known = self.servers.iter();
-        known
-            .any(|Known { state, .. }| state.key() == key && state.serves_as(backups))
+        let eligible = Eligible::new(&self.servers, &[]);
+        let mut servers = self.servers.iter();
+        servers
+            .any(|server| server.key() == key && eligible.contains(server))
             .then_some(key)
     }
 
     /// The addresses of a server, in the order in which they are tried.
     pub fn addresses(&self, server: &Arc<ServerState>) -> Rc<[ServerAddress]> {
-        let mut known = self.servers.iter();
-        let Some(known) = known.find(|known| Arc::ptr_eq(&known.state, server)) else {
+        let mut all = self.servers.iter().zip(&self.addresses);
+        let Some((_, seen)) = all.find(|(one, _)| Arc::ptr_eq(one, server)) else {
             // A reload brought it while this view's last connections are under way.
             return Rc::from(&*server.addresses());
         };
         let generation = server.generation();
-        if known.generation.replace(generation) != generation {
-            known.addresses.replace(Rc::from(&*server.addresses()));
+        let mut seen = seen.borrow_mut();
+        if seen.0 != generation {
+            *seen = (generation, Rc::from(&*server.addresses()));
         }
-        Rc::clone(&known.addresses.borrow())
+        Rc::clone(&seen.1)
     }
 
     /// The address to connect from, each in turn; nothing where the kernel chooses.
@@ -294,15 +290,14 @@ impl Pool {
     }
 
     /// Reads what the choice depends on.
-    fn survey(&self, tried: &[u64]) {
-        let backups = self.serves_by_backups();
+    fn survey(&self, eligible: &Eligible<'_>) {
         let mut candidates = self.candidates.borrow_mut();
         candidates.clear();
-        candidates.extend(self.servers.iter().map(|Known { state, .. }| Candidate {
-            key: state.key(),
-            weight: state.weight(),
-            in_use: state.in_use(),
-            open: state.serves_as(backups) && state.has_room() && !tried.contains(&state.key()),
+        candidates.extend(self.servers.iter().map(|server| Candidate {
+            key: server.key(),
+            weight: server.weight(),
+            in_use: server.in_use(),
+            open: eligible.contains(server) && server.has_room(),
         }));
     }
 
@@ -329,35 +324,11 @@ impl Pool {
     /// The server that a client had, if it is in service and has room. Its weight may be 0: such a
     /// server is being emptied, and keeps those whom it has.
     fn claim_again(&self, server: u64, tried: &[u64]) -> Option<Slot> {
-        let had = self
-            .servers
-            .iter()
-            .find(|known| known.state.key() == server)?;
-        if !had.state.is_in_service() || tried.contains(&server) {
+        let had = self.servers.iter().find(|one| one.key() == server)?;
+        if !had.is_in_service() || tried.contains(&server) {
             return None;
         }
-        Slot::claim(&had.state)
-    }
-
-    fn serves_by_backups(&self) -> bool {
-        let mut servers = self.servers.iter();
-        !servers.any(|known| known.state.is_usable() && !known.state.is_backup())
-    }
-
-    /// Whether waiting makes sense.
-    fn shortage(&self, tried: &[u64]) -> Pick {
-        let backups = self.serves_by_backups();
-        let serves =
-            |Known { state, .. }: &Known| state.serves_as(backups) && !tried.contains(&state.key());
-        let is_awaited = |known: &Known| known.state.is_awaited();
-        match self
-            .servers
-            .iter()
-            .any(|one| serves(one) || is_awaited(one))
-        {
-            true => Pick::Full,
-            false => Pick::Nobody,
-        }
+        Slot::claim(had)
     }
 }
 

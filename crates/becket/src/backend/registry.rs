@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use becket_cluster::replica::{ServerTag, StickCursor};
 use becket_cluster::{PeerStick, StickMemory};
-use becket_proto::balance;
 use becket_proto::ticket::OriginId;
 
 use super::backend_state::BackendState;
@@ -43,11 +42,6 @@ struct Sticky {
     tags: HashMap<u64, ServerTag>,
 }
 
-/// By what a client of `stick = "tls-session"` is remembered.
-pub(super) fn stick_key(origin: OriginId) -> u64 {
-    balance::mix(origin.0)
-}
-
 /// A configuration that was taken over, and the states of its backends. Workers are given both together,
 /// so that one that is late with an older configuration finds the states that count for it.
 #[derive(Clone, Debug)]
@@ -66,11 +60,6 @@ impl Adopted {
     pub fn backends(&self) -> impl Iterator<Item = (&Arc<Backend>, &Arc<BackendState>)> {
         self.config.backends.iter().zip(self.states.iter())
     }
-}
-
-/// Whom a number of [`stick_key`] stands for.
-fn origin_of(key: u64) -> OriginId {
-    OriginId(balance::unmix(key))
 }
 
 /// All backends.
@@ -161,7 +150,7 @@ impl StickMemory for Backends {
         let Some(server) = known.servers.get(&stick.server) else {
             return false;
         };
-        let (client, backend) = (stick_key(stick.origin), server.backend());
+        let (client, backend) = (stick.origin.0, server.backend());
         if late {
             backend.learn_unless_known(client, server, now, stick.life)
         } else {
@@ -182,7 +171,7 @@ impl StickMemory for Backends {
         let at = backend.visit_sticks(from.at, now, at_most, |client, server, remaining| {
             if let Some(server) = tags.get(&server) {
                 let stick = PeerStick {
-                    origin: origin_of(client),
+                    origin: OriginId(client),
                     server: *server,
                     life: remaining,
                 };
@@ -302,7 +291,7 @@ mod tests {
         assert!(backends.learn_from_peer(&to_b, false, now));
         let had = |backend, origin| {
             let state = backends.by_name(backend).unwrap();
-            state.recall(stick_key(OriginId(origin)), now)
+            state.recall(origin, now)
         };
         assert_eq!(had("app", 2), Some(server(&backends, "/b").key()));
         assert_eq!(had("other", 2), None, "a tag names one backend's server");
@@ -361,10 +350,7 @@ mod tests {
         let news = shown.iter();
         let news = news.filter(|stick| there.learn_from_peer(stick, true, now));
         assert_eq!(news.count(), 299);
-        let kept = there
-            .by_name("app")
-            .unwrap()
-            .recall(stick_key(OriginId(0)), now);
+        let kept = there.by_name("app").unwrap().recall(0, now);
         assert_eq!(kept, Some(server(&there, "/b").key()));
         here.adopt(&with(StickBy::Source));
         assert!(walk().is_empty(), "addresses mean nothing elsewhere");

@@ -9,14 +9,14 @@
 //! set health, the share of the weight while a server starts slowly, and addresses.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use becket_cluster::replica::ServerTag;
 use becket_proto::balance;
 
 use super::backend_state::BackendState;
-use super::health::watched::Watched;
+use super::health::Watched;
 use crate::config::{Server, ServerAddress};
 
 /// One server, seen by all threads.
@@ -36,34 +36,15 @@ pub struct ServerState {
     minconn: AtomicU32,
     /// A health check is to have the next slot.
     reserved: AtomicBool,
-    health: AtomicU8,
+    /// It does not answer: it gets no new connections.
+    failing: AtomicBool,
     disabled: AtomicBool,
     backup: AtomicBool,
     generation: AtomicU32,
     addresses: Mutex<Arc<[ServerAddress]>>,
-    /// What health checks have found out.
-    pub watched: Watched,
-}
-
-/// Whether a server answers, as far as is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Health {
-    /// It does, or nobody has looked.
-    #[default]
-    Passing,
-    /// It does not: it gets no new connections.
-    Failing,
-}
-
-impl Health {
-    /// The label in metrics and status.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Passing => "passing",
-            Self::Failing => "failing",
-        }
-    }
+    /// Its name did not resolve when it was last looked up.
+    lost_its_name: AtomicBool,
+    watched: Mutex<Watched>,
 }
 
 impl ServerState {
@@ -82,12 +63,13 @@ impl ServerState {
             maxconn: AtomicU32::new(UNLIMITED),
             minconn: AtomicU32::new(UNLIMITED),
             reserved: AtomicBool::new(false),
-            health: AtomicU8::new(Health::Passing as u8),
+            failing: AtomicBool::new(false),
             disabled: AtomicBool::new(false),
             backup: AtomicBool::new(false),
             generation: AtomicU32::new(0),
             addresses: Mutex::new(Arc::new([])),
-            watched: Watched::default(),
+            lost_its_name: AtomicBool::new(false),
+            watched: Mutex::default(),
         };
         state.configure(config);
         state
@@ -146,12 +128,9 @@ impl ServerState {
         self.failures_in_a_row.load(Relaxed)
     }
 
-    /// Whether it answers.
-    pub fn health(&self) -> Health {
-        match self.health.load(Relaxed) {
-            FAILING => Health::Failing,
-            _ => Health::Passing,
-        }
+    /// Whether it is known not to answer.
+    pub fn is_failing(&self) -> bool {
+        self.failing.load(Relaxed)
     }
 
     /// Whether the configuration takes it out of service.
@@ -171,26 +150,21 @@ impl ServerState {
 
     /// Whether its name is being looked up for the first time: it may serve in a moment.
     pub(super) fn is_awaited(&self) -> bool {
-        let may_serve = self.health() == Health::Passing && !self.is_disabled();
-        may_serve
+        !self.is_failing()
+            && !self.is_disabled()
             && self.weight.load(Relaxed) > 0
             && !self.has_address()
-            && !self.watched.lost_its_name()
+            && !self.lost_its_name()
     }
 
     /// Whether it may have connections at all.
     pub fn is_in_service(&self) -> bool {
-        self.health() == Health::Passing && !self.is_disabled() && self.has_address()
+        !self.is_failing() && !self.is_disabled() && self.has_address()
     }
 
     /// Whether it may be given new clients.
     pub fn is_usable(&self) -> bool {
         self.is_in_service() && self.weight.load(Relaxed) > 0
-    }
-
-    /// Whether it may be given new clients while they are given to backups, or to the others.
-    pub fn serves_as(&self, backup: bool) -> bool {
-        self.is_usable() && self.is_backup() == backup
     }
 
     /// Its share of new clients, in hundredths of the configured weight: at least 1 unless that is 0.
@@ -250,18 +224,41 @@ impl ServerState {
             .saturating_add(1)
     }
 
-    /// Says whether it answers. Those who wait are given its slots, or another server's; where
+    /// Says that it does not answer, or does again. Those who wait are given its slots, or another server's; where
     /// `on-down` is `close` and it no longer answers, workers are told to end its connections. Call it
     /// from control. Returns whether that is news.
-    pub fn set_health(self: &Arc<Self>, health: Health) -> bool {
-        if self.health.swap(health as u8, SeqCst) == health as u8 {
+    pub fn set_failing(self: &Arc<Self>, failing: bool) -> bool {
+        if self.failing.swap(failing, SeqCst) == failing {
             return false;
         }
-        if health == Health::Failing {
+        if failing {
             self.backend.tell_of_failure(self);
         }
         self.backend.settle();
         true
+    }
+
+    /// What control has found out about it.
+    pub fn watched(&self) -> Watched {
+        self.watched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Takes down what control has found out.
+    pub(super) fn note(&self, note: impl FnOnce(&mut Watched)) {
+        note(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Whether its name did not resolve when it was last looked up.
+    pub fn lost_its_name(&self) -> bool {
+        self.lost_its_name.load(Relaxed)
+    }
+
+    /// Its name was looked up. Returns whether the outcome is another one than before.
+    pub(super) fn note_lookup(&self, found: bool) -> bool {
+        self.lost_its_name.swap(!found, Relaxed) == found
     }
 
     /// Sets the share of the configured weight that counts now, 1 to 100: a server that has just come
@@ -331,6 +328,5 @@ impl ServerState {
     }
 }
 
-const FAILING: u8 = Health::Failing as u8;
 /// No limit: more than a process has descriptors.
 const UNLIMITED: u32 = u32::MAX;

@@ -198,13 +198,13 @@ impl Snapshot {
             Counter becket_server_connect_failures "Times that the server could not be connected" [backend, server]
                 = servers(ServerState::failures);
             Counter becket_server_checks "Health checks of the server that have ended" [backend, server]
-                = servers(|one| one.watched.checks());
+                = servers(|one| one.watched().checks);
             Counter becket_server_check_failures "Health checks that the server has not passed" [backend, server]
-                = servers(|one| one.watched.check_failures());
+                = servers(|one| one.watched().check_failures);
             Counter becket_server_outages "Times that the server went out of service" [backend, server]
-                = servers(|one| one.watched.outages());
+                = servers(|one| one.watched().outages);
             Gauge becket_server_lost_its_name "1 if the server's name did not resolve when it was last looked up" [backend, server]
-                = servers(|one| one.watched.lost_its_name().into());
+                = servers(|one| one.lost_its_name().into());
         }
         page.histogram(
             "becket_queue_wait_seconds",

@@ -224,8 +224,11 @@ struct RunningServer<'a> {
 impl Serialize for RunningServer<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self { config, state } = self;
-        let (watched, change) = (&state.watched, state.watched.change());
-        let since = change.as_ref().map(|(at, _)| Timestamp::from_unix(*at));
+        let watched = state.watched();
+        let since = watched
+            .change
+            .as_ref()
+            .map(|(at, _)| Timestamp::from_unix(*at));
         let addresses = state.addresses();
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         let mut object = to.serialize_map(None)?;
@@ -236,7 +239,8 @@ impl Serialize for RunningServer<'_> {
             match (state.is_disabled(), state.has_address()) {
                 (true, _) => "disabled",
                 (false, false) => "unresolved",
-                (false, true) => state.health().label(),
+                (false, true) if state.is_failing() => "failing",
+                (false, true) => "passing",
             },
         )?;
         object.serialize_entry("backup", &config.backup)?;
@@ -246,13 +250,16 @@ impl Serialize for RunningServer<'_> {
         object.serialize_entry("connections", &state.connections())?;
         object.serialize_entry("failures", &state.failures())?;
         object.serialize_entry("node", &config.node)?;
-        object.serialize_entry("condition", watched.condition().label())?;
+        object.serialize_entry("condition", watched.condition.label())?;
         object.serialize_entry("condition_since", &since)?;
-        object.serialize_entry("condition_reason", &change.map(|(_, why)| why.to_string()))?;
-        object.serialize_entry("checks", &watched.checks())?;
-        object.serialize_entry("check_failures", &watched.check_failures())?;
-        object.serialize_entry("outages", &watched.outages())?;
-        object.serialize_entry("lost_its_name", &watched.lost_its_name())?;
+        object.serialize_entry(
+            "condition_reason",
+            &watched.change.as_ref().map(|(_, why)| &**why),
+        )?;
+        object.serialize_entry("checks", &watched.checks)?;
+        object.serialize_entry("check_failures", &watched.check_failures)?;
+        object.serialize_entry("outages", &watched.outages)?;
+        object.serialize_entry("lost_its_name", &state.lost_its_name())?;
         object.end()
     }
 }

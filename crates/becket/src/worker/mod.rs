@@ -34,7 +34,6 @@ use slab::Slab;
 use self::overdue::Leaving;
 use crate::admission::Admission;
 use crate::backend::pool::Pool;
-use crate::backend::registry::Adopted;
 use crate::clock::{Clock, Now};
 use crate::close_reason::CloseReason;
 use crate::config::{Config, Limits};
@@ -51,6 +50,7 @@ use crate::sockets::Bound;
 use crate::worker::acceptor::Acceptor;
 use crate::worker::mailbox::Mailbox;
 use crate::worker::net::RealNet;
+use crate::worker::workers::Common;
 
 /// A thread that serves connections.
 #[derive(Debug)]
@@ -98,22 +98,14 @@ pub struct Worker {
 pub struct Start {
     /// Which worker, from 0.
     pub number: usize,
-    /// What all workers share.
-    pub shared: Arc<Shared>,
+    /// What all workers begin with.
+    pub common: Common,
     /// Its poll; the mailbox's waker belongs to it.
     pub poll: Poll,
     /// How control speaks to it.
     pub mailbox: Arc<Mailbox>,
-    /// Its numbers.
-    pub counters: Arc<Counters>,
     /// Where lines of the access log go; absent without one.
     pub access: Option<AccessSender>,
-    /// Where new sessions are told to the peers; absent without a cluster.
-    pub outbox: Option<Outbox>,
-    /// The configuration to begin with.
-    pub adopted: Adopted,
-    /// Ticket secrets to begin with.
-    pub secrets: Arc<Secrets>,
     /// Its listening sockets.
     pub sockets: Vec<Bound>,
 }
@@ -151,20 +143,27 @@ impl Worker {
     ///
     /// When TLS configurations cannot be built, or a descriptor is missing.
     pub fn new(start: Start) -> io::Result<Self> {
-        let clock = start.shared.clock;
+        let Common {
+            shared,
+            adopted,
+            secrets,
+            outboxes,
+            ..
+        } = start.common;
+        let clock = shared.clock;
         let now = clock.now();
         let net = RealNet::new(start.poll.registry().try_clone()?);
-        let rules = &start.adopted.config().admission;
-        let admission = Admission::new(&start.shared.admission, rules, None);
+        let rules = &adopted.config().admission;
+        let admission = Admission::new(&shared.admission, rules, None);
         let mut worker = Self {
             poll: start.poll,
-            shared: start.shared,
+            counters: Arc::clone(&shared.counters[start.number]),
+            shared,
             mailbox: start.mailbox,
-            counters: start.counters,
             access: start.access,
-            outbox: start.outbox,
-            config: Arc::clone(start.adopted.config()),
-            secrets: start.secrets,
+            outbox: outboxes.get(start.number).cloned(),
+            config: Arc::clone(adopted.config()),
+            secrets,
             number: start.number,
             clock,
             now,
@@ -188,7 +187,7 @@ impl Worker {
             pauses: RateLimit::per_second(1),
             ending: Ending::No,
         };
-        worker.take_over(&start.adopted, start.sockets)?;
+        worker.take_over(&adopted, start.sockets)?;
         Ok(worker)
     }
 

@@ -51,25 +51,24 @@ fn scene() -> Scene {
     let shared = Arc::new(Shared::new(1, clock, table(), table()));
     let poll = Poll::new().unwrap();
     let waker = Waker::new(poll.registry(), Token(MAILBOX)).unwrap();
+    let rotation = Rotation::start(Duration::from_secs(3600), clock.now()).unwrap();
     let start = Start {
         number: 0,
         poll,
         mailbox: Arc::new(Mailbox::new(waker)),
-        counters: Arc::clone(&shared.counters[0]),
         access: None,
-        outbox: None,
-        adopted: shared.backends.adopt(&config),
-        secrets: Arc::clone(
-            Rotation::start(Duration::from_secs(3600), clock.now())
-                .unwrap()
-                .secrets(),
-        ),
         sockets: vec![Bound {
             address: WEB.parse().unwrap(),
             listener,
             inherited: false,
         }],
-        shared,
+        common: Common {
+            adopted: shared.backends.adopt(&config),
+            secrets: Arc::clone(rotation.secrets()),
+            outboxes: Vec::new(),
+            ended: tokio::sync::mpsc::unbounded_channel().0,
+            shared,
+        },
     };
     let mut worker = Worker::new(start).unwrap();
     let clients = (0..MANY).map(|_| TcpStream::connect(web).unwrap());

@@ -40,7 +40,7 @@ pub struct WorkerEnded {
 }
 
 /// What all workers begin with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Common {
     /// What they share with each other and with control.
     pub shared: Arc<Shared>,
@@ -74,17 +74,12 @@ impl Workers {
             let waker = Waker::new(poll.registry(), Token(MAILBOX))?;
             let mailbox = Arc::new(Mailbox::new(waker));
             mailboxes.push(Arc::clone(&mailbox));
-            let counters = common.shared.counters.get(number);
             let start = Start {
                 number,
-                shared: Arc::clone(&common.shared),
+                common: common.clone(),
                 poll,
                 mailbox,
-                counters: counters.cloned().unwrap_or_default(),
                 access: access.as_mut().map(|access| access.attach()),
-                outbox: common.outboxes.get(number).cloned(),
-                adopted: common.adopted.clone(),
-                secrets: Arc::clone(&common.secrets),
                 sockets,
             };
             let cpu = cpus.get(number % cpus.len().max(1)).copied();

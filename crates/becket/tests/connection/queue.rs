@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket::backend::pool::{Guest, Pick};
-use becket::backend::server_state::Health;
 use becket::backend::slot::Slot;
 use becket::check::script::net::Plan;
 use becket::check::script::stage::Stage;
@@ -189,7 +188,7 @@ fn with_no_server_in_service_nobody_waits_and_who_waits_is_told() {
         let server = house.pool(0).state().servers()[0].clone();
         let (mut stage, client) = enter(&house, [Plan::Accept]);
         assert_eq!(waiting(&house), 1);
-        server.set_health(Health::Failing);
+        server.set_failing(true);
         stage.settle();
         drop(client);
         stage.settle();
@@ -199,7 +198,7 @@ fn with_no_server_in_service_nobody_waits_and_who_waits_is_told() {
         stage.settle();
         assert_eq!(stage.closed(), Some(CloseReason::NoServer));
         drop(held);
-        server.set_health(Health::Passing);
+        server.set_failing(false);
         let (mut stage, _client) = enter(&house, [Plan::Accept]);
         assert_eq!(server_got(&mut stage), b"hello");
     }
@@ -308,7 +307,7 @@ fn a_server_that_goes_out_of_service_keeps_its_connections_unless_they_are_to_be
         let (mut stage, mut client) = enter(&house, [Plan::Accept]);
         assert_eq!(server_got(&mut stage), b"hello");
         let server = house.pool(0).state().servers()[0].clone();
-        server.set_health(Health::Failing);
+        server.set_failing(true);
         client.talk(&mut stage);
         if reason.is_none() {
             server_says(&mut stage, b"still here");
@@ -336,7 +335,7 @@ fn a_server_that_goes_out_of_service_during_the_handshake_is_not_connected() {
     assert!(stage.settle());
     assert!(stage.is_handshaking());
     assert_eq!(in_use(&house), 1, "claimed with the hello");
-    house.pool(0).state().servers()[0].set_health(Health::Failing);
+    house.pool(0).state().servers()[0].set_failing(true);
     client.talk(&mut stage);
     assert!(stage.net.dialled.is_empty());
     assert_eq!((waiting(&house), in_use(&house)), (0, 0));
@@ -353,7 +352,7 @@ fn a_slot_of_a_server_that_goes_out_of_service_on_its_way_is_exchanged() {
     assert_eq!(waiting(&house), 1);
     drop(held);
     assert_eq!(waiting(&house), 0, "granted, and not seen yet");
-    house.pool(0).state().servers()[0].set_health(Health::Failing);
+    house.pool(0).state().servers()[0].set_failing(true);
     client.talk(&mut stage);
     assert!(stage.net.dialled.is_empty());
     assert_eq!((waiting(&house), in_use(&house)), (0, 0));

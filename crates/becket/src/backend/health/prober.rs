@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 
 use super::check::{Check, Failure};
 use crate::backend::registry::Backends;
-use crate::backend::server_state::{Health, ServerState};
+use crate::backend::server_state::ServerState;
 use crate::backend::slot::Reservation;
 use crate::clock::Now;
 use crate::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
@@ -38,7 +38,6 @@ pub struct Prober {
     running: JoinSet<Ended>,
     checks_running: usize,
     lookups_running: usize,
-    dice: Dice,
 }
 
 /// One server.
@@ -96,7 +95,6 @@ impl Prober {
             running: JoinSet::new(),
             checks_running: 0,
             lookups_running: 0,
-            dice: Dice::default(),
         }
     }
 
@@ -138,7 +136,8 @@ impl Prober {
         match ended {
             Ended::Check(index, outcome) => {
                 self.checks_running = self.checks_running.saturating_sub(1);
-                let random = self.dice.throw();
+                // Nobody needs to guess it, it only has to differ: any 32 bits of a hash are as good as any other.
+                let random = RandomState::new().hash_one(index) as u32;
                 if let Some(watch) = self.watches.get_mut(index) {
                     watch.handle_check(outcome, random, now);
                 }
@@ -186,9 +185,10 @@ impl Prober {
         }
         // Those that nobody watches any more are used as they are.
         for watch in before {
-            watch.server.set_health(Health::Passing);
+            watch.server.set_failing(false);
             watch.server.set_weight_percent(100);
-            watch.server.watched.begin(Condition::Unchecked);
+            let unchecked = Condition::Unchecked;
+            watch.server.note(|found| found.condition = unchecked);
         }
     }
 
@@ -283,9 +283,10 @@ impl Watch {
                 self.weight_percent = before.weight_percent;
             }
             _ => {
-                self.server.set_health(Health::Passing);
+                self.server.set_failing(false);
                 self.server.set_weight_percent(100);
-                self.server.watched.begin(self.health.condition());
+                let condition = self.health.condition();
+                self.server.note(|found| found.condition = condition);
             }
         }
         self
@@ -313,7 +314,10 @@ impl Watch {
     fn handle_check(&mut self, outcome: Result<(), Failure>, random: u32, now: Now) {
         self.work.running = false;
         let good = outcome.is_ok();
-        self.server.watched.note_check(good);
+        self.server.note(|found| {
+            found.checks += 1;
+            found.check_failures += u64::from(!good);
+        });
         let change = self.health.handle_check(good, &self.rules, now.mono);
         if let Some(checks) = &self.rules.checks {
             self.work.due = now.mono + self.health.until_next_check(checks, random);
@@ -333,25 +337,22 @@ impl Watch {
 
     /// Tells everybody.
     fn note(&mut self, change: Change, reason: &dyn Display, now: Now) {
-        let health = match change.to.is_usable() {
-            true => Health::Passing,
-            false => Health::Failing,
-        };
+        let failing = !change.to.is_usable();
         let (backend, server) = (&self.backend.name, self.server.name());
         let (from, to) = (change.from.label(), change.to.label());
-        match health {
-            Health::Passing => {
-                tracing::info!(backend, %server, from, to, %reason, "server is used");
-            }
-            Health::Failing => {
-                tracing::warn!(backend, %server, from, to, %reason, "server is not used");
-            }
+        if failing {
+            tracing::warn!(backend, %server, from, to, %reason, "server is not used");
+        } else {
+            tracing::info!(backend, %server, from, to, %reason, "server is used");
         }
-        let watched = &self.server.watched;
-        watched.note_change(change.to, &reason.to_string(), now.unix);
+        self.server.note(|found| {
+            found.condition = change.to;
+            found.change = Some((now.unix, reason.to_string().into()));
+            found.outages += u64::from(failing);
+        });
         // Before anybody is sent there.
         self.set_weight(now.mono);
-        self.server.set_health(health);
+        self.server.set_failing(failing);
     }
 
     fn set_weight(&mut self, now: Duration) {
@@ -376,7 +377,7 @@ impl Name {
     }
 
     fn handle_lookup(&mut self, found: Found, server: &Arc<ServerState>, now: Duration) {
-        let is_news = server.watched.note_lookup(found.is_ok());
+        let is_news = server.note_lookup(found.is_ok());
         let name = server.name();
         match found {
             Ok(found) => {
@@ -447,22 +448,7 @@ impl Work {
     }
 }
 
-/// Numbers that nobody needs to guess, only to differ.
-#[derive(Debug, Default)]
-struct Dice {
-    seed: RandomState,
-    throws: u64,
-}
-
-impl Dice {
-    fn throw(&mut self) -> u32 {
-        self.throws = self.throws.wrapping_add(1);
-        // Any 32 bits of a hash are as good as any other.
-        self.seed.hash_one(self.throws) as u32
-    }
-}
-
-/// Checks at a time: a descriptor each, and a burst that no machine events.
+/// Checks at a time: a descriptor each, and a burst that no machine notices.
 const MOST_CHECKS: usize = 64;
 /// Lookups at a time: more than the resolver makes at a time.
 const MOST_LOOKUPS: usize = 64;

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::backend::inbox::{BackendEvent, Grant, TestInbox};
-use crate::backend::server_state::Health;
 use crate::config::Server;
 
 struct Fixture {
@@ -128,14 +127,14 @@ fn servers_that_are_out_of_service_get_nobody() {
     backend.servers[0].disabled = true;
     backend.servers[1].weight = 0;
     let fixture = fixture(backend);
-    fixture.servers[2].set_health(Health::Failing);
+    fixture.servers[2].set_failing(true);
     assert_eq!(fixture.picks(5), [3; 5]);
-    fixture.servers[3].set_health(Health::Failing);
+    fixture.servers[3].set_failing(true);
     assert!(matches!(
         fixture.pool.pick(&guest(), None, &[]),
         Pick::Nobody
     ));
-    fixture.servers[2].set_health(Health::Passing);
+    fixture.servers[2].set_failing(false);
     assert_eq!(fixture.picks(5), [2; 5]);
 }
 
@@ -150,7 +149,7 @@ fn backups_serve_when_nobody_else_can_and_not_because_the_others_are_full() {
     assert_eq!(fixture.place(&held), 0);
     assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
     drop(held);
-    fixture.servers[0].set_health(Health::Failing);
+    fixture.servers[0].set_failing(true);
     assert_eq!(fixture.picks(4), [1, 2, 1, 2]);
 }
 
@@ -276,7 +275,7 @@ fn who_waits_is_told_when_no_server_is_left_and_served_when_one_is_back() {
     let first = fixture.pool.wait(10, &[], None).unwrap();
     let tried = [fixture.servers[0].key()];
     let second = fixture.pool.wait(11, &tried, None).unwrap();
-    fixture.servers[1].set_health(Health::Failing);
+    fixture.servers[1].set_failing(true);
     let grants = fixture.granted();
     assert!(second.is_over_by(&grants[0]) && grants[0].slot.is_none());
     assert_eq!(grants.len(), 1, "the first still waits");
@@ -287,7 +286,7 @@ fn who_waits_is_told_when_no_server_is_left_and_served_when_one_is_back() {
 
     let held = fixture.pick();
     let third = fixture.pool.wait(12, &[], None).unwrap();
-    fixture.servers[0].set_health(Health::Failing);
+    fixture.servers[0].set_failing(true);
     let grants = fixture.granted();
     assert!(third.is_over_by(&grants[0]) && grants[0].slot.is_none());
     drop(held);
@@ -306,7 +305,7 @@ fn who_comes_while_a_name_is_looked_up_for_the_first_time_waits_for_the_outcome(
         assert!(matches!(pick(), Pick::Full));
         let wait = fixture.pool.wait(10, &[], None).unwrap();
         assert!(fixture.granted().is_empty());
-        server.watched.note_lookup(resolves);
+        server.note_lookup(resolves);
         if resolves {
             let address = "192.0.2.1:80".parse().unwrap();
             server.set_addresses(&[ServerAddress::Tcp(address)]);
@@ -362,7 +361,7 @@ fn a_client_that_sticks_has_its_server_again_while_that_has_room() {
     };
     assert_ne!(fixture.place(&other), 5, "full: balanced as usual");
     drop(slot);
-    fixture.servers[5].set_health(Health::Failing);
+    fixture.servers[5].set_failing(true);
     let Pick::Slot(other) = fixture.pool.pick(&guest(), had, &[]) else {
         panic!("a slot");
     };
@@ -445,6 +444,6 @@ fn a_node_leads_only_to_a_server_that_balancing_could_choose() {
     let keys: Vec<u64> = fixture.servers.iter().map(|server| server.key()).collect();
     let at = |node| fixture.pool.at_node(NodeId(node));
     assert_eq!([1, 2, 3, 4].map(at), [Some(keys[0]), None, None, None]);
-    fixture.servers[0].set_health(Health::Failing);
+    fixture.servers[0].set_failing(true);
     assert_eq!([1, 2, 3].map(at), [None, Some(keys[1]), None]);
 }

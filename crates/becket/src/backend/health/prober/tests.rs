@@ -7,7 +7,6 @@ use becket_proto::health::{Checks, Passive};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
-use crate::backend::health::watched::Watched;
 use crate::backend::slot::Slot;
 use crate::clock::Clock;
 use crate::config;
@@ -121,15 +120,15 @@ fn a_server_is_left_and_found_again() {
     let text = address.to_string();
     let mut fixture = Fixture::new();
     let server = fixture.adopt(backend(&text, &text, CHECKED));
-    assert_eq!(server.watched.condition(), Condition::OnTrial);
+    assert_eq!(server.watched().condition, Condition::OnTrial);
     fixture.settle();
-    assert_eq!(server.watched.condition(), Condition::InService);
+    assert_eq!(server.watched().condition, Condition::InService);
     drop(listener);
     fixture.after(11);
     assert!(server.is_in_service(), "one bad check is not enough");
     fixture.after(2);
     assert!(!server.is_in_service());
-    let (_, reason) = server.watched.change().unwrap();
+    let (_, reason) = server.watched().change.unwrap();
     assert!(reason.contains("refused"), "{reason}");
     let _listener = TcpListener::bind(address).unwrap();
     fixture.after(11);
@@ -139,8 +138,8 @@ fn a_server_is_left_and_found_again() {
     assert_eq!(server.weight(), 50);
     fixture.after(5);
     assert_eq!(server.weight(), 100);
-    assert_eq!(server.watched.outages(), 1);
-    assert_eq!(server.watched.check_failures(), 2);
+    assert_eq!(server.watched().outages, 1);
+    assert_eq!(server.watched().check_failures, 2);
 }
 
 #[test]
@@ -154,7 +153,7 @@ fn what_is_known_outlives_a_reload_and_ends_with_the_checks() {
     assert!(Arc::ptr_eq(&server, &same) && !server.is_in_service());
     fixture.adopt(backend(nobody, nobody, config::Health::default()));
     assert!(server.is_in_service());
-    assert_eq!(server.watched.condition(), Condition::Unchecked);
+    assert_eq!(server.watched().condition, Condition::Unchecked);
     fixture
         .prober
         .adopt(&[], &fixture.backends, fixture.now.mono);
@@ -179,14 +178,14 @@ fn connects_that_fail_pause_a_server() {
         server.note_failure();
     }
     fixture.settle();
-    assert_eq!(server.watched.condition(), Condition::OutOfService);
+    assert_eq!(server.watched().condition, Condition::OutOfService);
     assert!(!server.is_in_service());
     fixture.after(5);
-    assert_eq!(server.watched.condition(), Condition::OnTrial);
+    assert_eq!(server.watched().condition, Condition::OnTrial);
     assert!(server.is_in_service());
     server.note_connect();
     fixture.settle();
-    assert_eq!(server.watched.condition(), Condition::InService);
+    assert_eq!(server.watched().condition, Condition::InService);
 }
 
 fn addresses(server: &ServerState) -> Vec<String> {
@@ -215,12 +214,12 @@ fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
     for fails in [&[][..], &["garbage"]] {
         fixture.oracle.says(fails);
         fixture.after(60);
-        assert!(server.watched.lost_its_name());
+        assert!(server.lost_its_name());
         assert_eq!(addresses(&server), ["192.0.2.1:80", "192.0.2.2:80"]);
     }
     fixture.oracle.says(&["192.0.2.9"]);
     fixture.after(60);
-    assert!(!server.watched.lost_its_name());
+    assert!(!server.lost_its_name());
     assert_eq!(addresses(&server), ["192.0.2.9:80"]);
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 5);
 }
@@ -240,7 +239,7 @@ fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
         fixture.settle();
         fixture.after(11);
         fixture.after(2);
-        assert_eq!(server.watched.condition(), expected);
+        assert_eq!(server.watched().condition, expected);
     }
 }
 
@@ -274,14 +273,14 @@ fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does(
     assert!(server.is_awaited() && !server.is_in_service());
     fixture.settle();
     assert!(!server.is_awaited(), "who waited is told that nobody comes");
-    assert!(!server.is_in_service() && server.watched.lost_its_name());
-    assert_eq!(server.watched.checks(), 0, "nobody knows where");
+    assert!(!server.is_in_service() && server.lost_its_name());
+    assert_eq!(server.watched().checks, 0, "nobody knows where");
     fixture.oracle.says(&["127.0.0.1"]);
     fixture.after(5);
-    assert!(server.is_in_service() && !server.watched.lost_its_name());
+    assert!(server.is_in_service() && !server.lost_its_name());
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
     fixture.after(1);
-    assert_eq!(server.watched.condition(), Condition::InService);
+    assert_eq!(server.watched().condition, Condition::InService);
     // From now on it is one like any other.
     fixture.after(58);
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
@@ -292,9 +291,9 @@ fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does(
     config.servers[0].addresses.clear();
     fixture.oracle.says(&[]);
     fixture.adopt(config);
-    assert!(server.is_in_service() && !server.watched.lost_its_name());
+    assert!(server.is_in_service() && !server.lost_its_name());
     fixture.settle();
-    assert!(server.is_in_service() && server.watched.lost_its_name());
+    assert!(server.is_in_service() && server.lost_its_name());
     assert_eq!(addresses(&server), [address]);
 }
 
@@ -350,8 +349,8 @@ fn not_all_servers_are_checked_at_a_time() {
         .prober
         .watches
         .iter()
-        .map(|watch| &watch.server.watched);
-    assert_eq!(states.map(Watched::checks).sum::<u64>(), 100);
+        .map(|watch| watch.server.watched().checks);
+    assert_eq!(states.sum::<u64>(), 100);
 }
 
 #[test]
