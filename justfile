@@ -10,7 +10,7 @@ demo:
 
 # All tests
 test:
-    cargo test --workspace
+    cargo test --workspace --no-fail-fast
 
 # What CI runs, or one step of it: packages, format, lint, document, dependencies, fuzz, benches, test
 ci *STEP:

@@ -3,8 +3,13 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::process::Command;
 
-use becket_e2e::{Backend, Becket, Client, Key, Place, Trust, finish, fresh_address, fresh_host};
+use becket_e2e::{
+    Backend, Becket, Client, Key, Place, Tool, Trust, finish, fresh_address, fresh_host,
+};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 
 /// What the examples expect under `certs/`.
 pub(crate) fn furnish(place: &Place) {
@@ -30,6 +35,28 @@ pub(crate) fn furnish(place: &Place) {
     fs::copy(place.path("ca.pem"), certs.join("clients-ca.pem")).unwrap();
     let secret = Becket::command(place, &["secret", "certs/cluster.secret"]);
     assert_eq!(finish(secret, "").code, 0);
+}
+
+#[test]
+fn the_command_of_the_readme_makes_what_every_example_needs() {
+    if Tool::find("openssl").is_none() {
+        return;
+    }
+    let place = Place::new();
+    let files: Vec<String> = fs::read_dir(EXAMPLES)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "certs")
+        .collect();
+    for name in &files {
+        fs::copy(Path::new(EXAMPLES).join(name), place.path(name)).unwrap();
+    }
+    let made = finish(Command::new(place.path("certificates")), "");
+    assert_eq!(made.code, 0, "{}", made.all());
+    for name in files.iter().filter(|name| name.ends_with(".toml")) {
+        let found = finish(Becket::command(&place, &["check", "--config", name]), "");
+        assert_eq!(found.code, 0, "{name}: {}", found.all());
+    }
 }
 
 /// Moves the example from 127.0.0.1 to a host of its own: its ports stay as they are written.
@@ -65,8 +92,7 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
 
 #[test]
 fn every_example_is_checked_and_serves() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    let files = fs::read_dir(folder)
+    let files = fs::read_dir(EXAMPLES)
         .unwrap()
         .map(|entry| entry.unwrap().path());
     let files: Vec<_> = files

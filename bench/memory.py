@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""What becket keeps in memory for peers, and what stays of it when they have gone.
+
+    bench/memory.py target/release/becket
+
+Starts it with one listener that requires client certificates, all limits at their defaults, and prints its resident memory: at
+the start, with 9 400 handshakes that stop in the middle of the client's certificates, after these have gone, and the same for
+established connections. Clients come from many addresses of 127.0.0.0/8. Needs Linux, openssl, and 20 000 descriptors.
+"""
+import os, resource, socket, ssl, struct, subprocess, sys, tempfile, time
+
+MANY = 9_400
+# As much as `limits.certificate-chain` lets in, nearly.
+NAMES = 860
+
+
+def run(*command):
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def certificates():
+    """An authority, a server's certificate, and a client's of nearly 16 KiB."""
+    ec = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
+    names = ",".join(f"DNS:{i:04}.example.org" for i in range(NAMES))
+    run("openssl", "req", "-x509", *ec, "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
+    for name, sans in ("site", "DNS:localhost"), ("client", names):
+        run("openssl", "req", "-x509", *ec, "-subj", f"/CN={name}", "-CA", "ca.pem", "-CAkey", "ca.key", "-addext",
+            f"subjectAltName={sans}", "-addext", "basicConstraints=CA:FALSE", "-keyout", f"{name}.key", "-out", f"{name}.crt")
+    with open("site.pem", "w") as bundle:
+        bundle.write(open("site.crt").read() + open("site.key").read())
+
+
+def context(version):
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    tls.minimum_version = tls.maximum_version = version
+    tls.load_cert_chain("client.crt", "client.key")
+    return tls
+
+
+def client(number, tls, keep_back):
+    """A handshake whose second flight lacks its last bytes; without `keep_back` it is whole."""
+    sock = socket.socket()
+    sock.bind((f"127.1.{number // 50 % 250}.{1 + number // 12_500}", 0))
+    sock.connect(("127.0.0.1", PORT))
+    sock.settimeout(60)
+    # A client that goes away at once, so that nobody waits for the other side's end.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    inward, outward = ssl.MemoryBIO(), ssl.MemoryBIO()
+    both = tls.wrap_bio(inward, outward, server_hostname="localhost")
+    while True:
+        try:
+            both.do_handshake()
+            done = True
+        except ssl.SSLWantReadError:
+            done = False
+        flight = outward.read()
+        if len(flight) > 4_000 and keep_back:
+            sock.sendall(flight[:-keep_back])
+            return sock
+        sock.sendall(flight)
+        if done:
+            return sock, both
+        inward.write(sock.recv(65_536))
+
+
+def resident(pid):
+    status = open(f"/proc/{pid}/status").read()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def settled(pid):
+    """Resident memory when it no longer falls."""
+    last = resident(pid)
+    while True:
+        time.sleep(15)
+        now = resident(pid)
+        if now > last - 0.5:
+            return now
+        last = now
+
+
+def main(becket):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        global PORT
+        PORT = free.getsockname()[1]
+    backend = socket.create_server(("127.0.0.9", 0), backlog=4_096)
+    open("becket.toml", "w").write(f"""
+[[listener]]
+name = "web"
+bind = ["127.0.0.1:{PORT}"]
+certificates = ["site.pem"]
+policy = "strict"
+backend = "app"
+[[policy]]
+name = "strict"
+client-certificates = "required"
+client-ca = "ca.pem"
+[[backend]]
+name = "app"
+server = [{{ address = "127.0.0.9:{backend.getsockname()[1]}" }}]
+[timeouts]
+handshake = "10m"
+[process]
+workers = 2
+""")
+    process = subprocess.Popen([becket, "run", "--config", "becket.toml"], stderr=open("log", "w"))
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", PORT)).close()
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+    print(f"at the start: {settled(process.pid):.0f} MB")
+    for name, version, keep_back in [
+        ("unfinished handshakes, TLS 1.3", ssl.TLSVersion.TLSv1_3, 200),
+        ("unfinished handshakes, TLS 1.2", ssl.TLSVersion.TLSv1_2, 60),
+        ("established connections", ssl.TLSVersion.TLSv1_3, 0),
+    ]:
+        tls = context(version)
+        kept = [client(number, tls, keep_back) for number in range(MANY)]
+        time.sleep(2)
+        print(f"{MANY} {name}: {resident(process.pid):.0f} MB", end="", flush=True)
+        kept.clear()
+        print(f"; after they have gone: {settled(process.pid):.0f} MB")
+    process.kill()
+
+
+if __name__ == "__main__":
+    program = os.path.abspath(sys.argv[1])
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        certificates()
+        main(program)
