@@ -8,7 +8,6 @@ use crate::result::{Case, Column, Outcome, Run, figures};
 use crate::scenario::Measure;
 use crate::verdict::{self, Standing};
 
-/// Returns the answer.
 pub fn of(run: &Run, outcome: &Outcome) -> String {
     if let Some(reason) = &outcome.not_available {
         return format!("Not available: {reason}.");
@@ -274,23 +273,7 @@ const CLOSE: f64 = 5.0;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Sample;
-
-    fn column(peer: &str, cpu: [f64; 3]) -> Column {
-        let samples = cpu.iter().zip(0..).map(|(cpu, round)| {
-            let mut sample = Sample {
-                round,
-                ..Sample::default()
-            };
-            sample.put(figures::CPU, *cpu);
-            sample
-        });
-        Column {
-            peer: peer.to_owned(),
-            samples: samples.collect(),
-            ..Column::default()
-        }
-    }
+    use crate::result::testing::column;
 
     fn outcome(id: &str, cases: Vec<(&str, Vec<Column>)>) -> Outcome {
         let cases = cases.into_iter().map(|(label, columns)| Case {
@@ -308,7 +291,7 @@ mod tests {
 
     #[test]
     fn what_costs_what_is_answered_with_what_it_costs() {
-        let becket = |cpu: f64| column("becket", [cpu, cpu, cpu]);
+        let becket = |cpu: f64| column("becket", &[cpu, cpu, cpu]);
         let outcome = outcome(
             "key",
             vec![
@@ -325,8 +308,8 @@ mod tests {
     #[test]
     fn who_needs_the_least_is_answered_with_the_ratio_and_how_sure_it_is() {
         let columns = vec![
-            column("becket", [100.0, 101.0, 99.0]),
-            column("nginx", [200.0, 202.0, 198.0]),
+            column("becket", &[100.0, 101.0, 99.0]),
+            column("nginx", &[200.0, 202.0, 198.0]),
         ];
         let said = of(
             &Run::default(),

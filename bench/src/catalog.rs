@@ -9,7 +9,6 @@ macro_rules! suite {
     };
 }
 
-/// Ids and texts.
 pub const SUITE: &[(&str, &str)] = suite![
     "implementations",
     "overload",
@@ -35,9 +34,6 @@ pub const SUITE: &[(&str, &str)] = suite![
 ];
 
 /// Finds what is asked for: ids of the suite, `all`, or files that end in `.toml`.
-///
-/// # Errors
-/// [`Error::Asked`] for an unknown id or a file that is no scenario.
 pub fn find(asked: &[String]) -> Result<Vec<Scenario>, Error> {
     let mut found: Vec<Scenario> = Vec::new();
     for name in asked {

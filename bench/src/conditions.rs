@@ -61,9 +61,6 @@ pub fn load() -> String {
 }
 
 /// Raises the limit of open files as far as it goes; children inherit it.
-///
-/// # Errors
-/// [`Error::Os`] with what to raise when that is too little.
 pub fn raise_open_files() -> Result<u64, Error> {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(u64::MAX);

@@ -37,10 +37,6 @@ impl Control {
         }
     }
 
-    /// Measures it once.
-    ///
-    /// # Errors
-    /// As the load tool.
     pub fn measure(&mut self, time: Duration, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         let url = format!("http://{}/bytes/{BODY}", self.relay.address);
         let report = Ask::plain(url)

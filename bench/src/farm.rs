@@ -22,9 +22,6 @@ pub struct Farm {
 
 impl Farm {
     /// Starts as many nodes as the case says. `site` is what all have in common.
-    ///
-    /// # Errors
-    /// As [`Peer::start`], and [`Error::Peer`] when no secret can be made.
     pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Self, Error> {
         let count = site.settings.nodes;
         let sections: Vec<String> = if clustered {
@@ -60,9 +57,6 @@ impl Farm {
     }
 
     /// CPU time of all nodes that are there.
-    ///
-    /// # Errors
-    /// When one has ended by itself.
     pub fn spent(&self) -> Result<Spent, Error> {
         let pids: Vec<u32> = self.nodes.iter().map(|node| node.process.pid()).collect();
         Ok(cpu::of_processes(&pids)?)
@@ -92,9 +86,6 @@ fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
 }
 
 /// Returns a section for each node of a new cluster.
-///
-/// # Errors
-/// [`Error::Peer`] when the peer makes no secret, [`Error::Os`] when there are no ports.
 pub fn sections(peer: &Peer, directory: &Path, count: usize) -> Result<Vec<String>, Error> {
     Ok(sections_of(
         &secret(peer, directory)?,

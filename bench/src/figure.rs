@@ -12,7 +12,6 @@ use crate::spread;
 pub struct Figure {
     /// Its name in [`crate::result::Sample::figures`].
     pub name: String,
-    /// Its heading.
     pub heading: String,
     /// Whether less is better.
     pub less_is_better: bool,
@@ -145,7 +144,6 @@ pub fn deciding(measure: Measure) -> Vec<Figure> {
     }
 }
 
-/// A plain relay.
 pub const RELAY: &str = "relay";
 /// A relay that also answers as TLS must.
 pub const ROUND_TRIP: &str = "round-trip";
@@ -320,30 +318,7 @@ pub const SAME: &str = "same";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::Sample;
-
-    fn column(peer: &str, cpu: &[f64]) -> Column {
-        let samples = cpu.iter().zip(0..).map(|(cpu, round)| {
-            let mut sample = Sample {
-                round,
-                ..Sample::default()
-            };
-            sample.put(figures::CPU, *cpu);
-            sample
-        });
-        Column {
-            peer: peer.to_owned(),
-            samples: samples.collect(),
-            ..Column::default()
-        }
-    }
-
-    fn case(columns: Vec<Column>) -> Case {
-        Case {
-            columns,
-            ..Case::default()
-        }
-    }
+    use crate::result::testing::{case, column};
 
     #[test]
     fn eta_is_paired_by_rounds_and_the_true_floor_stands_beside_it() {

@@ -40,9 +40,6 @@ impl Floors {
     }
 
     /// Measures the library for one round.
-    ///
-    /// # Errors
-    /// As [`Library::transaction_us`].
     pub fn measure_library(&self, round: u32, time: Duration) -> Result<Option<Sample>, Error> {
         let Some(library) = &self.library else {
             return Ok(None);
@@ -56,9 +53,6 @@ impl Floors {
     }
 
     /// Returns the preface of `--preface` for flights of a full and of a resumed handshake.
-    ///
-    /// # Errors
-    /// As [`Library::flights`].
     pub fn preface(library: &Library) -> Result<String, Error> {
         let of = library.flights()?.map(|flights| {
             let flights = flights.iter().map(|f| format!("{}/{}", f.sent, f.answer));

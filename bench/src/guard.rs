@@ -18,9 +18,6 @@ use crate::Error;
 static PIPE: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
 
 /// Starts the guard of this process, which will remove `directory`.
-///
-/// # Errors
-/// [`Error::Os`] when it cannot be started.
 pub fn start(directory: &Path) -> Result<(), Error> {
     let failed = |e| Error::os("starting the guard", e);
     let program = std::env::current_exe().map_err(failed)?;

@@ -22,15 +22,11 @@ pub enum Key {
     P256,
     /// ECDSA on P-384.
     P384,
-    /// Ed25519.
     Ed25519,
 }
 
 impl Key {
     /// Reads a name as scenarios have it.
-    ///
-    /// # Errors
-    /// [`Error::Asked`] with the names that are accepted.
     pub fn parse(name: &str) -> Result<Self, Error> {
         Ok(match name {
             "rsa2048" => Self::Rsa2048,
@@ -77,9 +73,6 @@ impl Keyring {
     }
 
     /// Returns the file for a key; makes it the first time (RSA-4096 takes seconds).
-    ///
-    /// # Errors
-    /// [`Error::Os`] when it cannot be written.
     pub fn file(&mut self, key: Key) -> Result<PathBuf, Error> {
         if let Some(path) = self.made.get(&key) {
             return Ok(path.clone());

@@ -12,6 +12,10 @@
 //! Floors come from the same run: [`relay`] carries bytes without TLS, [`library`] makes the same
 //! handshakes in memory. Whatever happens to the bench, [`guard`] stops what it had started.
 #![forbid(unsafe_code)]
+#![expect(
+    missing_docs,
+    reason = "nobody comes here from outside: what a name says is not said again"
+)]
 
 pub mod answer;
 pub mod catalog;
@@ -74,15 +78,12 @@ pub enum Error {
     /// The operating system refuses what the run needs.
     #[error("{what}: {source}")]
     Os {
-        /// What was tried.
         what: String,
-        /// What it answered.
         source: std::io::Error,
     },
     /// A stored file is not what it should be.
     #[error("{path}: {why}")]
     Stored {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
@@ -90,7 +91,6 @@ pub enum Error {
     /// The load tool could not do its part.
     #[error("becket-load: {0}")]
     Load(#[from] becket_load::Error),
-    /// A signal came.
     #[error("interrupted; the peers are stopped, and what was finished is in {0}")]
     Interrupted(PathBuf),
     /// A signal came before anything was finished.

@@ -35,9 +35,6 @@ pub struct Library {
 
 impl Library {
     /// Prepares what a case asks for, to be measured on `cpu`.
-    ///
-    /// # Errors
-    /// [`Error::Asked`] when the library cannot do it.
     pub fn new(settings: &Settings, certificate: &Path, cpu: usize) -> Result<Self, Error> {
         let resumed = settings.asked_resumed()?;
         Ok(Self {
@@ -53,9 +50,6 @@ impl Library {
 
     /// Measures the server's microseconds of one transaction: the mix of full and resumed handshakes, the
     /// request and the body. Takes about `time`.
-    ///
-    /// # Errors
-    /// [`Error::Asked`] when a handshake fails.
     pub fn transaction_us(&self, time: Duration) -> Result<f64, Error> {
         place::on(&[self.cpu], || {
             let mut total = 0.0;
@@ -79,9 +73,6 @@ impl Library {
     }
 
     /// Returns what the two sides say in turn, in a full and in a resumed handshake.
-    ///
-    /// # Errors
-    /// [`Error::Asked`] when a handshake fails.
     pub fn flights(&self) -> Result<[Vec<Flight>; 2], Error> {
         let [(_, full), (_, resumed)] = &self.clients;
         let of = |client| {
@@ -110,7 +101,6 @@ struct Transaction {
     flights: Vec<Flight>,
 }
 
-/// Makes one transaction.
 fn one(
     body: u64,
     server: &Arc<ServerConfig>,

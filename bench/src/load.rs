@@ -54,7 +54,6 @@ impl Ask {
         }
     }
 
-    /// Adds a flag with its value.
     pub fn add(&mut self, flag: &str, value: &str) {
         self.args.extend([flag.to_owned(), value.to_owned()]);
     }
@@ -74,10 +73,6 @@ impl Ask {
             .with("-t", cpus.len().max(1))
     }
 
-    /// Makes the plan.
-    ///
-    /// # Errors
-    /// [`Error::Load`] when the tool refuses it.
     pub fn plan(&self, load: Load) -> Result<Plan, Error> {
         let args = self.args.iter().cloned().chain(["--quiet".to_owned()]);
         let cli = Cli::try_parse_from(args).map_err(|e| Error::Asked(e.to_string()))?;
@@ -91,9 +86,6 @@ impl Ask {
     }
 
     /// Runs it. A signal ends it early, and then the result is thrown away.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] after a signal, else [`Error::Load`].
     pub fn run(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<Report, Error> {
         let plan = self.plan(load)?;
         let own_stop = Arc::clone(stop);

@@ -62,9 +62,6 @@ impl Effort {
     }
 
     /// Returns the cases of a scenario: all, the quick values', or the first and the last.
-    ///
-    /// # Errors
-    /// As [`Scenario::cases`].
     pub fn cases(&self, scenario: &Scenario) -> Result<Vec<(String, Settings)>, Error> {
         let mut cases = scenario.cases(self.name != "full")?;
         if self.name == "smoke" && cases.len() > 2 {
@@ -92,17 +89,13 @@ impl Effort {
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The scenarios.
     pub scenarios: Vec<Scenario>,
-    /// The peers.
     pub peers: Vec<Peer>,
-    /// How much.
     pub effort: Effort,
     /// Whether a machine on which others are at work will do.
     pub busy_ok: bool,
     /// Where the result goes.
     pub out: PathBuf,
-    /// The command line.
     pub command: Vec<String>,
 }
 

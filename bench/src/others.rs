@@ -31,7 +31,6 @@ pub struct Others {
 }
 
 impl Others {
-    /// Begins to watch.
     pub fn watch(cpus: &[usize]) -> Self {
         Self {
             cpus: cpus.to_vec(),

@@ -8,7 +8,6 @@ use crate::result::{Case, Outcome, Run, figures};
 use crate::scenario::Scenario;
 use crate::{answer, catalog, conditions, table};
 
-/// Returns the page.
 pub fn html(run: &Run) -> String {
     let date = conditions::stamp(run.conditions.started_unix_s);
     let mut page = format!(

@@ -15,9 +15,6 @@ pub struct Place {
 
 impl Place {
     /// Reads which CPUs the calling thread may use.
-    ///
-    /// # Errors
-    /// [`Error::Os`] when the kernel does not say.
     pub fn here() -> Result<Self, Error> {
         let set = sched_getaffinity(None).map_err(|e| Error::os("sched_getaffinity", e.into()))?;
         let cpus = (0..CpuSet::MAX_CPU)
@@ -26,7 +23,6 @@ impl Place {
         Ok(Self { cpus })
     }
 
-    /// Returns all CPUs.
     pub fn all(&self) -> &[usize] {
         &self.cpus
     }
@@ -53,9 +49,6 @@ impl Place {
 
 /// Does something with the calling thread on these CPUs: threads and processes that it starts stay
 /// there.
-///
-/// # Errors
-/// [`Error::Os`] when the kernel refuses, or what `work` returns.
 pub fn on<T>(cpus: &[usize], work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let failed = |e: rustix::io::Errno| Error::os(format!("pinning to CPUs {cpus:?}"), e.into());
     let before = sched_getaffinity(None).map_err(failed)?;

@@ -19,7 +19,6 @@ pub struct Launch {
     pub name: String,
     /// The file to run.
     pub program: PathBuf,
-    /// Its arguments.
     pub args: Vec<String>,
     /// Variables beside those of the bench.
     pub env: Vec<(String, String)>,
@@ -42,15 +41,11 @@ pub struct Process {
 pub struct Weight {
     /// Proportional set size, bytes.
     pub pss_bytes: u64,
-    /// Threads.
     pub threads: u64,
 }
 
 impl Process {
     /// Starts a program in a process group of its own.
-    ///
-    /// # Errors
-    /// [`Error::Peer`] when there is no such program.
     pub fn start(launch: Launch) -> Result<Self, Error> {
         let no_log = |e| Error::os(format!("writing {}", launch.log.display()), e);
         let log = File::create(&launch.log).map_err(no_log)?;
@@ -78,9 +73,6 @@ impl Process {
     }
 
     /// Waits until it accepts connections.
-    ///
-    /// # Errors
-    /// [`Error::Peer`] with its log when it ends or does not listen in time.
     pub fn wait_for(&mut self, address: SocketAddr) -> Result<(), Error> {
         let deadline = clock::now() + START_LIMIT;
         loop {
@@ -171,9 +163,6 @@ impl Drop for Process {
 }
 
 /// Returns a free port of 127.0.0.1. Somebody else may take it; then the program says so.
-///
-/// # Errors
-/// [`Error::Os`] when there is none.
 pub fn free_address() -> Result<SocketAddr, Error> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())

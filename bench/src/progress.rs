@@ -21,9 +21,6 @@ pub struct Progress {
 
 impl Progress {
     /// Begins, with nothing done.
-    ///
-    /// # Errors
-    /// As [`Scenario::cases`].
     pub fn new(order: &Order) -> Result<Self, Error> {
         let mut progress = Self {
             begin: clock::now(),

@@ -10,10 +10,6 @@ use crate::result::{Case, Run, figures};
 use crate::{Error, conditions, store, table};
 
 /// Writes the figures of a stored run into a README.
-///
-/// # Errors
-/// [`Error::Stored`] when the README has no markers or the run cannot be read, [`Error::Os`] when it
-/// cannot be written.
 pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
     let run = store::read(directory)?;
     let text = fs::read_to_string(file)

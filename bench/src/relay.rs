@@ -22,9 +22,6 @@ use slab::Slab;
 use crate::Error;
 
 /// Relays until it is killed.
-///
-/// # Errors
-/// [`Error::Os`] when the address cannot be bound.
 pub fn run(address: SocketAddr, backend: SocketAddr, answers: bool) -> Result<(), Error> {
     let failed = |e| Error::os(format!("relay on {address}"), e);
     let mut relay = Relay::new(address, backend, answers).map_err(failed)?;

@@ -63,8 +63,6 @@ pub mod figures {
     pub const KEPT: &str = "goodput_kept_share";
     /// Seconds from the end of the overload until a quarter of a second passed the criteria again.
     pub const RECOVERY: &str = "recovery_s";
-    /// The rate of a second generator in the same case.
-    pub const SECOND_RATE: &str = "second_generator_rate_per_s";
 
     /// A figure under one of several loads, such as `recovery_s_at_300`.
     pub fn at(name: &str, load: &str) -> String {
@@ -111,7 +109,7 @@ pub struct Run {
     #[serde(default)]
     pub control: Vec<Sample>,
     /// Who was measured.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PeerFacts>,
     /// What was found.
     pub scenarios: Vec<Outcome>,
 }
@@ -154,7 +152,8 @@ pub struct Conditions {
 /// A program that was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Peer {
+#[schemars(rename = "Peer")]
+pub struct PeerFacts {
     /// The name of its columns.
     pub name: String,
     /// Its version, as it says itself.
@@ -326,6 +325,35 @@ impl Case {
 /// Four digits after the point are more than any clock here has; the stored file stays small.
 pub fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
+}
+
+/// Columns of CPU times, a round each, for the tests of what reads them.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    pub(crate) fn column(peer: &str, cpu: &[f64]) -> Column {
+        let samples = cpu.iter().zip(0..).map(|(cpu, round)| {
+            let mut sample = Sample {
+                round,
+                ..Sample::default()
+            };
+            sample.put(figures::CPU, *cpu);
+            sample
+        });
+        Column {
+            peer: peer.to_owned(),
+            samples: samples.collect(),
+            ..Column::default()
+        }
+    }
+
+    pub(crate) fn case(columns: Vec<Column>) -> Case {
+        Case {
+            columns,
+            ..Case::default()
+        }
+    }
 }
 
 #[cfg(test)]

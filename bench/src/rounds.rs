@@ -37,9 +37,6 @@ impl Rounds {
     }
 
     /// Begins the next round and returns its number, or nothing when there have been enough.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`] after a signal, and as the load tool.
     pub fn next(
         &mut self,
         stage: &mut Stage<'_>,

@@ -18,9 +18,7 @@ use crate::keys::Key;
 pub struct Scenario {
     /// Its id in the suite.
     pub id: String,
-    /// A short heading.
     pub title: String,
-    /// What it asks.
     pub question: String,
     /// How it is measured.
     pub measure: Measure,
@@ -87,9 +85,7 @@ pub struct Then {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
-    /// Its name.
     pub setting: String,
-    /// Its values.
     pub values: Vec<toml::Value>,
     /// The values of a quick run, when they are fewer.
     #[serde(default)]
@@ -106,7 +102,6 @@ pub struct Unavailable {
     /// In the cases with these settings; in all when empty.
     #[serde(default)]
     when: BTreeMap<String, toml::Value>,
-    /// Why.
     reason: String,
 }
 
@@ -155,9 +150,6 @@ pub struct Settings {
 
 impl Scenario {
     /// Reads a scenario and unfolds it once, so that every fault is found here.
-    ///
-    /// # Errors
-    /// [`Error::Asked`] with the file's name and what is wrong.
     pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
         let scenario: Self =
             toml::from_str(text).map_err(|e| Error::Asked(format!("scenario {name}: {e}")))?;
@@ -168,9 +160,6 @@ impl Scenario {
     }
 
     /// Returns the cases with their labels.
-    ///
-    /// # Errors
-    /// [`Error::Asked`] for an unknown setting or a value that it cannot have.
     pub fn cases(&self, quick: bool) -> Result<Vec<(String, Settings)>, Error> {
         let mut products = vec![Vec::new()];
         for axis in &self.axis {
@@ -277,9 +266,6 @@ impl Settings {
     }
 
     /// Returns the share of handshakes that should be resumed.
-    ///
-    /// # Errors
-    /// [`Error::Asked`] for a plan of another form.
     pub fn asked_resumed(&self) -> Result<f64, Error> {
         let plan = self.resume.as_str();
         let share = match plan {

@@ -1,7 +1,4 @@
-//! Medians, spreads, and whether two sets of rounds differ.
-//!
-//! With three to ten rounds, only what needs no assumption is said: the median, the range from least
-//! to largest, and "not significant" when two ranges overlap.
+//! Medians and spreads. With three to ten rounds, only what needs no assumption is said.
 
 /// Returns the median; the mean of the middle two for an even count.
 pub fn median(values: &[f64]) -> Option<f64> {
@@ -28,14 +25,6 @@ pub fn relative(values: &[f64]) -> Option<f64> {
     Some((largest - least) / 2.0 / median)
 }
 
-/// Returns whether two sets differ: two rounds each at least, and ranges that do not overlap.
-pub fn differ(a: &[f64], b: &[f64]) -> bool {
-    let (Some((a_least, a_largest)), Some((b_least, b_largest))) = (range(a), range(b)) else {
-        return false;
-    };
-    a.len() > 1 && b.len() > 1 && (a_largest < b_least || b_largest < a_least)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,13 +34,6 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[1.0, 2.0]), Some(1.5));
         assert_eq!(median(&[]), None);
-    }
-
-    #[test]
-    fn overlapping_ranges_do_not_differ_and_one_round_proves_nothing() {
-        assert!(differ(&[1.0, 2.0], &[2.1, 3.0]));
-        assert!(!differ(&[1.0, 2.0], &[2.0, 3.0]));
-        assert!(!differ(&[1.0], &[2.0]));
     }
 
     #[test]

@@ -11,9 +11,6 @@ use crate::figure::LIBRARY;
 use crate::result::{Case, Column, OLDEST_SCHEMA, Run, SCHEMA_VERSION, Sample, figures};
 
 /// Makes the directory, and proves that it can be written to.
-///
-/// # Errors
-/// [`Error::Asked`] when it holds a run already, [`Error::Os`] when it cannot be written.
 pub fn prepare(directory: &Path) -> Result<(), Error> {
     let failed = |e| Error::os(format!("making {}", directory.display()), e);
     fs::create_dir_all(directory).map_err(failed)?;
@@ -28,9 +25,6 @@ pub fn prepare(directory: &Path) -> Result<(), Error> {
 }
 
 /// Stores what is finished so far.
-///
-/// # Errors
-/// [`Error::Os`], for example when the disk is full.
 pub fn partial(directory: &Path, run: &Run) -> Result<PathBuf, Error> {
     let path = directory.join(PARTIAL);
     write(&path, &json(&path, run)?)?;
@@ -38,9 +32,6 @@ pub fn partial(directory: &Path, run: &Run) -> Result<PathBuf, Error> {
 }
 
 /// Stores a whole run.
-///
-/// # Errors
-/// [`Error::Os`], for example when the disk is full.
 pub fn whole(directory: &Path, run: &Run) -> Result<(), Error> {
     let path = directory.join(WHOLE);
     write(&path, &json(&path, run)?)?;
@@ -53,9 +44,6 @@ pub fn whole(directory: &Path, run: &Run) -> Result<(), Error> {
 }
 
 /// Reads a whole run.
-///
-/// # Errors
-/// [`Error::Stored`] when there is none, when it is a part, or when it is of another schema.
 pub fn read(directory: &Path) -> Result<Run, Error> {
     let path = directory.join(WHOLE);
     let wrong = |why: String| Error::Stored {
@@ -127,9 +115,6 @@ fn without_impossible(column: &mut Column) {
 }
 
 /// Writes a file beside its place and moves it there: a full disk leaves no half of one.
-///
-/// # Errors
-/// [`Error::Os`].
 pub fn write(path: &Path, text: &str) -> Result<(), Error> {
     let beside = path.with_extension("part");
     let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));

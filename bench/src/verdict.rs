@@ -125,11 +125,9 @@ pub fn of_old(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<
 /// One build's or peer's place beside another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
-    /// Beside whom.
     pub against: String,
     /// The ratio of becket's figure to it.
     pub interval: Interval,
-    /// What that means.
     pub word: &'static str,
 }
 
@@ -206,29 +204,7 @@ const TOLERATED: f64 = 0.02;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn column(peer: &str, cpu: &[f64]) -> Column {
-        let samples = cpu.iter().zip(0..).map(|(cpu, round)| {
-            let mut sample = Sample {
-                round,
-                ..Sample::default()
-            };
-            sample.put(figures::CPU, *cpu);
-            sample
-        });
-        Column {
-            peer: peer.to_owned(),
-            samples: samples.collect(),
-            ..Column::default()
-        }
-    }
-
-    fn case(columns: Vec<Column>) -> Case {
-        Case {
-            columns,
-            ..Case::default()
-        }
-    }
+    use crate::result::testing::{case, column};
 
     fn cpu() -> Figure {
         Figure {

@@ -2,8 +2,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::address::fresh_host;
@@ -12,7 +13,6 @@ use crate::time::PATIENCE;
 /// A server that does what a closure says. Stops to accept when dropped.
 #[derive(Debug)]
 pub struct Backend {
-    /// Where it listens.
     pub address: SocketAddr,
     served: Arc<AtomicUsize>,
     listener: TcpListener,
@@ -25,9 +25,6 @@ impl Backend {
     }
 
     /// The same, at an address.
-    ///
-    /// # Panics
-    /// When the address is taken.
     pub fn at(
         address: SocketAddr,
         serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
@@ -71,7 +68,18 @@ impl Backend {
         })
     }
 
-    /// Connections so far.
+    /// Reads a PROXY header of version 2 from each connection and passes it on; answers all that comes behind it.
+    pub fn collecting() -> (Self, Receiver<Vec<u8>>) {
+        let (tell, told) = channel();
+        let tell = Mutex::new(tell);
+        let backend = Self::new(move |mut stream| {
+            let header = read_proxy_header(&mut stream)?;
+            tell.lock().expect("not poisoned").send(header).ok();
+            answer_all(stream, "well met")
+        });
+        (backend, told)
+    }
+
     pub fn served(&self) -> usize {
         self.served.load(SeqCst)
     }
@@ -86,9 +94,6 @@ impl Drop for Backend {
 }
 
 /// Reads one request head and answers it; the connection is closed afterwards.
-///
-/// # Errors
-/// What the socket returns.
 pub fn answer_all(mut stream: TcpStream, body: &str) -> io::Result<()> {
     read_head(&mut stream)?;
     write!(
@@ -99,9 +104,6 @@ pub fn answer_all(mut stream: TcpStream, body: &str) -> io::Result<()> {
 }
 
 /// Reads up to and with the blank line that ends a head.
-///
-/// # Errors
-/// What the socket returns; `UnexpectedEof` when it ends before.
 pub fn read_head(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -113,9 +115,6 @@ pub fn read_head(stream: &mut impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a PROXY header of version 2, and returns all of it.
-///
-/// # Errors
-/// What the socket returns; `UnexpectedEof` when it ends before.
 pub fn read_proxy_header(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut header = vec![0; 16];
     stream.read_exact(&mut header)?;

@@ -34,18 +34,12 @@ pub struct Becket {
 
 impl Becket {
     /// Writes the configuration to `becket.toml`, starts, and waits until it serves.
-    ///
-    /// # Panics
-    /// When it does not come to serve.
     #[track_caller]
     pub fn start(place: &Place, shape: &Shape) -> Self {
         Self::start_as(place, shape, |_| {})
     }
 
     /// The same; `change` may add to the command.
-    ///
-    /// # Panics
-    /// When it does not come to serve.
     #[track_caller]
     pub fn start_as(place: &Place, shape: &Shape, change: impl FnOnce(&mut Command)) -> Self {
         place.write("becket.toml", &shape.text());
@@ -58,9 +52,6 @@ impl Becket {
 
     /// The same, started by a program that becomes it in the end: that program and its first
     /// arguments, after which becket's command follows; nothing starts becket itself.
-    ///
-    /// # Panics
-    /// When it does not come to serve.
     #[track_caller]
     pub fn start_by(place: &Place, shape: &Shape, launcher: &[String]) -> Self {
         place.write("becket.toml", &shape.text());
@@ -108,9 +99,6 @@ impl Becket {
     }
 
     /// Waits until it serves.
-    ///
-    /// # Panics
-    /// When it ends before, or takes too long.
     #[track_caller]
     pub fn ready(&self) {
         until("becket serves", || {
@@ -126,7 +114,6 @@ impl Becket {
         });
     }
 
-    /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -138,19 +125,12 @@ impl Becket {
         !state.is_empty() && !state.starts_with(" Z")
     }
 
-    /// Sends a signal.
-    ///
-    /// # Panics
-    /// When the process is gone.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("becket is there");
     }
 
     /// Tells it to reload and waits until it has tried; whether it succeeded.
-    ///
-    /// # Panics
-    /// When it does not come to an end.
     #[track_caller]
     pub fn reload(&self) -> bool {
         let before = self.status()["reload"].clone();
@@ -163,19 +143,12 @@ impl Becket {
     }
 
     /// Waits for the process to end; its exit code, or `None` if a signal ended it.
-    ///
-    /// # Panics
-    /// When it does not end.
     #[track_caller]
     pub fn ended(&mut self) -> Option<i32> {
         let status = until("becket ends", || self.child.try_wait().expect("a status"));
         status.code()
     }
 
-    /// Scrapes `/metrics`.
-    ///
-    /// # Panics
-    /// When the page is not served.
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         let page = http_get(self.admin, "/metrics");
@@ -184,10 +157,6 @@ impl Becket {
         Metrics(text)
     }
 
-    /// Reads `/status`.
-    ///
-    /// # Panics
-    /// When the page is not served or is not JSON.
     #[track_caller]
     pub fn status(&self) -> Value {
         let (status, text) = http_get(self.admin, "/status").expect("status is served");
@@ -206,9 +175,6 @@ impl Becket {
     }
 
     /// The next line of the access log that the test has not seen: one connection that has ended.
-    ///
-    /// # Panics
-    /// When none comes.
     #[track_caller]
     pub fn next_access(&self) -> Value {
         let seen = self.seen.load(SeqCst);
@@ -220,9 +186,6 @@ impl Becket {
     }
 
     /// The reason in the next line of the access log.
-    ///
-    /// # Panics
-    /// When none comes.
     #[track_caller]
     pub fn next_reason(&self) -> String {
         let line = self.next_access();
@@ -230,9 +193,6 @@ impl Becket {
     }
 
     /// Waits until no connection is open.
-    ///
-    /// # Panics
-    /// When one stays.
     #[track_caller]
     pub fn idle(&self) {
         until("no connection is open", || {
@@ -243,9 +203,6 @@ impl Becket {
     }
 
     /// Descriptors that it has open, the one over which it is asked among them.
-    ///
-    /// # Panics
-    /// When the process is gone.
     pub fn descriptors(&self) -> usize {
         self.metrics().sum("process_open_fds", &[]) as usize
     }
@@ -256,7 +213,6 @@ impl Becket {
         read("becket.log") + &read("stderr.log")
     }
 
-    /// Everything it wrote.
     pub fn logs(&self) -> String {
         let names = [
             "becket.toml",

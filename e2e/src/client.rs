@@ -17,6 +17,9 @@ use crate::pki::Bundle;
 use crate::place::Place;
 use crate::time::PATIENCE;
 
+/// What most clients say.
+pub const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
 /// What a client trusts, presents and remembers. Clones share remembered sessions.
 #[derive(Clone, Debug)]
 pub struct Trust(pub Arc<ClientConfig>);
@@ -27,7 +30,6 @@ impl Trust {
         Self::with(place, rustls::ALL_VERSIONS, None)
     }
 
-    /// One version only.
     pub fn only(place: &Place, version: &'static SupportedProtocolVersion) -> Self {
         Self::with(place, &[version], None)
     }
@@ -53,9 +55,6 @@ impl Trust {
     }
 
     /// Versions, and a certificate to present.
-    ///
-    /// # Panics
-    /// When the certificates do not parse.
     pub fn with(
         place: &Place,
         versions: &[&'static SupportedProtocolVersion],
@@ -98,7 +97,6 @@ impl Trust {
         Self(Arc::new(config))
     }
 
-    /// Offers these protocols.
     #[must_use]
     pub fn alpn(&self, protocols: &[&str]) -> Self {
         let offers = protocols
@@ -117,28 +115,19 @@ impl Trust {
     }
 }
 
-/// A TLS connection.
 #[derive(Debug)]
 pub struct Client {
-    /// Keys and records.
     pub tls: ClientConnection,
-    /// The socket.
     pub socket: TcpStream,
 }
 
 impl Client {
     /// Connects and completes the handshake for `www.example.org`.
-    ///
-    /// # Errors
-    /// What the socket or TLS says.
     pub fn connect(address: SocketAddr, trust: &Trust) -> io::Result<Self> {
         Self::connect_as(address, trust, "www.example.org")
     }
 
     /// The same for another name.
-    ///
-    /// # Errors
-    /// What the socket or TLS says.
     pub fn connect_as(address: SocketAddr, trust: &Trust, name: &str) -> io::Result<Self> {
         let mut client = Self::begin(address, trust, name)?;
         while client.tls.is_handshaking() {
@@ -148,12 +137,6 @@ impl Client {
     }
 
     /// Connects the socket and leaves the handshake to the test.
-    ///
-    /// # Errors
-    /// What the socket says.
-    ///
-    /// # Panics
-    /// When the name is none.
     pub fn begin(address: SocketAddr, trust: &Trust, name: &str) -> io::Result<Self> {
         let socket = TcpStream::connect_timeout(&address, PATIENCE)?;
         socket.set_read_timeout(Some(PATIENCE))?;
@@ -165,9 +148,6 @@ impl Client {
     }
 
     /// Sends close_notify, and nothing else.
-    ///
-    /// # Errors
-    /// What the socket says.
     pub fn close_notify(&mut self) -> io::Result<()> {
         self.tls.send_close_notify();
         while self.tls.wants_write() {
@@ -177,9 +157,6 @@ impl Client {
     }
 
     /// Sends a request and returns all that comes back until close_notify.
-    ///
-    /// # Errors
-    /// `UnexpectedEof` when the end is not clean; what the socket or TLS says.
     pub fn ask(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
         self.write_all(request)?;
         let mut answer = Vec::new();
@@ -188,9 +165,6 @@ impl Client {
     }
 
     /// Goes away with a reset instead of an end.
-    ///
-    /// # Panics
-    /// When the socket refuses.
     pub fn reset(self) {
         reset(self.socket);
     }
@@ -215,9 +189,6 @@ impl Write for Client {
 }
 
 /// Closes a socket with a reset.
-///
-/// # Panics
-/// When the socket refuses.
 pub fn reset(socket: TcpStream) {
     let socket = socket2::Socket::from(socket);
     socket

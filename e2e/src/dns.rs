@@ -32,11 +32,8 @@ pub struct Dns {
 pub enum Answer {
     /// These addresses, each to the question for its family; to other questions, none.
     Addresses(Vec<IpAddr>),
-    /// NXDOMAIN.
     NoSuchName,
-    /// SERVFAIL.
     Failure,
-    /// Nothing at all.
     Silence,
 }
 
@@ -48,9 +45,6 @@ struct Zone {
 
 impl Dns {
     /// Starts on port 53 of a host.
-    ///
-    /// # Panics
-    /// When the port is taken.
     pub fn on(host: &Host) -> Self {
         let address = IpAddr::from(host.address);
         let socket = host.within(|| UdpSocket::bind((address, PORT)).expect("port 53"));
@@ -87,7 +81,6 @@ impl Dns {
         self.set(name, Answer::Addresses(to.to_vec()));
     }
 
-    /// Questions so far.
     pub fn asked(&self) -> usize {
         self.zone.asked.load(Relaxed)
     }
@@ -95,9 +88,6 @@ impl Dns {
     /// A launcher for [`Becket::start_by`](crate::Becket::start_by): what it starts asks this server
     /// and nobody else. The process gets a mount namespace of its own, which goes with it, with its
     /// own `/etc/resolv.conf` and `/etc/nsswitch.conf`. Where that cannot be, prints the skip.
-    ///
-    /// # Panics
-    /// When it cannot be and `CI` is set.
     #[track_caller]
     pub fn launcher(&self, place: &Place) -> Option<Vec<String>> {
         // One question each, and no patience: tests wait for what becket makes of it.
@@ -105,9 +95,6 @@ impl Dns {
     }
 
     /// The same with these options of resolv.conf(5).
-    ///
-    /// # Panics
-    /// Likewise.
     #[track_caller]
     pub fn launcher_with(&self, place: &Place, options: &str) -> Option<Vec<String>> {
         let unshare = Tool::find("unshare")?;
@@ -206,7 +193,6 @@ fn record(ip: IpAddr, kind: u16) -> Option<Vec<u8>> {
 const BIND: &str = "mount --bind resolv.conf /etc/resolv.conf && \
                     { [ ! -e /etc/nsswitch.conf ] || \
                     mount --bind nsswitch.conf /etc/nsswitch.conf; } && exec \"$@\"";
-/// Where questions arrive.
 const PORT: u16 = 53;
 /// Octets before the question.
 const HEADER: usize = 12;

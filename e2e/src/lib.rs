@@ -12,6 +12,10 @@
 //!
 //! This crate imports nothing that it tests: it drives built programs only.
 #![forbid(unsafe_code)]
+#![expect(
+    missing_docs,
+    reason = "nobody comes here from outside: what a name says is not said again"
+)]
 
 mod address;
 mod backend;
@@ -38,7 +42,7 @@ pub use becket_tidy::skip;
 pub use address::{fresh_address, fresh_host, fresh_v6};
 pub use backend::{Backend, answer_all, read_head, read_proxy_header};
 pub use becket::{Becket, Signal};
-pub use client::{Client, Trust, read_to_end, reset};
+pub use client::{Client, REQUEST, Trust, read_to_end, reset};
 pub use dns::{Answer, Dns};
 pub use lossy::LossyPath;
 pub use network::{Capture, Host, Network};
@@ -48,7 +52,7 @@ pub use pki::{Authority, Bundle, Key};
 pub use place::Place;
 pub use program::{becket_program, load_program};
 pub use raw::RawRecords;
-pub use run_user::{give, nobody, open_to_all};
+pub use run_user::{AS_NOBODY, give, nobody, open_to_all};
 pub use scrape::{Metrics, http_get};
 pub use server::{Make, Server};
 pub use shape::Shape;

@@ -21,9 +21,6 @@ pub struct LossyPath {
 
 impl LossyPath {
     /// Opens a path between two hosts on `address`, where both reach it.
-    ///
-    /// # Panics
-    /// When no socket can be had.
     pub fn between(address: std::net::IpAddr, hosts: [SocketAddr; 2], n: u64) -> Self {
         let socket = || UdpSocket::bind((address, 0)).expect("a socket");
         let (first, second) = (socket(), socket());

@@ -28,7 +28,6 @@ use becket_tidy::skip;
 pub struct Network {
     /// Where the bridge is: it sees every frame between hosts, and has an address of its own.
     pub hub: Host,
-    /// The hosts.
     pub hosts: Vec<Host>,
 }
 
@@ -36,7 +35,6 @@ pub struct Network {
 #[derive(Debug)]
 pub struct Host {
     namespace: File,
-    /// On the network.
     pub address: Ipv4Addr,
     /// On the network, where the machine has IPv6.
     pub address_v6: Ipv6Addr,
@@ -44,9 +42,6 @@ pub struct Host {
 
 impl Network {
     /// Makes a network of so many hosts; without the right to, prints the skip.
-    ///
-    /// # Panics
-    /// When it cannot be made and `CI` is set.
     #[track_caller]
     pub fn of(hosts: usize) -> Option<Self> {
         let ip = Tool::find("ip")?;
@@ -105,17 +100,11 @@ impl Network {
     }
 
     /// Pulls a host's cable: what is sent to it or by it is lost, and nobody is told.
-    ///
-    /// # Panics
-    /// When there is no such host.
     pub fn unplug(&self, host: usize) {
         self.hub.ip(&format!("link set {} down", self.port(host)));
     }
 
     /// Puts the cable back.
-    ///
-    /// # Panics
-    /// When there is no such host.
     pub fn plug(&self, host: usize) {
         self.hub.ip(&format!("link set {} up", self.port(host)));
     }
@@ -127,9 +116,6 @@ impl Network {
     }
 
     /// Starts to keep every frame that crosses the bridge.
-    ///
-    /// # Panics
-    /// When packet sockets are not allowed.
     pub fn capture(&self) -> Capture {
         self.hub.within(Capture::start)
     }
@@ -137,9 +123,6 @@ impl Network {
 
 impl Host {
     /// Does something on this host, on a thread of its own.
-    ///
-    /// # Panics
-    /// When `body` does.
     pub fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let done = thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -153,9 +136,6 @@ impl Host {
     }
 
     /// Runs `ip` on this host: addresses, links, routes.
-    ///
-    /// # Panics
-    /// When it refuses.
     #[track_caller]
     pub fn ip(&self, arguments: &str) {
         let ip = Tool::find("ip").expect("the network was made with it");
@@ -164,18 +144,12 @@ impl Host {
     }
 
     /// Makes it pass on, or refuse by ICMP, what is not for itself, as routers do.
-    ///
-    /// # Panics
-    /// When the kernel refuses.
     pub fn route(&self) {
         let done = self.within(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"));
         done.expect("a host that routes");
     }
 
     /// How often it was told by ICMP that something cannot be reached.
-    ///
-    /// # Panics
-    /// When the kernel does not count that.
     pub fn unreachables(&self) -> u64 {
         let read = || fs::read_to_string("/proc/thread-self/net/snmp");
         let text = self.within(read).expect("the kernel's counters");

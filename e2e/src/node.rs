@@ -21,13 +21,10 @@ use crate::tool::{Finished, finish};
 /// A becket on a host of the network, or what is needed to start one.
 #[derive(Debug)]
 pub struct Node<'n> {
-    /// Where clients are.
     pub hub: &'n Host,
-    /// Where it is.
     pub host: &'n Host,
     /// Its number, and that of its host, from 1.
     pub number: usize,
-    /// Its folder.
     pub place: Place,
     /// Its configuration, without `[cluster]`.
     pub shape: Shape,
@@ -66,9 +63,6 @@ impl<'n> Node<'n> {
     }
 
     /// So many nodes that replicate, and know each other by one list.
-    ///
-    /// # Panics
-    /// When they do not come together.
     #[track_caller]
     pub fn cluster(network: &'n Network, nodes: usize) -> Vec<Self> {
         let mut all: Vec<Self> = (1..=nodes).map(|n| Self::new(network, n)).collect();
@@ -107,9 +101,6 @@ impl<'n> Node<'n> {
     }
 
     /// Makes a secret in `file`; `flags` of `becket secret` may say which kind.
-    ///
-    /// # Panics
-    /// When becket does not.
     #[track_caller]
     pub fn secret(&self, file: &str, flags: &[&str]) {
         let arguments = [&["secret"], flags, &[file]].concat();
@@ -118,9 +109,6 @@ impl<'n> Node<'n> {
     }
 
     /// Copies a file with its mode to another node, as `scp -p` would.
-    ///
-    /// # Panics
-    /// When there is none.
     #[track_caller]
     pub fn give(&self, file: &str, to: &Self) {
         fs::copy(self.place.path(file), to.place.path(file)).expect("a copy");
@@ -163,10 +151,6 @@ impl<'n> Node<'n> {
         self.shape.clone().section(&section)
     }
 
-    /// The becket.
-    ///
-    /// # Panics
-    /// When it was not started.
     #[track_caller]
     pub fn becket(&self) -> &Becket {
         self.becket.as_ref().expect("a becket that was started")
@@ -188,13 +172,11 @@ impl<'n> Node<'n> {
         assert_eq!(becket.ended(), None);
     }
 
-    /// Its `/status`.
     #[track_caller]
     pub fn status(&self) -> Value {
         self.host.within(|| self.becket().status())
     }
 
-    /// Its `/metrics`.
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         self.host.within(|| self.becket().metrics())
@@ -236,9 +218,6 @@ impl<'n> Node<'n> {
     }
 
     /// The same, and says how becket saw the handshake.
-    ///
-    /// # Panics
-    /// When the server's answer does not come.
     #[track_caller]
     pub fn visit(&self, openssl: &OpenSsl, flags: &[&str]) -> String {
         let run = self.ask(openssl, flags);

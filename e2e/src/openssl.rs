@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use crate::place::Place;
 use crate::tool::{Finished, Tool};
 
-/// The openssl program.
 #[derive(Clone, Debug)]
 pub struct OpenSsl(pub Tool);
 
@@ -23,9 +22,6 @@ impl OpenSsl {
     }
 
     /// The ticket in a file that `-sess_out` wrote: its first 16 bytes.
-    ///
-    /// # Panics
-    /// When there is none.
     #[track_caller]
     pub fn ticket(&self, session: &str) -> [u8; 16] {
         let flags = ["sess_id", "-noout", "-text", "-in", session];

@@ -11,7 +11,6 @@ use rcgen::{
     SerialNumber, date_time_ymd,
 };
 
-/// Kinds of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// ECDSA on P-256.
@@ -20,7 +19,6 @@ pub enum Key {
     Rsa,
 }
 
-/// A certificate authority.
 #[derive(Debug)]
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -30,7 +28,6 @@ pub struct Authority {
 /// A certificate with its key.
 #[derive(Clone, Debug)]
 pub struct Bundle {
-    /// The certificate, PEM.
     pub certificate: String,
     /// The private key, PKCS#8 PEM.
     pub key: String,

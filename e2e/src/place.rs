@@ -34,7 +34,6 @@ impl Place {
         place
     }
 
-    /// The folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

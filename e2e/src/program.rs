@@ -5,7 +5,6 @@ use std::sync::OnceLock;
 
 use becket_tidy::build;
 
-/// The `becket` program.
 pub fn becket_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build("becket"))

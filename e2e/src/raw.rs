@@ -20,9 +20,6 @@ pub struct RawRecords {
 
 impl RawRecords {
     /// Takes over from rustls.
-    ///
-    /// # Panics
-    /// When secrets may not be extracted, or the suite is another.
     pub fn new(client: Client) -> Self {
         let secrets = client.tls.dangerous_extract_secrets().expect("secrets");
         let (sequence, ConnectionTrafficSecrets::Aes128Gcm { key, iv }) = secrets.tx else {
@@ -38,12 +35,6 @@ impl RawRecords {
     }
 
     /// Sends one record: `kind` is the ContentType (RFC 8446, section 5.1).
-    ///
-    /// # Errors
-    /// What the socket says.
-    ///
-    /// # Panics
-    /// When the record is too long.
     pub fn send(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
         let mut inner = [bytes, &[kind]].concat();
         let length = u16::try_from(inner.len() + AES_128_GCM.tag_len()).expect("a record");

@@ -6,6 +6,9 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use crate::place::Place;
 use becket_tidy::skip;
 
+/// The `[process]` of a becket that becomes that user.
+pub const AS_NOBODY: &str = "workers = 2\nuser = \"nobody\"";
+
 /// The number of the user `nobody`; nothing, and a line about it, without root or such a user.
 pub fn nobody() -> Option<u32> {
     if !rustix::process::geteuid().is_root() {
@@ -22,9 +25,6 @@ pub fn nobody() -> Option<u32> {
 }
 
 /// Gives the place to a user, with its key and configuration.
-///
-/// # Panics
-/// Without root.
 pub fn give(place: &Place, user: u32) {
     open_to_all(place);
     chown(place.folder(), Some(user), None).expect("root gives the folder");
@@ -36,9 +36,6 @@ pub fn give(place: &Place, user: u32) {
 }
 
 /// Lets everybody enter the place.
-///
-/// # Panics
-/// When it is another's.
 pub fn open_to_all(place: &Place) {
     let all = fs::Permissions::from_mode(0o755);
     fs::set_permissions(place.folder(), all).expect("our folder");

@@ -6,9 +6,6 @@ use std::net::{SocketAddr, TcpStream};
 use crate::time::PATIENCE;
 
 /// One GET over plain HTTP: status and body.
-///
-/// # Errors
-/// What the socket returns; `InvalidData` for an answer that is not HTTP.
 pub fn http_get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -49,7 +46,6 @@ impl Metrics {
         self.sum("becket_connections_closed_total", &[&label]) as u64
     }
 
-    /// Connections open now.
     pub fn open(&self) -> u64 {
         self.sum("becket_connections", &[]) as u64
     }

@@ -24,7 +24,6 @@ use crate::tool::{Kept, Tool};
 pub enum Make {
     /// `nginx`; it also listens at the next port, with TLS and the certificate `site.pem`.
     Nginx(Tool),
-    /// `haproxy`.
     HaProxy(Tool),
 }
 
@@ -32,16 +31,12 @@ pub enum Make {
 #[derive(Debug)]
 pub struct Server {
     process: Kept,
-    /// Where it listens.
     pub address: SocketAddr,
 }
 
 impl Server {
     /// Starts one that is called `name` and waits until it listens. Whoever is there beyond `most`
     /// clients at a time gets 429.
-    ///
-    /// # Panics
-    /// When it does not come to listen.
     #[track_caller]
     pub fn start(make: &Make, place: &Place, address: SocketAddr, name: &str, most: u32) -> Self {
         let command = match make {
@@ -54,9 +49,6 @@ impl Server {
     }
 
     /// Sends a signal, such as STOP and CONT.
-    ///
-    /// # Panics
-    /// When it is gone.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process.0), signal).expect("a server that runs");

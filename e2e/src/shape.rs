@@ -126,7 +126,6 @@ impl Shape {
         self
     }
 
-    /// Adds whole sections.
     pub fn section(mut self, text: &str) -> Self {
         add(&mut self.sections, text);
         self

@@ -18,7 +18,6 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Seconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "as above")]
 pub fn unix_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -26,9 +25,6 @@ pub fn unix_now() -> u64 {
 }
 
 /// Asks until there is an answer.
-///
-/// # Panics
-/// When there is none within [`PATIENCE`].
 #[track_caller]
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = now();
@@ -42,18 +38,12 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Asks until it is so.
-///
-/// # Panics
-/// When it is not within [`PATIENCE`].
 #[track_caller]
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     until(what, || is_so().then_some(()));
 }
 
 /// Asks for this long whether it is still so: for promises that something does *not* happen.
-///
-/// # Panics
-/// As soon as it is not.
 #[track_caller]
 pub fn holds_for(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let start = now();

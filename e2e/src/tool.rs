@@ -18,28 +18,21 @@ pub struct Tool(PathBuf);
 pub struct Finished {
     /// Exit code; 128 and the number where a signal ended it.
     pub code: i32,
-    /// What it printed.
     pub stdout: String,
-    /// What it complained.
     pub stderr: String,
 }
 
 impl Tool {
     /// Looks for a program; without it, the test is skipped.
-    ///
-    /// # Panics
-    /// When it is not installed and `CI` is set.
     #[track_caller]
     pub fn find(name: &str) -> Option<Self> {
         becket_tidy::find(name).map(Self)
     }
 
-    /// Its path.
     pub fn path(&self) -> &std::path::Path {
         &self.0
     }
 
-    /// A command of it.
     pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(&self.0);
         command.args(arguments).env_remove("SSLKEYLOGFILE");
@@ -47,9 +40,6 @@ impl Tool {
     }
 
     /// Runs it to its end with `input` on its standard input.
-    ///
-    /// # Panics
-    /// When it does not end.
     #[track_caller]
     pub fn run<A: AsRef<OsStr>>(
         &self,
@@ -61,16 +51,12 @@ impl Tool {
 }
 
 impl Finished {
-    /// Both outputs.
     pub fn all(&self) -> String {
         format!("{}{}", self.stdout, self.stderr)
     }
 }
 
 /// Runs a command to its end.
-///
-/// # Panics
-/// When it does not start or does not end.
 #[track_caller]
 pub fn finish(mut command: Command, input: &str) -> Finished {
     let child = command

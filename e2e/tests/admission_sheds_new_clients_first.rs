@@ -8,14 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, Shape, Trust, eventually, fresh_host, now,
+    Backend, Becket, Client, PATIENCE, Place, REQUEST, Shape, Trust, eventually, fresh_host, now,
 };
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConnection, client::Resumption};
 use socket2::{Domain, Socket, Type};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// A client that has never been here.
 fn newcomer(trust: &Trust) -> Trust {

@@ -4,10 +4,9 @@ use std::fs;
 use std::process::Command;
 
 use becket_e2e::{
-    Backend, Becket, Client, Kept, OpenSsl, Place, Shape, Tool, Trust, eventually, fresh_address,
+    Backend, Becket, Client, Kept, OpenSsl, Place, REQUEST, Shape, Tool, Trust, eventually,
+    fresh_address,
 };
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 #[test]
 fn protocols_go_to_the_backends_of_their_routes() {

@@ -5,12 +5,10 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use becket_e2e::{
-    Backend, Becket, Client, Place, Shape, Trust, fresh_address, read_to_end, reset, until,
+    Backend, Becket, Client, Place, REQUEST, Shape, Trust, fresh_address, read_to_end, reset, until,
 };
 use rustls::version::{TLS12, TLS13};
 use socket2::{Domain, Socket, Type};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// A listening socket whose queue is full: a SYN to it is dropped.
 fn hanging() -> (SocketAddr, Vec<Socket>) {

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, answer_all, fresh_host};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+use becket_e2e::{Backend, Becket, Client, Place, REQUEST, Shape, Trust, answer_all, fresh_host};
 
 #[test]
 fn connects_come_from_the_sources_in_turn() {

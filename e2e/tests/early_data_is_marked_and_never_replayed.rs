@@ -27,13 +27,10 @@ fn collecting() -> (Backend, Receiver<Asked>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
     let backend = Backend::new(move |mut stream| {
-        let mut fixed = [0; 16];
-        stream.read_exact(&mut fixed)?;
-        let mut rest = vec![0; usize::from(u16::from_be_bytes([fixed[14], fixed[15]]))];
-        stream.read_exact(&mut rest)?;
+        let header = becket_e2e::read_proxy_header(&mut stream)?;
         let head = becket_e2e::read_head(&mut stream)?;
         let asked = Asked {
-            mark: mark(&rest[12..]),
+            mark: mark(&header[28..]),
             head: String::from_utf8_lossy(&head).into_owned(),
         };
         tell.lock().unwrap().send(asked).ok();

@@ -5,12 +5,11 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, RawRecords, Shape, Tool, Trust, eventually, http_get,
-    read_head, read_to_end, reset,
+    Backend, Becket, Client, PATIENCE, Place, REQUEST, RawRecords, Shape, Tool, Trust, eventually,
+    http_get, read_head, read_to_end, reset,
 };
+use fastrand::Rng;
 use rustls::version::{TLS12, TLS13};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// A becket whose clients are accepted before they have said anything.
 fn becket(place: &Place, backend: &Backend) -> Becket {
@@ -53,17 +52,6 @@ fn proceed(mut client: Client) -> io::Result<Vec<u8>> {
     client.ask(REQUEST)
 }
 
-/// A stream of bytes that is the same each time (xorshift).
-fn noise(seed: u64) -> impl Iterator<Item = u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    std::iter::repeat_with(move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    })
-}
-
 #[track_caller]
 fn restored(becket: &Becket, descriptors: usize) {
     becket.idle();
@@ -86,7 +74,8 @@ fn random_bytes_are_not_tls() {
     let baseline = becket.descriptors();
     for seed in 0..200 {
         let length = [1, 2, 4, 5, 6, 100, 5000, 70_000][seed as usize % 8];
-        let bytes: Vec<u8> = noise(seed).take(length).collect();
+        let mut bytes = vec![0; length];
+        Rng::with_seed(seed).fill(&mut bytes);
         let answer = send(&becket, &bytes);
         assert!(
             answer.len() <= 7 || answer.starts_with(b"HTTP/1.1 400"),

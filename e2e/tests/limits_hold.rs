@@ -6,13 +6,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, Shape, Trust, eventually, fresh_host, holds_for,
-    until,
+    Backend, Becket, Client, PATIENCE, Place, REQUEST, Shape, Trust, eventually, fresh_host,
+    holds_for, until,
 };
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// Connects to an echo server and hears from it.
 fn talk(becket: &Becket, trust: &Trust) -> Client {

@@ -4,10 +4,9 @@
 use std::fs;
 
 use becket_e2e::{
-    Backend, Becket, Client, Place, Shape, Signal, Trust, eventually, fresh_address, http_get,
+    Backend, Becket, Client, Place, REQUEST, Shape, Signal, Trust, eventually, fresh_address,
+    http_get,
 };
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 #[test]
 fn after_a_rotation_lines_go_to_the_new_files() {

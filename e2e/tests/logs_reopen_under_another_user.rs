@@ -2,9 +2,7 @@
 
 use std::fs;
 
-use becket_e2e::{Backend, Becket, Place, Shape, Signal, eventually, give, nobody};
-
-const AS_NOBODY: &str = "workers = 2\nuser = \"nobody\"";
+use becket_e2e::{AS_NOBODY, Backend, Becket, Place, Shape, Signal, eventually, give, nobody};
 
 #[test]
 fn logs_that_root_opened_are_the_users_so_that_they_can_be_opened_again() {

@@ -8,10 +8,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use becket_e2e::{Backend, Becket, Client, Key, Place, Shape, Signal, Trust, eventually, http_get};
+use becket_e2e::{
+    Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Trust, eventually, http_get,
+};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 /// More than a worker may be ahead of the access log.
 const MANY: usize = 6000;
 

@@ -5,13 +5,11 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, OpenSsl, PATIENCE, Place, Shape, Trust, becket_program,
+    Backend, Becket, Client, Key, OpenSsl, PATIENCE, Place, REQUEST, Shape, Trust, becket_program,
     eventually, finish, http_get,
 };
 use rustls::version::{TLS12, TLS13};
 use serde_json::Value;
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 #[test]
 fn the_status_command_asks_the_admin_address() {

@@ -3,10 +3,8 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, finish, fresh_address};
+use becket_e2e::{Backend, Becket, Client, Place, REQUEST, Shape, Trust, finish, fresh_address};
 use rustls::version::{TLS12, TLS13};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// Two beckets that end TLS, each with its own server, and their places.
 struct Farm {

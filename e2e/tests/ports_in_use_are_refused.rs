@@ -2,10 +2,8 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, fresh_address};
+use becket_e2e::{Backend, Becket, Client, Place, REQUEST, Shape, Trust, fresh_address};
 use socket2::{Domain, Socket, Type};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// Starts a becket that is expected to refuse; what it said.
 #[track_caller]

@@ -6,13 +6,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
 use becket_e2e::{
-    Backend, Becket, Client, Kept, PATIENCE, Place, Shape, Tool, Trust, eventually, fresh_address,
-    fresh_host,
+    Backend, Becket, Client, Kept, PATIENCE, Place, REQUEST, Shape, Tool, Trust, eventually,
+    fresh_address, fresh_host,
 };
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 fn shape(backend: &Backend, version: &str) -> Shape {
     Shape::new(backend.address)

@@ -2,16 +2,12 @@
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, channel};
 
 use becket_e2e::{
-    Backend, Becket, Client, Kept, PATIENCE, Place, Shape, Tool, Trust, eventually, fresh_address,
-    fresh_v6, skip, until,
+    Backend, Becket, Client, Kept, PATIENCE, Place, REQUEST, Shape, Tool, Trust, eventually,
+    fresh_address, fresh_v6, skip, until,
 };
 use rustls::version::{TLS12, TLS13};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// What a client is told, and the address from which it asked.
 fn ask(becket: &Becket, trust: &Trust) -> (String, SocketAddr) {
@@ -113,29 +109,13 @@ fn nginx_understands_both_versions() {
     }
 }
 
-/// A server that passes on the v2 headers that it gets, and answers.
-fn collecting() -> (Backend, Receiver<Vec<u8>>) {
-    let (tell, told) = channel();
-    let tell = Mutex::new(tell);
-    let backend = Backend::new(move |mut stream| {
-        let mut fixed = [0; 16];
-        stream.read_exact(&mut fixed)?;
-        let length = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
-        let mut rest = vec![0; length];
-        stream.read_exact(&mut rest)?;
-        tell.lock().unwrap().send([&fixed[..], &rest].concat()).ok();
-        becket_e2e::answer_all(stream, "well met")
-    });
-    (backend, told)
-}
-
 #[test]
 fn an_ipv6_client_is_introduced_as_such() {
     let Some(v6) = fresh_v6() else {
         return skip("needs IPv6");
     };
     let place = Place::new();
-    let (backend, headers) = collecting();
+    let (backend, headers) = Backend::collecting();
     let mut shape = Shape::new(backend.address).backend("proxy-header = \"v2\"");
     shape.web = v6;
     let becket = Becket::start(&place, &shape);

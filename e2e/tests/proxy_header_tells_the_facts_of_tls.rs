@@ -1,17 +1,13 @@
 //! The PROXY header of version 2 says what TLS knows of the client: protocol, name, version, suite,
 //! and who proved to be whom, in this handshake or in the one that a session descends from.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, channel};
 
-use becket_e2e::{Backend, Becket, Client, PATIENCE, Place, Shape, Trust};
+use becket_e2e::{Backend, Becket, Client, PATIENCE, Place, REQUEST, Shape, Trust};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::version::{TLS12, TLS13};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// What a client is told, and the address from which it asked.
 fn ask(becket: &Becket, trust: &Trust) -> (String, SocketAddr) {
@@ -19,22 +15,6 @@ fn ask(becket: &Becket, trust: &Trust) -> (String, SocketAddr) {
     let own = client.socket.local_addr().unwrap();
     let answer = client.ask(REQUEST).unwrap();
     (String::from_utf8_lossy(&answer).into_owned(), own)
-}
-
-/// A server that passes on the v2 headers that it gets, and answers.
-fn collecting() -> (Backend, Receiver<Vec<u8>>) {
-    let (tell, told) = channel();
-    let tell = Mutex::new(tell);
-    let backend = Backend::new(move |mut stream| {
-        let mut fixed = [0; 16];
-        stream.read_exact(&mut fixed)?;
-        let length = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
-        let mut rest = vec![0; length];
-        stream.read_exact(&mut rest)?;
-        tell.lock().unwrap().send([&fixed[..], &rest].concat()).ok();
-        becket_e2e::answer_all(stream, "well met")
-    });
-    (backend, told)
 }
 
 /// TLVs in `bytes`: type and value.
@@ -62,7 +42,7 @@ fn value(tlvs: &[(u8, Vec<u8>)], kind: u8) -> Option<&[u8]> {
 #[test]
 fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
     let place = Place::new();
-    let (backend, headers) = collecting();
+    let (backend, headers) = Backend::collecting();
     let shape = Shape::new(backend.address)
         .listener("alpn = [\"http/1.0\"]")
         .backend(

@@ -8,13 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, Place, Shape, Signal, Tool, Trust, eventually, fresh_address,
-    until,
+    Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Tool, Trust, eventually,
+    fresh_address, until,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// The certificate that a client is shown now.
 fn shown(at: SocketAddr, trust: &Trust) -> Vec<u8> {

@@ -7,12 +7,9 @@ use std::os::unix::fs::chown;
 use std::path::Path;
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, Place, Shape, Signal, Trust, eventually, finish, fresh_host,
-    give, nobody, open_to_all, until,
+    AS_NOBODY, Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Trust, eventually,
+    finish, fresh_host, give, nobody, open_to_all, until,
 };
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
-const AS_NOBODY: &str = "workers = 2\nuser = \"nobody\"";
 
 /// A line of `/proc/PID/status`, of every thread.
 fn of_all_threads(becket: &Becket, key: &str) -> Vec<String> {

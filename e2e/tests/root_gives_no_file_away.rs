@@ -5,10 +5,11 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use becket_e2e::{Backend, Becket, Place, Shape, Signal, eventually, give, nobody, open_to_all};
+use becket_e2e::{
+    AS_NOBODY, Backend, Becket, Place, Shape, Signal, eventually, give, nobody, open_to_all,
+};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-const AS_NOBODY: &str = "workers = 2\nuser = \"nobody\"";
 const PRECIOUS: &str = "root's own\n";
 
 /// A place that belongs to `nobody`, and a file of root beside it, for nobody else.

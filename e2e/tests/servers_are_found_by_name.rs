@@ -6,12 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use becket_e2e::{
-    Answer, Backend, Becket, Client, Dns, Host, Network, Place, Shape, Trust, answer_all,
+    Answer, Backend, Becket, Client, Dns, Host, Network, Place, REQUEST, Shape, Trust, answer_all,
     becket_program, eventually, finish, holds_for,
 };
 use serde_json::Value;
 
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 /// Port of servers, on every host.
 const HTTP: u16 = 8080;
 /// Checks that are over soon.

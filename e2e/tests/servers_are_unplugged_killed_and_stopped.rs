@@ -12,8 +12,9 @@ use becket_e2e::{
     Becket, Client, Make, Network, Place, Server, Shape, Signal, Tool, Trust, eventually,
     read_to_end, unix_now,
 };
+use fastrand::Rng;
 
-use crate::soak::{Dice, number};
+use crate::soak::number;
 
 /// A server is left within a second, and a connect that hangs is given up before.
 const HEALTH: &str = "[backend.health]\ncheck = \"http\"\npath = \"/health\"\ninterval = \"100ms\"\n\
@@ -517,7 +518,7 @@ fn a_server_that_is_killed_every_second_costs_only_those_whom_it_was_answering()
 fn after_random_faults_no_slot_and_no_descriptor_is_missing() {
     let seed = number("BECKET_FAULTS_SEED", unix_now());
     println!("BECKET_FAULTS_SEED={seed}");
-    let mut dice = Dice(seed | 1);
+    let mut dice = Rng::with_seed(seed);
     for on_down in ["drain", "close"] {
         stage(|mut stage| {
             let becket = stage.becket(&[0, 1, 2], &format!("on-down = {on_down:?}"));
@@ -562,10 +563,10 @@ fn after_random_faults_no_slot_and_no_descriptor_is_missing() {
 
 impl Stage<'_> {
     /// A fault of a server, which may end before anybody has noticed.
-    fn suffers(&mut self, dice: &mut Dice) {
-        let server = dice.below(3) as usize;
-        let time = Duration::from_millis(50 + dice.below(1000));
-        match dice.below(3) {
+    fn suffers(&mut self, dice: &mut Rng) {
+        let server = dice.usize(..3);
+        let time = Duration::from_millis(dice.u64(50..1050));
+        match dice.u8(..3) {
             0 => {
                 self.unplug(server);
                 thread::sleep(time);

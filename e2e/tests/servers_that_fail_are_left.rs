@@ -9,11 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, Kept, Place, Shape, Tool, Trust, answer_all, eventually,
+    Backend, Becket, Client, Kept, Place, REQUEST, Shape, Tool, Trust, answer_all, eventually,
     fresh_address, now, read_head, read_to_end, until,
 };
 
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 const FAST: &str = "interval = \"100ms\"\nfast-interval = \"100ms\"\nrise = 1\nfall = 2";
 
 /// Keys of a backend whose servers are checked.

@@ -4,10 +4,9 @@
 
 use std::io;
 
-use becket_e2e::{Backend, Becket, Client, Key, Place, Shape, Trust, fresh_address};
+use becket_e2e::{Backend, Becket, Client, Key, Place, REQUEST, Shape, Trust, fresh_address};
 use rustls::version::{TLS12, TLS13};
 
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 const STAFF: &str = r#"
 [[policy]]
 name = "staff"

@@ -5,11 +5,9 @@ use std::io::Write;
 use std::sync::Arc;
 
 use becket_e2e::{
-    Backend, Becket, Client, OpenSsl, Place, Shape, Signal, Tool, Trust, eventually, until,
+    Backend, Becket, Client, OpenSsl, Place, REQUEST, Shape, Signal, Tool, Trust, eventually, until,
 };
 use rustls::version::{TLS12, TLS13};
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// Connects, asks, and says how becket saw the handshake.
 #[track_caller]

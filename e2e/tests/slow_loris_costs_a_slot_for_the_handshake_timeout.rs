@@ -5,9 +5,10 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use becket_e2e::{Backend, Becket, Client, PATIENCE, Place, Shape, Trust, now, read_to_end, until};
+use becket_e2e::{
+    Backend, Becket, Client, PATIENCE, Place, REQUEST, Shape, Trust, now, read_to_end, until,
+};
 
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 /// Where a record with a hello of twelve kilobytes begins.
 const START: [u8; 9] = [22, 3, 1, 0x30, 0, 1, 0, 0x2f, 0xfc];
 

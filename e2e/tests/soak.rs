@@ -12,22 +12,11 @@ use std::thread;
 use std::time::Duration;
 
 use becket_e2e::{Backend, Becket, Client, Key, Place, Shape, Trust, eventually, reset, unix_now};
+use fastrand::Rng;
 use rustls::version::{TLS12, TLS13};
 
 const THREADS: usize = 6;
 const RELOADS: usize = 3;
-
-/// Random choices that can be repeated (xorshift).
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) % bound
-    }
-}
 
 /// A server that reads the first byte and does what it says.
 fn moody() -> Backend {
@@ -52,15 +41,15 @@ fn moody() -> Backend {
 }
 
 /// One connection that goes as the dice fall. That peers break is the point: nothing is asserted.
-fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Dice) -> io::Result<()> {
-    let trust = &trusts[dice.below(trusts.len() as u64) as usize];
-    match dice.below(10) {
+fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Rng) -> io::Result<()> {
+    let trust = &trusts[dice.usize(..trusts.len())];
+    match dice.u8(..10) {
         0 => {
             let mut socket = TcpStream::connect(becket.web)?;
-            let length = dice.below(3000) as usize;
-            let noise: Vec<u8> = (0..length).map(|_| dice.below(256) as u8).collect();
+            let length = dice.usize(..3000);
+            let noise: Vec<u8> = (0..length).map(|_| dice.u8(..)).collect();
             socket.write_all(&noise)?;
-            if dice.below(2) == 0 {
+            if dice.bool() {
                 reset(socket);
             }
             return Ok(());
@@ -69,9 +58,9 @@ fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Dice) -> io::Result<(
             let mut client = Client::begin(becket.web, trust, "www.example.org")?;
             let mut hello = Vec::new();
             client.tls.write_tls(&mut hello)?;
-            let length = dice.below(hello.len() as u64 + 1) as usize;
+            let length = dice.usize(..=hello.len());
             client.socket.write_all(&hello[..length])?;
-            if dice.below(2) == 0 {
+            if dice.bool() {
                 client.reset();
             }
             return Ok(());
@@ -79,9 +68,9 @@ fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Dice) -> io::Result<(
         _ => {}
     }
     let mut client = Client::connect(becket.web, trust)?;
-    let mood = [b'r', b'b', b'h', b'c', b'e', b'e'][dice.below(6) as usize];
+    let mood = [b'r', b'b', b'h', b'c', b'e', b'e'][dice.usize(..6)];
     client.write_all(&[mood; 100])?;
-    match dice.below(6) {
+    match dice.u8(..6) {
         0 => client.reset(),
         1 => drop(client.read(&mut [0; 1000])?),
         2 => client.socket.shutdown(Shutdown::Both)?,
@@ -114,7 +103,7 @@ fn after_a_soak_everything_is_as_before() {
         Trust::post_quantum(&place),
     ]);
     // Warm: buffers and tables that stay are no leak.
-    let mut dice = Dice(seed | 1);
+    let mut dice = Rng::with_seed(seed);
     for _ in 0..200 {
         misbehave(&becket, &*trusts, &mut dice).ok();
     }
@@ -127,7 +116,7 @@ fn after_a_soak_everything_is_as_before() {
         .map(|i| {
             let (becket, trusts, done) = (becket.clone(), trusts.clone(), done.clone());
             thread::spawn(move || {
-                let mut dice = Dice(seed.wrapping_mul(i + 3) | 1);
+                let mut dice = Rng::with_seed(seed.wrapping_add(i + 1));
                 while done.fetch_add(1, SeqCst) < length {
                     misbehave(&becket, &*trusts, &mut dice).ok();
                 }

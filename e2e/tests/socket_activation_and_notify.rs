@@ -3,10 +3,9 @@
 use std::os::unix::net::UnixDatagram;
 
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, Shape, Signal, Tool, Trust, becket_program, until,
+    Backend, Becket, Client, PATIENCE, Place, REQUEST, Shape, Signal, Tool, Trust, becket_program,
+    until,
 };
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// Opens a listening socket, passes it as descriptor 3, and becomes becket.
 const ACTIVATE: &str = "

@@ -4,11 +4,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use becket_e2e::{
-    Authority, Backend, Becket, Client, Kept, Key, OpenSsl, Place, Shape, Tool, Trust, eventually,
-    fresh_address,
+    Authority, Backend, Becket, Client, Kept, Key, OpenSsl, Place, REQUEST, Shape, Tool, Trust,
+    eventually, fresh_address,
 };
 
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 /// Keys of a backend with TLS.
 pub(crate) const TRUSTED: &str = "tls.ca = \"ca.pem\"\ntls.name = \"app.example.org\"";
 

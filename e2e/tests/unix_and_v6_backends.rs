@@ -6,10 +6,8 @@ use std::os::unix::net::UnixStream;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use becket_e2e::{
-    Backend, Becket, Client, Kept, Place, Shape, Tool, Trust, eventually, fresh_v6, skip,
+    Backend, Becket, Client, Kept, Place, REQUEST, Shape, Tool, Trust, eventually, fresh_v6, skip,
 };
-
-const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 #[test]
 fn socat_behind_a_unix_socket_is_reached() {

@@ -3,6 +3,8 @@
 
 use std::panic::catch_unwind;
 
+use fastrand::Rng;
+
 const ROUNDS: usize = 6_000;
 
 /// Runs a target's body. Every hundredth input at least must be one that it accepts, or it would only see rubbish.
@@ -12,10 +14,10 @@ const ROUNDS: usize = 6_000;
 /// When the body does; the message has the input.
 pub fn run_on_mutations(inputs: &[Vec<u8>], body: fn(&[u8]) -> usize) {
     let mut accepted: usize = inputs.iter().map(|input| check(body, input)).sum();
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     for _ in 0..ROUNDS {
-        let mut input = inputs[random.below(inputs.len())].clone();
-        for _ in 0..=random.below(4) {
+        let mut input = inputs[random.usize(..inputs.len())].clone();
+        for _ in 0..=random.usize(..4) {
             mutate(&mut input, &mut random);
         }
         accepted += check(body, &input);
@@ -32,16 +34,16 @@ fn check(body: fn(&[u8]) -> usize, input: &[u8]) -> usize {
 }
 
 /// Changes an input in one of the ways that break parsers: a bit, a byte, a length, a part lost, doubled or moved.
-fn mutate(input: &mut Vec<u8>, random: &mut Random) {
+fn mutate(input: &mut Vec<u8>, random: &mut Rng) {
     if input.is_empty() {
-        input.push(random.byte());
+        input.push(random.u8(..));
         return;
     }
-    let at = random.below(input.len());
-    let end = at + random.below((input.len() - at).min(24) + 1);
-    match random.below(7) {
-        0 => input[at] ^= 1 << random.below(8),
-        1 => input[at] = random.byte(),
+    let at = random.usize(..input.len());
+    let end = at + random.usize(..(input.len() - at).min(24) + 1);
+    match random.usize(..7) {
+        0 => input[at] ^= 1 << random.usize(..8),
+        1 => input[at] = random.u8(..),
         2 => {
             input[at] = [
                 0,
@@ -51,31 +53,15 @@ fn mutate(input: &mut Vec<u8>, random: &mut Random) {
                 0xff,
                 input[at].wrapping_add(1),
                 input[at].wrapping_sub(1),
-            ][random.below(7)]
+            ][random.usize(..7)]
         }
         3 => input.truncate(at),
         4 => drop(input.drain(at..end)),
         5 => input.extend_from_within(at..end),
         _ => {
             let part = input[at..end].to_vec();
-            let to = random.below(input.len());
+            let to = random.usize(..input.len());
             input.splice(to..to, part);
         }
-    }
-}
-
-/// A xorshift generator: the same inputs in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % bound
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.below(256) as u8
     }
 }

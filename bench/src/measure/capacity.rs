@@ -16,14 +16,11 @@ use crate::load::{self, Ask};
 use crate::peer::{Kind, Server};
 use crate::result::{Point, rounded};
 
-/// What was found.
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
-    /// Transactions per second.
     pub rate: f64,
     /// Whether the client was what was slow: then `rate` is a lower bound.
     pub bound: bool,
-    /// The ramp.
     pub curve: Vec<Point>,
     /// What the handshakes agreed on.
     pub negotiated: Option<Negotiated>,
@@ -35,9 +32,6 @@ pub struct Capacities(BTreeMap<String, Capacity>);
 
 impl Capacities {
     /// Returns the capacity of a server in a case, measured once per run.
-    ///
-    /// # Errors
-    /// As the load tool.
     pub fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error> {
         let Some(server) = stage.servers.get(index) else {
             return Ok(Capacity::default());
@@ -53,9 +47,6 @@ impl Capacities {
 
     /// Returns the rate that is the same for all servers of a case: [`SHARE`] of the least capacity. stunnel does not
     /// count, whose threads would make it a load for nobody else.
-    ///
-    /// # Errors
-    /// As the load tool.
     pub fn same_for_all(stage: &mut Stage<'_>) -> Result<f64, Error> {
         let mut least = f64::MAX;
         for index in 0..stage.servers.len() {
@@ -92,10 +83,6 @@ fn key(server: &Server, stage: &Stage<'_>) -> String {
     format!("{} {settings:?}", server.name)
 }
 
-/// Finds it anew.
-///
-/// # Errors
-/// As the load tool.
 pub(super) fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error> {
     let time = stage.effort.time;
     let ask = || stage.ask(server.address, Some(server.process.pid()));
@@ -149,9 +136,6 @@ pub(super) fn rate(load: &str, capacity: f64, same: f64) -> f64 {
 }
 
 /// Runs one open loop through these rates, with clients who give up after two seconds.
-///
-/// # Errors
-/// As the load tool.
 pub(super) fn climb(
     ask: Ask,
     stage: &Stage<'_>,
@@ -163,9 +147,6 @@ pub(super) fn climb(
 }
 
 /// Runs one open loop through these rates.
-///
-/// # Errors
-/// As the load tool.
 pub(super) fn open(
     ask: Ask,
     stage: &Stage<'_>,

@@ -30,9 +30,6 @@ use crate::{Error, place};
 pub type Start<'a> = &'a dyn Fn(bool) -> Result<Farm, Error>;
 
 /// Measures both kinds of farm, round by round.
-///
-/// # Errors
-/// When a node does not start, ends by itself, or never joins.
 pub fn run(stage: &mut Stage<'_>, start: Start<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = [CLUSTERED, ALONE].map(|name| Column {
         peer: name.to_owned(),
@@ -196,7 +193,6 @@ const ALONE: &str = "becket, no cluster";
 pub const BEFORE: &str = "before";
 /// The first return after the loss.
 pub const DURING: &str = "during";
-/// The second.
 pub const AFTER: &str = "after";
 /// Many times what a node needs to tell the others.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -119,7 +119,6 @@ pub(super) fn ask(stage: &Stage<'_>, client: &mut Client) -> io::Result<()> {
     receive(stage, client)
 }
 
-/// Sends a request.
 pub(super) fn send(stage: &Stage<'_>, (socket, tls): &mut Client) -> io::Result<()> {
     let request = format!(
         "GET /bytes/{} HTTP/1.1\r\nHost: {NAME}\r\n\r\n",

@@ -35,7 +35,6 @@ pub use capacity::{Capacities, Capacity};
 pub struct Stage<'a> {
     /// How it is measured.
     pub measure: Measure,
-    /// The case.
     pub settings: &'a Settings,
     /// The servers, in the order of the report.
     pub servers: &'a mut [Server],
@@ -45,7 +44,6 @@ pub struct Stage<'a> {
     pub control: &'a mut Control,
     /// Who else is at work.
     pub others: &'a mut Others,
-    /// The backend.
     pub backend: SocketAddr,
     /// CPUs of the client.
     pub client: &'a [usize],
@@ -105,9 +103,6 @@ impl Stage<'_> {
     }
 
     /// Returns an error after a signal.
-    ///
-    /// # Errors
-    /// [`Error::Stopped`].
     pub fn check_signal(&self) -> Result<(), Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -116,9 +111,6 @@ impl Stage<'_> {
     }
 
     /// Returns an error with the log when a server has ended by itself.
-    ///
-    /// # Errors
-    /// [`Error::Peer`].
     pub fn check_alive(&mut self) -> Result<(), Error> {
         for server in self.servers.iter_mut() {
             if server.process.has_ended() {
@@ -129,10 +121,6 @@ impl Stage<'_> {
     }
 }
 
-/// Measures a case.
-///
-/// # Errors
-/// What made the figures void.
 pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = match stage.measure {
         Measure::Transactions => transactions::run(stage)?,

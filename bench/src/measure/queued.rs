@@ -130,11 +130,8 @@ pub(crate) fn sections(
 
 /// Microseconds of CPU time in a second.
 pub(crate) const CPU: &str = "cpu_us_per_s";
-/// Nobody waits.
 pub(crate) const EMPTY: &str = "empty";
-/// All wait.
 pub(crate) const FULL: &str = "queued";
-/// Another loopback address.
 const ASIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// Far below any capacity, in visits a second.
 const RATE: f64 = 200.0;

@@ -26,7 +26,6 @@ pub struct Peer {
     pub name: String,
     /// Which configuration it reads.
     pub kind: Kind,
-    /// Where it is.
     pub program: PathBuf,
 }
 
@@ -41,22 +40,17 @@ pub enum Kind {
     Haproxy,
     /// nginx with its stream module.
     Nginx,
-    /// stunnel.
     Stunnel,
 }
 
 /// What a server is to do in one case.
 #[derive(Clone, Debug)]
 pub struct Site<'a> {
-    /// Where it listens.
     pub address: SocketAddr,
     /// Where its backend is.
     pub backend: SocketAddr,
-    /// Chain and key.
     pub certificate: &'a Path,
-    /// The case.
     pub settings: &'a Settings,
-    /// For its files.
     pub directory: &'a Path,
     /// Connections that it must be able to carry.
     pub connections: u64,
@@ -78,14 +72,10 @@ impl Site<'_> {
     }
 }
 
-/// A started server.
 #[derive(Debug)]
 pub struct Server {
-    /// Its column.
     pub name: String,
-    /// Where it listens.
     pub address: SocketAddr,
-    /// The program.
     pub process: Process,
     /// What it was told.
     pub configuration: String,
@@ -103,7 +93,6 @@ impl Kind {
         Self::Stunnel,
     ];
 
-    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Becket => "becket",
@@ -139,9 +128,6 @@ impl Kind {
 
 impl Peer {
     /// Finds a peer: at `program` if given, else beside the bench (becket) or in the usual places.
-    ///
-    /// # Errors
-    /// [`Error::Asked`] for a name that is unknown, [`Error::Peer`] for a program that is missing.
     pub fn find(name: &str, program: Option<PathBuf>) -> Result<Self, Error> {
         let base = name.split('@').next().unwrap_or(name);
         let kind = Kind::ALL.into_iter().find(|kind| kind.name() == base);
@@ -169,7 +155,7 @@ impl Peer {
     }
 
     /// Asks the program for its version and TLS library.
-    pub fn describe(&self) -> result::Peer {
+    pub fn describe(&self) -> result::PeerFacts {
         let said = |args: &[&str]| {
             let output = Command::new(&self.program)
                 .args(args)
@@ -190,7 +176,7 @@ impl Peer {
             Kind::Nginx => nginx::version(&said(&["-V"])),
             Kind::Stunnel => stunnel::version(&said(&["-version"])),
         };
-        result::Peer {
+        result::PeerFacts {
             name: self.name.clone(),
             version,
             library,
@@ -199,10 +185,6 @@ impl Peer {
     }
 
     /// Starts it and waits until it listens.
-    ///
-    /// # Errors
-    /// [`Error::Peer`] with its log when it does not start, [`Error::Os`] when its configuration cannot
-    /// be written.
     pub fn start(&self, site: &Site<'_>) -> Result<Server, Error> {
         let (mut configuration, args): (String, fn(&str) -> Vec<String>) = match self.kind {
             Kind::Becket => (becket::configuration(site), becket::args),
@@ -321,7 +303,6 @@ fn groups(settings: &Settings) -> &'static str {
 
 /// The column of an earlier build of becket.
 pub const OLD: &str = "becket@old";
-/// Sessions kept, everywhere.
 const SESSIONS: u32 = 200_000;
 const BACKLOG: u32 = 4096;
 

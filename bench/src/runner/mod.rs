@@ -25,9 +25,6 @@ use crate::scenario::{Measure, Scenario, Settings};
 use crate::{Error, conditions, guard, store};
 
 /// Runs everything and stores it.
-///
-/// # Errors
-/// [`Error::Interrupted`] or what made the run void; nothing then looks like a whole run.
 pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
     store::prepare(&order.out)?;
     let mut runner = Runner::new(order, stop)?;

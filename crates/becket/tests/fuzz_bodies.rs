@@ -20,22 +20,23 @@ use std::alloc::System;
 use std::panic::catch_unwind;
 
 use cap::Cap;
+use fastrand::Rng;
 
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
 #[test]
 fn a_connection_survives_any_script() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     let mut relaying = 0;
     for round in 0..2000 {
         let mut script = Vec::new();
         if round % 2 == 0 {
             // Anybody, and then enough talk for a handshake.
-            script.push(random.byte() | 0b0001_1000);
+            script.push(random.u8(..) | 0b0001_1000);
             script.extend([TALK; 32]);
         }
-        script.extend((0..random.below(400)).map(|_| random.byte()));
+        script.extend((0..random.usize(..400)).map(|_| random.u8(..)));
         let heap = || HEAP.allocated();
         let result = catch_unwind(|| connection::run(&script, heap));
         relaying += result.unwrap_or_else(|_| panic!("failed on {script:?}"));
@@ -48,7 +49,7 @@ fn a_connection_survives_any_script() {
 
 #[test]
 fn a_ticket_opens_only_as_it_was_sealed() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     let state = "becket secret state 1\nrotation 28800\nepoch 59624\n\
                  chain AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n\
                  replication //////////////////////////////////////////8=\n";
@@ -60,12 +61,12 @@ fn a_ticket_opens_only_as_it_was_sealed() {
             1 => vec![255, 0, 0, 0],
             _ => vec![255],
         };
-        for _ in 0..random.below(4) {
-            let at = random.below(input.len());
-            input[at] = random.byte();
+        for _ in 0..random.usize(..4) {
+            let at = random.usize(..input.len());
+            input[at] = random.u8(..);
         }
         if round % 3 == 2 {
-            input.extend((0..random.below(100)).map(|_| random.byte()));
+            input.extend((0..random.usize(..100)).map(|_| random.u8(..)));
         }
         let result = catch_unwind(|| ticket::run(&input));
         opened += usize::from(result.unwrap_or_else(|_| panic!("failed on {input:?}")));
@@ -75,16 +76,16 @@ fn a_ticket_opens_only_as_it_was_sealed() {
 
 #[test]
 fn a_configuration_survives_mutation() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     for text in [
         include_str!("../../../examples/full.toml"),
         "[[listener]]\nname='a'\nbind=':1'",
     ] {
         for _ in 0..200 {
             let mut input = text.as_bytes().to_vec();
-            for _ in 0..random.below(5) {
-                let at = random.below(input.len());
-                input[at] = random.byte() & 0x7f;
+            for _ in 0..random.usize(..5) {
+                let at = random.usize(..input.len());
+                input[at] = random.u8(..) & 0x7f;
             }
             let result = catch_unwind(|| config::run(&input));
             result.unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()));
@@ -94,15 +95,15 @@ fn a_configuration_survives_mutation() {
 
 #[test]
 fn a_pem_survives_mutation() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     let key = rcgen::generate_simple_self_signed(["a.test".to_owned()]).expect("a certificate");
     let text = key.cert.pem() + &key.signing_key.serialize_pem();
     assert_eq!(pem::run(text.as_bytes()), 2);
     for _ in 0..500 {
         let mut input = text.clone().into_bytes();
-        for _ in 0..=random.below(3) {
-            let at = random.below(input.len());
-            input[at] = random.byte();
+        for _ in 0..=random.usize(..3) {
+            let at = random.usize(..input.len());
+            input[at] = random.u8(..);
         }
         let result = catch_unwind(|| pem::run(&input));
         result.unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()));
@@ -111,19 +112,3 @@ fn a_pem_survives_mutation() {
 
 /// The event, and its amount, by which a script's client says what it has to say.
 const TALK: u8 = 4;
-
-/// A xorshift generator: the same inputs in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % bound
-    }
-
-    fn byte(&mut self) -> u8 {
-        self.below(256) as u8
-    }
-}

@@ -25,7 +25,7 @@ use crate::env::Env;
 use crate::exchange::Exchange;
 use crate::failure::Failure;
 use crate::hello::Offered;
-use crate::preface::Progress;
+use crate::preface::PrefaceState;
 use crate::resume::Ask;
 use crate::wire::{Received, Wire};
 
@@ -35,7 +35,7 @@ pub struct Link {
     tls: Option<UnbufferedClientConnection>,
     phase: Phase,
     /// What is said before a plain request, until it is over.
-    preface: Option<Progress>,
+    preface: Option<PrefaceState>,
     exchange: Exchange,
     times: Times,
     requests_left: u64,
@@ -141,7 +141,7 @@ impl Link {
             tls,
             phase: Phase::Connecting,
             preface: plan.preface.as_ref().map(|preface| {
-                Progress::new(match ask {
+                PrefaceState::new(match ask {
                     Ask::Full => &preface.full,
                     Ask::Resumed => &preface.resumed,
                 })

@@ -78,13 +78,13 @@ impl FromStr for Preface {
 
 /// Where one connection is in its preface.
 #[derive(Clone, Debug, Default)]
-pub struct Progress {
+pub struct PrefaceState {
     left: Vec<Flight>,
     /// Bytes of the answer that are still to come.
     awaited: usize,
 }
 
-impl Progress {
+impl PrefaceState {
     /// Begins.
     pub fn new(flights: &[Flight]) -> Self {
         Self {
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn each_flight_waits_for_its_answer_and_the_last_lets_the_request_follow() {
         let flights = [(10, 5), (20, 0)].map(|(sent, answer)| Flight { sent, answer });
-        let mut progress = Progress::new(&flights);
+        let mut progress = PrefaceState::new(&flights);
         let mut out = Vec::new();
         assert_eq!(progress.advance(0, &mut out), (false, 0));
         assert_eq!(out.len(), 10);

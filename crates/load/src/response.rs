@@ -31,7 +31,7 @@ enum State {
 
 /// What is known after a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum ResponseState {
     /// More bytes are needed.
     Partial,
     /// The response is whole.
@@ -91,7 +91,7 @@ impl Response {
     ///
     /// # Errors
     /// [`Failure::BadResponse`] for what is not HTTP/1, and for bytes after the end.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Progress, Failure> {
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<ResponseState, Failure> {
         while !bytes.is_empty() {
             bytes = match self.state {
                 State::Head => self.feed_head(bytes)?,
@@ -115,9 +115,9 @@ impl Response {
             };
         }
         Ok(if self.is_whole() {
-            Progress::Whole
+            ResponseState::Whole
         } else {
-            Progress::Partial
+            ResponseState::Partial
         })
     }
 

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::random::Random;
+use fastrand::Rng;
 
 /// How starts are spaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Schedule {
     threads: f64,
     /// This thread's fraction of an interval.
     offset: f64,
-    random: Random,
+    random: Rng,
     current: usize,
     /// When the current stretch began.
     began: Duration,
@@ -59,7 +59,7 @@ impl Schedule {
             arrivals,
             threads: threads as f64,
             offset: thread as f64 / threads as f64,
-            random: Random::new(seed ^ (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            random: Rng::with_seed(seed ^ (thread as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             current: 0,
             began: Duration::ZERO,
             made: 0,
@@ -90,7 +90,9 @@ impl Schedule {
                     self.began + Duration::from_secs_f64((self.made as f64 + self.offset) / rate)
                 }
                 Arrivals::Poisson => {
-                    from + Duration::from_secs_f64(self.random.exponential() / rate)
+                    // An exponentially distributed number of mean 1.
+                    let gap = -(1.0 - self.random.f64()).ln();
+                    from + Duration::from_secs_f64(gap / rate)
                 }
             };
             if at < self.began + stretch.length {

@@ -161,6 +161,8 @@ const STEPS: u32 = 1000;
 
 #[cfg(test)]
 mod tests {
+    use fastrand::Rng;
+
     use super::*;
 
     #[test]
@@ -242,12 +244,12 @@ mod tests {
     #[test]
     fn who_looks_again_and_again_still_errs_in_five_of_a_hundred_at_most() {
         // Two servers that do not differ, with 2 % of noise; after 3, 5, 8, 12 and 18 rounds somebody looks.
-        let mut random = Lcg(20_261_122);
+        let mut random = Rng::with_seed(20_261_122);
         let looks = [3, 5, 8, 12, 18];
-        let wrong = |confidence: f64, random: &mut Lcg| {
+        let wrong = |confidence: f64, random: &mut Rng| {
             let runs = (0..RUNS).filter(|_| {
                 let pairs: Vec<(f64, f64)> = (0..18)
-                    .map(|_| (random.noise(0.02), random.noise(0.02)))
+                    .map(|_| (noise(random, 0.02), noise(random, 0.02)))
                     .collect();
                 looks.iter().any(|rounds| {
                     let interval = Interval::paired(&pairs[..*rounds], confidence).unwrap();
@@ -264,10 +266,10 @@ mod tests {
 
     #[test]
     fn a_difference_of_two_per_cent_is_found_in_five_rounds_with_half_a_per_cent_of_noise() {
-        let mut random = Lcg(7);
+        let mut random = Rng::with_seed(7);
         let found = (0..200).filter(|_| {
             let pairs: Vec<(f64, f64)> = (0..5)
-                .map(|_| (1.02 * random.noise(0.005), random.noise(0.005)))
+                .map(|_| (1.02 * noise(&mut random, 0.005), noise(&mut random, 0.005)))
                 .collect();
             Interval::paired(&pairs, 0.95).unwrap().verdict() == Verdict::More
         });
@@ -277,21 +279,9 @@ mod tests {
 
     const RUNS: u32 = 1000;
 
-    /// Knuth's generator, and a sum of twelve for something like a normal distribution.
-    struct Lcg(u64);
-
-    impl Lcg {
-        fn noise(&mut self, share: f64) -> f64 {
-            let sum: f64 = (0..12)
-                .map(|_| {
-                    self.0 = self
-                        .0
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1_442_695_040_888_963_407);
-                    (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-                })
-                .sum();
-            (share * (sum - 6.0)).exp()
-        }
+    /// A sum of twelve, for something like a normal distribution.
+    fn noise(random: &mut Rng, share: f64) -> f64 {
+        let sum: f64 = (0..12).map(|_| random.f64()).sum();
+        (share * (sum - 6.0)).exp()
     }
 }
