@@ -69,7 +69,7 @@ fn a_server_that_is_somebody_else_fails() {
     stranger.write(&place.path("stranger.pem"));
     for (bundle, why) in [
         ("wrong-name.pem", "not valid for name"),
-        ("stranger.pem", "UnknownIssuer"),
+        ("stranger.pem", "unknown issuer"),
     ] {
         let (_server, at) = openssl_server(&openssl, &place, bundle, &[]);
         fails(&place, &Shape::new(at).backend(TRUSTED), why);

@@ -97,10 +97,10 @@ fn a_status_that_is_not_expected_takes_a_server_out_and_a_good_one_brings_it_bac
     assert_eq!(answers(&becket, &trust, 8), ["one", "two"]);
     let log = becket.log();
     let said = |text: &str| log.lines().filter(|line| line.contains(text)).count();
-    assert_eq!(said("server is not used"), 1, "{log}");
+    assert_eq!(said("server out of service"), 1, "{log}");
     assert_eq!(said("status 503"), 1, "{log}");
     // Two from their trial, and one that came back.
-    assert_eq!(said("server is used"), 3, "{log}");
+    assert_eq!(said("server in service"), 3, "{log}");
     let labels = [&*format!("server=\"{}\"", one.address)];
     let metrics = becket.metrics();
     assert_eq!(metrics.sum("becket_server_outages_total", &labels), 1.0);

@@ -121,6 +121,25 @@ pub enum CloseReason {
 }
 }
 
+impl CloseReason {
+    /// Whether a server, or the way to it, is at fault: somebody has to mend that.
+    pub const fn is_fault_of_servers(self) -> bool {
+        matches!(
+            self,
+            Self::NoServer
+                | Self::ConnectFailed
+                | Self::ConnectTimeout
+                | Self::ServerGreeting
+                | Self::ServerTlsError
+                | Self::ServerRecordsWithoutData
+                | Self::ServerCertificate
+                | Self::ServerChain
+                | Self::ServerTruncated
+                | Self::ServerReset
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

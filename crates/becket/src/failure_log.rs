@@ -12,31 +12,46 @@ use crate::log::{Escaped, RateLimit};
 /// Tells of failures.
 #[derive(Debug)]
 pub struct FailureLog {
-    limit: RateLimit,
+    clients: RateLimit,
+    /// Of their own: a flood of clients must not hide them.
+    servers: RateLimit,
 }
 
 impl FailureLog {
     /// Starts with an unused second.
     pub fn new() -> Self {
         Self {
-            limit: RateLimit::per_second(LINES_PER_SECOND),
+            clients: RateLimit::per_second(LINES_PER_SECOND),
+            servers: RateLimit::per_second(LINES_PER_SECOND),
         }
     }
 
-    /// Writes a line, or counts it as suppressed.
+    /// Writes a line, or counts it as suppressed. What is wrong with servers, or with becket, is for somebody to mend: a
+    /// warning. What clients do is not.
     pub fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
-        let Some(suppressed) = self.limit.admit(now.instant) else {
+        let is_ours = reason.is_fault_of_servers() || reason == CloseReason::Internal;
+        let limit = if is_ours {
+            &mut self.servers
+        } else {
+            &mut self.clients
+        };
+        let Some(suppressed) = limit.admit(now.instant) else {
             return;
         };
-        tracing::info!(
-            client = %facts.client,
-            listener = %facts.listener,
-            name = %Escaped::new(facts.server_name.as_deref().unwrap_or("-")),
-            reason = reason.label(),
-            detail = %Escaped::new(detail),
-            suppressed,
-            "connection failed",
-        );
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::$level!(
+                    client = %facts.client,
+                    listener = %facts.listener,
+                    name = facts.server_name.as_deref().map(|name| display(Escaped::new(name))),
+                    reason = reason.label(),
+                    detail = (!detail.is_empty()).then(|| display(Escaped::new(detail))),
+                    suppressed = (suppressed > 0).then_some(suppressed),
+                    "connection failed",
+                )
+            };
+        }
+        if is_ours { line!(warn) } else { line!(info) }
     }
 }
 
@@ -48,3 +63,63 @@ impl Default for FailureLog {
 
 /// Per worker: enough to see a pattern, too little to fill a disk.
 const LINES_PER_SECOND: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::clock::Clock;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_servers_is_a_warning_that_no_flood_of_clients_hides() {
+        let (lines, now) = (Lines::default(), Clock::start().now());
+        let facts = Facts::new(([192, 0, 2, 1], 5).into(), "web".into(), now);
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false);
+        let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let mut log = FailureLog::new();
+            for _ in 0..100 {
+                log.note(&facts, CloseReason::NotTls, "", now);
+            }
+            log.note(
+                &facts,
+                CloseReason::ConnectFailed,
+                "backend app: refused",
+                now,
+            );
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(
+            text.lines().count(),
+            LINES_PER_SECOND as usize + 1,
+            "{text}"
+        );
+        let (first, last) = (text.lines().next().unwrap(), text.lines().last().unwrap());
+        assert!(
+            first.contains(" INFO ") && !first.contains("detail="),
+            "{first}"
+        );
+        assert!(last.contains(" WARN "), "{last}");
+        assert!(
+            last.contains("reason=\"connect-failed\" detail=backend app: refused"),
+            "{last}"
+        );
+    }
+}

@@ -56,6 +56,16 @@ pub enum Outcome {
     DrainDeadline = 3,
 }
 
+impl Outcome {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Done => "as told",
+            Self::Failed => "a worker failed",
+            Self::DrainDeadline => "timeouts.drain was over",
+        }
+    }
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
@@ -160,7 +170,7 @@ impl Control {
             cluster.leave().await;
         }
         drop(self.access.take());
-        tracing::info!(?outcome, "ended");
+        tracing::info!(exit = outcome as u8, "ended: {}", outcome.label());
         outcome
     }
 
@@ -169,7 +179,7 @@ impl Control {
             return;
         };
         if let Err(error) = admin::start(listener, Arc::clone(&self.state)) {
-            tracing::error!(%error, "no admin pages");
+            tracing::error!(%error, "admin pages not served");
         }
     }
 
@@ -207,7 +217,7 @@ impl Control {
     /// Starts to prepare, beside everything else: files may take their time.
     fn begin_reload(&mut self, draining: bool) {
         if draining {
-            tracing::warn!("draining: not reloaded");
+            tracing::warn!("reload ignored while draining");
             return;
         }
         self.notify(&[Notice::Reloading]);
@@ -353,7 +363,7 @@ impl Control {
     fn drain(&mut self) -> Instant {
         tracing::info!("draining");
         if self.reloading.give_up() {
-            tracing::warn!("draining: not reloaded");
+            tracing::warn!("reload ignored while draining");
         }
         self.notify(&[Notice::Stopping]);
         self.state.set_draining();
@@ -377,7 +387,7 @@ fn give_back(clock: Clock) {
         let before = clock.mono();
         memory::give_back();
         let took = clock.mono().saturating_sub(before);
-        tracing::debug!(?took, "memory given back");
+        tracing::debug!(ms = took.as_millis() as u64, "memory given back");
     });
     if let Err(error) = began {
         tracing::debug!(%error, "memory not given back");

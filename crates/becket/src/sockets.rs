@@ -70,7 +70,9 @@ pub fn bind(
         }
         for unused in &inherited {
             let address = unused.listener.local_addr().ok();
-            tracing::warn!(?address, name = ?unused.name, "no listener for a socket that was passed");
+            let address = address.map(tracing::field::display);
+            let name = unused.name.as_deref();
+            tracing::warn!(address, name, "a socket was passed that no listener has");
         }
         Ok(all)
     } else {

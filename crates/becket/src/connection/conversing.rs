@@ -215,8 +215,15 @@ impl<N: Net> Conversing<N> {
             Over::Refused | Over::BadGreeting => CloseReason::ServerGreeting,
         };
         if over != Over::Quit {
-            let detail = format!("{over:?}");
-            turn.failures.note(&core.facts, reason, &detail, turn.now);
+            let detail = match over {
+                Over::Quit | Over::Cleartext => "the client went on in clear",
+                Over::Injected => "the client said more behind its request for TLS",
+                Over::Broken => "the client broke the protocol",
+                Over::Cancel => "a cancel request, which is not passed on",
+                Over::Refused => "the server refuses service",
+                Over::BadGreeting => "the server sent no greeting",
+            };
+            turn.failures.note(&core.facts, reason, detail, turn.now);
         }
         turn.counters.handshakes_ended.add(1);
         Closing::begin(reason, self.answer.into(), core, turn)

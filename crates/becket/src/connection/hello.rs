@@ -11,6 +11,7 @@ use super::closing::Closing;
 use super::{Core, Net, Next, Turn, end_handshake};
 use crate::close_reason::CloseReason;
 use crate::socket::Socket;
+use crate::tls::names;
 
 /// Why there will be no TLS.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Refusal {
 
     /// A fatal alert, in clear.
     pub(super) fn by_alert(alert: u8, reason: CloseReason) -> Self {
-        let detail = format!("answered with alert {alert}");
+        let detail = format!("answered with alert {}", names::alert(alert.into()));
         Self::new(reason, detail).answering(&fatal_alert(alert))
     }
 
@@ -82,7 +83,13 @@ pub(super) fn look(input: &[u8], limit: usize) -> Result<Option<ClientHello<'_>>
                 .answering(&fatal_alert(DECODE_ERROR)))
         }
         Peek::Refused(other) => {
-            let refusal = Refusal::new(reason_of(other), format!("{other:?}"));
+            let detail = match other {
+                NotHello::Alert { description, .. } => {
+                    format!("the client sent alert {}", names::alert(description.into()))
+                }
+                other => other.to_string(),
+            };
+            let refusal = Refusal::new(reason_of(other), detail);
             Err(match other.alert() {
                 Some(alert) => refusal.answering(&fatal_alert(alert)),
                 None if other == NotHello::PlainHttp => refusal.answering(PLAIN_HTTP_ANSWER),

@@ -23,6 +23,7 @@ use crate::close_reason::CloseReason;
 use crate::config::{Backend, ClientAuth, Config, Listener, Policy, Route, Server};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
+use crate::tls::names;
 
 /// Everything that pages show.
 #[derive(Debug, serde::Serialize)]
@@ -140,9 +141,9 @@ pub struct PolicyStatus {
     /// Versions allowed.
     pub versions: Vec<&'static str>,
     /// Suites, most preferred first.
-    pub suites: Vec<String>,
+    pub suites: Vec<&'static str>,
     /// Groups that are accepted.
-    pub groups: Vec<String>,
+    pub groups: Vec<&'static str>,
     /// `off`, `optional` or `required`.
     pub client_auth: &'static str,
 }
@@ -327,8 +328,8 @@ fn policy(policy: &Policy) -> PolicyStatus {
         (policy.versions.tls13, "1.3"),
         (policy.versions.tls12, "1.2"),
     ];
-    let suites = policy.suites.iter().map(|s| format!("{:?}", s.suite()));
-    let groups = policy.groups.iter().map(|g| format!("{:?}", g.name()));
+    let suites = policy.suites.iter().map(|s| names::suite(s.suite()));
+    let groups = policy.groups.iter().map(|g| names::group(g.name()));
     PolicyStatus {
         name: policy.name.to_string(),
         digest: hex(&policy.digest),

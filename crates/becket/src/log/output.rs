@@ -91,6 +91,8 @@ fn refusal(path: &Path, user: Option<&Identity>, error: &io::Error) -> io::Error
         text.push_str(
             "; a FIFO needs a reader before becket starts, and a socket cannot be opened",
         );
+    } else if user.is_none() && error.kind() == io::ErrorKind::PermissionDenied {
+        text.push_str("; the user that becket runs as must be able to append to it, or to make it in its folder");
     } else if let Some(user) = user {
         let uid = user.uid;
         text.push_str(&format!(

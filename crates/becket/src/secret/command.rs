@@ -75,7 +75,10 @@ fn write(path: &Path, text: &str) -> Result<(), NotMade> {
 }
 
 fn said(path: &Path, id: u32, key: &str) -> String {
-    format!("{}: secret {id:08x}, for cluster.{key}", path.display())
+    let path = path.display();
+    format!(
+        "made {path}, the secret with id {id:08x}: set cluster.{key} to this path on every node"
+    )
 }
 
 /// The length of an epoch, as a flag.

@@ -20,6 +20,7 @@ use rustls::{CertificateError, Error, OtherError};
 use webpki::EndEntityCert;
 
 use super::engine::Overfull;
+use super::names;
 use crate::scratch::LARGEST_RECORD;
 
 /// What a chain has too much of.
@@ -148,10 +149,14 @@ pub fn is_of_old_version(error: &Error) -> bool {
     )
 }
 
-/// What is wrong with a peer's certificate, in words, also where webpki refuses what others take.
+/// What is wrong with a peer or its certificate, in words, also where webpki refuses what others take.
 pub fn explain(error: &Error) -> String {
-    let Error::InvalidCertificate(fault) = error else {
-        return error.to_string();
+    let fault = match error {
+        Error::AlertReceived(alert) => {
+            return format!("the peer sent alert {}", names::alert(*alert));
+        }
+        Error::InvalidCertificate(fault) => fault,
+        other => return in_words(other),
     };
     match fault {
         CertificateError::Other(OtherError(cause)) => {
@@ -170,7 +175,18 @@ pub fn explain(error: &Error) -> String {
         }
         _ => {}
     }
-    error.to_string()
+    in_words(error)
+}
+
+/// An error whose cause, at its end, rustls may name as its code does.
+fn in_words(error: &Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(' ') {
+        Some((rest, cause)) if cause.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
+            format!("{rest} {}", names::words(cause, ' '))
+        }
+        _ => text,
+    }
 }
 
 /// Whether an authority's key is for RSASSA-PSS alone, so that nothing it signs can be verified.

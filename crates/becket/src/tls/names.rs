@@ -1,7 +1,7 @@
 //! What versions, suites and groups are called in logs and PROXY headers: the names of the IANA
 //! TLS registries, and OpenSSL's for versions, as every reader of such fields expects.
 
-use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
+use rustls::{AlertDescription, CipherSuite, NamedGroup, ProtocolVersion};
 
 /// Such as `TLSv1.3`.
 pub fn version(version: ProtocolVersion) -> &'static str {
@@ -46,11 +46,50 @@ pub fn group(group: NamedGroup) -> &'static str {
     }
 }
 
+/// Such as `bad_certificate`; the number of one that has no name.
+pub fn alert(alert: AlertDescription) -> String {
+    let name = alert.as_str().map(|name| words(name, '_'));
+    name.unwrap_or_else(|| u8::from(alert).to_string())
+}
+
+/// The words of a name in camel case, as rustls writes many a cause.
+pub fn words(camel: &str, between: char) -> String {
+    let (mut words, mut before) = (String::new(), None::<char>);
+    let mut letters = camel.chars().peekable();
+    while let Some(letter) = letters.next() {
+        // An acronym is one word: it ends before the capital that begins the next one.
+        let ends_acronym = letters.peek().is_some_and(|next| next.is_lowercase());
+        let begins = before.is_some_and(|before| before.is_lowercase() || ends_acronym);
+        if letter.is_uppercase() && begins {
+            words.push(between);
+        }
+        words.extend(letter.to_lowercase());
+        before = Some(letter);
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 
     use super::*;
+
+    #[test]
+    fn alerts_and_causes_are_words() {
+        for (description, name) in [
+            (AlertDescription::UnknownCA, "unknown_ca"),
+            (AlertDescription::UnknownPSKIdentity, "unknown_psk_identity"),
+            (AlertDescription::BadCertificate, "bad_certificate"),
+            (AlertDescription::Unknown(250), "250"),
+        ] {
+            assert_eq!(alert(description), name);
+        }
+        assert_eq!(
+            words("NoCipherSuitesInCommon", ' '),
+            "no cipher suites in common"
+        );
+    }
 
     #[test]
     fn every_suite_has_a_name_of_openssl() {

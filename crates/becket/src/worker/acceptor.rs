@@ -114,7 +114,7 @@ impl Acceptor {
     /// Lifts, from a client that was on its way, what keeps new ones out.
     fn admit(&self, socket: &TcpStream) {
         if let Err(error) = becket_sys::socket::admit(socket) {
-            tracing::warn!(address = %self.address, %error, "a client may hang that came last");
+            tracing::warn!(address = %self.address, %error, "the last client of a closed listener may hang");
         }
     }
 

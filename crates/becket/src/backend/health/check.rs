@@ -742,7 +742,7 @@ mod tests {
             (8, 16 * kib, Some("7 intermediate certificates")),
             (8, kib, Some("limits.certificate-chain is 1024")),
             // More than rustls takes as one message.
-            (400, 16 * kib, Some("HandshakePayloadTooLarge")),
+            (400, 16 * kib, Some("handshake payload too large")),
         ] {
             let (address, served) = tls_server_with(shown, b"");
             let check = Check {

@@ -341,9 +341,9 @@ impl Watch {
         let (backend, server) = (&self.backend.name, self.server.name());
         let (from, to) = (change.from.label(), change.to.label());
         if failing {
-            tracing::warn!(backend, %server, from, to, %reason, "server is not used");
+            tracing::warn!(backend, %server, from, to, %reason, "server out of service");
         } else {
-            tracing::info!(backend, %server, from, to, %reason, "server is used");
+            tracing::info!(backend, %server, from, to, %reason, "server in service");
         }
         self.server.note(|found| {
             found.condition = change.to;
