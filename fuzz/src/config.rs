@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) -> usize {
     let Ok(text) = std::str::from_utf8(data) else {
         return 0;
     };
-    let reading = read(text);
+    let reading = read(text, &Default::default());
     let parsed = File::parse(text);
     if let Err(problems) = &parsed {
         assert!(!problems.is_empty(), "a refusal has a reason");

@@ -15,8 +15,8 @@ use zeroize::Zeroizing;
 
 use crate::backend::health::prober;
 use crate::backend::registry::Backends;
+use crate::config::Address;
 use crate::config::error::Problem;
-use crate::config::values::Address;
 use crate::config::{Config, cluster};
 use crate::resolver::Resolver;
 use crate::shared::Shared;

@@ -24,10 +24,10 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use crate::clock::{Clock, Now};
 use crate::cluster;
-use crate::config::Config;
 use crate::config::error::{Problem, Rejected};
 use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
+use crate::config::{Config, worker_count};
 use crate::control::access_log::AccessWriter;
 use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
@@ -96,7 +96,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }
-    let count = config.process.worker_count();
+    let count = worker_count(&config.process);
     limit_process(&config, count)?;
 
     let reject = |errors| rejected(&source, errors);
@@ -125,7 +125,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let workers = workers.map_err(|error| system("starting workers", error))?;
     let access = access.map(AccessWriter::start).transpose();
     let access = access.map_err(|error| system("starting the access log", error))?;
-    let (origin, connections) = (source.origin(), config.limits.connections);
+    let (origin, connections) = (source.origin(), config.connections);
     tracing::info!(workers = count, connections, origin, "serving");
     let heard = heard(&cluster, &stud);
     let control = Control {
@@ -236,7 +236,7 @@ fn runtime() -> io::Result<(Runtime, Signals)> {
 /// When the hard limit is too low.
 pub fn raise_descriptors(config: &Config, workers: usize) -> Result<(), StartError> {
     let fixed = descriptors::fixed(&config.listeners, workers);
-    let wanted = descriptors::needed(config.limits.connections, fixed);
+    let wanted = descriptors::needed(config.connections, fixed);
     let raised = rlimit::raise_open_files(wanted);
     raised.map(drop).map_err(|error| {
         let fits = descriptors::fitting(rlimit::most_open_files(), fixed);

@@ -82,7 +82,7 @@ impl Place {
             let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
             failed(texts.join("; "))
         })?;
-        let address = file.admin.address;
+        let address = file.admin.address.map(|address| address.text.to_string());
         address.ok_or_else(|| failed("admin.address is not set".to_owned()))
     }
 }

@@ -1,5 +1,7 @@
 //! Choices that a file may name: each is one word there and one value here.
 
+use becket_proto::proxy_header::Accept;
+use becket_proto::starttls::Protocol;
 use serde::{Deserialize, Serialize};
 
 /// What to do with a server name that no certificate covers.
@@ -123,4 +125,98 @@ pub enum CheckKind {
     Tls,
     /// To the status of an HTTP response.
     Http,
+}
+
+/// What is done with the TLS of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// It ends here.
+    #[default]
+    Terminate,
+    /// It is looked at and passed on as it is.
+    Passthrough,
+}
+
+/// A protocol that begins in clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StartTls {
+    /// RFC 3207.
+    Smtp,
+    /// RFC 9051, section 6.2.1.
+    Imap,
+    /// RFC 2595, section 4.
+    Pop3,
+    /// SSLRequest.
+    Postgresql,
+}
+
+impl From<StartTls> for Protocol {
+    fn from(protocol: StartTls) -> Self {
+        match protocol {
+            StartTls::Smtp => Self::Smtp,
+            StartTls::Imap => Self::Imap,
+            StartTls::Pop3 => Self::Pop3,
+            StartTls::Postgresql => Self::Postgresql,
+        }
+    }
+}
+
+/// Versions of the PROXY protocol that are understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AcceptProxy {
+    /// Text.
+    V1,
+    /// Binary.
+    V2,
+    /// Either.
+    Any,
+}
+
+impl From<AcceptProxy> for Accept {
+    fn from(versions: AcceptProxy) -> Self {
+        match versions {
+            AcceptProxy::V1 => Self::V1,
+            AcceptProxy::V2 => Self::V2,
+            AcceptProxy::Any => Self::Either,
+        }
+    }
+}
+
+/// A part of the PROXY header that is not always sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProxyTlv {
+    /// A checksum.
+    Crc32c,
+    /// A name of the connection: the one that a header from in front gave it, or one of ours.
+    UniqueId,
+    /// The client's certificate, DER.
+    ClientCertificate,
+}
+
+/// Whether clients authenticate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientCertificates {
+    /// No certificate is asked for.
+    #[default]
+    Off,
+    /// A client without one is served.
+    Optional,
+    /// A client without one is refused.
+    Required,
+}
+
+/// Whether servers' certificates are verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verify {
+    /// Chain, time and name.
+    #[default]
+    Full,
+    /// Not at all.
+    None,
 }

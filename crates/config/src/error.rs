@@ -3,7 +3,7 @@
 //! A [`Problem`] is one fault with its key path, the line, the value as written and what would
 //! be accepted; it prints as one line. [`Report`] collects them while a configuration is
 //! prepared and keeps warnings apart; [`Rejected`] is the outcome when there was any error.
-//! Nothing in here decides what is a fault: `read.rs` and `prepare.rs` do.
+//! Nothing in here decides what is a fault.
 
 use std::fmt;
 
@@ -71,25 +71,6 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why a value does not parse, before its key is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mismatch {
-    /// What is wrong.
-    pub fault: String,
-    /// What is accepted.
-    pub accepted: &'static str,
-}
-
-impl Mismatch {
-    /// Describes a value that does not parse.
-    pub fn new(fault: impl Into<String>, accepted: &'static str) -> Self {
-        Self {
-            fault: fault.into(),
-            accepted,
-        }
-    }
-}
-
 /// Faults found so far.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -110,20 +91,30 @@ impl Report {
         self.warnings.push(problem);
     }
 
-    /// Passes a parsed value on, or notes why there is none.
-    pub fn take<T>(&mut self, path: &str, value: &str, parsed: Result<T, Mismatch>) -> Option<T> {
-        match parsed {
-            Ok(parsed) => Some(parsed),
-            Err(mismatch) => {
-                self.error(
-                    Problem::new(path, mismatch.fault)
-                        .text(value)
-                        .accepted(mismatch.accepted),
-                );
-                None
-            }
-        }
+    /// Adds an error of the key at `path`, whose value is added where it is known as written.
+    pub fn refuse(
+        &mut self,
+        path: impl Into<String>,
+        fault: impl Into<String>,
+        accepted: impl Into<String>,
+    ) {
+        self.error(Problem::new(path, fault).accepted(accepted));
     }
+
+    /// Adds a warning about the key at `path`.
+    pub fn remark(&mut self, path: impl Into<String>, fault: impl Into<String>) {
+        self.warn(Problem::new(path, fault));
+    }
+}
+
+/// The key path of a field of a section: `key!(path, listener.bind)`. The compiler knows the field.
+#[macro_export]
+macro_rules! key {
+    ($path:expr, $section:ident.$field:ident) => {{
+        let _ = &$section.$field;
+        let key = stringify!($field).replace('_', "-");
+        format!("{}.{key}", $path)
+    }};
 }
 
 /// A configuration that is not used, with all that is wrong with it.
@@ -159,7 +150,7 @@ impl fmt::Display for Rejected {
 impl std::error::Error for Rejected {}
 
 /// The value, cut where it would fill the screen.
-fn shortened(value: &str) -> String {
+pub(crate) fn shortened(value: &str) -> String {
     if value.chars().count() <= SHOWN_CHARS {
         return value.to_owned();
     }

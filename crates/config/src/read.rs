@@ -1,38 +1,42 @@
-//! Reads TOML into a [`File`] and finds every fault of its shape, with line and key path.
+//! Reads TOML into a [`File`] and finds every fault of its shape and its values, with line and key path.
 //!
-//! serde stops at the first value that does not fit. So the text is parsed into a tree that
-//! knows its spans; when serde stops, the fault is noted, the key that holds it is cut from the
-//! tree, and serde starts again: cost is the size of the text times the number of faults, which
-//! is bounded. Key paths name a table of an array by its `name` where that is unique, else by
-//! its index, as `prepare.rs` does. Never panics, whatever the text.
+//! serde stops at the first value that does not fit. So the text is parsed into a tree that knows its spans; when serde
+//! stops, the fault is noted, the key or the element that holds it is cut from the tree, and serde starts again: cost is
+//! the size of the text times the number of faults, which is bounded. Key paths name a table of an array by its `name`
+//! where that is unique, else by its index. Values that a command line sets replace those of the text. Never panics,
+//! whatever the text.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use serde::Deserialize;
-use toml::de::{DeTable, DeValue, Deserializer};
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
-use crate::error::Problem;
+use crate::address::SectionName;
+use crate::error::{Problem, shortened};
 use crate::file::File;
+use crate::notation::{SEPARATOR, Text, meant};
 
 /// What a text contains.
 #[derive(Debug)]
 pub struct Reading {
     /// The parts of it that fit; absent when the text is not TOML.
     pub file: Option<File>,
-    /// Syntax errors, or else unknown keys and wrong types, by line.
+    /// Syntax errors, or else unknown keys and values that do not fit, by line.
     pub problems: Vec<Problem>,
     /// Where each key is.
-    pub lines: Lines,
+    pub places: Places,
 }
 
-/// Reads a text.
-pub fn read(text: &str) -> Reading {
-    let (root, errors) = DeTable::parse_recoverable(text);
-    let index = LineIndex::new(text);
+/// Reads a text, of which `over` replaces some values.
+pub fn read(text: &str, over: &toml::Table) -> Reading {
+    // What replaces has places of its own, behind the text.
+    let over = " ".repeat(text.len() + 1) + &over.to_string();
+    let (mut root, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         let problems = errors.iter().take(FAULTS).map(|error| Problem {
-            line: error.span().map(|span| index.line(span.start)),
+            line: error.span().map(|span| line(text, span.start)),
             ..Problem::new("", format!("not TOML: {}", error.message()))
         });
         let mut problems: Vec<Problem> = problems.collect();
@@ -40,332 +44,391 @@ pub fn read(text: &str) -> Reading {
         return Reading {
             file: None,
             problems,
-            lines: Lines::default(),
+            places: Places::default(),
         };
     }
-
-    let lines = Lines::of(root.get_ref(), &index);
+    let (replacing, _) = DeTable::parse_recoverable(&over);
+    merge(root.get_mut(), replacing.into_inner());
+    let mut places = Places::of(root.get_ref(), text, &over);
     let mut problems = Vec::new();
-    let mut rest = root;
-    for place in misplaced_arrays(rest.get_ref()) {
-        cut(rest.get_mut(), &place.steps);
-        problems.push(Problem {
-            line: Some(index.line(place.start)),
-            ..Problem::new(place.path, "a list where none belongs").accepted("a table or a value")
-        });
+    let mut rest = DeValue::Table(root.into_inner());
+    for at in places.misplaced_arrays() {
+        let place = &places.all[at];
+        let problem = Problem::new(&*place.path, "a list where none belongs");
+        problems.push(problem.accepted("a table or a value"));
+        cut(&mut rest, place);
     }
     let file = loop {
-        let error = match File::deserialize(Deserializer::from(rest.clone())) {
+        let DeValue::Table(table) = &rest else {
+            break None;
+        };
+        let table = Spanned::new(0..0, table.clone());
+        let error = match File::deserialize(Deserializer::from(table)) {
             Ok(file) => break Some(file),
             Err(error) => error,
         };
-        let place = error.span().and_then(|span| locate(rest.get_ref(), &span));
-        let Some(place) = place.filter(|_| problems.len() < FAULTS) else {
+        let at = error.span().and_then(|span| places.locate(&span));
+        let Some(at) = at.filter(|_| problems.len() < FAULTS) else {
             problems.push(Problem::new("", error.message()));
             break None;
         };
-        let mut problem = describe(error.message(), text.get(place.value.clone()));
-        problem.line = Some(index.line(place.start));
-        problem.path = place.path;
-        problems.push(problem);
-        cut(rest.get_mut(), &place.steps);
+        let place = &mut places.all[at];
+        place.is_cut = true;
+        problems.push(Problem {
+            path: place.path.clone(),
+            ..describe(error.message(), &place.path)
+        });
+        cut(&mut rest, place);
     };
+    for problem in &mut problems {
+        places.complete(problem);
+    }
     problems.sort_by_key(|problem| problem.line);
     Reading {
         file,
         problems,
-        lines,
+        places,
+    }
+}
+
+fn line(text: &str, offset: usize) -> usize {
+    let before = text.as_bytes().get(..offset).unwrap_or_default();
+    1 + before.iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// Puts values in the place of others.
+fn merge<'i>(root: &mut DeTable<'i>, over: DeTable<'i>) {
+    for (key, mut value) in over {
+        let known = root.get_mut(key.get_ref().as_ref());
+        match (known.map(Spanned::get_mut), value.get_mut()) {
+            (Some(DeValue::Table(known)), DeValue::Table(table)) => {
+                merge(known, std::mem::take(table));
+            }
+            _ => {
+                root.remove(key.get_ref().as_ref());
+                root.insert(key, value);
+            }
+        }
     }
 }
 
 /// Says what serde said, in the words of the file.
-fn describe(message: &str, value: Option<&str>) -> Problem {
-    let (fault, expected) = match message.split_once(", expected ") {
-        Some((fault, expected)) => (fault, Some(expected)),
-        None => (message, None),
-    };
-    let fault = match fault.split_once([' ', ':']) {
-        Some(("unknown", rest)) if rest.starts_with("field") => "unknown key",
-        Some(("unknown", rest)) if rest.starts_with("variant") => "not one of the choices",
-        Some(("invalid", rest)) if rest.starts_with("type") => "wrong type",
-        Some(("invalid", rest)) if rest.starts_with("value") => "not in range",
-        _ => fault,
-    };
-    let mut problem = Problem::new("", fault);
-    let value = value.filter(|_| fault != "unknown key");
-    if let Some(first) = value.and_then(|value| value.lines().next()) {
-        problem = problem.value(first.chars().take(SHOWN_CHARS).collect::<String>());
+fn describe(message: &str, path: &str) -> Problem {
+    let mut parts = message.split(SEPARATOR);
+    if let (Some(fault), Some(accepted)) = (parts.next(), parts.next()) {
+        return Problem::new("", fault).accepted(accepted);
     }
-    match expected {
-        Some(expected) => problem.accepted(plain(expected)),
-        None => problem,
-    }
+    let Some((fault, expected)) = message.split_once(", expected ") else {
+        return Problem::new("", message);
+    };
+    let (fault, found) = match fault.split_once('`') {
+        Some((fault, rest)) => (fault.trim_end(), rest.split('`').next().unwrap_or_default()),
+        None => (fault, ""),
+    };
+    let fault = match fault {
+        "unknown field" => "unknown key",
+        "unknown variant" => "not one of the choices",
+        fault if fault.starts_with("invalid type") => "wrong type",
+        fault if fault.starts_with("invalid value") => "not in range",
+        fault => fault,
+    };
+    let choices = || expected.split('`').skip(1).step_by(2);
+    let fault = match meant(found, choices()).filter(|_| !found.is_empty()) {
+        Some(choice) => format!("{fault} (did you mean {choice}?)"),
+        None => fault.to_owned(),
+    };
+    let accepted = match expected {
+        "a boolean" => "true or false",
+        "a sequence" => "a list, such as [\"..\"]",
+        _ if expected.starts_with("struct ") || path.is_empty() => "a table",
+        expected => &expected.replace('`', "").replacen("one of ", "", 1),
+    };
+    Problem::new("", fault).accepted(accepted)
 }
 
-/// Rust's names of types, in plain words.
-fn plain(expected: &str) -> String {
-    match expected {
-        "u32" | "u64" | "usize" => "a whole number, not negative".to_owned(),
-        "a boolean" => "true or false".to_owned(),
-        "a sequence" => "a list, such as [\"..\"]".to_owned(),
-        other if other.starts_with("struct ") => "a table".to_owned(),
-        other => other.replace('`', "").replacen("one of ", "", 1),
-    }
+/// Where every key, and every element of a list, is.
+#[derive(Debug, Default)]
+pub struct Places {
+    /// Parents first.
+    all: Vec<Place>,
+    by_path: HashMap<String, usize>,
 }
 
-/// Where a fault is.
+#[derive(Debug)]
 struct Place {
     path: String,
-    /// From the root to the key to cut.
-    steps: Vec<Step>,
-    /// Byte at which the key, or the element of an array, starts.
-    start: usize,
-    value: Range<usize>,
-}
-
-#[derive(Clone)]
-enum Step {
-    Key(String),
-    Index(usize),
-}
-
-/// The innermost key or element that contains the start of `span`.
-fn locate(root: &DeTable<'_>, span: &Range<usize>) -> Option<Place> {
-    let mut best: Option<(usize, Place)> = None;
-    walk(root, "", &mut Vec::new(), &mut |visit| {
-        let spans = [visit.key.clone(), Some(visit.value.clone())];
-        for candidate in spans.into_iter().flatten() {
-            let hit = candidate.contains(&span.start) || candidate == *span;
-            let length = candidate.len();
-            // Of equals the later, deeper one: a table and its only key may start together.
-            if hit && best.as_ref().is_none_or(|(least, _)| length <= *least) {
-                best = Some((length, visit.place()));
-            }
-        }
-    });
-    best.map(|(_, place)| place)
-}
-
-/// serde takes a list for a table, its fields in order; people do not mean that.
-fn misplaced_arrays(root: &DeTable<'_>) -> Vec<Place> {
-    let mut places = Vec::new();
-    walk(root, "", &mut Vec::new(), &mut |visit| {
-        let misplaced = match visit.steps {
-            [.., Step::Index(_)] => true,
-            [Step::Key(key)] => TABLES.contains(&key.as_str()),
-            _ => false,
-        };
-        if visit.is_array && misplaced && places.len() < FAULTS {
-            places.push(visit.place());
-        }
-    });
-    places
-}
-
-/// Removes the innermost key on the way to a place; elements of arrays stay, so that indices
-/// keep their meaning.
-fn cut(table: &mut DeTable<'_>, steps: &[Step]) {
-    let last = steps.iter().rposition(|step| matches!(step, Step::Key(_)));
-    let Some((Step::Key(key), way)) = last.and_then(|last| {
-        let (way, rest) = steps.split_at(last);
-        rest.first().map(|key| (key, way))
-    }) else {
-        return;
-    };
-    let mut way = way.iter();
-    let Some(Step::Key(first)) = way.next() else {
-        table.remove(key.as_str());
-        return;
-    };
-    let mut at = table.get_mut(first.as_str()).map(toml::Spanned::get_mut);
-    for step in way {
-        at = match (at, step) {
-            (Some(DeValue::Table(table)), Step::Key(key)) => {
-                table.get_mut(key.as_str()).map(toml::Spanned::get_mut)
-            }
-            (Some(DeValue::Array(array)), Step::Index(index)) => {
-                array.get_mut(*index).map(toml::Spanned::get_mut)
-            }
-            _ => None,
-        };
-    }
-    if let Some(DeValue::Table(table)) = at {
-        table.remove(key.as_str());
-    }
-}
-
-/// One key or element of an array.
-struct Visit<'a> {
-    path: &'a str,
-    steps: &'a [Step],
+    /// Absent for an element of a list.
     key: Option<Range<usize>>,
     value: Range<usize>,
+    /// Absent where it replaced the text.
+    line: Option<usize>,
+    /// The value as written, where it is short.
+    shown: Option<String>,
     is_array: bool,
+    is_cut: bool,
 }
 
-impl Visit<'_> {
-    fn place(&self) -> Place {
-        Place {
-            path: self.path.to_owned(),
-            steps: self.steps.to_vec(),
-            start: self.start(),
-            value: self.value.clone(),
+impl Places {
+    fn of(root: &DeTable<'_>, text: &str, over: &str) -> Self {
+        let mut places = Self::default();
+        let mut walk = Walk {
+            all: &mut places.all,
+            text,
+            over,
+            lines: Lines::default(),
+        };
+        walk.table(root, "");
+        for (at, place) in places.all.iter().enumerate() {
+            places.by_path.entry(place.path.clone()).or_insert(at);
         }
+        places
     }
 
-    fn start(&self) -> usize {
-        self.key.as_ref().map_or(self.value.start, |key| key.start)
+    /// The innermost key or element that contains the start of `span`.
+    fn locate(&self, span: &Range<usize>) -> Option<usize> {
+        let mut best: Option<(usize, usize)> = None;
+        for (at, place) in self.all.iter().enumerate() {
+            for candidate in place.key.iter().chain([&place.value]) {
+                let hit = candidate.contains(&span.start) || candidate == span;
+                // Of equals the later, deeper one: a table and its only key may start together.
+                if hit && best.is_none_or(|(least, _)| candidate.len() <= least) {
+                    best = Some((candidate.len(), at));
+                }
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// serde takes a list for a table, its fields in order; people do not mean that.
+    fn misplaced_arrays(&self) -> Vec<usize> {
+        let default = toml::Table::try_from(File::default()).unwrap_or_default();
+        let tables = |path: &str| default.get(path).is_some_and(toml::Value::is_table);
+        let misplaced =
+            self.all.iter().enumerate().filter(|(_, place)| {
+                place.is_array && (place.key.is_none() || tables(&place.path))
+            });
+        misplaced.map(|(at, _)| at).take(FAULTS).collect()
+    }
+
+    /// Adds line and value to a problem of what was left of the file. A key that is missing is on the line of its table.
+    pub fn place(&self, problem: &mut Problem) {
+        problem.path = self.original(&problem.path);
+        self.complete(problem);
+    }
+
+    fn complete(&self, problem: &mut Problem) {
+        let exact = self.by_path.get(&problem.path).map(|at| &self.all[*at]);
+        if let Some(place) = exact
+            && problem.value.is_none()
+            && !problem.fault.starts_with("unknown key")
+            && !problem.fault.starts_with("missing")
+        {
+            problem.value = place.shown.clone();
+        }
+        let mut path = problem.path.as_str();
+        problem.line = loop {
+            if let Some(at) = self.by_path.get(path) {
+                break self.all[*at].line;
+            }
+            match path.rfind(['.', '[']) {
+                Some(end) => path = &path[..end],
+                None => break None,
+            }
+        };
+    }
+
+    /// Whether a key of this path or above it was cut, or all that was below.
+    pub fn is_cut(&self, path: &str) -> bool {
+        let mut below = self
+            .all
+            .iter()
+            .filter(|place| leads_to(path, &place.path))
+            .peekable();
+        let above = |place: &Place| place.is_cut && leads_to(&place.path, path);
+        let all_below =
+            below.peek().is_some() && below.all(|place| place.is_cut || place.path == path);
+        all_below
+            && self
+                .all
+                .iter()
+                .any(|place| place.is_cut && leads_to(path, &place.path))
+            || self.all.iter().any(above)
+    }
+
+    /// The path as the text has it, where earlier elements of a list were cut.
+    fn original(&self, path: &str) -> String {
+        let Some((list, rest)) = path.rsplit_once('[') else {
+            return path.to_owned();
+        };
+        let Some((Ok(mut index), rest)) =
+            rest.split_once(']').map(|(n, r)| (n.parse::<usize>(), r))
+        else {
+            return path.to_owned();
+        };
+        let is_cut = |index: usize| {
+            let at = self.by_path.get(&format!("{list}[{index}]"));
+            at.is_some_and(|at| self.all[*at].is_cut)
+        };
+        let mut left = index;
+        index = 0;
+        while is_cut(index) || left > 0 {
+            left -= usize::from(!is_cut(index));
+            index += 1;
+        }
+        format!("{list}[{index}]{rest}")
+    }
+}
+
+/// Whether a path is another, or that of a key above it.
+fn leads_to(path: &str, other: &str) -> bool {
+    let rest = other.strip_prefix(path);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// Cuts a key, or an element of a list, from the tree; true once it is done.
+fn cut(value: &mut DeValue<'_>, place: &Place) -> bool {
+    match value {
+        DeValue::Table(table) => {
+            let is_it = |key: &Spanned<_>| Some(key.span()) == place.key;
+            let found = table
+                .iter()
+                .find(|(key, value)| is_it(key) && value.span() == place.value);
+            if let Some(key) = found.map(|(key, _)| key.get_ref().clone().into_owned()) {
+                return table.remove(key.as_str()).is_some();
+            }
+            table
+                .iter_mut()
+                .any(|(_, value)| cut(value.get_mut(), place))
+        }
+        DeValue::Array(array) => {
+            let is_it = |element: &Spanned<_>| element.span() == place.value;
+            if place.key.is_none() && array.iter().any(is_it) {
+                let left = std::mem::replace(array, DeArray::new()).into_iter();
+                *array = left.filter(|element| !is_it(element)).collect();
+                return true;
+            }
+            array
+                .iter_mut()
+                .any(|element| cut(element.get_mut(), place))
+        }
+        _ => false,
     }
 }
 
 /// Visits every key and every element, parents first.
-fn walk(table: &DeTable<'_>, path: &str, steps: &mut Vec<Step>, visit: &mut dyn FnMut(Visit<'_>)) {
-    for (key, value) in table {
-        let name = key.get_ref().as_ref();
-        let path = match path {
-            "" => name.to_owned(),
-            path => format!("{path}.{name}"),
-        };
-        steps.push(Step::Key(name.to_owned()));
-        visit(Visit {
-            path: &path,
-            steps,
-            key: Some(key.span()),
-            value: value.span(),
+struct Walk<'a> {
+    all: &'a mut Vec<Place>,
+    text: &'a str,
+    over: &'a str,
+    lines: Lines,
+}
+
+impl Walk<'_> {
+    fn table(&mut self, table: &DeTable<'_>, path: &str) {
+        for (key, value) in table {
+            let name = key.get_ref().as_ref();
+            let path = match path {
+                "" => name.to_owned(),
+                path => format!("{path}.{name}"),
+            };
+            self.visit(path, Some(key.span()), value);
+        }
+    }
+
+    fn visit(&mut self, path: String, key: Option<Range<usize>>, value: &Spanned<DeValue<'_>>) {
+        let span = value.span();
+        let start = key.as_ref().map_or(span.start, |key| key.start);
+        let written = self.text.get(span.clone()).filter(|text| !text.is_empty());
+        let written = written.or_else(|| self.over.get(span.clone()));
+        self.all.push(Place {
+            path: path.clone(),
+            key,
+            line: (start < self.text.len()).then(|| self.lines.line(self.text, start)),
+            shown: match value.get_ref() {
+                DeValue::String(text) => Some(format!("{:?}", shortened(text))),
+                DeValue::Array(list) if !list.is_empty() => None,
+                DeValue::Table(_) => None,
+                _ => written.map(shortened),
+            },
             is_array: value.get_ref().is_array(),
+            is_cut: false,
+            value: span,
         });
         match value.get_ref() {
-            DeValue::Table(inner) => walk(inner, &path, steps, visit),
-            DeValue::Array(_) => walk_array(value.get_ref(), &path, steps, visit),
+            DeValue::Table(inner) => self.table(inner, &path),
+            DeValue::Array(elements) => {
+                let names = elements.iter().map(|element| {
+                    let name = element
+                        .get_ref()
+                        .as_table()?
+                        .get("name")?
+                        .get_ref()
+                        .as_str()?;
+                    SectionName::parse(name).ok()
+                });
+                for (label, element) in labels(names).into_iter().zip(elements) {
+                    self.visit(format!("{path}[{label}]"), None, element);
+                }
+            }
             _ => {}
         }
-        steps.pop();
     }
 }
 
-fn walk_array(
-    array: &DeValue<'_>,
-    path: &str,
-    steps: &mut Vec<Step>,
-    visit: &mut dyn FnMut(Visit<'_>),
-) {
-    let elements = array.as_array().into_iter().flat_map(|array| array.iter());
-    let names = elements.clone().map(|element| {
-        let table = element.get_ref().as_table();
-        table.and_then(|table| table.get("name")?.get_ref().as_str())
-    });
-    for (index, (element, label)) in elements.zip(labels(names)).enumerate() {
-        let path = format!("{path}[{label}]");
-        steps.push(Step::Index(index));
-        visit(Visit {
-            path: &path,
-            steps,
-            key: None,
-            value: element.span(),
-            is_array: element.get_ref().is_array(),
-        });
-        match element.get_ref() {
-            DeValue::Table(inner) => walk(inner, &path, steps, visit),
-            DeValue::Array(_) => walk_array(element.get_ref(), &path, steps, visit),
-            _ => {}
+/// Counts lines from where it last was: most keys come in the order of the text.
+#[derive(Default)]
+struct Lines {
+    offset: usize,
+    line: usize,
+}
+
+impl Lines {
+    fn line(&mut self, text: &str, offset: usize) -> usize {
+        if offset < self.offset {
+            *self = Self::default();
         }
-        steps.pop();
+        let between = text.as_bytes().get(self.offset..offset).unwrap_or_default();
+        self.line += between.iter().filter(|byte| **byte == b'\n').count();
+        self.offset = offset;
+        self.line + 1
     }
 }
 
-/// How paths name the elements of an array: by name where there is one that no earlier element
-/// has, by index otherwise.
-pub fn labels<'a>(names: impl Iterator<Item = Option<&'a str>>) -> Vec<String> {
-    let mut seen = std::collections::HashSet::new();
+/// How paths name the elements of an array: by name where there is one that no earlier element has, by index otherwise.
+pub fn labels(names: impl Iterator<Item = Option<SectionName>>) -> Vec<String> {
+    let mut seen = HashSet::new();
     names
         .enumerate()
         .map(|(index, name)| match name {
-            Some(name) if !name.is_empty() && seen.insert(name) => name.to_owned(),
+            Some(name) if !name.is_empty() && seen.insert(name.clone()) => name.to_string(),
             _ => index.to_string(),
         })
         .collect()
 }
 
-/// The line of every key path.
-#[derive(Debug, Default)]
-pub struct Lines {
-    by_path: HashMap<String, usize>,
-}
-
-impl Lines {
-    fn of(root: &DeTable<'_>, index: &LineIndex) -> Self {
-        let mut by_path = HashMap::new();
-        walk(root, "", &mut Vec::new(), &mut |visit| {
-            by_path
-                .entry(visit.path.to_owned())
-                .or_insert_with(|| index.line(visit.start()));
-        });
-        Self { by_path }
-    }
-
-    /// The line of a key, or of the table that lacks it.
-    pub fn line(&self, path: &str) -> Option<usize> {
-        let mut path = path;
-        loop {
-            if let Some(line) = self.by_path.get(path) {
-                return Some(*line);
-            }
-            path = &path[..path.rfind(['.', '['])?];
-        }
-    }
-}
-
-/// Starts of lines, for turning offsets into numbers.
-struct LineIndex {
-    starts: Vec<usize>,
-}
-
-impl LineIndex {
-    fn new(text: &str) -> Self {
-        let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
-        Self {
-            starts: breaks.map(|(at, _)| at + 1).collect(),
-        }
-    }
-
-    fn line(&self, offset: usize) -> usize {
-        1 + self.starts.partition_point(|start| *start <= offset)
-    }
-}
-
-/// The keys of [`File`] that are one table each.
-const TABLES: [&str; 7] = [
-    "limits",
-    "timeouts",
-    "sessions",
-    "admission",
-    "log",
-    "admin",
-    "process",
-];
-
 /// Faults reported of one text: more than anybody corrects in one go.
 const FAULTS: usize = 100;
-
-/// Enough of a value to recognise it.
-const SHOWN_CHARS: usize = 80;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn reading(text: &str) -> Reading {
+        read(text, &toml::Table::new())
+    }
+
     fn lines_of(text: &str) -> Vec<String> {
-        let problems = read(text).problems;
+        let problems = reading(text).problems;
         problems.iter().map(Problem::to_string).collect()
     }
 
     #[test]
-    fn unknown_keys_and_wrong_types_are_reported_together_with_path_and_line() {
+    fn every_key_and_value_that_does_not_fit_is_reported_with_path_and_line() {
         let text = r#"
 colour = "red"
 [[listener]]
 name = "web"
-bind = ["127.0.0.1:1", 5]
+bind = ["127.0.0.1:1", 5, "nowhere", "x:70000"]
 backlok = 1
 certificates = [ { chian = "a" } ]
 [limits]
@@ -376,23 +439,27 @@ handshake = true
 [[policy]]
 name = "p"
 versions = ["1.1"]
+suites = ["TLS_AES_128_GCM_SHA265"]
 [process]
 pin = "yes"
 [log]
-format = "xml"
+format = "jason"
 "#;
         let found = lines_of(text);
         let expected = [
             "line 2: colour: unknown key; accepted: ",
-            "line 5: listener[web].bind[1] = 5: wrong type; accepted: a string",
-            "line 6: listener[web].backlok: unknown key; accepted: ",
-            "line 7: listener[web].certificates[0].chian: unknown key; accepted: chain or key",
-            "line 9: limits.connections = -1: not in range; accepted: a whole number, not negative",
-            "line 10: limits.handshakes = \"many\": wrong type; accepted: a whole number, not negative",
-            "line 12: timeouts.handshake = true: wrong type; accepted: a string or a whole number",
-            "line 15: policy[p].versions[0] = \"1.1\": not one of the choices; accepted: 1.2 or 1.3",
-            "line 17: process.pin = \"yes\": wrong type; accepted: true or false",
-            "line 19: log.format = \"xml\": not one of the choices; accepted: text or json",
+            "line 5: listener[web].bind[1] = 5: no port; accepted: HOST:PORT, [V6]:PORT or :PORT",
+            "line 5: listener[web].bind[2] = \"nowhere\": no port; accepted: ",
+            "line 5: listener[web].bind[3] = \"x:70000\": not a port; accepted: ",
+            "line 6: listener[web].backlok: unknown key (did you mean backlog?); accepted: ",
+            "line 7: listener[web].certificates[0].chian: unknown key (did you mean chain?); accepted: chain or key",
+            "line 9: limits.connections = -1: not in range; accepted: 1 to 100000000",
+            "line 10: limits.handshakes = \"many\": wrong type; accepted: 1 to 100000000",
+            "line 12: timeouts.handshake = true: wrong type; accepted: a duration such as",
+            "line 15: policy[p].versions[0] = \"1.1\": not a version (did you mean \"1.2\"?); accepted: \"1.2\", \"1.3\"",
+            "line 16: policy[p].suites[0] = \"TLS_AES_128_GCM_SHA265\": not a suite (did you mean \"TLS_AES_128_GCM_SHA256\"?)",
+            "line 18: process.pin = \"yes\": wrong type; accepted: true or false",
+            "line 20: log.format = \"jason\": not one of the choices (did you mean json?); accepted: text or json",
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for (found, expected) in found.iter().zip(expected) {
@@ -401,12 +468,41 @@ format = "xml"
     }
 
     #[test]
-    fn what_fits_is_kept_beside_what_does_not() {
-        let reading = read("[limits]\nconnections = 5\nfoo = 1\n[timeouts]\nidle = \"1s\"\n");
+    fn what_fits_is_kept_beside_what_does_not_and_keeps_its_place() {
+        let text = "[limits]\nconnections = 5\nfoo = 1\n[timeouts]\nidle = \"1s\"\n\
+                    [[listener]]\nbind = [\"x\", \":1\", \"y\", \":2\"]\n";
+        let reading = reading(text);
         let file = reading.file.unwrap();
         assert_eq!(file.limits.connections, Some(5));
-        assert_eq!(file.timeouts.idle, "1s".into());
-        assert_eq!(reading.problems.len(), 1);
+        assert_eq!(file.timeouts.idle, std::time::Duration::from_secs(1));
+        let bind = file.listener[0].bind.iter().map(|one| one.text.to_string());
+        assert_eq!(bind.collect::<Vec<_>>(), [":1", ":2"]);
+        assert_eq!(reading.problems.len(), 3);
+        let mut problem = Problem::new("listener[0].bind[1]", "taken");
+        reading.places.place(&mut problem);
+        assert_eq!(
+            problem.to_string(),
+            "line 7: listener[0].bind[3] = \":2\": taken"
+        );
+    }
+
+    #[test]
+    fn what_replaces_the_text_has_no_line() {
+        let over = "[process]\nworkers = '0'\n[admin]\naddress = ':1'"
+            .parse()
+            .unwrap();
+        let reading = read("[process]\nworkers = 5\npin = false\n", &over);
+        let file = reading.file.unwrap();
+        assert_eq!((file.process.workers, file.process.pin), (None, false));
+        let problems = reading.problems.iter().map(Problem::to_string);
+        let starts = [
+            "admin.address = \":1\": the",
+            "process.workers = \"0\": not",
+        ];
+        for (problem, start) in problems.zip(starts) {
+            assert!(problem.starts_with(start), "{problem}");
+        }
+        assert_eq!(reading.problems.len(), 2);
     }
 
     #[test]
@@ -427,15 +523,22 @@ format = "xml"
     #[test]
     fn paths_use_names_while_they_are_unique() {
         let names = [Some("a"), Some("a"), None, Some("b"), Some("")];
+        let names = names.map(|name| name.map(|name| SectionName(name.into())));
         assert_eq!(labels(names.into_iter()), ["a", "1", "2", "b", "4"]);
     }
 
     #[test]
     fn a_missing_key_is_placed_at_its_table() {
-        let reading = read("\n[[listener]]\nname = \"web\"\n");
-        assert_eq!(reading.lines.line("listener[web].bind"), Some(2));
-        assert_eq!(reading.lines.line("listener[web].name"), Some(3));
-        assert_eq!(reading.lines.line("policy[x]"), None);
+        let reading = reading("\n[[listener]]\nname = \"web\"\n");
+        for (path, line) in [
+            ("listener[web].bind", Some(2)),
+            ("listener[web].name", Some(3)),
+            ("policy[x]", None),
+        ] {
+            let mut problem = Problem::new(path, "missing");
+            reading.places.place(&mut problem);
+            assert_eq!(problem.line, line, "{path}");
+        }
     }
 
     #[test]
@@ -449,9 +552,9 @@ format = "xml"
             "[[a]]\n[a]",
             "limits.é = 1",
         ] {
-            read(text);
+            reading(text);
         }
-        read(&"[".repeat(10_000));
-        read(&"x = 1\n".repeat(300));
+        reading(&"[".repeat(10_000));
+        reading(&"x = 1\n".repeat(300));
     }
 }

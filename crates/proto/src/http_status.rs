@@ -2,6 +2,7 @@
 //!
 //! Source: RFC 9110 section 15 (status codes).
 
+use std::fmt;
 use std::str::FromStr;
 
 /// A range of statuses.
@@ -15,6 +16,18 @@ impl Expected {
     /// Whether a status is expected.
     pub fn contains(self, status: u16) -> bool {
         (self.first..=self.last).contains(&status)
+    }
+}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.first, self.last) {
+            (first, last) if first == last => write!(f, "{first}"),
+            (first, last) if first % 100 == 0 && last == first + 99 => {
+                write!(f, "{}xx", first / 100)
+            }
+            (first, last) => write!(f, "{first}-{last}"),
+        }
     }
 }
 

@@ -33,7 +33,7 @@ use crate::clock::{Clock, Now};
 use crate::config::error::{Problem, Report};
 use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
-use crate::config::{ClientAuth, Config, Listener, Policy, UnknownNames};
+use crate::config::{ClientAuth, Config, Listener, Policy, UnknownNames, worker_count};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::files::reason;
 use crate::log::Timestamp;
@@ -115,13 +115,13 @@ pub fn check(source: &Source, now: UnixTime, connect: bool) -> Findings {
 
 /// Whether `run` would be refused for want of descriptors, unless started with more rights.
 fn too_few_descriptors(config: &Config) -> Option<Problem> {
-    let fixed = descriptors::fixed(&config.listeners, config.process.worker_count());
-    let wanted = descriptors::needed(config.limits.connections, fixed);
+    let fixed = descriptors::fixed(&config.listeners, worker_count(&config.process));
+    let wanted = descriptors::needed(config.connections, fixed);
     let most = becket_sys::rlimit::most_open_files();
     let fits = descriptors::fitting(most, fixed);
     let fault = format!("needs {wanted} open files, and the hard limit here is {most}");
     let problem = Problem::new("limits.connections", fault)
-        .value(config.limits.connections.to_string())
+        .value(config.connections.to_string())
         .accepted(format!(
             "at most {fits}, or a higher limit ({HOW_TO_RAISE})"
         ));
@@ -242,7 +242,7 @@ impl Summary {
                 .map(|backend| BackendSummary::of(backend))
                 .collect(),
             limits: LimitsSummary {
-                connections: config.limits.connections,
+                connections: config.connections,
                 handshakes: config.limits.handshakes,
                 client_hello: config.limits.client_hello,
                 certificate_chain: config.limits.certificate_chain,

@@ -5,21 +5,22 @@
 //! travels beside it, in [`Prepared::ratchets`](super::prepare::Prepared). Names of
 //! peers are looked up while it runs, since a cluster must be able to start in any order.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::address::{Address, ListenAddress};
+use becket_config::cluster as file;
+pub use becket_config::cluster::ClusterLimits;
+use becket_config::key;
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::{NodeId, UnixSeconds};
 use becket_sys::identity::Identity;
 
 use super::Config;
 use super::error::Problem;
-use super::file::{FileCluster, Scalar};
 use super::prepare::Draft;
 use super::stud::Stud;
-use super::values::{self, Address};
-use crate::secret::command::{LONGEST, SHORTEST};
 use crate::secret::file::RunUser;
 use crate::secret::ratchet::Ratchet;
 use crate::secret::{self, SharedSecret};
@@ -71,21 +72,6 @@ pub struct Multicast {
     pub ttl: u8,
 }
 
-/// Bounds on what peers can cost. All are at least 1.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClusterLimits {
-    /// Datagrams read before other work gets its turn.
-    pub datagrams_per_turn: usize,
-    /// Sessions of one peer in the table.
-    pub entries_per_peer: usize,
-    /// Bytes sent to all peers together in a second.
-    pub bytes_per_second: usize,
-    /// Sessions of one worker that wait to be sent.
-    pub queue: usize,
-    /// Greetings of unknown peers that are opened in a second.
-    pub hellos_per_second: usize,
-}
-
 impl Config {
     /// Where datagrams of peers arrive, if they do.
     pub fn peers_arrive_at(&self) -> Option<SocketAddr> {
@@ -98,116 +84,37 @@ impl Draft<'_> {
     pub(super) fn cluster(&mut self) -> Option<Cluster> {
         let file = self.file;
         let cluster = file.cluster.as_ref()?;
-        let rotation = self.rotation(cluster);
+        let rotation = EpochLength::of(cluster.rotation);
         let secrets = self.secrets(cluster, rotation);
-        let listen = self.cluster_listen(cluster);
+        let listen = self.udp_address(&key!("cluster", cluster.listen), cluster.listen.as_ref());
         let peers = self.peers(cluster, listen);
         let multicast = self.multicast(cluster, listen);
-        if listen.is_none() {
-            self.refuse_without_listen(cluster);
-        }
-        let limits = &cluster.limits;
-        let mut count = |key: &str, value| self.count(&format!("cluster.limits.{key}"), value);
-        let limits = ClusterLimits {
-            datagrams_per_turn: count("datagrams-per-turn", limits.datagrams_per_turn),
-            entries_per_peer: count("entries-per-peer", limits.entries_per_peer),
-            queue: count("queue", limits.queue),
-            hellos_per_second: count("hellos-per-second", limits.hellos_per_second),
-            bytes_per_second: self.size(
-                "cluster.limits.bytes-per-second",
-                &limits.bytes_per_second,
-                RATE,
-            ),
-        };
         Some(Cluster {
-            node: self.node(cluster),
+            node: NodeId(cluster.node.unwrap_or_default()),
             secrets,
             rotation: rotation?,
             tls12_tickets: cluster.tls12_tickets,
             listen,
             peers,
-            resolve_interval: self.resolve_interval("cluster", &cluster.resolve_interval),
+            resolve_interval: cluster.resolve_interval,
             multicast,
             // It needs the listeners' policies, which are made later.
             stud: None,
-            limits,
+            limits: cluster.limits.clone(),
         })
     }
 
-    /// A key of `[sessions]`, or that of the cluster in its place, with its path; that both are
-    /// set is an error.
-    pub(super) fn session_key<'k>(
+    fn secrets(
         &mut self,
-        (path, value): (&'static str, Option<&'k Scalar>),
-        (shared_path, shared): (&'static str, Option<&'k Scalar>),
-    ) -> Option<(&'static str, &'k Scalar)> {
-        if let (Some(value), Some(_)) = (value, shared) {
-            let fault = format!("in a cluster {shared_path} says this");
-            let problem = Problem::new(path, fault).text(&value.0);
-            self.report.error(problem.accepted("one of the two keys"));
-        }
-        let own = value.map(|value| (path, value));
-        own.or(shared.map(|shared| (shared_path, shared)))
-    }
-
-    /// Whether policies may give tickets to TLS 1.2 clients.
-    pub(super) fn tls12_tickets_allowed(&self) -> bool {
-        let cluster = self.file.cluster.as_ref();
-        cluster.is_none_or(|cluster| cluster.tls12_tickets)
-    }
-
-    fn node(&mut self, cluster: &FileCluster) -> NodeId {
-        let path = "cluster.node";
-        let node = cluster.node.map(|node| u16::try_from(node).unwrap_or(0));
-        if let Some(node @ 1..) = node {
-            return NodeId(node);
-        }
-        let problem = match cluster.node {
-            None => Problem::new(path, "missing"),
-            Some(node) => Problem::new(path, "not in range").value(node.to_string()),
-        };
-        let accepted = "1 to 65535, another on each node";
-        self.report.error(problem.accepted(accepted));
-        NodeId(0)
-    }
-
-    fn rotation(&mut self, cluster: &FileCluster) -> Option<EpochLength> {
-        let path = "cluster.rotation";
-        let errors = self.report.errors.len();
-        let rotation = self.duration(path, &cluster.rotation, SHORTEST..=LONGEST);
-        if self.report.errors.len() > errors {
-            return None;
-        }
-        let length = EpochLength::of(rotation);
-        if length.is_none() {
-            let problem = Problem::new(path, "not in whole seconds").text(&cluster.rotation.0);
-            self.report.error(problem.accepted("whole seconds"));
-        }
-        length
-    }
-
-    fn secrets(&mut self, cluster: &FileCluster, length: Option<EpochLength>) -> Vec<SharedSecret> {
+        cluster: &file::Cluster,
+        length: Option<EpochLength>,
+    ) -> Vec<SharedSecret> {
         let root = cluster
             .secret
             .as_deref()
             .map(|text| ("secret", text, false));
         let state = cluster.secret_state.as_deref();
         let state = state.map(|text| ("secret-state", text, true));
-        match (&root, &state) {
-            (Some(_), Some((_, text, _))) => {
-                let fault = "a second secret that seals, beside cluster.secret";
-                self.report.error(
-                    Problem::new("cluster.secret-state", fault)
-                        .text(text)
-                        .accepted("one of the two; the other in cluster.accept-secrets"),
-                );
-            }
-            (None, None) => self.report.error(
-                Problem::new("cluster.secret", "missing")
-                    .accepted(format!("{}, or cluster.secret-state", secret::ROOT_FILE)),
-            ),
-            _ => {}
-        }
         let mut secrets: Vec<SharedSecret> = Vec::new();
         for (key, text, is_state) in root.into_iter().chain(state) {
             let path = format!("cluster.{key}");
@@ -308,57 +215,41 @@ impl Draft<'_> {
         None
     }
 
-    fn cluster_listen(&mut self, cluster: &FileCluster) -> Option<SocketAddr> {
-        self.udp_address("cluster.listen", cluster.listen.as_deref()?)
-    }
-
     /// Where one socket can receive datagrams.
-    pub(super) fn udp_address(&mut self, path: &str, text: &str) -> Option<SocketAddr> {
-        let address = self.report.take(path, text, values::listen_address(text))?;
+    pub(super) fn udp_address(
+        &mut self,
+        path: &str,
+        listen: Option<&ListenAddress>,
+    ) -> Option<SocketAddr> {
+        let address = &listen?.address;
         // One socket for both families, where there are two.
         let found = match address {
-            Address::Any(port) if self.world.ipv6 => SocketAddr::from(([0u16; 8], port)),
-            _ => self.resolve(path, text, &address).into_iter().next()?,
+            Address::Any(port) if self.world.ipv6 => SocketAddr::from(([0u16; 8], *port)),
+            _ => self.resolve(path, address).into_iter().next()?,
         };
         if found.ip().is_multicast() {
-            let problem = Problem::new(path, "a group is heard on cluster.multicast");
-            let accepted = "an address of this host";
-            self.report.error(problem.text(text).accepted(accepted));
+            let fault = "a group is heard on cluster.multicast";
+            self.report.refuse(path, fault, "an address of this host");
         }
         if found.port() == 0 {
-            let problem = Problem::new(path, "port 0 is no port that peers could know");
-            self.report
-                .error(problem.text(text).accepted("a port from 1 to 65535"));
+            let fault = "port 0 is no port that peers could know";
+            self.report.refuse(path, fault, "a port from 1 to 65535");
         }
         Some(found)
     }
 
-    fn peers(&mut self, cluster: &FileCluster, listen: Option<SocketAddr>) -> Vec<Peer> {
+    fn peers(&mut self, cluster: &file::Cluster, listen: Option<SocketAddr>) -> Vec<Peer> {
         let mut peers: Vec<Peer> = Vec::with_capacity(cluster.peers.len());
-        for (index, text) in cluster.peers.iter().enumerate() {
-            let path = format!("cluster.peers[{index}]");
-            let parsed = values::peer_address(text);
-            let Some(address) = self.report.take(&path, text, parsed) else {
-                continue;
-            };
-            if peers.iter().any(|other| other.address == address) {
-                let problem = Problem::new(path, "an earlier peer has this address");
-                self.report
-                    .error(problem.text(text).accepted("each peer once"));
-                continue;
-            }
-            if let Some((fault, accepted)) = unreachable(&address, listen) {
-                let problem = Problem::new(path, fault).text(text);
-                self.report.error(problem.accepted(accepted));
+        for (index, peer) in cluster.peers.iter().enumerate() {
+            let path = format!("{}[{index}]", key!("cluster", cluster.peers));
+            if let Some((fault, accepted)) = unreachable(&peer.address, listen) {
+                self.report.refuse(path, fault, accepted);
                 continue;
             }
             peers.push(Peer {
-                name: text.as_str().into(),
-                addresses: match address {
-                    Address::Any(_) | Address::Unix(_) => Vec::new(),
-                    _ => self.whereabouts(&path, text, &address),
-                },
-                address,
+                name: Arc::clone(&peer.text),
+                addresses: self.whereabouts(&path, &peer.address),
+                address: peer.address.clone(),
             });
         }
         peers
@@ -366,86 +257,24 @@ impl Draft<'_> {
 
     fn multicast(
         &mut self,
-        cluster: &FileCluster,
+        cluster: &file::Cluster,
         listen: Option<SocketAddr>,
     ) -> Option<Multicast> {
-        let interface = cluster.multicast_interface.as_deref();
-        let Some(text) = cluster.multicast.as_deref() else {
-            self.refuse_without_group(cluster);
+        let Address::Ip(ip, port) = cluster.multicast.as_ref()?.address else {
             return None;
         };
-        let parsed = values::peer_address(text);
-        let address = self.report.take("cluster.multicast", text, parsed)?;
-        let problem = |fault| Problem::new("cluster.multicast", fault).text(text);
-        let Address::Ip(ip, port) = address else {
-            let problem = problem("not an address");
-            self.report.error(problem.accepted(GROUP));
-            return None;
-        };
-        if !ip.is_multicast() {
-            self.report.error(problem("not a group").accepted(GROUP));
-        }
         if listen.is_some_and(|listen| listen.ip().is_ipv4() != ip.is_ipv4()) {
             let fault = "of another family than cluster.listen";
-            let accepted = "both IPv4 or both IPv6";
-            self.report.error(problem(fault).accepted(accepted));
+            let path = key!("cluster", cluster.multicast);
+            self.report.refuse(path, fault, "both IPv4 or both IPv6");
         }
+        let interface = cluster.multicast_interface.as_ref();
         Some(Multicast {
             group: SocketAddr::new(ip, port),
-            interface: self.interface(interface),
-            ttl: self.ttl(cluster.multicast_ttl),
+            interface: interface.map(|name| name.0.clone()),
+            // Unless somebody means more, a datagram stays on the link.
+            ttl: cluster.multicast_ttl.unwrap_or(1),
         })
-    }
-
-    /// What says how a group is reached is of no use without one.
-    fn refuse_without_group(&mut self, cluster: &FileCluster) {
-        let problem = |key: &str| Problem::new(format!("cluster.{key}"), "without a group");
-        let interface = cluster.multicast_interface.as_deref();
-        let interface = interface.map(|name| problem("multicast-interface").text(name));
-        let ttl = cluster.multicast_ttl;
-        let ttl = ttl.map(|hops| problem("multicast-ttl").value(hops.to_string()));
-        for problem in interface.into_iter().chain(ttl) {
-            let accepted = "cluster.multicast with it";
-            self.report.error(problem.accepted(accepted));
-        }
-    }
-
-    fn interface(&mut self, name: Option<&str>) -> Option<String> {
-        let name = name?;
-        let address: Result<IpAddr, _> = name.parse();
-        // IFNAMSIZ is 16 with the final NUL: netdevice(7).
-        let usable = matches!(name.len(), 1..=15)
-            && address.is_err()
-            && !name.contains(|c: char| c == '/' || c.is_whitespace());
-        if !usable {
-            let problem = Problem::new("cluster.multicast-interface", "not the name of one");
-            self.report
-                .error(problem.text(name).accepted("a name such as \"eth0\""));
-        }
-        Some(name.to_owned())
-    }
-
-    fn ttl(&mut self, hops: Option<u64>) -> u8 {
-        let hops = hops.unwrap_or(LINK);
-        let ttl = u8::try_from(hops).unwrap_or(0);
-        if ttl == 0 {
-            let problem = Problem::new("cluster.multicast-ttl", "not in range");
-            self.report
-                .error(problem.value(hops.to_string()).accepted("1 to 255"));
-        }
-        ttl
-    }
-
-    /// Whoever names peers wants to hear from them.
-    fn refuse_without_listen(&mut self, cluster: &FileCluster) {
-        let peers = cluster.peers.first().map(|peer| ("peers", peer));
-        let multicast = cluster.multicast.as_ref().map(|at| ("multicast", at));
-        for (key, text) in peers.into_iter().chain(multicast) {
-            let fault = "no address to hear them on";
-            let problem = Problem::new(format!("cluster.{key}"), fault).text(text);
-            self.report
-                .error(problem.accepted("cluster.listen with it"));
-        }
     }
 }
 
@@ -465,11 +294,3 @@ fn unreachable(peer: &Address, listen: Option<SocketAddr>) -> Option<(&'static s
         "both IPv4 or both IPv6, or listen = \":PORT\"",
     ))
 }
-
-/// Hops that a datagram may go, unless somebody means more.
-const LINK: u64 = 1;
-
-const GROUP: &str = "a multicast address with a port, such as 239.192.0.1:7443 or [ff05::b]:7443";
-
-/// Below, one full datagram would not fit into a second.
-const RATE: std::ops::RangeInclusive<u64> = 1400..=100_000_000_000;

@@ -9,14 +9,13 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use becket_config::policy::Policy;
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateRevocationListDer;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::pem::{Error, SectionKind};
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
-use super::error::Problem;
-use super::file::FilePolicy;
 use super::prepare::Draft;
 use super::{ClientAuth, Revocation, UnknownStatus};
 use crate::files::{Files, reason};
@@ -38,18 +37,10 @@ impl Draft<'_> {
     pub(super) fn revocation_of_clients(
         &mut self,
         path: &str,
-        policy: &FilePolicy,
+        policy: &Policy,
         client_auth: &ClientAuth,
     ) -> Revocation {
         let Some(authorities) = client_auth.authorities() else {
-            // Where CAs are missing or broken, that was said already.
-            if policy.client_ca.is_none() && !policy.crl.is_empty() {
-                let fault = "given, but no client certificate is asked for";
-                let problem = Problem::new(format!("{path}.crl"), fault);
-                self.report.error(
-                    problem.accepted("client-certificates = \"optional\" or \"required\" with it"),
-                );
-            }
             return Revocation::default();
         };
         let asked = Asked {

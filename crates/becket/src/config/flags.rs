@@ -1,4 +1,4 @@
-//! The flags of `becket run` as a configuration: they become a [`File`], so that there is one
+//! The flags of `becket run` as a configuration: they become a table as a file has it, so that there is one
 //! path of validation, and problems name the flag where a file has the key.
 //!
 //! With `--config` the file is everything, and only the few flags that an operator changes for
@@ -6,13 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::file::{
-    File, FileBackend, FileCertificate, FileCluster, FileListener, FileServer, Scalar,
-};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::de::DeserializeOwned;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
+use toml::{Table, Value};
 
 use super::{Balance, LogFormat, ProxyVersion};
 
@@ -133,118 +131,126 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Writes the flags as a file with one listener and one backend.
-    pub fn to_file(&self, base: &Path) -> File {
-        let servers = self.backend.iter().map(|address| FileServer {
-            address: Some(address.clone()),
-            maxconn: self.maxconn,
-            ..FileServer::default()
-        });
-        let certificates = self.certificates.iter().cloned().map(FileCertificate::Path);
-        let mut file = File {
-            listener: vec![FileListener {
-                name: Some(NAME.to_owned()),
-                bind: Some(self.frontend.clone()),
-                certificates: Some(certificates.collect()),
-                backend: Some(NAME.to_owned()),
-                alpn: self.alpn.clone(),
-                ..FileListener::default()
-            }],
-            backend: vec![FileBackend {
-                name: Some(NAME.to_owned()),
-                proxy_header: self.proxy_header,
-                balance: self.balance.unwrap_or_default(),
-                queue_timeout: self.queue_timeout.clone().map(Scalar),
-                server: servers.collect(),
-                ..FileBackend::default()
-            }],
-            ..File::default()
-        };
-        file.cluster = self.cluster();
-        file.process.user.clone_from(&self.user);
-        file.process.group.clone_from(&self.group);
-        file.process.core_dumps = self.core_dumps;
-        file.process.key_log = self.key_log;
-        self.replace_in(&mut file, base);
-        file
-    }
-
-    /// The cluster, if a flag says that there is one.
-    fn cluster(&self) -> Option<FileCluster> {
-        let told = self.cluster_secret.is_some()
-            || self.cluster_listen.is_some()
-            || self.node.is_some()
-            || !self.cluster_peer.is_empty();
-        told.then(|| FileCluster {
-            secret: self.cluster_secret.clone(),
-            listen: self.cluster_listen.clone(),
-            peers: self.cluster_peer.clone(),
-            node: self.node,
-            ..FileCluster::default()
-        })
-    }
-
-    /// Replaces what may be replaced beside `--config`. Relative paths of logs start at `base`,
-    /// the folder in which the flag was typed.
-    pub fn replace_in(&self, file: &mut File, base: &Path) {
-        if let Some(workers) = &self.workers {
-            file.process.workers = Scalar(workers.clone());
-        }
-        if let Some(admin) = &self.admin {
-            file.admin.address = Some(admin.clone());
-        }
-        if let Some(level) = &self.log_level {
-            file.log.level.clone_from(level);
-        }
-        if let Some(format) = self.log_format {
-            file.log.format = format;
-        }
+    /// The flags that are given, as a file has them. Relative paths of logs start at `base`, the folder in which the flag
+    /// was typed. Without a file they make one listener and one backend.
+    pub fn to_table(&self, base: &Path) -> Table {
         let place = |text: &String| match text.as_str() {
             "off" | "stderr" | "" => text.clone(),
             path => base.join(path).to_string_lossy().into_owned(),
         };
-        if let Some(log) = &self.log_file {
-            file.log.file = place(log);
+        let format = self.log_format.map(Value::try_from);
+        let mut table = Table::new();
+        set(&mut table, "process", "workers", self.workers.clone());
+        set(&mut table, "admin", "address", self.admin.clone());
+        set(&mut table, "log", "level", self.log_level.clone());
+        set(&mut table, "log", "format", format.and_then(Result::ok));
+        set(&mut table, "log", "file", self.log_file.as_ref().map(place));
+        set(
+            &mut table,
+            "log",
+            "access",
+            self.access_log.as_ref().map(place),
+        );
+        if self.config.is_some() {
+            return table;
         }
-        if let Some(access) = &self.access_log {
-            file.log.access = place(access);
+        set(&mut table, "process", "user", self.user.clone());
+        set(&mut table, "process", "group", self.group.clone());
+        set(&mut table, "process", "core-dumps", Some(self.core_dumps));
+        set(&mut table, "process", "key-log", Some(self.key_log));
+        let peers = (!self.cluster_peer.is_empty()).then(|| self.cluster_peer.clone());
+        set(&mut table, "cluster", "secret", self.cluster_secret.clone());
+        set(&mut table, "cluster", "listen", self.cluster_listen.clone());
+        set(&mut table, "cluster", "peers", peers);
+        set(&mut table, "cluster", "node", self.node.map(number));
+        let mut listener = Table::new();
+        listener.insert("name".to_owned(), NAME.into());
+        listener.insert("bind".to_owned(), self.frontend.clone().into());
+        listener.insert("certificates".to_owned(), self.certificates.clone().into());
+        listener.insert("backend".to_owned(), NAME.into());
+        listener.insert("alpn".to_owned(), self.alpn.clone().into());
+        table.insert("listener".to_owned(), vec![listener].into());
+        table.insert("backend".to_owned(), vec![self.pool()].into());
+        table
+    }
+
+    fn pool(&self) -> Table {
+        let servers = self.backend.iter().map(|address| {
+            let mut server = Table::new();
+            server.insert("address".to_owned(), address.clone().into());
+            server.extend(
+                self.maxconn
+                    .map(|most| ("maxconn".to_owned(), number(most))),
+            );
+            server
+        });
+        let mut pool = Table::new();
+        pool.insert("name".to_owned(), NAME.into());
+        pool.insert("server".to_owned(), servers.collect::<Vec<_>>().into());
+        let balance = self.balance.and_then(|it| Value::try_from(it).ok());
+        let header = self.proxy_header.and_then(|it| Value::try_from(it).ok());
+        let timeout = self.queue_timeout.clone().map(Value::from);
+        for (key, value) in [
+            ("balance", balance),
+            ("proxy-header", header),
+            ("queue-timeout", timeout),
+        ] {
+            pool.extend(value.map(|value| (key.to_owned(), value)));
         }
+        pool
     }
 
     /// The flag that set the key at `path`, if one did.
     pub fn named(&self, path: &str) -> Option<&'static str> {
-        let replaced = match path {
-            "process.workers" => self.workers.is_some().then_some("--workers"),
-            "admin.address" => self.admin.is_some().then_some("--admin"),
-            "log.level" => self.log_level.is_some().then_some("--log-level"),
-            "log.file" => self.log_file.is_some().then_some("--log-file"),
-            "log.access" => self.access_log.is_some().then_some("--access-log"),
-            _ => None,
-        };
-        if replaced.is_some() || self.config.is_some() {
-            return replaced;
-        }
-        let flags = [
-            ("listener[main].bind", "--frontend"),
-            ("listener[main].certificates", "CERT.pem"),
-            ("listener[main].alpn", "--alpn"),
-            ("backend[main].queue-timeout", "--queue-timeout"),
-            ("backend[main].server", "--backend"),
-            ("cluster.secret", "--cluster-secret"),
-            ("cluster.listen", "--cluster-listen"),
-            ("cluster.peers", "--cluster-peer"),
-            ("cluster.node", "--node"),
-            ("process.user", "--user"),
-            ("process.group", "--group"),
-            ("process.key-log", "--key-log"),
-        ];
         if path.starts_with("backend[main].server") && path.ends_with(".maxconn") {
-            return Some("--maxconn");
+            return self.config.is_none().then_some("--maxconn");
         }
-        let flag = flags.iter().find(|(key, _)| path.starts_with(key));
-        flag.map(|(_, flag)| *flag)
+        let of_flags = FLAGS[..REPLACING].iter().filter(|_| self.config.is_some());
+        let all = FLAGS.iter().filter(|_| self.config.is_none());
+        let mut flags = of_flags.chain(all);
+        let flag = flags.find(|(key, _)| path.starts_with(key))?.1;
+        Some(flag)
     }
 }
+
+/// Sets a key of a section, if there is a value.
+fn set(table: &mut Table, section: &str, key: &str, value: Option<impl Into<Value>>) {
+    let Some(value) = value else {
+        return;
+    };
+    let section = table
+        .entry(section)
+        .or_insert_with(|| Value::Table(Table::new()));
+    if let Value::Table(section) = section {
+        section.insert(key.to_owned(), value.into());
+    }
+}
+
+fn number(number: u64) -> Value {
+    Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+/// Keys and the flags that set them; the first also beside a file.
+const FLAGS: [(&str, &str); 17] = [
+    ("process.workers", "--workers"),
+    ("admin.address", "--admin"),
+    ("log.level", "--log-level"),
+    ("log.file", "--log-file"),
+    ("log.access", "--access-log"),
+    ("listener[main].bind", "--frontend"),
+    ("listener[main].certificates", "CERT.pem"),
+    ("listener[main].alpn", "--alpn"),
+    ("backend[main].queue-timeout", "--queue-timeout"),
+    ("backend[main].server", "--backend"),
+    ("cluster.secret", "--cluster-secret"),
+    ("cluster.listen", "--cluster-listen"),
+    ("cluster.peers", "--cluster-peer"),
+    ("cluster.node", "--node"),
+    ("process.user", "--user"),
+    ("process.group", "--group"),
+    ("process.key-log", "--key-log"),
+];
+const REPLACING: usize = 5;
 
 /// Words of which a flag takes one, as the file spells them.
 fn choices<T: DeserializeOwned + Clone + Send + Sync + 'static>(

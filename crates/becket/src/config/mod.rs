@@ -14,38 +14,33 @@ pub mod prepare;
 pub mod source;
 pub mod stud;
 
-mod admin;
-mod admission;
 mod backends;
 mod balancing;
 mod crl;
-mod early;
 mod health;
 mod listeners;
 mod names;
 mod onward;
 mod policies;
-mod trust;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::admin::Admin;
 pub use self::backends::MOST_ADDRESSES;
+pub use becket_config::address::{Address, NamePattern};
 pub use becket_config::choices::{
     AlpnMismatch, Balance, CheckKind, LogFormat, OnDown, ProxyVersion, QueuePlace, StickBy,
     UnknownNames, UnknownStatus,
 };
-pub use becket_config::values::NamePattern;
-pub use becket_config::{error, file, read, values};
+pub use becket_config::listener::ListenMode as Face;
+pub use becket_config::process::{Limits, Process, Timeouts};
+pub use becket_config::{error, file, read};
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;
 use becket_proto::proxy_header::Accept;
-use becket_proto::starttls::Protocol;
 use rustls::RootCertStore;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateRevocationListDer;
@@ -64,6 +59,8 @@ pub struct Config {
     pub backends: Vec<Arc<Backend>>,
     /// Bounds on what peers can make grow.
     pub limits: Limits,
+    /// Connections in all: those of the limits, or what descriptors allow.
+    pub connections: usize,
     /// How long each phase of a connection may take.
     pub timeouts: Timeouts,
     /// Tickets and the table of TLS 1.2 sessions.
@@ -118,20 +115,6 @@ impl Listener {
         let allowed = self.allow.as_ref();
         allowed.is_none_or(|networks| networks.contains(client)) && !self.deny.contains(client)
     }
-}
-
-/// What clients of a listener speak to us.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Face {
-    /// TLS, which ends here.
-    #[default]
-    Tls,
-    /// Plain TCP: the client mode of stunnel where the backend has TLS.
-    Plain,
-    /// TLS, which ends behind us: the hello is read, and everything passed on as it is.
-    Passthrough,
-    /// A protocol in which the client asks for TLS, which then ends here.
-    StartTls(Protocol),
 }
 
 /// The PROXY header that a listener expects of everybody.
@@ -338,46 +321,6 @@ pub struct SocketOptions {
     pub send_buffer: Option<usize>,
 }
 
-/// Bounds on what peers can make grow, and on the work of one loop turn. All are at least 1.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections in all, over all workers.
-    pub connections: usize,
-    /// Unfinished handshakes, over all workers.
-    pub handshakes: usize,
-    /// Bytes of an unfinished ClientHello, record headers included.
-    pub client_hello: usize,
-    /// Bytes of a peer's chain of certificates.
-    pub certificate_chain: usize,
-    /// Connections accepted in one turn of a worker's loop.
-    pub accepts_per_turn: usize,
-    /// Handshakes moved in one turn of a worker's loop.
-    pub handshakes_per_turn: usize,
-    /// Time after which no further handshake is moved in one turn.
-    pub handshake_time_per_turn: Duration,
-    /// Bytes relayed for one connection and direction in one turn.
-    pub bytes_per_turn: usize,
-}
-
-/// How long each phase of a connection may take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// From accept to a whole hello.
-    pub hello: Duration,
-    /// From accept to the end of the handshake.
-    pub handshake: Duration,
-    /// To connect to a server.
-    pub connect: Duration,
-    /// Without a byte in either direction.
-    pub idle: Duration,
-    /// Without a byte once one side has finished sending.
-    pub half_closed: Duration,
-    /// For the client to take the last bytes and close.
-    pub linger: Duration,
-    /// From SIGTERM to the end of the process.
-    pub drain: Duration,
-}
-
 /// Resumption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
@@ -436,29 +379,29 @@ pub enum AccessLog {
     File(PathBuf),
 }
 
-/// What concerns the process as a whole; a reload does not change it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
-    /// Worker threads; `None` is one per usable core.
-    pub workers: Option<NonZeroUsize>,
-    /// Pin each worker to a core.
-    pub pin: bool,
-    /// User (and optionally group) to become once the sockets are bound.
-    pub user: Option<String>,
-    /// Group to become; default is the user's.
-    pub group: Option<String>,
-    /// Allow core dumps, which hold keys.
-    pub core_dumps: bool,
-    /// Write TLS secrets to the file that SSLKEYLOGFILE names.
-    pub key_log: bool,
+/// How many worker threads there are to be.
+pub fn worker_count(process: &Process) -> usize {
+    let workers = process.workers;
+    workers.unwrap_or_else(|| becket_sys::affinity::worker_count().get())
 }
 
-impl Process {
-    /// How many worker threads there are to be.
-    pub fn worker_count(&self) -> usize {
-        let workers = self.workers;
-        workers
-            .unwrap_or_else(becket_sys::affinity::worker_count)
-            .get()
+impl Admission {
+    /// Whether a full handshake needs anything.
+    pub fn limits_handshakes(&self) -> bool {
+        self.all != Share::default() || self.limits_source()
     }
+
+    /// Whether a full handshake needs anything of its source.
+    pub fn limits_source(&self) -> bool {
+        self.source != Share::default()
+    }
+}
+
+/// Where the pages are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admin {
+    /// What is bound.
+    pub address: SocketAddr,
+    /// Names that a request may give as its host, in lower case, beside addresses and `localhost`.
+    pub hosts: Vec<String>,
 }

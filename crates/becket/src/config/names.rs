@@ -8,8 +8,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use becket_config::address::Address;
+
 use super::file::File;
-use super::values::{self, Address};
 use crate::resolver::{Found, Resolver};
 
 /// Whether names of servers and peers are looked up with the configuration.
@@ -38,14 +39,11 @@ impl Names {
     /// Looks up the names of all servers and peers. Blocks, at most for [`PATIENCE`].
     pub(super) fn look_up_servers(&self, file: &File) {
         let servers = file.backend.iter().flat_map(|backend| &backend.server);
-        let servers = servers.filter_map(|server| server.address.as_ref());
+        let servers = servers.filter_map(|server| Some(&server.address.as_ref()?.address));
         let peers = file.cluster.iter().flat_map(|cluster| &cluster.peers);
-        // What is no address is said where it stands.
-        let parsed = servers
-            .chain(peers)
-            .map(|text| values::server_address(text));
-        let names = parsed.filter_map(|parsed| match parsed {
-            Ok(Address::Name(name, _)) => Some(name),
+        let all = servers.chain(peers.map(|peer| &peer.address));
+        let names = all.filter_map(|address| match address {
+            Address::Name(name, _) => Some(name.clone()),
             _ => None,
         });
         let names: BTreeSet<String> = names.collect();

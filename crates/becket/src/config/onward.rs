@@ -8,18 +8,22 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use becket_config::address::{Address, ServerAddress as Written};
+use becket_config::choices::Verify;
+use becket_config::key;
+use becket_config::notation::Text;
+use becket_config::policy::ServerTls;
+pub use becket_config::policy::{ServerAlpn, Sni};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::pki_types::{DnsName, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, version};
 
+use super::Versions;
 use super::crl::Asked;
 use super::error::Problem;
-use super::file::{FileOnward, FileServerAlpn, FileVerify};
 use super::prepare::Draft;
-use super::values::{self, Address};
-use super::{Server, Versions};
 use crate::pki::keys;
 use crate::pki::pem::Pem;
 use crate::tls::key_log::LateKeyLog;
@@ -47,28 +51,6 @@ pub struct Onward {
     pub alpn: ServerAlpn,
 }
 
-/// The server name that is sent to a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sni {
-    /// The one that is verified; none where that is an address.
-    Own,
-    /// Always this one.
-    Fixed(ServerName<'static>),
-    /// The one that the client sent, or none.
-    Client,
-    /// None.
-    Off,
-}
-
-/// What is offered to a server by ALPN.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ServerAlpn {
-    /// These protocols; none means that ALPN is not offered.
-    Fixed(Vec<Vec<u8>>),
-    /// The protocol that was negotiated with the client, if one was.
-    Client,
-}
-
 impl Onward {
     /// The name that a server's certificate must have; `server` is its address as configured.
     pub fn name_of(&self, server: &str) -> Option<ServerName<'static>> {
@@ -78,24 +60,15 @@ impl Onward {
 
 impl Draft<'_> {
     /// TLS towards servers, as `[backend.tls]` says.
-    pub(super) fn onward(
-        &mut self,
-        path: &str,
-        file: Option<&FileOnward>,
-        servers: &[Server],
-    ) -> Option<Onward> {
-        let (file, path) = (file?, format!("{path}.tls"));
+    pub(super) fn onward(&mut self, path: &str, tls: Option<&ServerTls>) -> Option<Onward> {
+        let tls = tls?;
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let name = self.name(&path, file, servers);
-        let sni = self.sni(&path, file);
-        let alpn = self.server_alpn(&path, file);
-        let versions = self.versions(&path, &file.versions);
-        let shown = file.client_certificate.as_ref().map(|entry| {
-            let path = format!("{path}.client-certificate");
+        let shown = tls.client_certificate.as_ref().map(|entry| {
+            let path = key!(path, tls.client_certificate);
             self.credential(&path, entry)
         });
-        let verifier = self.verifier(&path, file, &provider);
-        let (verifier, lists) = verifier?;
+        let (verifier, lists) = self.verifier(path, tls, &provider)?;
+        let versions = Versions::of(&tls.versions);
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&protocol_versions(versions))
             .ok()?
@@ -115,96 +88,25 @@ impl Draft<'_> {
             client,
             verifier,
             lists,
-            most_chain: self.most_chain,
-            verify: file.verify == FileVerify::Full,
-            name,
-            sni: sni?,
-            alpn: alpn?,
+            most_chain: self.file.limits.certificate_chain,
+            verify: tls.verify == Verify::Full,
+            name: tls.name.clone().map(|name| name.0),
+            sni: tls.sni.clone().unwrap_or_default(),
+            alpn: tls.alpn.clone(),
         })
-    }
-
-    /// The name to verify; every server must have one.
-    fn name(
-        &mut self,
-        path: &str,
-        file: &FileOnward,
-        servers: &[Server],
-    ) -> Option<ServerName<'static>> {
-        let path = format!("{path}.name");
-        if let Some(text) = &file.name {
-            if file.verify == FileVerify::None {
-                self.given_in_vain(&path, text);
-            }
-            let name = ServerName::try_from(text.clone()).ok();
-            if name.is_none() {
-                let problem = Problem::new(path, "not a name").text(text);
-                self.report.error(problem.accepted(NAMES));
-            }
-            return name;
-        }
-        let nameless = servers
-            .iter()
-            .find(|server| host_of(&server.name).is_none());
-        if let Some(server) = nameless
-            && file.verify == FileVerify::Full
-        {
-            let fault = format!("missing: {} has no name to verify", server.name);
-            self.report.error(Problem::new(path, fault).accepted(NAMES));
-        }
-        None
-    }
-
-    fn sni(&mut self, path: &str, file: &FileOnward) -> Option<Sni> {
-        match file.sni.as_deref() {
-            None => Some(Sni::Own),
-            Some("off") => Some(Sni::Off),
-            Some("client") => Some(Sni::Client),
-            Some(text) => {
-                let name = DnsName::try_from(text.to_owned()).ok();
-                if name.is_none() {
-                    let problem = Problem::new(format!("{path}.sni"), "not a name").text(text);
-                    let accepted = "a DNS name, \"client\" or \"off\"";
-                    self.report.error(problem.accepted(accepted));
-                }
-                name.map(|name| Sni::Fixed(ServerName::DnsName(name)))
-            }
-        }
-    }
-
-    fn server_alpn(&mut self, path: &str, file: &FileOnward) -> Option<ServerAlpn> {
-        match &file.alpn {
-            FileServerAlpn::List(list) => Some(ServerAlpn::Fixed(self.alpn(path, list))),
-            FileServerAlpn::Word(word) if word == "client" => Some(ServerAlpn::Client),
-            FileServerAlpn::Word(word) => {
-                let problem = Problem::new(format!("{path}.alpn"), "not one of the choices");
-                let problem = problem.text(word);
-                self.report
-                    .error(problem.accepted("a list of protocols or \"client\""));
-                None
-            }
-        }
     }
 
     fn verifier(
         &mut self,
         path: &str,
-        file: &FileOnward,
+        tls: &ServerTls,
         provider: &Arc<CryptoProvider>,
     ) -> Option<(Arc<dyn ServerCertVerifier>, usize)> {
-        let at = format!("{path}.ca");
-        if file.verify == FileVerify::None {
-            if let Some(text) = &file.ca {
-                self.given_in_vain(&at, text);
-            }
-            if let Some(text) = file.crl.first() {
-                self.given_in_vain(&format!("{path}.crl"), text);
-            }
-            let fault = "whoever answers at the servers' addresses is taken for the server";
-            let problem = Problem::new(format!("{path}.verify"), fault);
-            self.report.warn(problem.text("none"));
+        let at = key!(path, tls.ca);
+        if tls.verify == Verify::None {
             return Some((Arc::new(Unverified(Arc::clone(provider))), 0));
         }
-        let roots = match &file.ca {
+        let roots = match &tls.ca {
             Some(text) => {
                 let file = self.world.base.join(text);
                 self.files.push(file.clone());
@@ -214,8 +116,8 @@ impl Draft<'_> {
         };
         let roots = Arc::new(roots);
         let asked = Asked {
-            files: &file.crl,
-            unknown: file.crl_unknown,
+            files: &tls.crl,
+            unknown: tls.crl_unknown,
             authorities: &roots,
             key: "ca",
         };
@@ -250,18 +152,11 @@ impl Draft<'_> {
             .error(problem.accepted("a PEM file of CA certificates, or verify = \"none\""));
         None
     }
-
-    /// Somebody meant to verify.
-    fn given_in_vain(&mut self, path: &str, text: &str) {
-        let problem = Problem::new(path, "given, but nothing is verified").text(text);
-        self.report
-            .error(problem.accepted("verify = \"full\", the default, with it"));
-    }
 }
 
 /// The name that a server's address has by itself.
 fn host_of(server: &str) -> Option<ServerName<'static>> {
-    match values::server_address(server).ok()? {
+    match Written::parse(server).ok()?.address {
         Address::Ip(ip, _) => Some(ServerName::from(ip)),
         Address::Name(name, _) => ServerName::try_from(name).ok(),
         Address::Unix(_) | Address::Any(_) => None,
@@ -273,8 +168,6 @@ fn protocol_versions(versions: Versions) -> Vec<&'static SupportedProtocolVersio
     let tls12 = versions.tls12.then_some(&version::TLS12);
     tls13.into_iter().chain(tls12).collect()
 }
-
-const NAMES: &str = "a DNS name or an IP address";
 
 /// Where Debian, Fedora, openSUSE and Alpine keep their CAs.
 const BUNDLES: [&str; 4] = [

@@ -11,8 +11,7 @@ use rustls_pki_types::UnixTime;
 
 use super::error::{Problem, Rejected};
 use super::flags::Flags;
-use super::prepare::{Prepared, ServerNames, World, prepare};
-use super::read::{Lines, read};
+use super::prepare::{Prepared, ServerNames, World, prepare_text};
 use crate::files::{Files, reason};
 
 /// The origin of the configuration of this process.
@@ -66,104 +65,41 @@ impl Source {
     /// # Errors
     /// All that is wrong; nothing was changed.
     pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
-        match self.file() {
-            Some(path) => self.load_file(&path, now, names),
-            None => {
-                let file = self.flags.to_file(&self.base);
-                let prepared = prepare(
-                    &file,
-                    &World::system(&self.base, now, names, self.files.clone()),
-                );
-                self.place(prepared, &Lines::default())
+        let path = self.file();
+        let text = match &path {
+            None => String::new(),
+            Some(path) => self.files.text(path).map_err(|error| {
+                let shown = path.to_string_lossy();
+                let problem = Problem::new("--config", reason(&error)).text(&shown);
+                Rejected {
+                    origin: self.origin(),
+                    errors: vec![problem.accepted("a readable TOML file")],
+                    warnings: Vec::new(),
+                }
+            })?,
+        };
+        let folder = path.as_deref().and_then(Path::parent).unwrap_or(&self.base);
+        let world = World::system(folder, now, names, self.files.clone());
+        let place = |problem: &mut Problem| {
+            // What has no line in the file is a flag's.
+            if problem.line.is_none()
+                && let Some(flag) = self.flags.named(&problem.path)
+            {
+                problem.path = flag.to_owned();
+            }
+        };
+        match prepare_text(&text, &self.flags.to_table(&self.base), &world) {
+            Ok(mut prepared) => {
+                prepared.files.extend(path);
+                prepared.warnings.iter_mut().for_each(place);
+                Ok(prepared)
+            }
+            Err(mut rejected) => {
+                let all = rejected.errors.iter_mut().chain(&mut rejected.warnings);
+                all.for_each(place);
+                rejected.origin = self.origin();
+                Err(rejected)
             }
         }
     }
-
-    fn load_file(
-        &self,
-        path: &Path,
-        now: UnixTime,
-        names: ServerNames,
-    ) -> Result<Prepared, Rejected> {
-        let text = self.files.text(path).map_err(|error| {
-            let problem = Problem::new("--config", reason(&error)).text(&path.to_string_lossy());
-            self.rejected(vec![problem.accepted("a readable TOML file")])
-        })?;
-        let reading = read(&text);
-        let Some(mut file) = reading.file else {
-            return Err(self.rejected(reading.problems));
-        };
-        self.flags.replace_in(&mut file, &self.base);
-        let folder = path.parent().unwrap_or(&self.base);
-        let prepared = prepare(
-            &file,
-            &World::system(folder, now, names, self.files.clone()),
-        );
-        let mut prepared = self.place(prepared, &reading.lines);
-        if let Ok(prepared) = &mut prepared {
-            prepared.files.push(path.to_owned());
-        }
-        if reading.problems.is_empty() {
-            return prepared;
-        }
-        // A key of the wrong shape was left out of the file; that it is missing is no news.
-        let (further, warnings) = match prepared {
-            Ok(prepared) => (Vec::new(), prepared.warnings),
-            Err(rejected) => (rejected.errors, rejected.warnings),
-        };
-        let shapes = &reading.problems;
-        let news = |new: &Problem| !shapes.iter().any(|known| related(&known.path, &new.path));
-        let mut errors = reading.problems.clone();
-        errors.extend(further.into_iter().filter(news));
-        errors.sort_by_key(|problem| problem.line);
-        Err(Rejected {
-            warnings,
-            ..self.rejected(errors)
-        })
-    }
-
-    /// Adds the lines, or the flags, to what `prepare` found.
-    fn place(
-        &self,
-        prepared: Result<Prepared, Rejected>,
-        lines: &Lines,
-    ) -> Result<Prepared, Rejected> {
-        let place = |problems: Vec<Problem>| -> Vec<Problem> {
-            let placed = problems.into_iter().map(|mut problem| {
-                match self.flags.named(&problem.path) {
-                    Some(flag) => problem.path = flag.to_owned(),
-                    None => problem.line = lines.line(&problem.path),
-                }
-                problem
-            });
-            let mut placed: Vec<Problem> = placed.collect();
-            placed.sort_by_key(|problem| problem.line);
-            placed
-        };
-        match prepared {
-            Ok(prepared) => Ok(Prepared {
-                warnings: place(prepared.warnings),
-                ..prepared
-            }),
-            Err(rejected) => Err(Rejected {
-                warnings: place(rejected.warnings),
-                ..self.rejected(place(rejected.errors))
-            }),
-        }
-    }
-
-    fn rejected(&self, errors: Vec<Problem>) -> Rejected {
-        Rejected {
-            origin: self.origin(),
-            errors,
-            warnings: Vec::new(),
-        }
-    }
-}
-
-/// Whether one path leads to or through the other.
-fn related(a: &str, b: &str) -> bool {
-    let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
-    let rest = long.strip_prefix(short);
-    !short.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }

@@ -108,6 +108,7 @@ pub(crate) fn config() -> Config {
         listeners: vec![listener("web", web), listener("other", other)],
         backends: vec![Arc::new(Backend::plain("app", vec![server()]))],
         limits: LIMITS,
+        connections: 10,
         timeouts: TIMEOUTS,
         sessions: SESSIONS,
         admission: crate::config::Admission::default(),
@@ -197,7 +198,7 @@ fn key(name: &str) -> Arc<CertifiedKey> {
 }
 
 const LIMITS: Limits = Limits {
-    connections: 10,
+    connections: None,
     handshakes: 10,
     client_hello: 16 * 1024,
     certificate_chain: 16 * 1024,

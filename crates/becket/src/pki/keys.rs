@@ -16,10 +16,11 @@ use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 
+use becket_config::notation::Text;
+
 use super::pem::Pem;
 use crate::config::NamePattern;
 use crate::config::error::{Problem, Report};
-use crate::config::values;
 use crate::files::Files;
 
 /// One chain with its key.
@@ -294,7 +295,7 @@ impl Facts {
     }
 
     fn add_name(&mut self, name: &str) {
-        match values::server_name(name) {
+        match NamePattern::parse(name) {
             Ok(name) if !self.names.contains(&name) => self.names.push(name),
             Ok(_) => {}
             Err(_) => self.unusable.push(name.to_owned()),

@@ -6,12 +6,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use becket_config::notation::duration;
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::UnixSeconds;
 
 use super::ratchet::Ratchet;
 use super::{NoRandomness, NotDerived, SecretBytes, SharedSecret, base64, file};
-use crate::config::values;
 use crate::files::reason;
 
 /// Arguments of `becket secret`.
@@ -83,10 +83,7 @@ fn said(path: &Path, id: u32, key: &str) -> String {
 
 /// The length of an epoch, as a flag.
 fn rotation(text: &str) -> Result<EpochLength, String> {
-    let length = values::duration(text).map_err(|wrong| {
-        let (fault, accepted) = (wrong.fault, wrong.accepted);
-        format!("{fault}; accepted: {accepted}")
-    })?;
+    let length = duration(text).map_err(|fault| format!("{fault}; accepted: 1s to 84h"))?;
     let fits = (SHORTEST..=LONGEST).contains(&length);
     let length = EpochLength::of(length).filter(|_| fits);
     length.ok_or_else(|| "accepted: whole seconds, 1s to 84h".to_owned())

@@ -51,7 +51,7 @@ impl Worker {
                 else {
                     break;
                 };
-                if !self.shared.claim_connection(self.config.limits.connections) {
+                if !self.shared.claim_connection(self.config.connections) {
                     self.counters.connection_limit_pauses.add(1);
                     return self.rest(&"limits.connections is reached");
                 }

@@ -6,9 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use becket::config::error::Rejected;
-use becket::config::file::File;
-use becket::config::prepare::{Prepared, ServerNames, World, prepare};
+use becket::config::error::{Problem, Rejected};
+use becket::config::prepare::{Prepared, ServerNames, World, prepare_text};
 use becket::resolver::Resolver;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
@@ -59,7 +58,6 @@ impl Folder {
     }
 
     pub(crate) fn prepare_at(&self, text: &str, now: u64) -> Result<Prepared, Rejected> {
-        let file = File::parse(text).expect("the shape of the text is right");
         let world = World {
             base: self.path(),
             now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
@@ -69,7 +67,21 @@ impl Folder {
             server_names: ServerNames::Now,
             files: becket::files::Files::default(),
         };
-        prepare(&file, &world)
+        let prepared = prepare_text(text, &toml::Table::new(), &world);
+        // Where a text ends up in a file is of no interest to most tests.
+        let unplaced = |problems: &mut Vec<Problem>| {
+            problems.iter_mut().for_each(|problem| problem.line = None);
+        };
+        prepared
+            .map(|mut prepared| {
+                unplaced(&mut prepared.warnings);
+                prepared
+            })
+            .map_err(|mut rejected| {
+                unplaced(&mut rejected.errors);
+                unplaced(&mut rejected.warnings);
+                rejected
+            })
     }
 }
 
@@ -163,7 +175,7 @@ fn authority_params(name: &str) -> CertificateParams {
 }
 
 /// The problems as lines.
-pub(crate) fn lines(problems: &[becket::config::error::Problem]) -> Vec<String> {
+pub(crate) fn lines(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 

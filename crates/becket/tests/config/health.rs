@@ -89,7 +89,7 @@ fn every_fault_is_reported_with_its_key_path() {
 fn a_path_that_nothing_asks_for_is_a_warning() {
     let prepared = folder().prepare(&text("health.check = 'connect'\nhealth.path = '/up'"));
     let warnings = lines(&prepared.unwrap().warnings);
-    let text = "backend[app].health.check: only check = \"http\" asks for a path";
+    let text = "backend[app].health.check = \"connect\": only check = \"http\" asks for a path";
     assert!(
         warnings.iter().any(|warning| warning.starts_with(text)),
         "{warnings:?}"

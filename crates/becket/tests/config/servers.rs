@@ -148,7 +148,7 @@ fn faults_of_these_flags_name_them() {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
     let source = Source::at(wrong, folder.path().to_owned());
     let errors = lines(&source.load(now, ServerNames::Now).unwrap_err().errors);
-    let [maxconn, timeout] = &errors[..] else {
+    let [timeout, maxconn] = &errors[..] else {
         panic!("{errors:#?}");
     };
     assert!(

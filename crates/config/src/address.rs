@@ -1,0 +1,325 @@
+//! Addresses and names as they are written, before anything is looked up.
+//!
+//! Server names obey the rules of rustls (letters, digits, hyphens and underscores, labels of at most 63 characters, RFC
+//! 1035 section 2.3.4), so that a name that is configured can arrive.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls_pki_types::DnsName;
+
+use crate::notation::{Text, as_text};
+
+/// Where something is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// `:PORT`, `*:PORT` or `[*]:PORT`: every address of this machine.
+    Any(u16),
+    /// `192.0.2.1:PORT` or `[2001:db8::1]:PORT`.
+    Ip(IpAddr, u16),
+    /// `name:PORT`.
+    Name(String, u16),
+    /// `/path`.
+    Unix(PathBuf),
+}
+
+macro_rules! addresses {
+    ($($(#[$doc:meta])* $name:ident, $accepted:literal, $check:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {
+            /// As it is written: a label of metrics and logs.
+            pub text: Arc<str>,
+            /// What it says.
+            pub address: Address,
+        }
+
+        impl Text for $name {
+            const ACCEPTED: &str = $accepted;
+
+            fn parse(text: &str) -> Result<Self, String> {
+                let check: fn(&str) -> Result<Address, &'static str> = $check;
+                let address = check(text)?;
+                Ok(Self { text: text.into(), address })
+            }
+
+            fn write(&self) -> String {
+                self.text.to_string()
+            }
+        }
+
+        as_text!($name);
+    )*};
+}
+
+addresses! {
+    /// Where we listen.
+    ListenAddress, "HOST:PORT, [V6]:PORT or :PORT", inet;
+    /// Where a server is.
+    ServerAddress, "HOST:PORT, [V6]:PORT or /unix/path", |text| match text.starts_with('/') {
+        true => unix(text),
+        false => remote(text),
+    };
+    /// Where a peer is.
+    PeerAddress, "HOST:PORT or [V6]:PORT", remote;
+    /// Where peers look for each other.
+    GroupAddress, "a multicast address with a port, such as 239.192.0.1:7443 or [ff05::b]:7443", |text| {
+        match remote(text)? {
+            Address::Ip(ip, port) if ip.is_multicast() => Ok(Address::Ip(ip, port)),
+            Address::Ip(..) => Err("not a group"),
+            _ => Err("not an address"),
+        }
+    };
+    /// Where the pages are: they have no password, so this is explicit.
+    AdminAddress, "HOST:PORT or [V6]:PORT, such as 127.0.0.1:9443", |text| match inet(text)? {
+        Address::Any(_) => Err("the admin page has no password, so the address must be explicit"),
+        address => Ok(address),
+    };
+}
+
+impl Default for ServerAddress {
+    /// None yet.
+    fn default() -> Self {
+        Self {
+            text: "".into(),
+            address: Address::Unix(PathBuf::new()),
+        }
+    }
+}
+
+fn unix(text: &str) -> Result<Address, &'static str> {
+    // sun_path holds 108 bytes with its final NUL: unix(7).
+    match text.len() {
+        2..=107 if !text.contains('\0') => Ok(Address::Unix(text.into())),
+        0..=107 => Err("not the path of a socket"),
+        _ => Err("a path longer than 107 bytes"),
+    }
+}
+
+fn remote(text: &str) -> Result<Address, &'static str> {
+    match inet(text)? {
+        Address::Any(_) => Err("no host"),
+        Address::Ip(_, 0) | Address::Name(_, 0) => Err("port 0"),
+        address => Ok(address),
+    }
+}
+
+fn inet(text: &str) -> Result<Address, &'static str> {
+    let (host, port) = text.rsplit_once(':').ok_or("no port")?;
+    // u16::from_str would take a sign.
+    let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+    let port = port.parse().ok().filter(|_| digits).ok_or("not a port")?;
+    if matches!(host, "" | "*" | "[*]") {
+        return Ok(Address::Any(port));
+    }
+    if let Some(inner) = host.strip_prefix('[') {
+        let inner = inner.strip_suffix(']').ok_or("brackets do not match")?;
+        let ip = inner.parse().map_err(|_| "not an IPv6 address")?;
+        return Ok(Address::Ip(IpAddr::V6(ip), port));
+    }
+    if host.contains(':') {
+        return Err("an IPv6 address without brackets");
+    }
+    if let Ok(ip) = host.parse() {
+        return Ok(Address::Ip(IpAddr::V4(ip), port));
+    }
+    DnsName::try_from(host).map_err(|_| "not a host name")?;
+    Ok(Address::Name(host.to_owned(), port))
+}
+
+/// A server name as a route or a certificate spells it, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NamePattern {
+    /// `www.example.org`
+    Exact(String),
+    /// `*.example.org`, kept without `*.`; stands for exactly one label.
+    Wildcard(String),
+}
+
+impl NamePattern {
+    /// Whether a name in lower case is covered; a wildcard stands for exactly one label.
+    pub fn matches(&self, name: &str) -> bool {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        match self {
+            Self::Exact(exact) => exact == name,
+            Self::Wildcard(suffix) => name
+                .split_once('.')
+                .is_some_and(|(label, rest)| !label.is_empty() && rest == suffix),
+        }
+    }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => f.write_str(name),
+            Self::Wildcard(suffix) => write!(f, "*.{suffix}"),
+        }
+    }
+}
+
+impl Text for NamePattern {
+    const ACCEPTED: &str = "a server name such as www.example.org or *.example.org";
+
+    /// Refuses what cannot be in a ClientHello: a trailing dot, an IP address, a bare `*`.
+    fn parse(text: &str) -> Result<Self, String> {
+        let lower = text.to_ascii_lowercase();
+        let (name, wildcard) = match lower.strip_prefix("*.") {
+            Some(suffix) => (suffix, true),
+            None => (lower.as_str(), false),
+        };
+        let fault = match name {
+            "" => "empty",
+            "*" => "a wildcard stands for one label, not for every name",
+            name if name.ends_with('.') => "a trailing dot",
+            name if name.contains('*') => "a wildcard is the whole first label",
+            name if name.parse::<IpAddr>().is_ok() => "an IP address, which no client sends",
+            name if !name.is_ascii() => "not in ASCII form (xn--…)",
+            name if DnsName::try_from(name).is_err() => "not a server name",
+            name if wildcard => return Ok(Self::Wildcard(name.to_owned())),
+            name => return Ok(Self::Exact(name.to_owned())),
+        };
+        Err(fault.to_owned())
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// The name of a host in lower case, without a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostName(pub String);
+
+impl Text for HostName {
+    const ACCEPTED: &str = "a name without a port, such as becket.example.org";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match NamePattern::parse(text)? {
+            NamePattern::Exact(name) => Ok(Self(name)),
+            NamePattern::Wildcard(_) => Err("a wildcard".to_owned()),
+        }
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The name of a section: a label of metrics and logs. The default is none, which is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SectionName(pub Arc<str>);
+
+impl Default for SectionName {
+    fn default() -> Self {
+        Self("".into())
+    }
+}
+
+impl std::ops::Deref for SectionName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Text for SectionName {
+    const ACCEPTED: &str = "1 to 64 letters, digits, '-', '_' or '.'";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        match text.len() {
+            1..=64 if text.chars().all(plain) => Ok(Self(text.into())),
+            _ => Err("not a usable name".to_owned()),
+        }
+    }
+
+    fn write(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// The name of a network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceName(pub String);
+
+impl Text for InterfaceName {
+    const ACCEPTED: &str = "a name such as \"eth0\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        // IFNAMSIZ is 16 with the final NUL: netdevice(7).
+        let fits = matches!(text.len(), 1..=15) && text.parse::<IpAddr>().is_err();
+        match fits && !text.contains(|c: char| c == '/' || c.is_whitespace()) {
+            true => Ok(Self(text.to_owned())),
+            false => Err("not the name of one".to_owned()),
+        }
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
+    }
+}
+
+as_text!(NamePattern, HostName, SectionName, InterfaceName);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_the_documented_forms() {
+        let v4 = Address::Ip("192.0.2.1".parse().unwrap(), 443);
+        assert_eq!(inet("192.0.2.1:443"), Ok(v4));
+        let v6 = Address::Ip("2001:db8::1".parse().unwrap(), 443);
+        assert_eq!(inet("[2001:db8::1]:443"), Ok(v6));
+        for any in [":443", "*:443", "[*]:443"] {
+            assert_eq!(inet(any), Ok(Address::Any(443)));
+        }
+        let name = Address::Name("localhost".into(), 80);
+        assert_eq!(ServerAddress::parse("localhost:80").unwrap().address, name);
+        let unix = Address::Unix("/run/app.sock".into());
+        assert_eq!(ServerAddress::parse("/run/app.sock").unwrap().address, unix);
+    }
+
+    #[test]
+    fn other_addresses_are_refused() {
+        for text in [
+            "", "443", "a:b", "::1:443", "[::1:443", "[a]:1", "h:99999", "h:+1", "/sock", "a b:1",
+        ] {
+            assert!(ListenAddress::parse(text).is_err(), "{text}");
+        }
+        let long = format!("/{}", "a".repeat(107));
+        for text in [":80", "*:80", "app:0", "/run/peer", "app"] {
+            assert!(PeerAddress::parse(text).is_err(), "{text}");
+        }
+        for text in [":80", "app:0", "/", "app", long.as_str()] {
+            assert!(ServerAddress::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn server_names_are_lower_case_and_wildcards_one_label() {
+        let exact = NamePattern::Exact("www.example.org".into());
+        assert_eq!(NamePattern::parse("WWW.Example.org"), Ok(exact));
+        let wildcard = NamePattern::Wildcard("example.org".into());
+        assert_eq!(NamePattern::parse("*.example.org"), Ok(wildcard));
+        for text in [
+            "",
+            "*",
+            "*.",
+            "w*.example.org",
+            "*.*.org",
+            "a.",
+            "192.0.2.1",
+            "::1",
+            "bücher.example",
+            "a..b",
+            "-a",
+        ] {
+            assert!(NamePattern::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! `[[backend]]`: a pool of servers, and how they are looked after.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use becket_proto::http_status::Expected;
+use serde::{Deserialize, Serialize};
+
+use crate::address::{SectionName, ServerAddress};
+use crate::choices::{Balance, CheckKind, OnDown, ProxyTlv, ProxyVersion, QueuePlace, StickBy};
+use crate::notation::{
+    DAY, MILLISECOND, MINUTE, SECOND, Text, Time, TimeOrOff, Whole, as_text, list,
+};
+use crate::policy::ServerTls;
+
+/// `[[backend]]`
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Backend {
+    /// Unique; a label of metrics and logs.
+    pub name: SectionName,
+    /// The PROXY header that is sent first on every connection.
+    pub proxy_header: Option<ProxyVersion>,
+    /// What a header of version 2 says only if asked to.
+    pub proxy_tlvs: Vec<ProxyTlv>,
+    /// `[backend.tls]`; without it the servers speak plain TCP.
+    pub tls: Option<ServerTls>,
+    /// Which server gets the next connection.
+    pub balance: Balance,
+    /// Connections that may wait for a slot; 0 refuses at once. A million are 400 MB and more.
+    #[serde(with = "Whole::<0, 1_000_000>")]
+    pub queue_length: usize,
+    /// How long one may wait; absent is `timeouts.connect`.
+    #[serde(with = "Time::<MILLISECOND, DAY>")]
+    pub queue_timeout: Option<Duration>,
+    /// When a connection asks for a slot.
+    pub queue: QueuePlace,
+    /// Whether a client that ends its stream while it waits gives up its place.
+    pub abort_on_half_close: bool,
+    /// Further servers or addresses that are tried when a connect fails; each may take `timeouts.connect`.
+    #[serde(with = "Whole::<0, 100>")]
+    pub retries: u32,
+    /// What becomes of a server's connections when it goes out of service.
+    pub on_down: OnDown,
+    /// By what clients are known again.
+    pub stick: StickBy,
+    /// Clients that are remembered; the most are some 6 GB.
+    #[serde(with = "Whole::<1, 100_000_000>")]
+    pub stick_entries: usize,
+    /// How long one is remembered that does not come back.
+    #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
+    pub stick_lifetime: Duration,
+    /// How often server names are resolved anew.
+    #[serde(with = "TimeOrOff::<SECOND, DAY>")]
+    pub resolve_interval: Option<Duration>,
+    /// Addresses of this host to connect from, in turn; the kernel chooses when there is none.
+    #[serde(with = "list")]
+    pub source: Vec<IpAddr>,
+    /// `[backend.health]`
+    pub health: Health,
+    /// `[[backend.server]]`
+    pub server: Vec<Server>,
+}
+
+impl Default for Backend {
+    fn default() -> Self {
+        Self {
+            name: SectionName::default(),
+            proxy_header: None,
+            proxy_tlvs: Vec::new(),
+            tls: None,
+            balance: Balance::default(),
+            queue_length: 1024,
+            queue_timeout: None,
+            queue: QueuePlace::default(),
+            abort_on_half_close: false,
+            retries: 3,
+            on_down: OnDown::default(),
+            stick: StickBy::default(),
+            stick_entries: 100_000,
+            stick_lifetime: Duration::from_secs(30 * 60),
+            resolve_interval: Some(Duration::from_secs(60)),
+            source: Vec::new(),
+            health: Health::default(),
+            server: Vec::new(),
+        }
+    }
+}
+
+/// `[[backend.server]]`
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Server {
+    /// Where it listens; absent is a fault.
+    pub address: Option<ServerAddress>,
+    /// Its share of new connections; with 0 it gets only clients that stick to it. As HAProxy: enough steps for any pair of
+    /// machines.
+    #[serde(with = "Whole::<0, 256>")]
+    pub weight: u32,
+    /// Connections that it may have; absent is no limit.
+    #[serde(with = "Whole::<1, 100_000_000>")]
+    pub maxconn: Option<u32>,
+    /// Connections that it may have while nobody waits.
+    #[serde(with = "Whole::<1, 100_000_000>")]
+    pub minconn: Option<u32>,
+    /// Serves only when no other server can.
+    pub backup: bool,
+    /// Gets no connections.
+    pub disabled: bool,
+    /// Its number in becket's tickets, when it is a becket itself.
+    #[serde(with = "Whole::<0, 65_535>")]
+    pub node: Option<u16>,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            address: None,
+            weight: 1,
+            maxconn: None,
+            minconn: None,
+            backup: false,
+            disabled: false,
+            node: None,
+        }
+    }
+}
+
+/// `[backend.health]`: how the servers are looked after.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Health {
+    /// How far a check goes.
+    pub check: CheckKind,
+    /// Between two checks.
+    #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
+    pub interval: Duration,
+    /// Between two checks while the state may change.
+    #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
+    pub fast_interval: Duration,
+    /// For each address of a server.
+    #[serde(with = "Time::<MILLISECOND, { 10 * MINUTE }>")]
+    pub timeout: Duration,
+    /// Good checks in a row that bring a server back.
+    #[serde(with = "Whole::<1, 1000>")]
+    pub rise: u32,
+    /// Bad checks in a row that take it out.
+    #[serde(with = "Whole::<1, 1000>")]
+    pub fall: u32,
+    /// What an HTTP check asks for.
+    pub path: RequestPath,
+    /// The host that it names; absent is the server's address.
+    pub host: Option<RequestHost>,
+    /// Statuses of a server that is well.
+    #[serde(with = "list")]
+    pub expect: Vec<Expected>,
+    /// How long a server that came back gets less than its share.
+    #[serde(with = "TimeOrOff::<SECOND, DAY>")]
+    pub slow_start: Option<Duration>,
+    /// Connects that fail in a row and take a server out; absent is off.
+    #[serde(with = "Whole::<1, 1000>")]
+    pub passive_failures: Option<u32>,
+    /// How long it then stays out.
+    #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
+    pub passive_pause: Duration,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            check: CheckKind::default(),
+            interval: Duration::from_secs(2),
+            fast_interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(2),
+            rise: 2,
+            fall: 3,
+            path: RequestPath::default(),
+            host: None,
+            expect: ["2xx", "3xx"]
+                .iter()
+                .filter_map(|one| one.parse().ok())
+                .collect(),
+            slow_start: None,
+            passive_failures: None,
+            passive_pause: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What goes into the line of a request, which it must not end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestPath(pub String);
+
+impl Default for RequestPath {
+    fn default() -> Self {
+        Self("/".to_owned())
+    }
+}
+
+impl Text for RequestPath {
+    const ACCEPTED: &str = "visible ASCII, beginning with a slash";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.starts_with('/') && is_visible(text) {
+            true => Ok(Self(text.to_owned())),
+            false => Err("not a path".to_owned()),
+        }
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The host of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestHost(pub String);
+
+impl Text for RequestHost {
+    const ACCEPTED: &str = "visible ASCII";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match !text.is_empty() && is_visible(text) {
+            true => Ok(Self(text.to_owned())),
+            false => Err("not a host".to_owned()),
+        }
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
+    }
+}
+
+as_text!(RequestPath, RequestHost);
+
+fn is_visible(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_graphic())
+}

@@ -1,0 +1,399 @@
+//! What contradicts in a file whose values are right one by one: references, keys that exclude or need each other.
+//!
+//! Every fault is found, each with the key path of the field that it is about; line and value are added by
+//! [`Places::place`](crate::read::Places::place).
+
+mod backend;
+mod cluster;
+mod listener;
+
+use std::collections::HashSet;
+
+use crate::address::SectionName;
+use crate::backend::Backend;
+use crate::choices::{ClientCertificates, ProxyVersion};
+use crate::cluster::Cluster;
+use crate::error::Report;
+use crate::file::File;
+use crate::key;
+use crate::listener::{ListenMode, Listener, Route};
+use crate::notation::meant;
+use crate::policy::Policy;
+use crate::read::labels;
+use crate::suites::Version;
+
+/// One way that a listener's clients may go: a route, or at last the listener itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Way<'a> {
+    /// Its number and itself; absent for the listener's own.
+    pub route: Option<(usize, &'a Route)>,
+    /// Name of the policy: that of the route, of the listener, or the listener's own name.
+    pub policy: &'a str,
+    /// Name of the backend; absent is a fault.
+    pub backend: Option<&'a str>,
+}
+
+impl Listener {
+    /// The ways of its clients, in the order in which they are tried. The last one takes every hello.
+    pub fn ways(&self) -> Vec<Way<'_>> {
+        let policy = self.policy.as_deref().unwrap_or(&self.name);
+        let own = Way {
+            route: None,
+            policy,
+            backend: self.backend.as_deref(),
+        };
+        let ways = self.route.iter().enumerate().map(|(index, route)| Way {
+            route: Some((index, route)),
+            policy: route.policy.as_deref().unwrap_or(policy),
+            backend: route.backend.as_deref().or(own.backend),
+        });
+        let mut ways: Vec<Way<'_>> = ways.collect();
+        let takes_all = |route: &Route| route.names.is_empty() && !route.is_for_alpn();
+        if self.backend.is_some() || !self.route.last().is_some_and(takes_all) {
+            ways.push(own);
+        }
+        ways
+    }
+}
+
+impl Route {
+    /// Whether only hellos match that offer one of its protocols.
+    pub fn is_for_alpn(&self) -> bool {
+        self.alpn.as_ref().is_some_and(|alpn| !alpn.is_empty())
+    }
+}
+
+/// Key paths of the sections of one kind.
+pub fn paths<'n>(kind: &str, names: impl Iterator<Item = &'n SectionName>) -> Vec<String> {
+    let labels = labels(names.map(|name| Some(name.clone()))).into_iter();
+    labels.map(|label| format!("{kind}[{label}]")).collect()
+}
+
+impl File {
+    /// Key paths of the listeners.
+    pub fn listener_paths(&self) -> Vec<String> {
+        paths("listener", self.listener.iter().map(|it| &it.name))
+    }
+
+    /// Key paths of the policies.
+    pub fn policy_paths(&self) -> Vec<String> {
+        paths("policy", self.policy.iter().map(|it| &it.name))
+    }
+
+    /// Key paths of the backends.
+    pub fn backend_paths(&self) -> Vec<String> {
+        paths("backend", self.backend.iter().map(|it| &it.name))
+    }
+
+    /// The policy under which sessions of stud and hitch resume: the one that is named, or the only one in use.
+    pub fn stud_policy(&self) -> Option<&str> {
+        let written = self.cluster.as_ref()?.stud_policy.as_deref();
+        let in_use = self.policies_in_use();
+        written.or(match in_use[..] {
+            [one] => Some(one),
+            _ => None,
+        })
+    }
+
+    /// Names of the policies under which TLS ends, each once.
+    fn policies_in_use(&self) -> Vec<&str> {
+        let ending = self.listener.iter().filter(|it| it.speaks().ends_tls());
+        let mut names = Vec::new();
+        for way in ending.flat_map(Listener::ways) {
+            if !names.contains(&way.policy) {
+                names.push(way.policy);
+            }
+        }
+        names
+    }
+
+    fn policy_named(&self, name: &str) -> Option<&Policy> {
+        self.policy.iter().find(|policy| *policy.name == *name)
+    }
+
+    fn backend_named(&self, name: &str) -> Option<&Backend> {
+        self.backend.iter().find(|backend| *backend.name == *name)
+    }
+
+    /// Finds every contradiction.
+    pub fn check(&self, report: &mut Report) {
+        self.check_listeners(report);
+        self.check_policies(report);
+        self.check_backends(report);
+        self.check_early_data(report);
+        self.check_sessions(report);
+        self.check_admission(report);
+        if let Some(cluster) = &self.cluster {
+            cluster.check(report);
+            self.check_stud(cluster, report);
+        }
+        let process = &self.process;
+        if process.group.is_some() && process.user.is_none() {
+            let fault = "a group without a user";
+            report.refuse(
+                key!("process", process.group),
+                fault,
+                "process.user with it",
+            );
+        }
+        if process.key_log {
+            let fault = "TLS secrets are written to the file that SSLKEYLOGFILE names";
+            report.remark(key!("process", process.key_log), fault);
+        }
+        self.remark_unused(report);
+    }
+
+    fn check_listeners(&self, report: &mut Report) {
+        let paths = self.listener_paths();
+        check_names(&paths, self.listener.iter().map(|it| &it.name), report);
+        if self.listener.is_empty() {
+            report.refuse("listener", "missing", "at least one listener");
+        }
+        for (listener, path) in self.listener.iter().zip(&paths) {
+            listener.check(path, report);
+            for way in listener.ways() {
+                self.check_way(path, listener, way, report);
+            }
+        }
+    }
+
+    /// Whether policy and backend of a way are there.
+    fn check_way(&self, path: &str, listener: &Listener, way: Way<'_>, report: &mut Report) {
+        let route = way.route.map(|(_, route)| route);
+        let at = match way.route {
+            Some((index, _)) => format!("{path}.route[{index}]"),
+            None => path.to_owned(),
+        };
+        let of_route = route.is_some_and(|route| route.policy.is_some());
+        let is_named = of_route || listener.policy.is_some();
+        if is_named && self.policy_named(way.policy).is_none() {
+            let at = if of_route { &at } else { path };
+            let names = self.policy.iter().map(|policy| &*policy.name);
+            let problem = unknown("policy", way.policy, names);
+            let path = key!(at, listener.policy);
+            // Of several routes without a policy of their own, one says it.
+            if !report.errors.iter().any(|known| known.path == path) {
+                report.refuse(path, problem.0, problem.1);
+            }
+        }
+        let own = route.is_none_or(|route| route.backend.is_some()) || way.backend.is_none();
+        let names = self.backend.iter().map(|backend| &*backend.name);
+        match way.backend {
+            None => {
+                let fault = "missing: where clients go that no route takes";
+                report.refuse(key!(at, listener.backend), fault, choices(names));
+            }
+            Some(name) if own && self.backend_named(name).is_none() => {
+                let (fault, accepted) = unknown("backend", name, names);
+                report.refuse(key!(at, listener.backend), fault, accepted);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn check_policies(&self, report: &mut Report) {
+        let paths = self.policy_paths();
+        check_names(&paths, self.policy.iter().map(|it| &it.name), report);
+        for (policy, path) in self.policy.iter().zip(&paths) {
+            policy.check(path, report);
+        }
+    }
+
+    fn check_backends(&self, report: &mut Report) {
+        let paths = self.backend_paths();
+        check_names(&paths, self.backend.iter().map(|it| &it.name), report);
+        if self.backend.is_empty() {
+            report.refuse("backend", "missing", "at least one backend with a server");
+        }
+        for (backend, path) in self.backend.iter().zip(&paths) {
+            backend.check(path, report);
+        }
+    }
+
+    /// Early data may be a replay: only a server can know which requests may be made twice, so it has to be told, and the
+    /// PROXY header of version 2 is what can tell it.
+    fn check_early_data(&self, report: &mut Report) {
+        let mut seen = HashSet::new();
+        for listener in &self.listener {
+            for way in listener.ways() {
+                let Some(policy) = self.policy_named(way.policy) else {
+                    continue;
+                };
+                if policy.early_data.is_none() {
+                    continue;
+                }
+                let path = key!(format!("policy[{}]", &*policy.name), policy.early_data);
+                // The server is connected, and introduced to its client, before TLS begins.
+                if matches!(listener.speaks(), ListenMode::StartTls(_)) {
+                    let name = &*listener.name;
+                    let fault = format!(
+                        "with listener[{name}].starttls the servers are connected before they could be told"
+                    );
+                    let accepted = format!("a policy without early data for listener[{name}]");
+                    report.refuse(&path, fault, accepted);
+                }
+                if self.sessions.table_entries == 0 && seen.insert((way.policy, None)) {
+                    let fault =
+                        "sessions.table-entries is 0, and without a session there is no early data";
+                    let accepted = "sessions.table-entries above 0 with it, or \"off\"";
+                    report.refuse(&path, fault, accepted);
+                }
+                let backend = way.backend.and_then(|name| self.backend_named(name));
+                if let Some(backend) = backend
+                    && backend.proxy_header != Some(ProxyVersion::V2)
+                    && seen.insert((way.policy, way.backend))
+                {
+                    let key = key!(format!("backend[{}]", &*backend.name), backend.proxy_header);
+                    let fault = format!(
+                        "early data may be a replay, and without {key} = \"v2\" the servers cannot tell"
+                    );
+                    report.refuse(&path, fault, format!("{key} = \"v2\" with it, or \"off\""));
+                }
+            }
+        }
+    }
+
+    fn check_sessions(&self, report: &mut Report) {
+        let sessions = &self.sessions;
+        let Some(cluster) = &self.cluster else {
+            return;
+        };
+        for (both, path, shared) in [
+            (
+                sessions.ticket_rotation.is_some(),
+                key!("sessions", sessions.ticket_rotation),
+                key!("cluster", cluster.rotation),
+            ),
+            (
+                sessions.max_age.is_some() && cluster.session_max_age.is_some(),
+                key!("sessions", sessions.max_age),
+                key!("cluster", cluster.session_max_age),
+            ),
+        ] {
+            if both {
+                let fault = format!("in a cluster {shared} says this");
+                report.refuse(path, fault, "one of the two keys");
+            }
+        }
+    }
+
+    fn check_admission(&self, report: &mut Report) {
+        let it = &self.admission;
+        for (burst, rate, path, needed) in [
+            (
+                it.burst,
+                it.full_handshakes_per_second,
+                key!("admission", it.burst),
+                key!("admission", it.full_handshakes_per_second),
+            ),
+            (
+                it.source_burst,
+                it.source_full_handshakes_per_second,
+                key!("admission", it.source_burst),
+                key!("admission", it.source_full_handshakes_per_second),
+            ),
+        ] {
+            if burst.is_some() && rate.is_none() {
+                let fault = format!("a burst of nothing: {needed} is not set");
+                report.refuse(path, fault, "both keys, or neither");
+            }
+        }
+    }
+
+    /// Sessions of stud and hitch come under one policy. It must be in use, must allow TLS 1.2, and must not ask clients
+    /// for certificates: the sender does not say who the client was.
+    fn check_stud(&self, cluster: &Cluster, report: &mut Report) {
+        let in_use = self.policies_in_use();
+        // Without any listener that has been said.
+        if !cluster.receive_stud || in_use.is_empty() {
+            return;
+        }
+        let path = key!("cluster", cluster.stud_policy);
+        let named = self.stud_policy().filter(|name| in_use.contains(name));
+        let Some(named) = named else {
+            let fault = match cluster.stud_policy {
+                None => "missing, and there is more than one",
+                Some(_) => "no policy in use has this name",
+            };
+            return report.refuse(path, fault, format!("one of {}", in_use.join(", ")));
+        };
+        let Some(policy) = self.policy_named(named) else {
+            return;
+        };
+        let fault = if !policy.versions.contains(&Version::Tls12) {
+            "without TLS 1.2, no session of which resumes by ID"
+        } else if policy.client_certificates != ClientCertificates::Off {
+            "asks clients for certificates, of which stud and hitch say nothing"
+        } else {
+            return;
+        };
+        let accepted = "a policy with TLS 1.2 and without client certificates";
+        report.refuse(path, format!("{named:?}: {fault}"), accepted);
+    }
+
+    fn remark_unused(&self, report: &mut Report) {
+        let ways = || self.listener.iter().flat_map(Listener::ways);
+        for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
+            if !backend.name.is_empty() && !ways().any(|way| way.backend == Some(&backend.name)) {
+                report.remark(path, "no listener uses this backend");
+            }
+        }
+        for (policy, path) in self.policy.iter().zip(self.policy_paths()) {
+            if !policy.name.is_empty() && !ways().any(|way| *way.policy == *policy.name) {
+                report.remark(path, "no listener uses this policy");
+            }
+        }
+    }
+}
+
+/// Checks the names of the sections of one kind, which must be there and differ.
+fn check_names<'n>(
+    paths: &[String],
+    names: impl Iterator<Item = &'n SectionName>,
+    report: &mut Report,
+) {
+    let mut seen = HashSet::new();
+    for (path, name) in paths.iter().zip(names) {
+        let fault = match name {
+            name if name.is_empty() => "missing",
+            name if !seen.insert(name) => "an earlier section has this name",
+            _ => continue,
+        };
+        report.refuse(format!("{path}.name"), fault, "a name of its own");
+    }
+}
+
+/// What is wrong with a name that no section has, and what is accepted.
+fn unknown<'n>(
+    kind: &str,
+    name: &str,
+    names: impl Iterator<Item = &'n str> + Clone,
+) -> (String, String) {
+    let fault = match meant(name, names.clone()) {
+        Some(name) => format!("no {kind} has this name (did you mean {name:?}?)"),
+        None => format!("no {kind} has this name"),
+    };
+    (fault, choices(names))
+}
+
+fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    let mut names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
+    names.sort();
+    match names.is_empty() {
+        true => "a name, once there is such a section".to_owned(),
+        false => names.join(", "),
+    }
+}
+
+/// Refuses what is in a list twice.
+fn check_once<T: PartialEq>(path: &str, list: &[T], accepted: &str, report: &mut Report) {
+    for (index, one) in list.iter().enumerate() {
+        if list[..index].contains(one) {
+            report.refuse(format!("{path}[{index}]"), "listed before", accepted);
+        }
+    }
+}
+
+const VERSIONS: &str = "\"1.2\", \"1.3\" or both";
+/// What `cluster.stud-certificate` must name.
+pub const RSA_KEY: &str = "a PEM file with the RSA key that stud or hitch has, and no other key";

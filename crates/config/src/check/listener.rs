@@ -1,0 +1,194 @@
+//! What contradicts in `[[listener]]` and `[[policy]]`.
+
+use std::collections::HashSet;
+
+use becket_proto::starttls::Protocol;
+
+use super::{VERSIONS, check_once};
+use crate::choices::{ClientCertificates, Mode};
+use crate::error::Report;
+use crate::key;
+use crate::listener::{ListenMode, Listener};
+use crate::policy::Policy;
+use crate::suites::{Group, Version};
+
+impl Listener {
+    pub(super) fn check(&self, path: &str, report: &mut Report) {
+        let speaks = self.speaks();
+        if self.bind.is_empty() {
+            let accepted = "at least one HOST:PORT, [V6]:PORT or :PORT";
+            report.refuse(key!(path, self.bind), "missing", accepted);
+        }
+        if self.certificates.is_empty() && speaks.ends_tls() {
+            let accepted = "files, directories of *.pem, or { chain = \"..\", key = \"..\" }";
+            report.refuse(key!(path, self.certificates), "missing", accepted);
+        }
+        self.check_mode(path, speaks, report);
+        if self.cancel_requests.is_some() && speaks != ListenMode::StartTls(Protocol::Postgresql) {
+            let fault = "given, but nobody speaks PostgreSQL here";
+            let accepted = "only with starttls = \"postgresql\"";
+            report.refuse(key!(path, self.cancel_requests), fault, accepted);
+        }
+        let trusted = key!(path, self.trusted_networks);
+        match (self.accept_proxy, self.trusted_networks.is_empty()) {
+            (None, false) => {
+                let fault = "given, but no PROXY header is accepted";
+                let accepted = "accept-proxy = \"v1\", \"v2\" or \"any\" with it";
+                report.refuse(trusted, fault, accepted);
+            }
+            (Some(_), true) => {
+                let fault = "missing, though a PROXY header is accepted: who sends one may claim any address";
+                let accepted = "the networks of the proxies in front, such as \"10.0.0.0/8\"";
+                report.refuse(trusted, fault, accepted);
+            }
+            _ => {}
+        }
+        check_once(
+            &key!(path, self.alpn),
+            &self.alpn,
+            "each protocol once",
+            report,
+        );
+        self.check_routes(path, report);
+    }
+
+    /// What does not go with the mode may not be given.
+    fn check_mode(&self, path: &str, speaks: ListenMode, report: &mut Report) {
+        let passes = self.mode == Mode::Passthrough;
+        // Without TLS there is no name to choose a route by, and STARTTLS connects before there is.
+        let has_routes = matches!(speaks, ListenMode::Tls | ListenMode::Passthrough);
+        let of_routes = self.route.iter().any(|route| route.policy.is_some());
+        let starts = matches!(speaks, ListenMode::StartTls(_));
+        let ends = speaks.ends_tls();
+        for (is_wrong, path, fault) in [
+            (passes && !self.tls, key!(path, self.mode), NO_TLS),
+            (
+                self.starttls.is_some() && !starts,
+                key!(path, self.starttls),
+                NOT_ENDED,
+            ),
+            (
+                !self.certificates.is_empty() && !ends,
+                key!(path, self.certificates),
+                NOT_ENDED,
+            ),
+            (
+                self.policy.is_some() && !ends,
+                key!(path, self.policy),
+                NOT_ENDED,
+            ),
+            (
+                !self.alpn.is_empty() && !ends,
+                key!(path, self.alpn),
+                NOT_ENDED,
+            ),
+            (
+                !self.route.is_empty() && !has_routes,
+                key!(path, self.route),
+                NO_NAME,
+            ),
+            (
+                passes && of_routes,
+                format!("{}.policy", key!(path, self.route)),
+                NOT_ENDED,
+            ),
+        ] {
+            if is_wrong {
+                let accepted = "only where TLS ends, with tls, mode and starttls as by default";
+                report.refuse(path, format!("given, but {fault}"), accepted);
+            }
+        }
+    }
+
+    fn check_routes(&self, path: &str, report: &mut Report) {
+        let mut taken = HashSet::new();
+        for (index, route) in self.route.iter().enumerate() {
+            let path = format!("{path}.route[{index}]");
+            let names = key!(path, route.names);
+            for name in route.names.iter().filter(|name| taken.contains(name)) {
+                report.remark(
+                    &names,
+                    format!("an earlier route takes every client of {name}"),
+                );
+            }
+            check_once(&names, &route.names, "each name once", report);
+            match &route.alpn {
+                Some(alpn) => {
+                    check_once(&key!(path, route.alpn), alpn, "each protocol once", report);
+                }
+                None => taken.extend(&route.names),
+            }
+        }
+    }
+}
+
+impl Policy {
+    pub(super) fn check(&self, path: &str, report: &mut Report) {
+        if self.versions.is_empty() {
+            report.refuse(key!(path, self.versions), "empty", VERSIONS);
+        }
+        let mut seen = HashSet::new();
+        for (index, suites) in self.suites.iter().flatten().enumerate() {
+            if suites
+                .numbers()
+                .filter(|number| seen.insert(*number))
+                .count()
+                == 0
+            {
+                let path = format!("{}[{index}]", key!(path, self.suites));
+                report.refuse(path, "listed before", "each suite once");
+            }
+        }
+        check_once(
+            &key!(path, self.groups),
+            &self.groups,
+            "each group once",
+            report,
+        );
+        for (version, name) in [(Version::Tls12, "1.2"), (Version::Tls13, "1.3")] {
+            if !self.versions.contains(&version) {
+                continue;
+            }
+            let fits = |number: &u16| (number >> 8 == 0x13) == (version == Version::Tls13);
+            if self.suites.is_some() && !seen.iter().any(fits) {
+                let fault = format!("no suite for TLS {name}, which the policy allows");
+                report.refuse(key!(path, self.suites), fault, "one for each version");
+            }
+            let fits = |group: &Group| version == Version::Tls13 || *group != Group::X25519MlKem768;
+            if !self.groups.iter().any(fits) {
+                let fault = format!("no group for TLS {name}, which the policy allows");
+                report.refuse(key!(path, self.groups), fault, "one for each version");
+            }
+        }
+        if self.early_data.is_some() && self.versions.contains(&Version::Tls12) {
+            let fault = "early data belongs to TLS 1.3, and this policy allows TLS 1.2";
+            let accepted = "versions = [\"1.3\"] with it, or \"off\"";
+            report.refuse(key!(path, self.early_data), fault, accepted);
+        }
+        let asked = "client-certificates = \"optional\" or \"required\" with it";
+        match (self.client_certificates, &self.client_ca) {
+            (ClientCertificates::Off, Some(_)) => {
+                // Somebody meant to lock this door.
+                let fault = "given, but no client certificate is asked for";
+                report.refuse(key!(path, self.client_ca), fault, asked);
+            }
+            (ClientCertificates::Off, None) if !self.crl.is_empty() => {
+                let fault = "given, but no client certificate is asked for";
+                report.refuse(key!(path, self.crl), fault, asked);
+            }
+            (ClientCertificates::Optional | ClientCertificates::Required, None) => {
+                let fault = "missing, though client certificates are asked for";
+                report.refuse(
+                    key!(path, self.client_ca),
+                    fault,
+                    "a PEM file of CA certificates",
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+const NO_TLS: &str = "clients speak no TLS here";
+const NOT_ENDED: &str = "no TLS ends at this listener";
+const NO_NAME: &str = "the server is connected before a name is known";

@@ -1,0 +1,247 @@
+//! `[[listener]]` and its routes.
+
+use std::fmt;
+use std::time::Duration;
+
+use becket_proto::networks::Network;
+use becket_proto::starttls::Protocol;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::address::{ListenAddress, NamePattern, SectionName};
+use crate::choices::{AcceptProxy, AlpnMismatch, Mode, StartTls, UnknownNames};
+use crate::notation::{BytesOr, Off, SECOND, System, TimeOrOff, Whole, WholeOr, list, maybe_list};
+
+/// `[[listener]]`: where clients arrive.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Listener {
+    /// Unique; a label of metrics and logs.
+    pub name: SectionName,
+    /// Addresses to bind.
+    pub bind: Vec<ListenAddress>,
+    /// Whether clients speak TLS.
+    pub tls: bool,
+    /// What is done with it.
+    pub mode: Mode,
+    /// The protocol in which clients ask for it.
+    pub starttls: Option<StartTls>,
+    /// Whether cancels of PostgreSQL clients in clear are passed on; absent is yes.
+    pub cancel_requests: Option<bool>,
+    /// Bundles, directories and pairs; the last is the default.
+    pub certificates: Vec<Certificate>,
+    /// Name of a `[[policy]]`.
+    pub policy: Option<String>,
+    /// Name of a `[[backend]]`.
+    pub backend: Option<String>,
+    /// Protocols, most preferred first; empty means that ALPN is not negotiated.
+    #[serde(with = "list")]
+    pub alpn: Vec<Vec<u8>>,
+    /// What to do when no protocol is shared; absent depends on `starttls`.
+    pub alpn_mismatch: Option<AlpnMismatch>,
+    /// What to do with a name that no certificate covers; absent depends on `starttls`.
+    pub unknown_names: Option<UnknownNames>,
+    /// Networks whose clients are let in; empty is all.
+    #[serde(with = "list")]
+    pub allow: Vec<Network>,
+    /// Networks whose clients are not let in, even if allowed.
+    #[serde(with = "list")]
+    pub deny: Vec<Network>,
+    /// The PROXY header that every connection begins with.
+    pub accept_proxy: Option<AcceptProxy>,
+    /// Networks of those who may send it.
+    #[serde(with = "list")]
+    pub trusted_networks: Vec<Network>,
+    /// `[[listener.route]]`
+    pub route: Vec<Route>,
+    /// Connections that the kernel completed and we have not accepted; it cuts this to net.core.somaxconn.
+    #[serde(with = "Whole::<1, 65_535>")]
+    pub backlog: u32,
+    /// TCP_DEFER_ACCEPT: wake up when the ClientHello is there; absent is 10 s where clients speak first.
+    #[serde(with = "TimeOrOff::<SECOND, { 32_767 * SECOND }>")]
+    pub defer_accept: Option<Option<Duration>>,
+    /// TCP_FASTOPEN queue length.
+    #[serde(with = "WholeOr::<Off, 1, 65_535>")]
+    pub fast_open: Option<u32>,
+    /// SO_KEEPALIVE: idle time before the first probe.
+    #[serde(with = "TimeOrOff::<SECOND, { 32_767 * SECOND }>")]
+    pub keepalive: Option<Duration>,
+    /// SO_RCVBUF.
+    #[serde(with = "BytesOr::<System, 4096, { 256 << 20 }>")]
+    pub receive_buffer: Option<usize>,
+    /// SO_SNDBUF.
+    #[serde(with = "BytesOr::<System, 4096, { 256 << 20 }>")]
+    pub send_buffer: Option<usize>,
+}
+
+impl Default for Listener {
+    fn default() -> Self {
+        Self {
+            name: SectionName::default(),
+            bind: Vec::new(),
+            tls: true,
+            mode: Mode::default(),
+            starttls: None,
+            cancel_requests: None,
+            certificates: Vec::new(),
+            policy: None,
+            backend: None,
+            alpn: Vec::new(),
+            alpn_mismatch: None,
+            unknown_names: None,
+            allow: Vec::new(),
+            deny: Vec::new(),
+            accept_proxy: None,
+            trusted_networks: Vec::new(),
+            route: Vec::new(),
+            backlog: 4096,
+            defer_accept: None,
+            fast_open: None,
+            keepalive: None,
+            receive_buffer: None,
+            send_buffer: None,
+        }
+    }
+}
+
+/// What clients of a listener speak to us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListenMode {
+    /// TLS, which ends here.
+    #[default]
+    Tls,
+    /// Plain TCP: the client mode of stunnel where the backend has TLS.
+    Plain,
+    /// TLS, which ends behind us: the hello is read, and everything passed on as it is.
+    Passthrough,
+    /// A protocol in which the client asks for TLS, which then ends here.
+    StartTls(Protocol),
+}
+
+impl ListenMode {
+    /// Whether clients' TLS ends here, at once or after some talk.
+    pub fn ends_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::StartTls(_))
+    }
+}
+
+impl Listener {
+    /// What clients speak here.
+    pub fn speaks(&self) -> ListenMode {
+        match (self.tls, self.mode, self.starttls) {
+            (false, ..) => ListenMode::Plain,
+            (true, Mode::Passthrough, _) => ListenMode::Passthrough,
+            (true, Mode::Terminate, Some(protocol)) => ListenMode::StartTls(protocol.into()),
+            (true, Mode::Terminate, None) => ListenMode::Tls,
+        }
+    }
+
+    /// What to do with a client that offers other protocols only.
+    pub fn alpn_mismatch(&self) -> AlpnMismatch {
+        let written = self.alpn_mismatch;
+        written.unwrap_or(match self.speaks() {
+            ListenMode::StartTls(_) => AlpnMismatch::Refuse,
+            _ => AlpnMismatch::Continue,
+        })
+    }
+
+    /// What to do with a name that no certificate covers.
+    pub fn unknown_names(&self) -> UnknownNames {
+        let written = self.unknown_names;
+        written.unwrap_or(match self.speaks() {
+            ListenMode::StartTls(_) => UnknownNames::Refuse,
+            _ => UnknownNames::Default,
+        })
+    }
+
+    /// Whether cancels in clear are passed on.
+    pub fn passes_cancels(&self) -> bool {
+        let speaks = self.speaks() == ListenMode::StartTls(Protocol::Postgresql);
+        speaks && self.cancel_requests.unwrap_or(true)
+    }
+
+    /// How long the kernel keeps a connection on which nothing has come.
+    pub fn defers_accept(&self) -> Option<Duration> {
+        self.defer_accept.unwrap_or(match self.speaks() {
+            // The server may speak first: the client would wait for it, and the kernel for the client.
+            ListenMode::Plain => None,
+            ListenMode::StartTls(protocol) if !protocol.client_speaks_first() => None,
+            _ => Some(DEFER_ACCEPT),
+        })
+    }
+
+    /// The protocols that are negotiated: those of the file, else what clients of a protocol offer, those few that do.
+    /// IANA's names, and Exim's two for SMTP, which has none there. libpq insists on its own where it begins with TLS at
+    /// once.
+    pub fn protocols(&self) -> Vec<Vec<u8>> {
+        let names: &[&[u8]] = match (self.speaks(), &self.alpn[..]) {
+            (ListenMode::StartTls(Protocol::Smtp), []) => &[b"smtp", b"esmtp"],
+            (ListenMode::StartTls(Protocol::Imap), []) => &[b"imap"],
+            (ListenMode::StartTls(Protocol::Pop3), []) => &[b"pop3"],
+            (ListenMode::StartTls(Protocol::Postgresql), []) => &[b"postgresql"],
+            (_, written) => return written.to_vec(),
+        };
+        names.iter().map(|name| name.to_vec()).collect()
+    }
+}
+
+/// `[[listener.route]]`: where some of a listener's clients go.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Route {
+    /// Server names, exact or `*.name`; empty means any, also none.
+    pub names: Vec<NamePattern>,
+    /// Protocols; the route is for clients that offer one of them.
+    #[serde(with = "maybe_list")]
+    pub alpn: Option<Vec<Vec<u8>>>,
+    /// Name of a `[[policy]]`.
+    pub policy: Option<String>,
+    /// Name of a `[[backend]]`.
+    pub backend: Option<String>,
+}
+
+/// An entry of `certificates`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Certificate {
+    /// A bundle of chain and key, or a directory of bundles.
+    Path(String),
+    /// Chain and key in two files.
+    Pair(Pair),
+}
+
+/// `{ chain = "..", key = ".." }`
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Pair {
+    /// Certificates, the server's own first.
+    pub chain: Option<String>,
+    /// The private key.
+    pub key: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Certificate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Shapes;
+        impl<'de> Visitor<'de> for Shapes {
+            type Value = Certificate;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a file, a directory or { chain = \"..\", key = \"..\" }")
+            }
+
+            fn visit_str<E>(self, path: &str) -> Result<Self::Value, E> {
+                Ok(Certificate::Path(path.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Pair::deserialize(MapAccessDeserializer::new(map)).map(Certificate::Pair)
+            }
+        }
+        deserializer.deserialize_any(Shapes)
+    }
+}
+
+/// As long as the handshake time-out.
+const DEFER_ACCEPT: Duration = Duration::from_secs(10);

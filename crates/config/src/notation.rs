@@ -1,0 +1,670 @@
+//! How values are written: each notation reads a value, checks it, and says what is accepted.
+//!
+//! A field names its notation: `#[serde(with = "Time::<SECOND, DAY>")]`, `#[serde(with = "list")]`. What does not fit is an
+//! error with its fault and what is accepted, which [`read`](crate::read) shows with line, key path and value.
+
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use becket_proto::http_status::Expected;
+use becket_proto::networks::Network;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Parts the fault from what is accepted in the message of an error; of two that say so, the first counts.
+pub(crate) const SEPARATOR: char = '\u{1f}';
+
+pub(crate) fn refused<E: de::Error>(fault: impl Display, accepted: impl Display) -> E {
+    E::custom(format_args!("{fault}{SEPARATOR}{accepted}"))
+}
+
+/// Reads a string, or a whole number as text. What does not parse fails in the visitor, so that the error has its place.
+fn scalar<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    accepted: &dyn Display,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, D::Error> {
+    struct Scalar<'a, P>(&'a dyn Display, P);
+    impl<T, P: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Scalar<'_, P> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+            (self.1)(text).map_err(|fault| refused(fault, self.0))
+        }
+
+        fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+            self.visit_str(&number.to_string())
+        }
+    }
+    deserializer.deserialize_any(Scalar(accepted, parse))
+}
+
+/// A field of a notation: its value, or an `Option` of it, which is `None` only where the key is absent.
+pub trait Slot<V> {
+    /// What was read.
+    fn hold(value: V) -> Self;
+    /// What is to be written.
+    fn held(&self) -> Option<&V>;
+}
+
+impl<V> Slot<V> for V {
+    fn hold(value: V) -> Self {
+        value
+    }
+
+    fn held(&self) -> Option<&V> {
+        Some(self)
+    }
+}
+
+impl<V> Slot<V> for Option<V> {
+    fn hold(value: V) -> Self {
+        Some(value)
+    }
+
+    fn held(&self) -> Option<&V> {
+        self.as_ref()
+    }
+}
+
+/// A duration in this range, in milliseconds.
+pub struct Time<const LEAST: u64, const MOST: u64>;
+
+/// A duration in this range, or `off`, which is `None`.
+pub struct TimeOrOff<const LEAST: u64, const MOST: u64>;
+
+/// Milliseconds.
+pub const MILLISECOND: u64 = 1;
+/// In milliseconds.
+pub const SECOND: u64 = 1000;
+/// In milliseconds.
+pub const MINUTE: u64 = 60 * SECOND;
+/// In milliseconds.
+pub const HOUR: u64 = 60 * MINUTE;
+/// In milliseconds.
+pub const DAY: u64 = 24 * HOUR;
+/// In milliseconds: so that no sum with a clock overflows, and nothing here is meant to take a year.
+pub const YEAR: u64 = 365 * DAY;
+
+const UNITS: [(&str, u64); 5] = [
+    ("d", DAY),
+    ("h", HOUR),
+    ("m", MINUTE),
+    ("s", SECOND),
+    ("ms", MILLISECOND),
+];
+
+const DURATION: &str = "a duration such as \"500ms\", \"10s\", \"1m30s\", \"24h\" or \"7d\"";
+
+impl<const LEAST: u64, const MOST: u64> Time<LEAST, MOST> {
+    fn parse(text: &str) -> Result<Duration, String> {
+        let duration = duration(text)?;
+        let range = Duration::from_millis(LEAST)..=Duration::from_millis(MOST);
+        let fault = || format!("not in range{SEPARATOR}{} to {}", shown(LEAST), shown(MOST));
+        Some(duration)
+            .filter(|duration| range.contains(duration))
+            .ok_or_else(fault)
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is no duration, or out of range.
+    pub fn deserialize<'de, D: Deserializer<'de>, T: Slot<Duration>>(d: D) -> Result<T, D::Error> {
+        scalar(d, &DURATION, Self::parse).map(T::hold)
+    }
+
+    /// Writes one.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer, T: Slot<Duration>>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+        value.held().map(|value| written(*value)).serialize(s)
+    }
+}
+
+impl<const LEAST: u64, const MOST: u64> TimeOrOff<LEAST, MOST> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is neither, or out of range.
+    pub fn deserialize<'de, D, T: Slot<Option<Duration>>>(d: D) -> Result<T, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        let accepted = format!("{DURATION}, or \"off\"");
+        let parse = |text: &str| match text {
+            "off" => Ok(None),
+            text => Time::<LEAST, MOST>::parse(text).map(Some),
+        };
+        scalar(d, &accepted, parse).map(T::hold)
+    }
+
+    /// Writes one.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer, T: Slot<Option<Duration>>>(
+        value: &T,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        let value = value.held();
+        let text = value.map(|value| value.map_or_else(|| "off".to_owned(), written));
+        text.serialize(s)
+    }
+}
+
+/// Parses whole numbers with units, largest unit first, such as `10s` or `1m30s`; each unit at most once.
+///
+/// # Errors
+/// Says what is wrong with anything else.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let mut rest = text;
+    let mut sum = 0_u64;
+    let mut last = u64::MAX;
+    while !rest.is_empty() {
+        let (count, unit, tail) = step(rest).ok_or("not a duration")?;
+        let known = UNITS.iter().find(|(name, _)| *name == unit);
+        let millis = match known {
+            Some((_, millis)) => *millis,
+            None if unit.is_empty() => return Err("a duration without a unit".into()),
+            None => return Err("an unknown unit of time".into()),
+        };
+        if millis >= last {
+            return Err("units out of order".into());
+        }
+        last = millis;
+        let part = count.checked_mul(millis);
+        let longer = part.and_then(|part| sum.checked_add(part));
+        sum = longer
+            .filter(|sum| *sum <= YEAR)
+            .ok_or("longer than 365 days")?;
+        rest = tail;
+    }
+    match last {
+        u64::MAX => Err("empty".into()),
+        _ => Ok(Duration::from_millis(sum)),
+    }
+}
+
+fn written(duration: Duration) -> String {
+    shown(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// A duration as a file has it. Days begin at two: `24h` reads better than `1d`.
+fn shown(millis: u64) -> String {
+    let mut rest = millis;
+    let mut text = String::new();
+    for (unit, length) in UNITS {
+        let least = if unit == "d" { 2 * length } else { length };
+        if rest >= least {
+            text += &format!("{}{unit}", rest / length);
+            rest %= length;
+        }
+    }
+    match text.is_empty() {
+        true => "0s".to_owned(),
+        false => text,
+    }
+}
+
+/// Takes the leading digits and the letters behind them off a text.
+fn step(text: &str) -> Option<(u64, &str, &str)> {
+    let end = |text: &str, fits: fn(char) -> bool| text.find(|c| !fits(c)).unwrap_or(text.len());
+    let (number, rest) = text.split_at(end(text, |c| c.is_ascii_digit()));
+    let (unit, tail) = rest.split_at(end(rest, |c| c.is_ascii_alphabetic()));
+    Some((number.parse().ok()?, unit, tail))
+}
+
+/// A whole number of some type, or an `Option` of one.
+pub trait Count: Sized {
+    /// The number, where the type has it.
+    fn of(number: u64) -> Option<Self>;
+    /// The number; none where there is none.
+    fn number(&self) -> Option<u64>;
+}
+
+macro_rules! counts {
+    ($($number:ty),*) => {$(
+        impl Count for $number {
+            fn of(number: u64) -> Option<Self> {
+                number.try_into().ok()
+            }
+
+            fn number(&self) -> Option<u64> {
+                (*self).try_into().ok()
+            }
+        }
+    )*};
+}
+
+counts!(u8, u16, u32, u64, usize);
+
+impl Count for NonZeroU32 {
+    fn of(number: u64) -> Option<Self> {
+        Self::new(number.try_into().ok()?)
+    }
+
+    fn number(&self) -> Option<u64> {
+        Some(self.get().into())
+    }
+}
+
+impl<T: Count> Count for Option<T> {
+    fn of(number: u64) -> Option<Self> {
+        T::of(number).map(Some)
+    }
+
+    fn number(&self) -> Option<u64> {
+        self.as_ref()?.number()
+    }
+}
+
+/// A whole number in this range.
+pub struct Whole<const LEAST: u64, const MOST: u64>;
+
+/// A whole number in this range, or a word, which is `None`.
+pub struct WholeOr<W, const LEAST: u64, const MOST: u64>(W);
+
+/// Bytes in this range.
+pub struct Bytes<const LEAST: u64, const MOST: u64>;
+
+/// Bytes in this range, or a word, which is `None`.
+pub struct BytesOr<W, const LEAST: u64, const MOST: u64>(W);
+
+/// A word that stands for no number.
+pub trait Word {
+    /// As it is written.
+    const WORD: &str;
+}
+
+/// `off`
+pub struct Off;
+
+/// `auto`
+pub struct Auto;
+
+/// `system`
+pub struct System;
+
+impl Word for Off {
+    const WORD: &str = "off";
+}
+
+impl Word for Auto {
+    const WORD: &str = "auto";
+}
+
+impl Word for System {
+    const WORD: &str = "system";
+}
+
+impl<const LEAST: u64, const MOST: u64> Whole<LEAST, MOST> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is no whole number, or out of range.
+    pub fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
+        struct Number<T, const LEAST: u64, const MOST: u64>(PhantomData<T>);
+        impl<T: Count, const LEAST: u64, const MOST: u64> Visitor<'_> for Number<T, LEAST, MOST> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{LEAST} to {MOST}")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
+                let number = u64::try_from(number).ok();
+                let number = number.filter(|number| (LEAST..=MOST).contains(number));
+                let number = number.and_then(T::of);
+                number.ok_or_else(|| refused("not in range", format_args!("{LEAST} to {MOST}")))
+            }
+        }
+        d.deserialize_any(Number::<T, LEAST, MOST>(PhantomData))
+    }
+
+    /// Writes one.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+        value.number().serialize(s)
+    }
+}
+
+impl<W: Word, const LEAST: u64, const MOST: u64> WholeOr<W, LEAST, MOST> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is neither, or out of range.
+    pub fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<Option<T>, D::Error> {
+        let accepted = format!("{:?} or {LEAST} to {MOST}", W::WORD);
+        scalar(d, &accepted, |text| {
+            if text == W::WORD {
+                return Ok(None);
+            }
+            let number = text.parse().ok();
+            let number = number.filter(|number| (LEAST..=MOST).contains(number));
+            let number = number.and_then(T::of);
+            number.map(Some).ok_or_else(|| "not in range".to_owned())
+        })
+    }
+
+    /// Writes one.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer, T: Count>(value: &Option<T>, s: S) -> Result<S::Ok, S::Error> {
+        match value.number() {
+            Some(number) => number.serialize(s),
+            None => W::WORD.serialize(s),
+        }
+    }
+}
+
+const SIZE: &str = "a size such as 65536, \"64KiB\" or \"1MiB\"";
+
+impl<const LEAST: u64, const MOST: u64> Bytes<LEAST, MOST> {
+    fn parse<T: Count>(text: &str) -> Result<T, String> {
+        let size = Some(size(text)?).filter(|size| (LEAST..=MOST).contains(size));
+        let size = size.and_then(T::of);
+        size.ok_or_else(|| format!("not in range{SEPARATOR}{LEAST} to {MOST} bytes"))
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is no size, or out of range.
+    pub fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
+        scalar(d, &SIZE, Self::parse)
+    }
+
+    /// Writes one.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+        value.number().map(shown_size).serialize(s)
+    }
+}
+
+impl<W: Word, const LEAST: u64, const MOST: u64> BytesOr<W, LEAST, MOST> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is neither, or out of range.
+    pub fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<Option<T>, D::Error> {
+        let accepted = format!("{SIZE}, or {:?}", W::WORD);
+        scalar(d, &accepted, |text| match text {
+            text if text == W::WORD => Ok(None),
+            text => Bytes::<LEAST, MOST>::parse(text).map(Some),
+        })
+    }
+
+    /// Writes one.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer, T: Count>(value: &Option<T>, s: S) -> Result<S::Ok, S::Error> {
+        match value.number() {
+            Some(bytes) => shown_size(bytes).serialize(s),
+            None => W::WORD.serialize(s),
+        }
+    }
+}
+
+const SIZES: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+fn size(text: &str) -> Result<u64, String> {
+    let (count, unit, tail) = step(text).ok_or("not a size")?;
+    let known = SIZES.iter().find(|(name, _)| *name == unit);
+    let factor = match (unit, known) {
+        _ if !tail.is_empty() => return Err("not a size".into()),
+        ("" | "B", _) => 1,
+        (_, Some((_, factor))) => *factor,
+        _ => return Err("an unknown unit of size".into()),
+    };
+    count.checked_mul(factor).ok_or("too large".into())
+}
+
+fn shown_size(bytes: u64) -> String {
+    let fits = |(_, factor): &&(&str, u64)| bytes >= *factor && bytes.is_multiple_of(*factor);
+    match SIZES.iter().find(fits) {
+        Some((unit, factor)) => format!("{}{unit}", bytes / factor),
+        None => bytes.to_string(),
+    }
+}
+
+/// A value that is written as a string.
+pub trait Text: Sized {
+    /// What is accepted.
+    const ACCEPTED: &str;
+    /// Parses one.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    fn parse(text: &str) -> Result<Self, String>;
+    /// The text of one.
+    fn write(&self) -> String;
+}
+
+/// Gives types their notation as text.
+macro_rules! as_text {
+    ($($type:ty),*) => {$(
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                $crate::notation::text::deserialize(d)
+            }
+        }
+
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                $crate::notation::text::serialize(self, s)
+            }
+        }
+    )*};
+}
+pub(crate) use as_text;
+
+/// One value.
+pub(crate) mod text {
+    use super::*;
+
+    pub(crate) fn deserialize<'de, T: Text, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
+        scalar(d, &T::ACCEPTED, T::parse)
+    }
+
+    pub(crate) fn serialize<T: Text, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&value.write())
+    }
+}
+
+struct Element<T>(T);
+
+impl<'de, T: Text> Deserialize<'de> for Element<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        text::deserialize(d).map(Self)
+    }
+}
+
+/// A list of values.
+pub(crate) mod list {
+    use super::*;
+
+    pub(crate) fn deserialize<'de, T: Text, D>(d: D) -> Result<Vec<T>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        let list = Vec::<Element<T>>::deserialize(d)?;
+        Ok(list.into_iter().map(|one| one.0).collect())
+    }
+
+    pub(crate) fn serialize<T: Text, S: Serializer>(list: &[T], s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(list.iter().map(T::write))
+    }
+}
+
+/// A list of values, or none.
+pub(crate) mod maybe_list {
+    use super::*;
+
+    pub(crate) fn deserialize<'de, T: Text, D>(d: D) -> Result<Option<Vec<T>>, D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        list::deserialize(d).map(Some)
+    }
+
+    pub(crate) fn serialize<T: Text, S: Serializer>(
+        list: &Option<Vec<T>>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        match list {
+            Some(list) => list::serialize(list, s),
+            None => s.serialize_none(),
+        }
+    }
+}
+
+impl Text for Network {
+    const ACCEPTED: &str = "an address, or a network such as 192.0.2.0/24 or 2001:db8::/32";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error| format!("{error}"))
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Text for Expected {
+    const ACCEPTED: &str = "statuses such as \"200\", \"2xx\" or \"200-399\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "not a status".to_owned())
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Text for IpAddr {
+    const ACCEPTED: &str = "an IP address of this host";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "not an IP address".to_owned())
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// The name of a protocol for ALPN (RFC 7301, section 3.1).
+impl Text for Vec<u8> {
+    const ACCEPTED: &str = "the name of a protocol, such as \"h2\" or \"http/1.1\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.len() {
+            1..=255 if text.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(text.into()),
+            _ => Err("not the name of a protocol".to_owned()),
+        }
+    }
+
+    fn write(&self) -> String {
+        String::from_utf8_lossy(self).into_owned()
+    }
+}
+
+/// The candidate that was meant, if a slip of the hand explains the text.
+pub(crate) fn meant<'c>(text: &str, among: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+    let lower = text.to_ascii_lowercase();
+    let slips = |one: &str| strsim::osa_distance(&lower, &one.to_ascii_lowercase());
+    let closest = among.into_iter().map(|one| (slips(one), one)).min()?;
+    (closest.0 <= (text.len() / 3).clamp(1, 4)).then_some(closest.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_whole_numbers_with_units_in_order() {
+        for (text, millis) in [
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("1m30s", 90_000),
+            ("24h", 86_400_000),
+            ("7d", 604_800_000),
+            ("0s", 0),
+            ("1h2ms", 3_600_002),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
+            assert_eq!(shown(millis), text);
+        }
+    }
+
+    #[test]
+    fn other_durations_are_refused() {
+        for text in [
+            "",
+            "10",
+            "s",
+            "1.5s",
+            "1s1s",
+            "1s1m",
+            "1 s",
+            "-1s",
+            "1w",
+            "366d",
+            "1é",
+            "é",
+            "99999999999999999999s",
+            "18446744073709551615d",
+        ] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_binary_units() {
+        for (text, bytes) in [
+            ("65537", 65_537),
+            ("64KiB", 64 << 10),
+            ("1MiB", 1 << 20),
+            ("2GiB", 2 << 30),
+        ] {
+            assert_eq!(size(text), Ok(bytes));
+            assert_eq!(shown_size(bytes), text);
+        }
+        for text in [
+            "",
+            "64KB",
+            "64 KiB",
+            "KiB",
+            "1KiB2",
+            "18446744073709551615KiB",
+            "-1",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_slip_is_recognised_and_another_word_is_not() {
+        let among = ["backlog", "bind", "alpn", "round-robin"];
+        assert_eq!(meant("backlok", among), Some("backlog"));
+        assert_eq!(meant("Round-robbin", among), Some("round-robin"));
+        assert_eq!(meant("aplm", among), None);
+        assert_eq!(meant("colour", among), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! `[[policy]]`: TLS parameters of a group of clients; and `[backend.tls]`, those towards servers.
+
+use std::fmt;
+
+use rustls_pki_types::{DnsName, ServerName};
+use serde::de::{self, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::address::SectionName;
+use crate::choices::{ClientCertificates, UnknownStatus, Verify};
+use crate::listener::Certificate;
+use crate::notation::{BytesOr, Off, Text, as_text};
+use crate::suites::{Group, Suites, Version};
+
+/// `[[policy]]`
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Policy {
+    /// Unique; part of the digest that no session crosses.
+    pub name: SectionName,
+    /// At least one.
+    pub versions: Vec<Version>,
+    /// Most preferred first; the default depends on the machine.
+    pub suites: Option<Vec<Suites>>,
+    /// A set: the client's order decides.
+    pub groups: Vec<Group>,
+    /// Whether clients authenticate.
+    pub client_certificates: ClientCertificates,
+    /// A bundle of CAs.
+    pub client_ca: Option<String>,
+    /// Files with certificate revocation lists, PEM or DER.
+    pub crl: Vec<String>,
+    /// What to do with a certificate of whose issuer there is no list.
+    pub crl_unknown: UnknownStatus,
+    /// Refuse TLS 1.2 without extended master secret (RFC 7627); the default follows `client-certificates`.
+    pub require_ems: Option<bool>,
+    /// Hand out tickets to TLS 1.2 clients; without, they resume by session ID.
+    pub tls12_tickets: bool,
+    /// Early data (0-RTT) that is taken. At least a whole record and its seal, which a client may send at once and rustls
+    /// counts where a session resumes without early data; more than 64 KiB is an upload, which gains nothing.
+    #[serde(with = "BytesOr::<Off, { 17 << 10 }, { 64 << 10 }>")]
+    pub early_data: Option<u32>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            name: SectionName::default(),
+            versions: vec![Version::Tls12, Version::Tls13],
+            suites: None,
+            groups: vec![
+                Group::X25519MlKem768,
+                Group::X25519,
+                Group::P256,
+                Group::P384,
+            ],
+            client_certificates: ClientCertificates::default(),
+            client_ca: None,
+            crl: Vec::new(),
+            crl_unknown: UnknownStatus::default(),
+            require_ems: None,
+            tls12_tickets: true,
+            early_data: None,
+        }
+    }
+}
+
+/// `[backend.tls]`
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ServerTls {
+    /// Whether certificates are verified.
+    pub verify: Verify,
+    /// A bundle of CAs; absent is the system's.
+    pub ca: Option<String>,
+    /// Files with revocation lists.
+    pub crl: Vec<String>,
+    /// What to do with certificates of which no list knows.
+    pub crl_unknown: UnknownStatus,
+    /// The name to verify; absent is the host of the server's address.
+    pub name: Option<VerifiedName>,
+    /// The name to send; absent is the name to verify.
+    pub sni: Option<Sni>,
+    /// Chain and key to show to servers that ask.
+    pub client_certificate: Option<Certificate>,
+    /// Protocols to offer.
+    pub alpn: ServerAlpn,
+    /// At least one.
+    pub versions: Vec<Version>,
+}
+
+impl Default for ServerTls {
+    fn default() -> Self {
+        Self {
+            verify: Verify::default(),
+            ca: None,
+            crl: Vec::new(),
+            crl_unknown: UnknownStatus::default(),
+            name: None,
+            sni: None,
+            client_certificate: None,
+            alpn: ServerAlpn::Fixed(Vec::new()),
+            versions: vec![Version::Tls12, Version::Tls13],
+        }
+    }
+}
+
+/// A name that a certificate must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerifiedName(pub ServerName<'static>);
+
+impl Text for VerifiedName {
+    const ACCEPTED: &str = "a DNS name or an IP address";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let name = ServerName::try_from(text.to_owned());
+        name.map(Self).map_err(|_| "not a name".to_owned())
+    }
+
+    fn write(&self) -> String {
+        self.0.to_str().into_owned()
+    }
+}
+
+/// The server name that is sent to a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sni {
+    /// The one that is verified; none where that is an address.
+    #[default]
+    Own,
+    /// Always this one.
+    Fixed(ServerName<'static>),
+    /// The one that the client sent, or none.
+    Client,
+    /// None.
+    Off,
+}
+
+impl Text for Sni {
+    const ACCEPTED: &str = "a DNS name, \"client\" or \"off\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "client" => Ok(Self::Client),
+            name => match DnsName::try_from(name.to_owned()) {
+                Ok(name) => Ok(Self::Fixed(ServerName::DnsName(name))),
+                Err(_) => Err("not a name".to_owned()),
+            },
+        }
+    }
+
+    fn write(&self) -> String {
+        match self {
+            Self::Own => String::new(),
+            Self::Fixed(name) => name.to_str().into_owned(),
+            Self::Client => "client".to_owned(),
+            Self::Off => "off".to_owned(),
+        }
+    }
+}
+
+as_text!(VerifiedName, Sni);
+
+/// What is offered to a server by ALPN.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerAlpn {
+    /// These protocols; none means that ALPN is not offered.
+    Fixed(Vec<Vec<u8>>),
+    /// The protocol that was negotiated with the client, if one was.
+    Client,
+}
+
+impl Serialize for ServerAlpn {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fixed(protocols) => crate::notation::list::serialize(protocols, serializer),
+            Self::Client => serializer.serialize_str("client"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ServerAlpn {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Shapes;
+        impl<'de> Visitor<'de> for Shapes {
+            type Value = ServerAlpn;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of protocols or \"client\"")
+            }
+
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<Self::Value, E> {
+                match word {
+                    "client" => Ok(ServerAlpn::Client),
+                    _ => Err(crate::notation::refused(
+                        "not one of the choices",
+                        "a list of protocols or \"client\"",
+                    )),
+                }
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                let list = de::value::SeqAccessDeserializer::new(list);
+                crate::notation::list::deserialize(list).map(ServerAlpn::Fixed)
+            }
+        }
+        deserializer.deserialize_any(Shapes)
+    }
+}

@@ -1,0 +1,190 @@
+//! Versions, suites and groups by name: IANA's, OpenSSL's and ours are accepted.
+//!
+//! One spelling is printed everywhere: IANA's for suites and groups (`TLS_AES_128_GCM_SHA256`, `secp256r1`), and OpenSSL's
+//! for versions (`TLSv1.3`), which IANA only numbers.
+
+use crate::notation::{Text, as_text, meant};
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// A key exchange group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// X25519 and ML-KEM-768 together; TLS 1.3 only.
+    X25519MlKem768,
+    /// RFC 7748.
+    X25519,
+    /// NIST's curve of 256 bits.
+    P256,
+    /// NIST's curve of 384 bits.
+    P384,
+}
+
+/// Suites that one name stands for: one by its own name, three by the name of a cipher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suites(&'static str);
+
+impl Suites {
+    /// Their numbers at IANA, those of TLS 1.3 first.
+    pub fn numbers(self) -> impl Iterator<Item = u16> {
+        let named = move |[cipher, iana, ..]: &[&str; 3]| *cipher == self.0 || *iana == self.0;
+        let all = SUITES.iter().filter(move |(_, names)| named(names));
+        all.map(|(number, _)| *number)
+    }
+}
+
+/// The number of each suite, its cipher, and its names at IANA and in OpenSSL.
+const SUITES: [(u16, [&str; 3]); 9] = [
+    (
+        0x1301,
+        [
+            "AES-128-GCM",
+            "TLS_AES_128_GCM_SHA256",
+            "TLS_AES_128_GCM_SHA256",
+        ],
+    ),
+    (
+        0x1302,
+        [
+            "AES-256-GCM",
+            "TLS_AES_256_GCM_SHA384",
+            "TLS_AES_256_GCM_SHA384",
+        ],
+    ),
+    (
+        0x1303,
+        [
+            "CHACHA20-POLY1305",
+            "TLS_CHACHA20_POLY1305_SHA256",
+            "TLS_CHACHA20_POLY1305_SHA256",
+        ],
+    ),
+    (
+        0xc02b,
+        [
+            "AES-128-GCM",
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+            "ECDHE-ECDSA-AES128-GCM-SHA256",
+        ],
+    ),
+    (
+        0xc02f,
+        [
+            "AES-128-GCM",
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            "ECDHE-RSA-AES128-GCM-SHA256",
+        ],
+    ),
+    (
+        0xc02c,
+        [
+            "AES-256-GCM",
+            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+            "ECDHE-ECDSA-AES256-GCM-SHA384",
+        ],
+    ),
+    (
+        0xc030,
+        [
+            "AES-256-GCM",
+            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            "ECDHE-RSA-AES256-GCM-SHA384",
+        ],
+    ),
+    (
+        0xcca9,
+        [
+            "CHACHA20-POLY1305",
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            "ECDHE-ECDSA-CHACHA20-POLY1305",
+        ],
+    ),
+    (
+        0xcca8,
+        [
+            "CHACHA20-POLY1305",
+            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+            "ECDHE-RSA-CHACHA20-POLY1305",
+        ],
+    ),
+];
+
+const VERSIONS: [(Version, &[&str]); 2] = [
+    (Version::Tls12, &["TLSv1.2", "1.2", "TLS 1.2", "TLS1.2"]),
+    (Version::Tls13, &["TLSv1.3", "1.3", "TLS 1.3", "TLS1.3"]),
+];
+
+const GROUPS: [(Group, &[&str]); 4] = [
+    (Group::X25519MlKem768, &["X25519MLKEM768"]),
+    (Group::X25519, &["x25519"]),
+    (Group::P256, &["secp256r1", "P-256", "prime256v1"]),
+    (Group::P384, &["secp384r1", "P-384"]),
+];
+
+/// The entry that has a name, in any case and with either dash; or what is wrong, with the name that was meant.
+fn named<T: Copy>(text: &str, what: &str, all: &[(T, &[&str])]) -> Result<T, String> {
+    let plain = |name: &str| name.replace('_', "-").to_ascii_lowercase();
+    let written = plain(text);
+    let same = |name: &&str| plain(name) == written;
+    if let Some((found, _)) = all.iter().find(|(_, names)| names.iter().any(same)) {
+        return Ok(*found);
+    }
+    let names = all.iter().flat_map(|(_, names)| names.iter().copied());
+    Err(match meant(text, names) {
+        Some(name) => format!("not a {what} (did you mean {name:?}?)"),
+        None => format!("not a {what}"),
+    })
+}
+
+impl Text for Suites {
+    const ACCEPTED: &str = "\"AES-128-GCM\", \"AES-256-GCM\", \"CHACHA20-POLY1305\", or names such as \"TLS_AES_128_GCM_SHA256\", \"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256\" and \"ECDHE-RSA-AES128-GCM-SHA256\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let all = SUITES.each_ref().map(|(_, names)| {
+            let [cipher, iana, _] = names;
+            [(Self(cipher), &names[..1]), (Self(iana), &names[1..])]
+        });
+        named(text, "suite", all.as_flattened())
+    }
+
+    fn write(&self) -> String {
+        self.0.to_owned()
+    }
+}
+
+impl Text for Version {
+    const ACCEPTED: &str = "\"1.2\", \"1.3\" or both";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        named(text, "version", &VERSIONS)
+    }
+
+    fn write(&self) -> String {
+        match self {
+            Self::Tls12 => "TLSv1.2".to_owned(),
+            Self::Tls13 => "TLSv1.3".to_owned(),
+        }
+    }
+}
+
+impl Text for Group {
+    const ACCEPTED: &str = "\"X25519MLKEM768\" (TLS 1.3 only), \"x25519\", \"secp256r1\" (P-256), \"secp384r1\" (P-384)";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        named(text, "group", &GROUPS)
+    }
+
+    fn write(&self) -> String {
+        let names = GROUPS.iter().find(|(group, _)| group == self);
+        names.map_or("", |(_, names)| names[0]).to_owned()
+    }
+}
+
+as_text!(Suites, Version, Group);
