@@ -10,7 +10,7 @@ use becket_cluster::replica::{
     Boot, JOIN_NONCE_LEN, Limits, MAX_DATAGRAM, PeerName, Record, Replica, Role, SHARE_LEN,
     SessionRecord, Sink, Source, StickCursor, StickRecord, TAG_LEN, Taken, Transcript, Vault,
 };
-use becket_proto::session_table::Cursor;
+use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::{NodeId, SecretId};
 
 /// Checks one input. Returns how many records were taken from it.

@@ -10,7 +10,8 @@ use becket_cluster::replica::{
     Boot, Limits, PeerName, Record, Replica, SessionRecord, Sink, Source, StickCursor, StickRecord,
     Taken,
 };
-use becket_proto::session_table::{Cursor, PolicyTag};
+use becket_proto::bounded_table::Cursor;
+use becket_proto::session_table::PolicyTag;
 use becket_proto::ticket::{NodeId, OriginId};
 use clear_vault::Clear;
 use divan::counter::ItemsCount;

@@ -10,8 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_proto::bounded_table::Cursor;
 use becket_proto::session_name::SessionName;
-use becket_proto::session_table::{Cursor, Lives, Lookup, PolicyTag, Session, SessionTable};
+use becket_proto::session_table::{Lives, Lookup, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{NodeId, Origin, OriginId, UnixSeconds};
 use becket_sys::clock::Now;
 use serde::Serialize;

@@ -10,6 +10,7 @@
 
 pub mod admission;
 pub mod balance;
+pub mod bounded_table;
 pub mod client_hello;
 pub mod epoch;
 pub mod fair_queue;

@@ -10,7 +10,7 @@ use std::fmt;
 use crate::session_table::PolicyTag;
 
 /// The name of one session.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct SessionName {
     policy: PolicyTag,
     len: u8,

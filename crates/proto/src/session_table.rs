@@ -16,16 +16,14 @@
 //!
 //! Source: RFC 5246 section 7.3 and appendix F.1.4 (TLS 1.2 session ids), RFC 8446 section 4.6.1.
 
-mod shard;
-
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-use self::shard::{Id, Key, Shard};
+use crate::bounded_table::{BoundedTable, Bounds, Cursor, Entry, Order, Sharded, share};
+use crate::session_name::SessionName;
 use crate::ticket::{Origin, TicketPolicy};
 
 /// Holds sessions for resumption, bounded and expiring. Each call takes one shard's lock unless it says otherwise.
@@ -34,7 +32,7 @@ use crate::ticket::{Origin, TicketPolicy};
 /// before. Nothing is allocated before it is used.
 pub struct SessionTable<S = RandomState> {
     seed: S,
-    shards: Box<[Locked]>,
+    shards: Sharded<BoundedTable<Stored>>,
 }
 
 /// Bounds of a [`SessionTable`].
@@ -62,7 +60,7 @@ impl Default for Limits {
 }
 
 /// The short name of a resumption policy: the first 8 bytes of its digest. A session never crosses policies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyTag(pub u64);
 
 impl PolicyTag {
@@ -79,7 +77,7 @@ impl PolicyTag {
 }
 
 /// What is stored for a resumption. Debug output leaves out the state, which holds a master secret.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Session {
     /// rustls' encoding of the session, erased on drop.
     pub state: Zeroizing<Box<[u8]>>,
@@ -145,13 +143,6 @@ pub enum Lookup {
     OtherPolicy,
 }
 
-/// A place in a walk by [`SessionTable::visit`]; the default is the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    shard: usize,
-    slot: usize,
-}
-
 /// One session as [`SessionTable::visit`] shows it.
 #[derive(Debug)]
 pub struct Visited<'a> {
@@ -165,75 +156,127 @@ pub struct Visited<'a> {
     pub remaining: Duration,
 }
 
+/// A session with its name.
+#[derive(Default)]
+struct Stored {
+    name: SessionName,
+    /// The first second in which it is dead.
+    expires: u64,
+    session: Session,
+}
+
+impl Entry for Stored {
+    fn bytes(&self) -> usize {
+        self.session.state.len()
+    }
+}
+
 impl<S: BuildHasher> SessionTable<S> {
     /// Starts an empty table. `seed` must be secret from peers.
     pub fn new(limits: Limits, seed: S) -> Self {
-        let shards = limits.shards.clamp(1, MAX_SHARDS).next_power_of_two();
-        let shards = shares(limits.entries, shards)
-            .zip(shares(limits.bytes, shards))
-            .map(|(entries, bytes)| Locked(Mutex::new(Shard::new(entries, bytes))))
-            .collect();
+        let shards = Sharded::new(limits.shards.min(MAX_SHARDS), |number, count| {
+            let bounds = bounds((limits.entries, limits.bytes), number, count);
+            BoundedTable::new(Order::Inserted, bounds)
+        });
         Self { seed, shards }
     }
 
-    /// Stores a session until `now + ttl`, in place of one with the same policy and id, and of the oldest if its shard
-    /// is full. O(1), and one step for each that makes room: besides, the four oldest of the shard are looked at, and dropped if their time is over.
+    /// Stores a session until `now + ttl`, in place of one with the same policy and id, and of the oldest if its shard is full.
+    /// O(1), and one step for each that makes room: besides, the four oldest of the shard are looked at, and dropped if their
+    /// time is over.
     ///
     /// A session never outlives its `ttl`; rounded to whole seconds, it lives up to a second less.
     pub fn insert(&self, policy: PolicyTag, id: &[u8], session: Session, lives: Lives) -> Inserted {
-        let Some(key) = self.key(policy, id) else {
+        let Some((hash, name)) = self.key(policy, id) else {
             return Inserted::default();
         };
+        let now = lives.now.as_secs();
         let expires = lives.now.saturating_add(lives.ttl).as_secs();
-        self.shard(&key)
-            .insert(key, session, expires, lives.now.as_secs())
+        let mut shard = self.shards.of(hash);
+        let known = shard.find(hash, |stored| stored.name == name);
+        let mut done = Inserted {
+            replaced: known.is_some_and(|at| shard.remove(at).is_some()),
+            expired: shard.look_over(SWEEP, |stored| stored.expires <= now),
+            ..Inserted::default()
+        };
+        let stored = Stored {
+            name,
+            expires,
+            session,
+        };
+        if expires > now
+            && let Some((_, evicted)) = shard.insert(hash, stored)
+        {
+            (done.stored, done.evicted) = (true, evicted);
+        }
+        done
     }
 
     /// Looks a session up and copies it.
     pub fn get(&self, policy: PolicyTag, id: &[u8], now: Duration) -> Lookup {
-        self.key(policy, id).map_or(Lookup::Miss, |key| {
-            self.shard(&key).look_up(&key, now.as_secs(), false)
-        })
+        self.look_up(policy, id, now, false)
     }
 
     /// Looks a session up and removes it: for single use.
     pub fn take(&self, policy: PolicyTag, id: &[u8], now: Duration) -> Lookup {
-        self.key(policy, id).map_or(Lookup::Miss, |key| {
-            self.shard(&key).look_up(&key, now.as_secs(), true)
-        })
+        self.look_up(policy, id, now, true)
+    }
+
+    fn look_up(&self, policy: PolicyTag, id: &[u8], now: Duration, take: bool) -> Lookup {
+        let Some((hash, name)) = self.key(policy, id) else {
+            return Lookup::Miss;
+        };
+        let now = now.as_secs();
+        let mut shard = self.shards.of(hash);
+        let Some(at) = shard.find(hash, |stored| stored.name == name) else {
+            let elsewhere = |stored: &Stored| stored.name.id() == name.id() && stored.expires > now;
+            return match shard.find(hash, elsewhere) {
+                Some(_) => Lookup::OtherPolicy,
+                None => Lookup::Miss,
+            };
+        };
+        match shard.get(at) {
+            Some(stored) if stored.expires > now && !take => Lookup::Hit(stored.session.clone()),
+            _ => match shard.remove(at) {
+                Some(stored) if stored.expires > now => Lookup::Hit(stored.session),
+                _ => Lookup::Expired,
+            },
+        }
     }
 
     /// Removes a session, e.g. because its connection ended with a fatal alert (RFC 5246 section 7.2.2). Returns
     /// whether it was there.
     pub fn remove(&self, policy: PolicyTag, id: &[u8]) -> bool {
-        self.key(policy, id)
-            .is_some_and(|key| self.shard(&key).remove(&key))
+        let Some((hash, name)) = self.key(policy, id) else {
+            return false;
+        };
+        let mut shard = self.shards.of(hash);
+        let known = shard.find(hash, |stored| stored.name == name);
+        known.is_some_and(|at| shard.remove(at).is_some())
     }
 
     /// Drops what has expired among the `at_most` oldest sessions of each shard, and returns how many. Takes every lock
     /// in turn. For a clock of the control thread: without new sessions nothing else erases the old secrets.
     pub fn sweep(&self, now: Duration, at_most: usize) -> usize {
         let now = now.as_secs();
-        self.shards()
-            .map(|mut shard| shard.drop_if(at_most, |_, expires| expires <= now))
+        let shards = self.shards.all();
+        shards
+            .map(|mut shard| shard.look_over(at_most, |stored| stored.expires <= now))
             .sum()
     }
 
     /// Changes the bounds, and returns how many of the oldest sessions had to go. Takes every lock in turn; a lower
     /// bound gives memory back, and moves a shard's entries under its lock to do so.
     pub fn set_limits(&self, entries: usize, bytes: usize) -> usize {
-        shares(entries, self.shards.len())
-            .zip(shares(bytes, self.shards.len()))
-            .zip(self.shards())
-            .map(|((entries, bytes), mut shard)| shard.set_limits(entries, bytes))
+        let shards = self.shards.all().enumerate();
+        shards
+            .map(|(number, mut shard)| {
+                shard.set_bounds(bounds((entries, bytes), number, self.shards.count()))
+            })
             .sum()
     }
 
-    /// Shows live sessions from `from` on, looking at no more than `at_most` places (at least one) of one shard, under
-    /// its lock. Returns where to go on, or nothing at the end: for a paced dump to a peer that joins.
-    ///
-    /// A session that is in the table all the time of a walk is shown once, unless the bound is lowered meanwhile.
-    /// `show` must not call the table.
+    /// Shows live sessions, as [`Sharded::visit`] does.
     pub fn visit(
         &self,
         from: Cursor,
@@ -241,87 +284,56 @@ impl<S: BuildHasher> SessionTable<S> {
         at_most: usize,
         mut show: impl FnMut(Visited<'_>),
     ) -> Option<Cursor> {
-        let shard = self.shards.get(from.shard)?;
         let now = now.as_secs();
-        let next_slot = shard
-            .lock()
-            .visit(from.slot, at_most.max(1), |key, expires, session| {
-                if expires > now {
-                    let remaining = Duration::from_secs(expires - now);
-                    show(Visited {
-                        policy: key.policy,
-                        id: key.id.bytes(),
-                        session,
-                        remaining,
-                    });
-                }
-            });
-        let next = match next_slot {
-            Some(slot) => Cursor { slot, ..from },
-            None => Cursor {
-                shard: from.shard + 1,
-                slot: 0,
-            },
-        };
-        (next.shard < self.shards.len()).then_some(next)
+        self.shards.visit(from, at_most, |stored| {
+            if stored.expires > now {
+                show(Visited {
+                    policy: stored.name.policy(),
+                    id: stored.name.id(),
+                    session: &stored.session,
+                    remaining: Duration::from_secs(stored.expires - now),
+                });
+            }
+        })
     }
 
     /// How many sessions are held, the expired ones that nobody met included. Takes every lock in turn.
     pub fn len(&self) -> usize {
-        self.shards().map(|shard| shard.len()).sum()
+        self.shards.len()
     }
 
     /// Says whether no session is held. Takes every lock in turn.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.shards.is_empty()
     }
 
     /// Bytes of all states. Takes every lock in turn.
     pub fn bytes(&self) -> usize {
-        self.shards().map(|shard| shard.bytes()).sum()
+        self.shards.all().map(|shard| shard.bytes()).sum()
     }
 
     /// Bytes held beside the states: places, used or not, and the index. Takes every lock in turn.
     pub fn overhead_bytes(&self) -> usize {
-        self.shards().map(|shard| shard.overhead_bytes()).sum()
+        self.shards.all().map(|shard| shard.overhead_bytes()).sum()
     }
 
     /// Walks everything and asserts, in debug builds, that lists, index and bounds agree.
     pub fn check_invariants(&self) {
-        for shard in self.shards() {
-            shard.check_invariants();
-        }
+        self.shards.all().for_each(|shard| shard.check_invariants());
     }
 
-    /// Nothing for an id that no session can have: an empty one means "none" in a hello, and 32 is the protocol's limit.
-    fn key(&self, policy: PolicyTag, id: &[u8]) -> Option<Key> {
-        let id = Id::new(id)?;
-        Some(Key {
-            hash: self.seed.hash_one(id.bytes()),
-            policy,
-            id,
-        })
-    }
-
-    /// The hash is of the id alone, so that all policies of an id meet in one shard. The index inside the shard uses
-    /// the lowest and the seven highest bits; these are others.
-    fn shard_number(&self, key: &Key) -> usize {
-        (key.hash >> 32) as usize & (self.shards.len() - 1)
-    }
-
-    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        self.shards[self.shard_number(key)].lock()
-    }
-
-    fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
-        self.shards.iter().map(Locked::lock)
+    /// Nothing for an id that no session can have. The hash is of the id alone, so that all policies of an id meet in one
+    /// shard.
+    fn key(&self, policy: PolicyTag, id: &[u8]) -> Option<(u64, SessionName)> {
+        let name = SessionName::new(policy, id)?;
+        Some((self.seed.hash_one(id), name))
     }
 }
 
 impl<S> fmt::Debug for SessionTable<S> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("SessionTable")
-            .field("shards", &self.shards.len())
+            .field("shards", &self.shards.count())
             .finish_non_exhaustive()
     }
 }
@@ -335,22 +347,17 @@ pub struct Lives {
     pub ttl: Duration,
 }
 
-/// Two cache lines apart, so that neighbouring locks do not share one (x86 fetches lines in pairs).
-#[repr(align(128))]
-struct Locked(Mutex<Shard>);
-
-impl Locked {
-    /// A poisoned lock is taken all the same: only a closure given to `visit` can panic under it, and that one cannot
-    /// change the shard.
-    fn lock(&self) -> MutexGuard<'_, Shard> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// A shard's part of entries and bytes.
+fn bounds((entries, bytes): (usize, usize), number: usize, count: usize) -> Bounds {
+    Bounds {
+        entries: share(entries, number, count),
+        bytes: share(bytes, number, count),
     }
 }
 
-/// Divides the bound over the shards so that the sum is exact.
-fn shares(entries: usize, shards: usize) -> impl Iterator<Item = usize> {
-    (0..shards).map(move |shard| entries / shards + usize::from(shard < entries % shards))
-}
+/// How many of the oldest entries an insertion looks at. More than one, so that the dead are reclaimed faster than sessions
+/// arrive; few, so that an insertion stays O(1).
+const SWEEP: usize = 4;
 
 const MAX_SHARDS: usize = 1024;
 
@@ -361,7 +368,6 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::shard::SWEEP;
     use super::*;
     use crate::ticket::{OriginId, UnixSeconds};
 
@@ -586,13 +592,14 @@ mod tests {
     #[test]
     fn the_shards_bounds_add_up_to_the_limit() {
         for entries in [1, 7, 8, 1000, 200_000] {
-            assert_eq!(shares(entries, 8).sum::<usize>(), entries);
+            let parts = (0..8).map(|number| share(entries, number, 8));
+            assert_eq!(parts.sum::<usize>(), entries);
         }
         let table = table(100, 5);
         for serial in 0..10_000_u64 {
             table.insert(A, &serial.to_be_bytes(), session(serial), lives(0, 10));
         }
-        assert_eq!(table.shards.len(), 8);
+        assert_eq!(table.shards.count(), 8);
         assert_eq!(table.len(), 100);
     }
 
@@ -867,23 +874,23 @@ mod tests {
     }
 
     /// Entries and bytes of each shard.
-    fn bounds(entries: usize, bytes: usize, shards: usize) -> Vec<(usize, usize)> {
-        let pairs = shares(entries, shards).zip(shares(bytes, shards));
-        pairs.collect()
+    fn limits(entries: usize, bytes: usize, shards: usize) -> Vec<(usize, usize)> {
+        let pairs = (0..shards).map(|shard| bounds((entries, bytes), shard, shards));
+        pairs.map(|bounds| (bounds.entries, bounds.bytes)).collect()
     }
 
     fn run<S: BuildHasher>(table: &SessionTable<S>, entries: usize, steps: Vec<Step>) {
-        let count = table.shards.len();
+        let count = table.shards.count();
         let mut model = Model {
             kept: Vec::new(),
-            limits: bounds(entries, Limits::default().bytes, count),
+            limits: limits(entries, Limits::default().bytes, count),
         };
         let mut now = 0;
         for (serial, step) in (0_u64..).zip(steps) {
             match step {
                 Step::Insert { policy, id, ttl } => {
                     let policy = PolicyTag(policy);
-                    let shard = table.shard_number(&table.key(policy, &[id]).unwrap());
+                    let shard = table.shards.number(table.key(policy, &[id]).unwrap().0);
                     let new = Kept {
                         shard,
                         policy,
@@ -923,7 +930,7 @@ mod tests {
                 Step::Limit { entries, bytes } => {
                     assert_eq!(
                         table.set_limits(entries, bytes),
-                        model.set_limits(bounds(entries, bytes, count))
+                        model.set_limits(limits(entries, bytes, count))
                     );
                 }
             }

@@ -14,84 +14,79 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hashbrown::HashTable;
+use crate::admission::nanos;
+use crate::bounded_table::{BoundedTable, Bounds, Cursor, Entry, Order, Sharded};
 
 /// Remembers servers of clients. Each call takes one shard's lock, unless it says otherwise.
 ///
 /// Costs 64 bytes an entry. Nothing is allocated before it is used.
 pub struct Stick<S = RandomState> {
     seed: S,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Sharded<BoundedTable<Known>>,
 }
 
-/// A place in a walk by [`Stick::visit`]; the default is the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cursor {
-    shard: usize,
-    place: usize,
+/// A client whose server is remembered.
+#[derive(Default)]
+struct Known {
+    client: u64,
+    server: u64,
+    /// In nanoseconds.
+    expires: u64,
+    /// The second in which this was news.
+    told: u32,
 }
+
+impl Entry for Known {}
 
 impl<S: BuildHasher> Stick<S> {
     /// A table of at most `entries`, rounded up to a multiple of the number of shards.
     pub fn new(entries: usize, seed: S) -> Self {
+        let shard = |_, _| BoundedTable::new(Order::Used, bounds(entries));
         Self {
             seed,
-            shards: (0..SHARDS)
-                .map(|_| Mutex::new(Shard::new(share(entries))))
-                .collect(),
+            shards: Sharded::new(SHARDS, shard),
         }
     }
 
     /// The server that `client` had, unless it was `life` ago or more; lengthens the memory by another `life`.
     pub fn recall(&self, client: u64, now: Duration, life: Duration) -> Option<u64> {
         let hash = self.seed.hash_one(client);
-        let mut shard = self.shard(hash)?;
-        let at = shard.find(client, hash)?;
-        if shard.place(at)?.expires <= now {
-            shard.remove(at, hash);
+        let mut shard = self.shards.of(hash);
+        let at = shard.find(hash, |known| known.client == client)?;
+        if shard.get(at)?.expires <= nanos(now) {
+            shard.remove(at);
             return None;
         }
-        shard.touch(at, now.saturating_add(life));
-        shard.place(at).map(|place| place.server)
+        let known = shard.used(at)?;
+        known.expires = nanos(now.saturating_add(life));
+        Some(known.server)
     }
 
     /// From now on `client` has `server`, for `life` from its last use. Returns whether that is news: not kept already, or
     /// kept by use for more than half a life since it was news, so that whoever is told of news does not forget before us.
     pub fn learn(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         let hash = self.seed.hash_one(client);
-        let Some(mut shard) = self.shard(hash) else {
-            return false;
-        };
-        let expires = now.saturating_add(life);
-        if let Some(at) = shard.find(client, hash) {
-            let news = shard.assign(at, server, now, life);
-            shard.touch(at, expires);
-            return news;
-        }
-        if shard.limit == 0 {
-            return false;
-        }
-        let seed = &self.seed;
-        // Two at most, so that the table shrinks by itself and no call takes long.
-        for _ in 0..2 {
-            shard.drop_oldest(seed, |oldest| oldest.expires <= now);
-        }
-        if shard.len >= shard.limit {
-            shard.drop_oldest(seed, |_| true);
-        }
-        let place = Place {
+        let mut shard = self.shards.of(hash);
+        let new = Known {
             client,
             server,
-            expires,
+            expires: nanos(now.saturating_add(life)),
             told: seconds(now),
-            older: NONE,
-            newer: NONE,
         };
-        shard.insert(place, hash, |client| seed.hash_one(client));
-        true
+        let known = shard.find(hash, |known| known.client == client);
+        if let Some(known) = known.and_then(|at| shard.used(at)) {
+            let since = new.told.saturating_sub(known.told);
+            let forgotten = known.expires <= nanos(now);
+            let news = forgotten || known.server != server || since > seconds(life / 2);
+            let told = if news { new.told } else { known.told };
+            *known = Known { told, ..new };
+            return news;
+        }
+        // Two at most, so that the table shrinks by itself and no call takes long.
+        shard.look_over(2, |known| known.expires <= nanos(now));
+        shard.insert(hash, new).is_some()
     }
 
     /// The same for what was learnt elsewhere and some time ago: a client that is known keeps the server that it has.
@@ -103,19 +98,13 @@ impl<S: BuildHasher> Stick<S> {
         life: Duration,
     ) -> bool {
         let hash = self.seed.hash_one(client);
-        let known = self.shard(hash).is_none_or(|shard| {
-            let at = shard.find(client, hash);
-            let place = at.and_then(|at| shard.place(at));
-            place.is_some_and(|place| place.expires > now)
-        });
+        let is_known = |known: &Known| known.client == client && known.expires > nanos(now);
+        let known = self.shards.of(hash).find(hash, is_known).is_some();
         // Whoever learns between the two knows it as well.
         !known && self.learn(client, server, now, life)
     }
 
-    /// Shows who is remembered from `from` on, with server and remaining life, looking at no more than `at_most` places (at
-    /// least one) of one shard, under its lock. Returns where to go on, or nothing at the end: for a paced dump.
-    ///
-    /// `show` must not call this memory.
+    /// Shows who is remembered, with server and remaining life, as [`Sharded::visit`] does.
     pub fn visit(
         &self,
         from: Cursor,
@@ -123,48 +112,30 @@ impl<S: BuildHasher> Stick<S> {
         at_most: usize,
         mut show: impl FnMut(u64, u64, Duration),
     ) -> Option<Cursor> {
-        let shard = lock(self.shards.get(from.shard)?);
-        let end = from.place.saturating_add(at_most.max(1));
-        let places = shard.places.iter().take(end).skip(from.place);
-        for place in places.filter(|place| place.expires > now) {
-            show(place.client, place.server, place.expires - now);
-        }
-        let next = if end < shard.places.len() {
-            Cursor { place: end, ..from }
-        } else {
-            Cursor {
-                shard: from.shard + 1,
-                place: 0,
+        let now = nanos(now);
+        self.shards.visit(from, at_most, |known| {
+            if known.expires > now {
+                let remaining = Duration::from_nanos(known.expires - now);
+                show(known.client, known.server, remaining);
             }
-        };
-        (next.shard < self.shards.len()).then_some(next)
+        })
     }
 
     /// Changes how many entries there may be; those not used for longest go. Takes every lock.
     pub fn set_limit(&self, entries: usize) {
-        for shard in &self.shards {
-            let mut shard = lock(shard);
-            shard.limit = share(entries);
-            while shard.len > shard.limit {
-                shard.drop_oldest(&self.seed, |_| true);
-            }
+        for mut shard in self.shards.all() {
+            shard.set_bounds(bounds(entries));
         }
     }
 
     /// How many entries there are, expired ones included. Takes every lock.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len).sum()
+        self.shards.len()
     }
 
     /// Whether nothing is remembered. Takes every lock.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn shard(&self, hash: u64) -> Option<MutexGuard<'_, Shard>> {
-        // The index uses the lower bits and the seven highest.
-        let at = (hash >> 40) as usize % SHARDS;
-        self.shards.get(at).map(lock)
+        self.shards.is_empty()
     }
 }
 
@@ -174,166 +145,20 @@ impl<S> fmt::Debug for Stick<S> {
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // No call leaves a shard half changed, and a stale one would only send a client elsewhere.
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
-fn share(entries: usize) -> usize {
-    entries.div_ceil(SHARDS).min(MOST_PER_SHARD)
-}
-
-/// Places in a vector, joined from the least to the most recently used, and an index over them.
-struct Shard {
-    places: Vec<Place>,
-    index: HashTable<u32>,
-    oldest: u32,
-    newest: u32,
-    /// The first free place; the others follow through `newer`.
-    free: u32,
-    len: usize,
-    limit: usize,
-}
-
-#[derive(Clone, Copy)]
-struct Place {
-    client: u64,
-    server: u64,
-    expires: Duration,
-    /// The second in which this was news.
-    told: u32,
-    older: u32,
-    newer: u32,
-}
-
-impl Shard {
-    fn new(limit: usize) -> Self {
-        Self {
-            places: Vec::new(),
-            index: HashTable::new(),
-            oldest: NONE,
-            newest: NONE,
-            free: NONE,
-            len: 0,
-            limit,
-        }
-    }
-
-    fn place(&self, at: u32) -> Option<&Place> {
-        self.places.get(at as usize)
-    }
-
-    fn find(&self, client: u64, hash: u64) -> Option<u32> {
-        let same = |at: &u32| self.place(*at).is_some_and(|place| place.client == client);
-        self.index.find(hash, same).copied()
-    }
-
-    fn insert(&mut self, place: Place, hash: u64, rehash: impl Fn(u64) -> u64) {
-        let at = self.free;
-        let at = match self.places.get_mut(at as usize) {
-            Some(free) => {
-                self.free = free.newer;
-                *free = place;
-                at
-            }
-            None => {
-                self.places.push(place);
-                // Below `MOST_PER_SHARD`, which fits.
-                (self.places.len() - 1) as u32
-            }
-        };
-        let places = &self.places;
-        let hash_of = |at: &u32| rehash(places.get(*at as usize).map_or(0, |place| place.client));
-        self.index.insert_unique(hash, at, hash_of);
-        self.join(at);
-        self.len += 1;
-    }
-
-    /// Makes a place the newest.
-    fn touch(&mut self, at: u32, expires: Duration) {
-        self.unjoin(at);
-        self.join(at);
-        if let Some(place) = self.places.get_mut(at as usize) {
-            place.expires = expires;
-        }
-    }
-
-    /// Gives a client that was known a server; returns whether that is news.
-    fn assign(&mut self, at: u32, server: u64, now: Duration, life: Duration) -> bool {
-        let Some(place) = self.places.get_mut(at as usize) else {
-            return false;
-        };
-        let since = seconds(now).saturating_sub(place.told);
-        let forgotten = place.expires <= now;
-        let news = forgotten || place.server != server || since > seconds(life / 2);
-        if news {
-            (place.server, place.told) = (server, seconds(now));
-        }
-        news
-    }
-
-    fn drop_oldest<S: BuildHasher>(&mut self, seed: &S, condition: impl FnOnce(&Place) -> bool) {
-        let oldest = self.oldest;
-        if let Some(place) = self.place(oldest).copied()
-            && condition(&place)
-        {
-            self.remove(oldest, seed.hash_one(place.client));
-        }
-    }
-
-    fn remove(&mut self, at: u32, hash: u64) {
-        if let Ok(entry) = self.index.find_entry(hash, |other| *other == at) {
-            entry.remove();
-            self.unjoin(at);
-            self.len -= 1;
-            let free = self.free;
-            if let Some(place) = self.places.get_mut(at as usize) {
-                place.newer = free;
-                // A walk takes it for one whose time is over.
-                place.expires = Duration::ZERO;
-                self.free = at;
-            }
-        }
-    }
-
-    fn join(&mut self, at: u32) {
-        let newest = self.newest;
-        if let Some(place) = self.places.get_mut(at as usize) {
-            place.older = newest;
-            place.newer = NONE;
-        }
-        match self.places.get_mut(newest as usize) {
-            Some(place) => place.newer = at,
-            None => self.oldest = at,
-        }
-        self.newest = at;
-    }
-
-    fn unjoin(&mut self, at: u32) {
-        let Some(&Place { older, newer, .. }) = self.place(at) else {
-            return;
-        };
-        match self.places.get_mut(older as usize) {
-            Some(place) => place.newer = newer,
-            None => self.oldest = newer,
-        }
-        match self.places.get_mut(newer as usize) {
-            Some(place) => place.older = older,
-            None => self.newest = older,
-        }
+/// Those of one shard.
+fn bounds(entries: usize) -> Bounds {
+    Bounds {
+        entries: entries.div_ceil(SHARDS),
+        bytes: usize::MAX,
     }
 }
 
-/// No place.
-const NONE: u32 = u32::MAX;
 /// Workers meet at one lock rarely, and a small table is not spread thin.
 const SHARDS: usize = 32;
-/// Place numbers fit in 32 bits.
-const MOST_PER_SHARD: usize = 1 << 26;
 
 #[cfg(test)]
 mod tests {

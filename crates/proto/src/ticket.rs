@@ -183,7 +183,7 @@ impl TicketHeader {
 }
 
 /// The full handshake from which a session descends: what a resumption inherits, and what is sealed in front of rustls' state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// Shared by all sessions that descend from it.
     pub id: OriginId,
@@ -241,11 +241,11 @@ pub struct Epoch(pub u32);
 pub struct NodeId(pub u16);
 
 /// 64 random bits made at a full handshake and inherited by every session that descends from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OriginId(pub u64);
 
 /// Wall-clock time in whole seconds since the Unix epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnixSeconds(pub u64);
 
 impl From<Duration> for UnixSeconds {

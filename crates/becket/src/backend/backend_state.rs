@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use becket_proto::bounded_table::Cursor;
 use becket_proto::queue::{Arrival, Queue, Stay};
-use becket_proto::stick::{Cursor, Stick};
+use becket_proto::stick::Stick;
 
 use super::eligible::Eligible;
 use super::inbox::{BackendEvent, Grant, Inbox};

@@ -64,7 +64,7 @@ pub use self::vault::{
     JOIN_NONCE_LEN, NONCE_LEN, Party, Role, SHARE_LEN, TAG_LEN, Transcript, Vault,
 };
 use self::warm_up::Warming;
-use becket_proto::session_table::Cursor;
+use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::NodeId;
 
 /// The replication of one node: its pairs, joins and queues.
@@ -105,7 +105,7 @@ pub struct StickCursor {
     /// The number of the backend, in an order of the caller's.
     pub backend: usize,
     /// The place in its memory.
-    pub at: becket_proto::stick::Cursor,
+    pub at: Cursor,
 }
 
 /// Where received records go.

@@ -16,7 +16,7 @@ use super::tally::Tally;
 use super::vault::{NONCE_LEN, SHARE_LEN, Transcript};
 use super::window::Window;
 use super::{PeerName, StickCursor};
-use becket_proto::session_table::Cursor;
+use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
 /// One join with a peer, from the moment on when keys exist.

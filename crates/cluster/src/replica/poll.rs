@@ -20,7 +20,7 @@ use super::record::{Frame, MAX_RECORD, Record, SessionRecord, StickRecord};
 use super::status::{Cause, Traffic};
 use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN, TAG_LEN, Vault, random};
 use super::{MAX_DATAGRAM, PeerName, Replica, Source};
-use becket_proto::session_table::Cursor;
+use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
 /// The way out for one turn.

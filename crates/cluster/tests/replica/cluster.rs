@@ -15,8 +15,9 @@ use becket_cluster::replica::{
     Boot, Limits, PeerName, PeerState, Record, Replica, ServerTag, SessionRecord, Sink, Source,
     Status, StickCursor, StickKey, StickRecord, Taken,
 };
+use becket_proto::bounded_table::Cursor;
 use becket_proto::session_table::{
-    Cursor, Limits as TableLimits, Lives, Lookup, PolicyTag, Session, SessionTable,
+    Limits as TableLimits, Lives, Lookup, PolicyTag, Session, SessionTable,
 };
 use becket_proto::ticket::{NodeId, Origin, OriginId, UnixSeconds};
 

@@ -74,7 +74,7 @@ impl Bucket {
 }
 
 /// Saturates after 584 years.
-fn nanos(time: Duration) -> u64 {
+pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -18,9 +18,8 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use hashbrown::HashTable;
-
 use super::{Bucket, Rate};
+use crate::bounded_table::{BoundedTable, Bounds, Entry, Order, Place};
 
 /// How much of an address makes a source, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +37,8 @@ impl Default for Prefixes {
 }
 
 /// A network that clients come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Source(u128);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Source(u64, u64);
 
 impl Prefixes {
     /// The source of an address. An IPv4 address in the form of IPv6 is an IPv4 address.
@@ -50,7 +49,8 @@ impl Prefixes {
             IpAddr::V6(v6) => (v6.to_bits(), u32::from(self.v6)),
         };
         let mask = u128::MAX.checked_shl(128_u32.saturating_sub(length));
-        Source(bits & mask.unwrap_or(0))
+        let bits = bits & mask.unwrap_or(0);
+        Source((bits >> 64) as u64, bits as u64)
     }
 }
 
@@ -78,56 +78,51 @@ pub enum Claim {
 #[derive(Debug)]
 pub struct Sources<S> {
     seed: S,
-    /// Indices into `places`.
-    index: HashTable<u32>,
-    places: Vec<Place>,
-    /// Where the search for a source to forget goes on.
-    hand: usize,
-    limit: usize,
+    table: BoundedTable<Held>,
 }
 
-#[derive(Debug)]
-struct Place {
+/// What one source has.
+#[derive(Debug, Default)]
+struct Held {
     source: Source,
     bucket: Bucket,
     in_flight: u32,
     connections: u32,
 }
 
+impl Entry for Held {}
+
 impl<S: BuildHasher> Sources<S> {
-    /// An empty table for at most `limit` sources. A source costs 48 bytes, twice that just after the table has grown.
+    /// An empty table for at most `limit` sources. A source costs 64 bytes, twice that just after the table has grown.
     pub fn new(limit: usize, seed: S) -> Self {
         Self {
             seed,
-            index: HashTable::new(),
-            places: Vec::new(),
-            hand: 0,
-            limit: limit.min(MOST),
+            table: BoundedTable::new(Order::Idle, bounds(limit)),
         }
     }
 
     /// Changes the limit. Sources above it stay until they are idle.
     pub fn set_limit(&mut self, limit: usize) {
-        self.limit = limit.min(MOST);
+        self.table.set_bounds(bounds(limit));
     }
 
     /// Sources that are tracked.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.table.len()
     }
 
     /// Whether none is tracked.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.table.is_empty()
     }
 
     /// Counts a connection, of which a source may have `most`.
     pub fn connect(&mut self, source: Source, most: u32, now: Duration) -> Claim {
         match self.enter(source, now) {
             None => Claim::Untracked,
-            Some(place) if place.connections >= most => Claim::Refused,
-            Some(place) => {
-                place.connections += 1;
+            Some(held) if held.connections >= most => Claim::Refused,
+            Some(held) => {
+                held.connections += 1;
                 Claim::Granted
             }
         }
@@ -135,8 +130,8 @@ impl<S: BuildHasher> Sources<S> {
 
     /// Gives back what [`Self::connect`] granted.
     pub fn disconnect(&mut self, source: Source) {
-        if let Some(place) = self.place(source) {
-            place.connections = place.connections.saturating_sub(1);
+        if let Some(held) = self.held(source) {
+            held.connections = held.connections.saturating_sub(1);
         }
     }
 
@@ -144,11 +139,11 @@ impl<S: BuildHasher> Sources<S> {
     pub fn begin_full(&mut self, source: Source, share: Share, now: Duration) -> Claim {
         match self.enter(source, now) {
             None => Claim::Untracked,
-            Some(place) => match place.after_one(share, now) {
+            Some(held) => match held.after_one(share, now) {
                 None => Claim::Refused,
                 Some(bucket) => {
-                    place.bucket = bucket;
-                    place.in_flight += 1;
+                    held.bucket = bucket;
+                    held.in_flight += 1;
                     Claim::Granted
                 }
             },
@@ -157,108 +152,45 @@ impl<S: BuildHasher> Sources<S> {
 
     /// Whether [`Self::begin_full`] would not be refused. Changes nothing.
     pub fn may_begin(&self, source: Source, share: Share, now: Duration) -> bool {
-        let place = self.find(source).and_then(|at| self.places.get(at));
-        place.is_none_or(|place| place.after_one(share, now).is_some())
+        let held = self.find(source).and_then(|at| self.table.get(at));
+        held.is_none_or(|held| held.after_one(share, now).is_some())
     }
 
     /// Gives back what [`Self::begin_full`] granted. The token stays spent.
     pub fn end_full(&mut self, source: Source) {
-        if let Some(place) = self.place(source) {
-            place.in_flight = place.in_flight.saturating_sub(1);
+        if let Some(held) = self.held(source) {
+            held.in_flight = held.in_flight.saturating_sub(1);
         }
     }
 
-    fn place(&mut self, source: Source) -> Option<&mut Place> {
+    fn held(&mut self, source: Source) -> Option<&mut Held> {
         let at = self.find(source)?;
-        self.places.get_mut(at)
+        self.table.used(at)
     }
 
-    fn find(&self, source: Source) -> Option<usize> {
-        let same = |at: &u32| {
-            let place = self.places.get(*at as usize);
-            place.is_some_and(|place| place.source == source)
-        };
-        let at = self.index.find(self.seed.hash_one(source), same)?;
-        Some(*at as usize)
+    fn find(&self, source: Source) -> Option<Place> {
+        let hash = self.seed.hash_one(source);
+        self.table.find(hash, |held| held.source == source)
     }
 
-    /// The place of a source, a new one if there is room.
-    fn enter(&mut self, source: Source, now: Duration) -> Option<&mut Place> {
-        if let Some(at) = self.find(source) {
-            return self.places.get_mut(at);
-        }
-        self.forget_idle(now);
-        if self.places.len() >= self.limit {
-            return None;
-        }
-        let at = u32::try_from(self.places.len()).ok()?;
-        self.places.push(Place {
-            source,
-            bucket: Bucket::default(),
-            in_flight: 0,
-            connections: 0,
-        });
-        let Self {
-            seed,
-            index,
-            places,
-            ..
-        } = self;
-        let hash = |at: &u32| {
-            let place = places.get(*at as usize);
-            place.map_or(0, |place| seed.hash_one(place.source))
-        };
-        index.insert_unique(seed.hash_one(source), at, hash);
-        self.places.last_mut()
-    }
-
-    /// Looks at a few sources and forgets those that hold nothing.
-    fn forget_idle(&mut self, now: Duration) {
-        for _ in 0..LOOKS {
-            match self.places.get(self.hand) {
-                None if self.places.is_empty() => return,
-                None => self.hand = 0,
-                Some(place) if place.is_idle(now) => self.forget(self.hand),
-                Some(_) => self.hand += 1,
+    /// What a source has; of a new one nothing, if there is room for it.
+    fn enter(&mut self, source: Source, now: Duration) -> Option<&mut Held> {
+        let at = match self.find(source) {
+            Some(at) => at,
+            None => {
+                self.table.look_over(LOOKS, |held| held.is_idle(now));
+                let new = Held {
+                    source,
+                    ..Held::default()
+                };
+                self.table.insert(self.seed.hash_one(source), new)?.0
             }
-        }
-    }
-
-    /// The last place moves into the gap.
-    fn forget(&mut self, at: usize) {
-        let last = self.places.len().saturating_sub(1);
-        self.unlink(at);
-        let moved = (at != last).then(|| self.places.get(last).map(|place| place.source));
-        if let Some(source) = moved.flatten() {
-            let hash = self.seed.hash_one(source);
-            if let Some(index) = self.index.find_mut(hash, |other| *other as usize == last) {
-                // Not above the last index, which fits.
-                *index = at as u32;
-            }
-        }
-        self.places.swap_remove(at);
-    }
-
-    fn unlink(&mut self, at: usize) {
-        let Some(place) = self.places.get(at) else {
-            return;
         };
-        let hash = self.seed.hash_one(place.source);
-        if let Ok(entry) = self.index.find_entry(hash, |other| *other as usize == at) {
-            entry.remove();
-        }
-    }
-
-    #[cfg(test)]
-    fn check_invariants(&self) {
-        assert_eq!(self.index.len(), self.places.len());
-        for (at, place) in self.places.iter().enumerate() {
-            assert_eq!(self.find(place.source), Some(at));
-        }
+        self.table.used(at)
     }
 }
 
-impl Place {
+impl Held {
     fn is_idle(&self, now: Duration) -> bool {
         self.connections == 0 && self.in_flight == 0 && self.bucket.is_full(now)
     }
@@ -278,8 +210,13 @@ impl Place {
 /// Sources that each new one looks at: eight forgotten for one that comes empties the table in an eighth of the time
 /// in which it was filled.
 const LOOKS: usize = 8;
-/// Indices are of 32 bits.
-const MOST: usize = u32::MAX as usize;
+
+fn bounds(limit: usize) -> Bounds {
+    Bounds {
+        entries: limit,
+        bytes: usize::MAX,
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -367,7 +304,7 @@ mod tests {
         table.disconnect(source("192.0.2.1"));
         assert_eq!(table.connect(third, 9, Duration::ZERO), Claim::Granted);
         assert_eq!(table.len(), 2);
-        table.check_invariants();
+        table.table.check_invariants();
     }
 
     #[test]
@@ -394,7 +331,7 @@ mod tests {
             table.disconnect(one);
         }
         assert!(table.len() <= LOOKS, "{}", table.len());
-        table.check_invariants();
+        table.table.check_invariants();
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -439,7 +376,7 @@ mod tests {
                 Op::Wait(ms) => now += Duration::from_micros(ms.into()),
                 Op::Connect(who) => {
                     let one = naive.entry(who).or_default();
-                    let claim = table.connect(Source(who.into()), 2, now);
+                    let claim = table.connect(Source(0, who.into()), 2, now);
                     prop_assert!(limit < 6 || claim != Claim::Untracked);
                     if claim != Claim::Untracked {
                         prop_assert_eq!(claim == Claim::Granted, one.connections < 2);
@@ -449,8 +386,8 @@ mod tests {
                 Op::Begin(who) => {
                     let one = naive.entry(who).or_default();
                     let next = rate.take(one.bucket, now).filter(|_| one.in_flight < 2);
-                    let may = table.may_begin(Source(who.into()), share, now);
-                    let claim = table.begin_full(Source(who.into()), share, now);
+                    let may = table.may_begin(Source(0, who.into()), share, now);
+                    let claim = table.begin_full(Source(0, who.into()), share, now);
                     if claim != Claim::Untracked {
                         prop_assert_eq!(claim == Claim::Granted, next.is_some());
                         prop_assert_eq!(claim == Claim::Granted, may);
@@ -464,19 +401,19 @@ mod tests {
                     let one = naive.entry(who).or_default();
                     if one.connections > 0 {
                         one.connections -= 1;
-                        table.disconnect(Source(who.into()));
+                        table.disconnect(Source(0, who.into()));
                     }
                 }
                 Op::End(who) => {
                     let one = naive.entry(who).or_default();
                     if one.in_flight > 0 {
                         one.in_flight -= 1;
-                        table.end_full(Source(who.into()));
+                        table.end_full(Source(0, who.into()));
                     }
                 }
             }
             prop_assert!(table.len() <= limit);
-            table.check_invariants();
+            table.table.check_invariants();
         }
         Ok(())
     }
