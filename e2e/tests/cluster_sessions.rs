@@ -126,7 +126,7 @@ fn a_wrong_secret_learns_nothing_and_is_named() {
         command.args(["status", "--admin", &admin]);
         finish(command, "")
     });
-    let fault = format!("fault      {source}: joins with secret");
+    let fault = format!("problem      cluster: {source}: joins with secret");
     assert!(page.stdout.contains(&fault), "{}", page.all());
 }
 
