@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use becket::clock::Clock;
 use becket::control::rotation::Rotation;
 use becket::metrics::Resumption;
 use becket::secret::base64;
@@ -12,6 +11,7 @@ use becket::secret::ratchet::Ratchet;
 use becket::sessions::context::{Resuming, lend};
 use becket::sessions::tickets::Ticketer;
 use becket_proto::ticket::UnixSeconds;
+use becket_sys::clock::Clock;
 use rustls::server::ProducesTickets;
 
 /// Offers the input as a ticket, then laid over a genuine one, then reads it as a file. Returns whether the second one

@@ -4,7 +4,8 @@
 //! whoever has to find out why a particular client does not get in. What the peer chose (its
 //! name) is escaped.
 
-use crate::clock::Now;
+use becket_sys::clock::Now;
+
 use crate::close_reason::CloseReason;
 use crate::connection::facts::Facts;
 use crate::log::{Escaped, RateLimit};
@@ -70,7 +71,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::clock::Clock;
+    use becket_sys::clock::Clock;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);

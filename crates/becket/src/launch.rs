@@ -15,6 +15,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 
 use becket_proto::session_table::{Limits, SessionTable};
+use becket_sys::clock::{Clock, Now};
 use becket_sys::identity::Identity;
 use becket_sys::notify::Notifier;
 use becket_sys::{fd_passing, privileges, rlimit};
@@ -22,7 +23,6 @@ use rustls::pki_types::UnixTime;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::clock::{Clock, Now};
 use crate::cluster;
 use crate::config::error::{Problem, Rejected};
 use crate::config::prepare::ServerNames;

@@ -9,7 +9,6 @@ pub mod admission;
 pub mod backend;
 pub mod check;
 pub mod cli;
-pub mod clock;
 pub mod close_reason;
 pub mod cluster;
 pub mod config;

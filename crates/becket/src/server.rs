@@ -14,6 +14,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_sys::clock::{Clock, Now};
 use becket_sys::memory;
 use becket_sys::notify::{Notice, Notifier};
 use becket_sys::priority::give_way;
@@ -22,7 +23,6 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::backend::health::prober::Prober;
-use crate::clock::{Clock, Now};
 use crate::cluster;
 use crate::config::Config;
 use crate::config::prepare::Prepared;

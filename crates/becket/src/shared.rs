@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use becket_proto::session_table::SessionTable;
+use becket_sys::clock::Clock;
 
 use crate::admission::SharedAdmission;
 use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
-use crate::clock::Clock;
 use crate::metrics::Counters;
 
 /// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,

@@ -8,7 +8,6 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use becket::clock::Clock;
 use becket::cluster;
 use becket::config::Config;
 use becket::config::file::File;
@@ -20,6 +19,7 @@ use becket_cluster::{ClusterStatus, Membership, Outbox, SessionEvent};
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{Origin, OriginId};
+use becket_sys::clock::Clock;
 use becket_sys::cpu::thread_time;
 use rustls::pki_types::UnixTime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

@@ -20,13 +20,13 @@ use std::time::Duration;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::queue::{Arrival, Queue, Stay};
 use becket_proto::stick::Stick;
+use becket_sys::clock::Stopwatch;
 
 use super::eligible::Eligible;
 use super::inbox::{BackendEvent, Grant, Inbox};
 use super::pool::Pick;
 use super::server_state::ServerState;
 use super::slot::Slot;
-use crate::clock::Stopwatch;
 use crate::config::{Backend, OnDown, StickBy};
 
 /// One backend, seen by all threads.

@@ -7,11 +7,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use becket_proto::queue::Stay;
+use becket_sys::clock::Stopwatch;
 
 use super::backend_state::BackendState;
 use super::server_state::ServerState;
 use super::slot::Slot;
-use crate::clock::Stopwatch;
 
 /// Takes events for one worker, from any thread.
 pub trait Inbox: fmt::Debug + Send + Sync {

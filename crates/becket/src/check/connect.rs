@@ -13,11 +13,11 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
+use becket_sys::clock::Clock;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::backend::health::check::{Check, Met};
-use crate::clock::Clock;
 use crate::config::error::{Problem, Report};
 use crate::config::{Backend, Config, Server};
 use crate::pki::identity::Identity;

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::ticket::UnixSeconds;
+use becket_sys::clock::{Clock, Now};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::UnixTime;
 use serde::Serialize;
@@ -29,7 +30,6 @@ use self::backends::BackendSummary;
 use self::cluster::ClusterSummary;
 use self::connect::Tried;
 use self::self_test::TestedHandshake;
-use crate::clock::{Clock, Now};
 use crate::config::error::{Problem, Report};
 use crate::config::prepare::ServerNames;
 use crate::config::source::Source;

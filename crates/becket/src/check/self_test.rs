@@ -16,6 +16,7 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use becket_proto::client_hello::{Peek, peek};
+use becket_sys::clock::Now;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, ClientConnection};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
@@ -26,7 +27,6 @@ use rustls::{ConnectionCommon, DigitallySignedStruct, Error, HandshakeKind, Side
 use rustls::{SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
-use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::error::{Problem, Report};
 use crate::config::{ClientAuth, Config, Listener, NamePattern, Policy, Route, Sessions};

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::leg::Traffic;
 use crate::log::Timestamp;
@@ -12,6 +11,7 @@ use crate::log::access::{AccessRecord, ResumedBy};
 use crate::pki::identity::Identity;
 use crate::pki::presented::Presented;
 use crate::tls::names;
+use becket_sys::clock::Now;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
 /// Filled in as the connection proceeds.

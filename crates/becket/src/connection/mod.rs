@@ -61,7 +61,6 @@ use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
 use crate::backend::server_state::ServerState;
 use crate::backend::slot::Slot;
-use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Face, Limits, ServerAddress, Timeouts};
 use crate::connection::listener::ListenerState;
@@ -72,6 +71,7 @@ use crate::metrics::Counters;
 use crate::scratch::Scratch;
 use crate::socket::{Peek, Socket};
 use becket_proto::session_name::SessionName;
+use becket_sys::clock::Now;
 
 /// The sockets that connections run on.
 pub trait Net {

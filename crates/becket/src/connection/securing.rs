@@ -12,12 +12,12 @@
 use std::io;
 
 use becket_proto::half_pipe::HalfPipe;
+use becket_sys::clock::Now;
 use rustls::client::UnbufferedClientConnection;
 
 use super::connect::Attempt;
 use super::facts::Facts;
 use super::{Core, Net, Next, Phase, Said, Turn};
-use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::leg::{Got, Leg};
 use crate::scratch::{Buffer, READ, Scratch};

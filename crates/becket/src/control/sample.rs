@@ -10,13 +10,13 @@ use becket_cluster::stud::StudStatus;
 use becket_cluster::{ClusterStatus, ConfiguredPeer, Numbers};
 use becket_proto::session_table::SessionTable;
 use becket_proto::ticket::{NodeId, SecretId};
+use becket_sys::clock::Clock;
 use rustls::crypto::aws_lc_rs as provider;
 use rustls::sign::CertifiedKey;
 
 use super::rotation::Rotation;
 use super::snapshot::Reload;
 use super::state::{Replication, State};
-use crate::clock::Clock;
 use crate::config::{
     Backend, ClientAuth, Config, Face, Limits, Listener, Log, LogFormat, NamePattern, Policy,
     Process, Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames,

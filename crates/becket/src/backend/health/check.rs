@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use becket_proto::http_status::Expected;
 use becket_proto::proxy_header::{Endpoints, Format, ProxyHeader, Tlvs};
+use becket_sys::clock::Clock;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ProtocolVersion};
@@ -28,7 +29,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::backend::server_state::ServerState;
-use crate::clock::Clock;
 use crate::config::{Backend, CheckKind, ProxyVersion, Server, ServerAddress};
 use crate::tls::chain;
 use crate::tls::to_servers::{self, Unverified};

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::health::{self, Change, Condition, Rules};
+use becket_sys::clock::Now;
 use tokio::task::JoinSet;
 
 use super::check::{Check, Failure};
 use crate::backend::registry::Backends;
 use crate::backend::server_state::ServerState;
 use crate::backend::slot::Reservation;
-use crate::clock::Now;
 use crate::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
 use crate::resolver::{Found, Resolver};
 

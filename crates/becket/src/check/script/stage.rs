@@ -9,12 +9,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_sys::clock::Now;
+
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
 use crate::admission::{Admission, SharedAdmission};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::{BackendEvent, TestInbox};
-use crate::clock::Now;
 use crate::close_reason::CloseReason;
 use crate::config::{Limits, Timeouts};
 use crate::connection::facts::Facts;

@@ -8,9 +8,9 @@
 use std::time::Duration;
 
 use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId};
+use becket_sys::clock::Now;
 
 use super::NoRandomness;
-use crate::clock::Now;
 use crate::secret::SecretBytes;
 use crate::sessions::tickets::{EpochSecret, KEPT_EPOCHS, Secrets};
 
@@ -89,7 +89,7 @@ fn draw(id: SecretId, now: Now) -> Result<EpochSecret, NoRandomness> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
+    use becket_sys::clock::Clock;
 
     const HOUR: Duration = Duration::from_secs(3600);
 

@@ -15,11 +15,11 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_sys::clock::Now;
 use serde::Serialize;
 
 use self::alone::Alone;
 use self::shared::Shared;
-use crate::clock::Now;
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::secret::ratchet::{NotWalked, Ratchet};

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use becket_proto::epoch::{EpochLength, EpochNumber};
 use becket_proto::ticket::{KeyId, NodeId, SecretId, UnixSeconds};
+use becket_sys::clock::Now;
 
 use super::{NotRotated, NotSaved};
-use crate::clock::Now;
 use crate::config::Cluster;
 use crate::secret::ratchet::Ratchet;
 use crate::secret::{SecretBytes, TicketRoot};

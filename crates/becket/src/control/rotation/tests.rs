@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use becket_proto::epoch::{EpochLength, EpochNumber};
 use becket_proto::ticket::{NodeId, UnixSeconds};
+use becket_sys::clock::Clock;
 use proptest::prelude::*;
 use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::clock::Clock;
 use crate::config::{Cluster, ClusterLimits, Config};
 use crate::control::sample;
 use crate::metrics::Resumption;

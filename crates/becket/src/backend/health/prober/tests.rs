@@ -4,11 +4,11 @@ use std::net::TcpListener;
 use std::sync::Mutex;
 
 use becket_proto::health::{Checks, Passive};
+use becket_sys::clock::Clock;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 use crate::backend::slot::Slot;
-use crate::clock::Clock;
 use crate::config;
 use crate::config::CheckKind;
 

@@ -1,3 +1,0 @@
-//! The clocks.
-
-pub use becket_sys::clock::{Clock, Now, Stopwatch};
