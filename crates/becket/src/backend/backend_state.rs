@@ -27,7 +27,7 @@ use super::inbox::{BackendEvent, Grant, Inbox};
 use super::pool::Pick;
 use super::server_state::ServerState;
 use super::slot::Slot;
-use crate::config::{Backend, OnDown, StickBy};
+use crate::config::{Backend, OnDown};
 
 /// One backend, seen by all threads.
 #[derive(Debug)]
@@ -48,8 +48,6 @@ pub struct BackendState {
     stick: Stick,
     /// How long a client is remembered that does not come back, in milliseconds.
     stick_life: AtomicU64,
-    /// Clients are known by their sessions, which mean the same on other hosts.
-    sticks_by_session: AtomicBool,
     inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
@@ -115,7 +113,6 @@ impl BackendState {
             }),
             stick: Stick::new(0, RandomState::new()),
             stick_life: AtomicU64::new(0),
-            sticks_by_session: AtomicBool::new(false),
             inboxes,
         }
     }
@@ -129,8 +126,6 @@ impl BackendState {
         // At most some days, so it fits.
         let life = config.stick_lifetime.as_millis() as u64;
         self.stick_life.store(life, Relaxed);
-        let by_session = config.stick == StickBy::TlsSession;
-        self.sticks_by_session.store(by_session, Relaxed);
         let mut line = self.lock();
         let before = line.replace(servers);
         drop(line);
@@ -217,11 +212,6 @@ impl BackendState {
         let life = life.min(self.stick_life());
         self.stick
             .learn_unless_known(client, server.key(), now, life)
-    }
-
-    /// Whether clients are known by their sessions.
-    pub fn sticks_by_session(&self) -> bool {
-        self.sticks_by_session.load(Relaxed)
     }
 
     /// Shows who is remembered: client, server, and how long still. See [`Stick::visit`].

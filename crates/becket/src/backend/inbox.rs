@@ -15,7 +15,7 @@ use super::slot::Slot;
 
 /// Takes events for one worker, from any thread.
 pub trait Inbox: fmt::Debug + Send + Sync {
-    /// Leaves a event and sees to it that the worker looks soon.
+    /// Leaves an event and sees to it that the worker looks soon.
     fn deliver(&self, event: BackendEvent);
 }
 

@@ -16,7 +16,7 @@
 pub mod backend_state;
 pub mod cancel;
 mod eligible;
-pub mod health;
+pub(crate) mod health;
 pub mod inbox;
 pub mod pool;
 pub mod registry;

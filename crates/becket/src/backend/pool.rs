@@ -27,7 +27,7 @@ use super::inbox::Inbox;
 use super::registry::lone_state;
 use super::server_state::ServerState;
 use super::slot::Slot;
-use crate::config::{Backend, Balance, ProxyTlvs, ProxyVersion, ServerAddress, StickBy};
+use crate::config::{Backend, Balance, ServerAddress, StickBy};
 use crate::tls::to_servers::ServerTls;
 
 /// One worker's view of a backend.
@@ -132,24 +132,9 @@ impl Pool {
         &self.state
     }
 
-    /// The backend's configuration name.
-    pub fn name(&self) -> &str {
-        &self.backend.name
-    }
-
     /// What it takes to open TLS to the servers; `None` when they speak plain TCP.
     pub fn tls(&self) -> Option<&ServerTls> {
         self.tls.as_ref()
-    }
-
-    /// The PROXY header that servers expect.
-    pub fn proxy_header(&self) -> Option<ProxyVersion> {
-        self.backend.proxy_header
-    }
-
-    /// What it says only if asked to.
-    pub fn proxy_tlvs(&self) -> ProxyTlvs {
-        self.backend.proxy_tlvs
     }
 
     /// Chooses a server for a newcomer and claims a slot there, unless others wait for it already. `had`

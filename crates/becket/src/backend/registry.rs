@@ -16,7 +16,7 @@ use becket_proto::ticket::OriginId;
 use super::backend_state::BackendState;
 use super::inbox::Inbox;
 use super::server_state::ServerState;
-use crate::config::{Backend, Config, Server};
+use crate::config::{Backend, Config, Server, StickBy};
 
 /// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
 /// workers.
@@ -76,7 +76,7 @@ pub struct Backends {
 impl Backends {
     /// Tells where the workers are to be reached. Only the first call counts.
     pub fn set_inboxes(&self, inboxes: Vec<Arc<dyn Inbox>>) {
-        // A second inboxes would be a second server.
+        // A second set of workers would be a second server.
         let _first = self.inboxes.set(inboxes);
     }
 
@@ -104,7 +104,7 @@ impl Backends {
             adopt_servers(&state, backend);
             state
         };
-        let states = backends.iter().map(&mut adopt).collect();
+        let states: Arc<[_]> = backends.iter().map(&mut adopt).collect();
         let is_back = |state: &Weak<_>| {
             by_name
                 .values()
@@ -112,7 +112,7 @@ impl Backends {
         };
         gone.retain(|state| state.strong_count() > 0 && !is_back(state));
         gone.extend(before.values().map(Arc::downgrade));
-        let known = Arc::new(KnownToPeers::new(by_name.values()));
+        let known = Arc::new(KnownToPeers::new(backends, &states));
         drop((by_name, gone));
         let old = std::mem::replace(&mut *self.known_to_peers(), known);
         drop(old);
@@ -187,9 +187,10 @@ impl StickMemory for Backends {
 }
 
 impl KnownToPeers {
-    fn new<'a>(backends: impl Iterator<Item = &'a Arc<BackendState>>) -> Self {
+    fn new(backends: &[Arc<Backend>], states: &[Arc<BackendState>]) -> Self {
         let mut known = Self::default();
-        for backend in backends.filter(|backend| backend.sticks_by_session()) {
+        let by_session = |(config, _): &(&Arc<Backend>, _)| config.stick == StickBy::TlsSession;
+        for (_, backend) in backends.iter().zip(states).filter(by_session) {
             let servers = backend.servers();
             let tagged = servers
                 .iter()
@@ -227,7 +228,7 @@ fn adopt_servers(state: &Arc<BackendState>, backend: &Backend) {
 mod tests {
     use super::*;
     use crate::backend::slot::Slot;
-    use crate::config::{ServerAddress, StickBy};
+    use crate::config::ServerAddress;
     use crate::control::sample;
 
     fn config(backends: &[(&str, &[&str])]) -> Arc<Config> {

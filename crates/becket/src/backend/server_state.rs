@@ -239,7 +239,7 @@ impl ServerState {
     }
 
     /// What control has found out about it.
-    pub fn watched(&self) -> Watched {
+    pub(crate) fn watched(&self) -> Watched {
         self.watched
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

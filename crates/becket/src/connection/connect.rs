@@ -327,8 +327,8 @@ impl Pending {
         turn: &mut Turn<'_, N>,
     ) -> Next<N> {
         let mut header = Vec::new();
-        if let Some(version) = self.pool.proxy_header() {
-            let wanted = (version, self.pool.proxy_tlvs());
+        if let Some(version) = self.pool.backend().proxy_header {
+            let wanted = (version, self.pool.backend().proxy_tlvs);
             match introduction::proxy_header(wanted, core, self.client_tls.as_ref()) {
                 Ok(encoded) => header = encoded,
                 Err(_) => {
@@ -424,7 +424,7 @@ impl Pending {
             None => (CloseReason::NoServer, "no server is in service".to_owned()),
             Some(failures) => (reason_of(&failures.last), in_words(&failures.last)),
         };
-        let detail = format!("backend {}: {detail}", self.pool.name());
+        let detail = format!("backend {}: {detail}", self.pool.backend().name);
         turn.failures.note(&core.facts, reason, &detail, turn.now);
         // No close_notify: the client must not take nothing for a whole answer.
         Closing::begin(reason, HalfPipe::default(), core, turn)

@@ -348,7 +348,7 @@ fn claim<N: Net>(
     match pool.pick(&hint, had, &[]) {
         Pick::Slot(slot) => return Ok(Some(slot)),
         Pick::Nobody => {
-            let detail = format!("backend {}", pool.name());
+            let detail = format!("backend {}", pool.backend().name);
             return Err(Refusal::new(CloseReason::NoServer, detail));
         }
         Pick::Full => {}
@@ -539,7 +539,7 @@ impl Chosen {
 
     /// What there is to say of our certificate, where the server is told of it.
     fn presented(&self, listener: &ListenerState, name: Option<&str>) -> Option<Arc<Presented>> {
-        let version = self.pool.proxy_header();
+        let version = self.pool.backend().proxy_header;
         version.filter(|version| *version == ProxyVersion::V2)?;
         let place = self.resuming.as_ref()?.presented?;
         let certificates = &listener.config().certificates;

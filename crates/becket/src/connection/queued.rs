@@ -62,7 +62,7 @@ impl<N: Net> Queued<N> {
             }
         };
         let Ok(wait) = pool.wait(turn.place, tried, before) else {
-            let detail = format!("backend {}", pool.name());
+            let detail = format!("backend {}", pool.backend().name);
             let reason = CloseReason::QueueFull;
             turn.failures.note(&core.facts, reason, &detail, turn.now);
             return then.refuse(reason, core, turn);
@@ -149,7 +149,7 @@ impl<N: Net> Queued<N> {
             return Next::Go(Phase::Queued(self));
         }
         let reason = CloseReason::QueueTimeout;
-        let detail = format!("backend {}", self.pool.name());
+        let detail = format!("backend {}", self.pool.backend().name);
         turn.failures.note(&core.facts, reason, &detail, turn.now);
         self.then.refuse(reason, core, turn)
     }

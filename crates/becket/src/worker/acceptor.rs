@@ -19,22 +19,22 @@ use crate::connection::listener::ListenerState;
 
 /// A listening socket and what stands behind it.
 #[derive(Debug)]
-pub struct Acceptor {
+pub(crate) struct Acceptor {
     socket: TcpListener,
     address: SocketAddr,
     /// Where its clients go in; replaced by a reload.
-    pub listener: Rc<ListenerState>,
+    pub(crate) listener: Rc<ListenerState>,
     /// It belongs to the service manager: others will listen on it after us.
     inherited: bool,
     /// There may be connections to accept.
-    pub ready: bool,
+    pub(crate) ready: bool,
     /// When a retiring acceptor may be closed.
     retired_at: Option<Duration>,
 }
 
 /// What one call of accept got.
 #[derive(Debug)]
-pub enum Accepted {
+pub(crate) enum Accepted {
     /// A client.
     Client(TcpStream, SocketAddr),
     /// The queue is empty.
@@ -47,7 +47,7 @@ pub enum Accepted {
 
 impl Acceptor {
     /// Takes over a bound socket that is registered already.
-    pub fn new(
+    pub(crate) fn new(
         socket: TcpListener,
         address: SocketAddr,
         inherited: bool,
@@ -64,12 +64,12 @@ impl Acceptor {
     }
 
     /// The configured address.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Accepts one connection.
-    pub fn accept(&mut self) -> Accepted {
+    pub(crate) fn accept(&mut self) -> Accepted {
         match self.socket.accept() {
             Ok((socket, client)) => {
                 if self.is_retiring() {
@@ -96,7 +96,7 @@ impl Acceptor {
 
     /// Turns new clients away and gives those on their way [`GRACE`] to be accepted. An inherited
     /// socket is only let go of: its queue is the next process'.
-    pub fn retire(&mut self, now: Duration) {
+    pub(crate) fn retire(&mut self, now: Duration) {
         if self.retired_at.is_some() {
             return;
         }
@@ -119,20 +119,20 @@ impl Acceptor {
     }
 
     /// Whether it is retiring.
-    pub fn is_retiring(&self) -> bool {
+    pub(crate) fn is_retiring(&self) -> bool {
         self.retired_at.is_some()
     }
 
     /// Looks into the queue once more: nobody new gets in who would wake us.
-    pub fn look_again(&mut self) {
+    pub(crate) fn look_again(&mut self) {
         self.ready = !self.inherited;
     }
 
     /// Whether it has been retiring for long enough and its queue is empty.
-    pub fn is_done(&self, now: Duration) -> bool {
+    pub(crate) fn is_done(&self, now: Duration) -> bool {
         !self.ready && self.retired_at.is_some_and(|at| now >= at)
     }
 }
 
 /// A client whose SYN was answered needs one round trip to get into the queue.
-pub const GRACE: Duration = Duration::from_millis(250);
+pub(crate) const GRACE: Duration = Duration::from_millis(250);

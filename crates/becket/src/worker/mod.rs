@@ -9,7 +9,7 @@
 //! Descriptors are registered once, edge-triggered, and never modified; closing deregisters.
 
 mod accept;
-pub mod acceptor;
+mod acceptor;
 pub mod mailbox;
 mod messages;
 pub mod net;
@@ -54,7 +54,7 @@ use crate::worker::workers::Common;
 
 /// A thread that serves connections.
 #[derive(Debug)]
-pub struct Worker {
+pub(crate) struct Worker {
     poll: Poll,
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
@@ -95,19 +95,15 @@ pub struct Worker {
 
 /// What a worker is started with.
 #[derive(Debug)]
-pub struct Start {
-    /// Which worker, from 0.
-    pub number: usize,
-    /// What all workers begin with.
-    pub common: Common,
-    /// Its poll; the mailbox's waker belongs to it.
-    pub poll: Poll,
-    /// How control speaks to it.
-    pub mailbox: Arc<Mailbox>,
+pub(crate) struct Start {
+    pub(crate) number: usize,
+    pub(crate) common: Common,
+    /// The mailbox's waker belongs to it.
+    pub(crate) poll: Poll,
+    pub(crate) mailbox: Arc<Mailbox>,
     /// Where lines of the access log go; absent without one.
-    pub access: Option<AccessSender>,
-    /// Its listening sockets.
-    pub sockets: Vec<Bound>,
+    pub(crate) access: Option<AccessSender>,
+    pub(crate) sockets: Vec<Bound>,
 }
 
 /// A connection and its place in the worker's queues.
@@ -142,7 +138,7 @@ impl Worker {
     /// # Errors
     ///
     /// When TLS configurations cannot be built, or a descriptor is missing.
-    pub fn new(start: Start) -> io::Result<Self> {
+    pub(crate) fn new(start: Start) -> io::Result<Self> {
         let Common {
             shared,
             adopted,
@@ -196,7 +192,7 @@ impl Worker {
     /// # Errors
     ///
     /// When the poll fails, which is a fault of the system or ours.
-    pub fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();
@@ -349,9 +345,10 @@ impl Worker {
             _ => {}
         }
         entry.handshaking = handshaking;
-        match entry.connection.lacks_hello() {
-            true => self.without_hello.push(index),
-            false => self.without_hello.remove(index),
+        if entry.connection.lacks_hello() {
+            self.without_hello.push(index);
+        } else {
+            self.without_hello.remove(index);
         }
     }
 
@@ -471,7 +468,7 @@ fn address_of(token: usize) -> (usize, Side) {
 }
 
 /// The mailbox's token.
-pub const MAILBOX: usize = usize::MAX - 1;
+pub(crate) const MAILBOX: usize = usize::MAX - 1;
 /// Tokens from here to the mailbox's are listening sockets.
 const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
 /// Events taken from the kernel at once: more only delays the first.

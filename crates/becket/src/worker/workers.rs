@@ -136,23 +136,23 @@ impl Workers {
 
     /// Gives every worker new ticket secrets.
     pub fn rotate(&self, secrets: &Arc<Secrets>) {
-        for mailbox in &self.mailboxes {
-            mailbox.post(Message::Secrets(Arc::clone(secrets)));
-        }
+        self.tell(|| Message::Secrets(Arc::clone(secrets)));
     }
 
     /// Tells every worker to take no new clients and to end when the last has left.
     pub fn drain(&self) {
-        self.mailboxes
-            .iter()
-            .for_each(|mailbox| mailbox.post(Message::Drain));
+        self.tell(|| Message::Drain);
     }
 
     /// Tells every worker to end now.
     pub fn stop(&self) {
-        self.mailboxes
-            .iter()
-            .for_each(|mailbox| mailbox.post(Message::Stop));
+        self.tell(|| Message::Stop);
+    }
+
+    fn tell(&self, message: impl Fn() -> Message) {
+        for mailbox in &self.mailboxes {
+            mailbox.post(message());
+        }
     }
 }
 

@@ -35,7 +35,7 @@ use crate::tls::to_servers::{self, Unverified};
 
 /// What is done to find out whether a server is well.
 #[derive(Clone, Debug)]
-pub struct Check {
+pub(crate) struct Check {
     /// In the order in which they are tried.
     pub(super) addresses: Arc<[ServerAddress]>,
     /// Addresses to come from; the first of the right family is taken.
@@ -60,18 +60,18 @@ struct Request {
 
 /// What a server showed of itself.
 #[derive(Debug)]
-pub struct Met {
+pub(crate) struct Met {
     /// To connect, and for TLS.
-    pub took: Duration,
+    pub(crate) took: Duration,
     /// Of TLS; absent where it speaks plain TCP.
-    pub version: Option<ProtocolVersion>,
+    pub(crate) version: Option<ProtocolVersion>,
     /// Its own certificate, as verified as the configuration wants it.
-    pub certificate: Option<CertificateDer<'static>>,
+    pub(crate) certificate: Option<CertificateDer<'static>>,
 }
 
 /// Why a server is not well.
 #[derive(Debug)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// It cannot be connected.
     Connect(io::Error),
     /// It does not take what is sent, or ends before it has answered.
@@ -115,7 +115,7 @@ impl From<io::Error> for Failure {
 
 impl Check {
     /// The health check of a server; nothing where there is none.
-    pub fn of(backend: &Backend, server: &Server) -> Option<Self> {
+    pub(crate) fn of(backend: &Backend, server: &Server) -> Option<Self> {
         let health = &backend.health;
         let speaks_tls = match health.check {
             CheckKind::None => return None,
@@ -141,7 +141,7 @@ impl Check {
     }
 
     /// A connect as for a client.
-    pub fn connect(
+    pub(crate) fn connect(
         backend: &Backend,
         name: &Arc<str>,
         addresses: Arc<[ServerAddress]>,
@@ -159,7 +159,7 @@ impl Check {
     }
 
     /// A connection of its own by which a server is told something.
-    pub fn tell(
+    pub(crate) fn tell(
         backend: &Backend,
         server: &ServerState,
         what: &Arc<[u8]>,
@@ -175,13 +175,13 @@ impl Check {
     }
 
     /// The same at one address.
-    pub fn at(self, address: &ServerAddress) -> Self {
+    pub(crate) fn at(self, address: &ServerAddress) -> Self {
         let addresses = [address.clone()].into();
         Self { addresses, ..self }
     }
 
     /// Whether it proves more of a server than a connect as for a client.
-    pub fn asks_more(&self, backend: &Backend) -> bool {
+    pub(crate) fn asks_more(&self, backend: &Backend) -> bool {
         self.request.is_some() || self.tls.is_some() && backend.tls.is_none()
     }
 
@@ -190,7 +190,7 @@ impl Check {
     /// # Errors
     ///
     /// What is wrong at the last address.
-    pub async fn run(&self) -> Result<(), Failure> {
+    pub(crate) async fn run(&self) -> Result<(), Failure> {
         let none = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let mut outcome = Err(Failure::Connect(none));
         for address in self.addresses.iter() {
@@ -210,7 +210,7 @@ impl Check {
     /// # Errors
     ///
     /// What is wrong.
-    pub async fn meet(&self, clock: Clock) -> Result<Met, Failure> {
+    pub(crate) async fn meet(&self, clock: Clock) -> Result<Met, Failure> {
         let begun = clock.mono();
         let late = Failure::TimedOut(self.timeout);
         let [address] = &*self.addresses else {
@@ -397,7 +397,7 @@ enum Channel {
 }
 
 /// How long a server may take to say what it thinks of a handshake: it has no other use of the time.
-pub const FAREWELL: Duration = Duration::from_secs(1);
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 /// Between two looks at a unix socket whose backlog is full.
 const RETRY: Duration = Duration::from_millis(50);
 /// Of all that a server sends, the handshake included: a chain, and far more than the head of an answer. A server

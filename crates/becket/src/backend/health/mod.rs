@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use becket_proto::health::Condition;
 
-pub mod check;
-pub mod prober;
+pub(crate) mod check;
+pub(crate) mod prober;
 
 /// What control has found out about one server, for the admin pages. What follows from it for new clients is in the
 /// server's state.
 #[derive(Clone, Debug, Default)]
-pub struct Watched {
+pub(crate) struct Watched {
     /// What is thought of the server.
-    pub condition: Condition,
+    pub(crate) condition: Condition,
     /// When that changed, since 1970, and why; nothing while it has not.
-    pub change: Option<(Duration, Arc<str>)>,
+    pub(crate) change: Option<(Duration, Arc<str>)>,
     /// Checks that have ended.
-    pub checks: u64,
+    pub(crate) checks: u64,
     /// Checks that the server has not passed.
-    pub check_failures: u64,
+    pub(crate) check_failures: u64,
     /// Times that it went out of service.
-    pub outages: u64,
+    pub(crate) outages: u64,
 }

@@ -30,7 +30,7 @@ use crate::resolver::{Found, Resolver};
 
 /// All servers that are looked after.
 #[derive(Debug)]
-pub struct Prober {
+pub(crate) struct Prober {
     resolver: Resolver,
     /// What the watches were made for.
     config: Option<Arc<Config>>,
@@ -76,7 +76,7 @@ struct Work {
 
 /// What ran beside the loop.
 #[derive(Debug)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// A check of a server, by index.
     Check(usize, Result<(), Failure>),
     /// A lookup of a server's name, by index.
@@ -87,7 +87,7 @@ pub enum Ended {
 
 impl Prober {
     /// Looks after nothing yet.
-    pub fn new(resolver: Resolver) -> Self {
+    pub(crate) fn new(resolver: Resolver) -> Self {
         Self {
             resolver,
             config: None,
@@ -99,7 +99,7 @@ impl Prober {
     }
 
     /// Does what is due, after taking over the configuration if it is another one.
-    pub fn tick(&mut self, config: &Arc<Config>, backends: &Backends, now: Now) {
+    pub(crate) fn tick(&mut self, config: &Arc<Config>, backends: &Backends, now: Now) {
         let same = |known: &Arc<Config>| Arc::ptr_eq(known, config);
         if !self.config.as_ref().is_some_and(same) {
             self.adopt(&config.backends, backends, now.mono);
@@ -120,7 +120,7 @@ impl Prober {
     }
 
     /// Waits for something that runs, for ever if nothing does. Nothing is lost when the future is dropped.
-    pub async fn ended(&mut self) -> Ended {
+    pub(crate) async fn ended(&mut self) -> Ended {
         match self.running.join_next().await {
             Some(Ok(ended)) => ended,
             Some(Err(error)) => {
@@ -132,7 +132,7 @@ impl Prober {
     }
 
     /// Draws the conclusions.
-    pub fn take(&mut self, ended: Ended, now: Now) {
+    pub(crate) fn take(&mut self, ended: Ended, now: Now) {
         match ended {
             Ended::Check(index, outcome) => {
                 self.checks_running = self.checks_running.saturating_sub(1);
@@ -429,10 +429,10 @@ fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
 
 /// When a name is looked up again: every `interval`, and soon where nothing is known of it.
 pub(crate) fn again(interval: Option<Duration>, is_known: bool) -> Option<Duration> {
-    match is_known {
-        true => interval,
-        false => Some(interval.map_or(SOON, |interval| interval.min(SOON))),
+    if is_known {
+        return interval;
     }
+    Some(interval.map_or(SOON, |interval| interval.min(SOON)))
 }
 
 impl Work {
