@@ -82,7 +82,7 @@ impl Exchange {
     /// What [`Response::feed`] finds wrong.
     pub fn feed(&mut self, bytes: &[u8], now: Instant) -> Result<(), Failure> {
         self.answered.get_or_insert(now);
-        self.response.feed(bytes).map(|_| ())
+        self.response.feed(bytes)
     }
 
     /// Puts as much of the request in the outbox as is good for one send, in clear.

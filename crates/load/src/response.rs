@@ -29,15 +29,6 @@ enum State {
     Whole,
 }
 
-/// What is known after a piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponseState {
-    /// More bytes are needed.
-    Partial,
-    /// The response is whole.
-    Whole,
-}
-
 impl Response {
     /// Makes a response of which nothing has come yet.
     pub fn new() -> Self {
@@ -91,7 +82,7 @@ impl Response {
     ///
     /// # Errors
     /// [`Failure::BadResponse`] for what is not HTTP/1, and for bytes after the end.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<ResponseState, Failure> {
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
         while !bytes.is_empty() {
             bytes = match self.state {
                 State::Head => self.feed_head(bytes)?,
@@ -114,11 +105,7 @@ impl Response {
                 State::Whole => return Err(Failure::BadResponse),
             };
         }
-        Ok(if self.is_whole() {
-            ResponseState::Whole
-        } else {
-            ResponseState::Partial
-        })
+        Ok(())
     }
 
     /// Takes the end of the stream.
