@@ -61,7 +61,7 @@ impl SharedAdmission {
     }
 
     /// How many sources are tracked at most, rounded up to a multiple of 64.
-    pub fn set_limit(&self, sources: usize) {
+    pub(crate) fn set_limit(&self, sources: usize) {
         for shard in &self.shards {
             lock(shard).set_limit(sources.div_ceil(SHARDS));
         }
@@ -78,7 +78,7 @@ impl SharedAdmission {
     }
 
     /// Times that a client was let in without being counted for its source: the table was full.
-    pub fn untracked(&self) -> u64 {
+    pub(crate) fn untracked(&self) -> u64 {
         self.untracked.load(Relaxed)
     }
 
@@ -134,9 +134,9 @@ fn lock(shard: &Mutex<Sources<RandomState>>) -> MutexGuard<'_, Sources<RandomSta
 #[derive(Debug, Default)]
 pub struct Admitted {
     /// Until it is gone, where connections of a source are limited.
-    pub permit: Option<Box<SourcePermit>>,
+    pub(crate) permit: Option<Box<SourcePermit>>,
     /// Until it has keys.
-    pub half_open: Option<Box<HalfOpen>>,
+    pub(crate) half_open: Option<Box<HalfOpen>>,
 }
 
 /// One worker's way in.
@@ -194,7 +194,7 @@ impl Admission {
     }
 
     /// What a handshake of `client` has to claim if it turns out to be a full one; nothing where those are not limited.
-    pub fn handshake_permit(self: &Rc<Self>, client: IpAddr) -> Option<HandshakePermit> {
+    pub(crate) fn handshake_permit(self: &Rc<Self>, client: IpAddr) -> Option<HandshakePermit> {
         self.rules.limits_handshakes().then(|| HandshakePermit {
             admission: Rc::clone(self),
             client,
@@ -318,7 +318,7 @@ impl Drop for SourcePermit {
 
 /// A client without keys that is counted for its source.
 #[derive(Debug)]
-pub struct HalfOpen {
+pub(crate) struct HalfOpen {
     sources: Rc<RefCell<Sources<RandomState>>>,
     source: Source,
 }
@@ -348,7 +348,7 @@ impl Drop for FullHandshake {
 
 /// The right of one handshake to be a full one, to be claimed when it turns out to be that.
 #[derive(Debug)]
-pub struct HandshakePermit {
+pub(crate) struct HandshakePermit {
     admission: Rc<Admission>,
     client: IpAddr,
     state: PermitState,
@@ -370,7 +370,7 @@ impl HandshakePermit {
     /// # Errors
     ///
     /// Why the client is to be shed.
-    pub fn look(&self, now: Duration) -> Result<(), CloseReason> {
+    pub(crate) fn look(&self, now: Duration) -> Result<(), CloseReason> {
         self.admission.look(self.client, now)
     }
 
@@ -379,7 +379,7 @@ impl HandshakePermit {
     /// # Errors
     ///
     /// Why the client is to be shed.
-    pub fn claim(&mut self, now: Duration) -> Result<(), CloseReason> {
+    pub(crate) fn claim(&mut self, now: Duration) -> Result<(), CloseReason> {
         if matches!(self.state, PermitState::NotYet) {
             self.state = match self.admission.begin(self.client, now) {
                 Ok(begun) => PermitState::Yes(begun),
@@ -390,7 +390,7 @@ impl HandshakePermit {
     }
 
     /// Why it was refused, if it was.
-    pub fn refused(&self) -> Option<CloseReason> {
+    pub(crate) fn refused(&self) -> Option<CloseReason> {
         match self.state {
             PermitState::Refused(reason) => Some(reason),
             PermitState::NotYet | PermitState::Yes(_) => None,

@@ -123,7 +123,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Whether a server, or the way to it, is at fault: somebody has to mend that.
-    pub const fn is_fault_of_servers(self) -> bool {
+    pub(crate) const fn is_fault_of_servers(self) -> bool {
         matches!(
             self,
             Self::NoServer

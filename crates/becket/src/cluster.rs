@@ -22,7 +22,7 @@ use crate::resolver::Resolver;
 use crate::shared::Shared;
 
 /// What replication is told; nothing where sessions are not replicated.
-pub fn settings(config: &Config) -> Option<Settings> {
+pub(crate) fn settings(config: &Config) -> Option<Settings> {
     let cluster = config.cluster.as_ref()?;
     let routes = config
         .listeners
@@ -104,13 +104,17 @@ pub fn bind(config: &Config) -> Result<Option<Bound>, Problem> {
 ///
 /// # Errors
 /// What cannot be bound.
-pub fn bind_stud(config: &Config) -> Result<Option<UdpSocket>, Problem> {
+pub(crate) fn bind_stud(config: &Config) -> Result<Option<UdpSocket>, Problem> {
     let socket = terms(config).map(|terms| stud::bind(&terms));
     socket.transpose().map_err(problem)
 }
 
 /// Receives sessions of stud and hitch once it is started; nothing without a socket.
-pub fn reception(socket: Option<UdpSocket>, config: &Config, shared: &Shared) -> Option<Reception> {
+pub(crate) fn reception(
+    socket: Option<UdpSocket>,
+    config: &Config,
+    shared: &Shared,
+) -> Option<Reception> {
     let table = Arc::clone(&shared.table);
     Some(Reception::new(socket?, terms(config)?, table, shared.clock))
 }

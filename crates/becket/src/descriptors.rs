@@ -10,20 +10,20 @@ use crate::config::Listener;
 
 /// Descriptors that are there without any connection: a listening socket per address and worker,
 /// and each worker's poll, waker and reserve.
-pub fn fixed(listeners: &[Arc<Listener>], workers: usize) -> u64 {
+pub(crate) fn fixed(listeners: &[Arc<Listener>], workers: usize) -> u64 {
     let addresses: usize = listeners.iter().map(|listener| listener.bind.len()).sum();
     ((addresses + OF_WORKER) * workers) as u64
 }
 
 /// Descriptors for so many connections beside those that are [`fixed`].
-pub fn needed(connections: usize, fixed: u64) -> u64 {
+pub(crate) fn needed(connections: usize, fixed: u64) -> u64 {
     let connections = connections as u64;
     let spare = LEAST_SPARE + connections.div_ceil(PER_SPARE);
     fixed + connections * 2 + spare.min(MOST_SPARE)
 }
 
 /// The most connections that need no more descriptors than `limit`.
-pub fn fitting(limit: u64, fixed: u64) -> usize {
+pub(crate) fn fitting(limit: u64, fixed: u64) -> usize {
     let left = limit.saturating_sub(fixed);
     let many = left.saturating_sub(MOST_SPARE) / 2;
     let few = left.saturating_sub(LEAST_SPARE);
@@ -32,7 +32,7 @@ pub fn fitting(limit: u64, fixed: u64) -> usize {
 }
 
 /// What to do about a limit that is too low.
-pub const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell";
+pub(crate) const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell";
 
 /// What a worker has open beside its sockets.
 const OF_WORKER: usize = 8;

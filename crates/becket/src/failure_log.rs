@@ -12,7 +12,7 @@ use crate::log::{Escaped, RateLimit};
 
 /// Tells of failures.
 #[derive(Debug)]
-pub struct FailureLog {
+pub(crate) struct FailureLog {
     clients: RateLimit,
     /// Of their own: a flood of clients must not hide them.
     servers: RateLimit,
@@ -20,7 +20,7 @@ pub struct FailureLog {
 
 impl FailureLog {
     /// Starts with an unused second.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             clients: RateLimit::per_second(LINES_PER_SECOND),
             servers: RateLimit::per_second(LINES_PER_SECOND),
@@ -29,7 +29,7 @@ impl FailureLog {
 
     /// Writes a line, or counts it as suppressed. What is wrong with servers, or with becket, is for somebody to mend: a
     /// warning. What clients do is not.
-    pub fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
+    pub(crate) fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
         let is_ours = reason.is_fault_of_servers() || reason == CloseReason::Internal;
         let limit = if is_ours {
             &mut self.servers

@@ -64,7 +64,7 @@ impl Files {
     }
 
     /// Whether there is a folder.
-    pub fn is_folder(&self, path: &Path) -> bool {
+    pub(crate) fn is_folder(&self, path: &Path) -> bool {
         match self.0.get(path) {
             None => path.is_dir(),
             Some(handed) => matches!(handed, Handed::Folder(_)),

@@ -234,7 +234,7 @@ fn runtime() -> io::Result<(Runtime, Signals)> {
 /// # Errors
 ///
 /// When the hard limit is too low.
-pub fn raise_descriptors(config: &Config, workers: usize) -> Result<(), StartError> {
+pub(crate) fn raise_descriptors(config: &Config, workers: usize) -> Result<(), StartError> {
     let fixed = descriptors::fixed(&config.listeners, workers);
     let wanted = descriptors::needed(config.connections, fixed);
     let raised = rlimit::raise_open_files(wanted);

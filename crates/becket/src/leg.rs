@@ -13,7 +13,7 @@ use crate::socket::{Fault, Socket};
 
 /// One side's socket.
 #[derive(Debug)]
-pub struct Leg<S> {
+pub(crate) struct Leg<S> {
     /// Non-blocking, registered.
     pub socket: S,
     /// Gathered from events, cleared by calls.
@@ -35,11 +35,11 @@ pub struct Traffic {
 
 /// Readiness of a socket, gathered until a phase looks at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
+pub(crate) struct Ready {
     /// Bytes, the end or an error may be received.
-    pub readable: bool,
+    pub(crate) readable: bool,
     /// Bytes may be sent, or a connect was decided.
-    pub writable: bool,
+    pub(crate) writable: bool,
     /// The peer has ended its stream: what is received is the last.
     pub ended: bool,
     /// The connection was reset or timed out.
@@ -48,7 +48,7 @@ pub struct Ready {
 
 /// What [`Leg::receive`] got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Got {
+pub(crate) enum Got {
     /// Bytes, now in the buffer.
     Bytes,
     /// Nothing for now.
@@ -59,7 +59,7 @@ pub enum Got {
 
 impl<S: Socket> Leg<S> {
     /// A leg of which nothing is known but `ready`.
-    pub fn new(socket: S, ready: Ready) -> Self {
+    pub(crate) fn new(socket: S, ready: Ready) -> Self {
         Self {
             socket,
             ready,
@@ -73,7 +73,7 @@ impl<S: Socket> Leg<S> {
     /// # Errors
     ///
     /// [`Fault::Closed`] or [`Fault::Reset`], never [`Fault::WouldBlock`].
-    pub fn receive(
+    pub(crate) fn receive(
         &mut self,
         buffer: &mut Buffer,
         most: usize,
@@ -106,7 +106,7 @@ impl<S: Socket> Leg<S> {
     /// # Errors
     ///
     /// As [`Self::receive`].
-    pub fn send(&mut self, bytes: &[u8], counter: &Counter) -> Result<usize, Fault> {
+    pub(crate) fn send(&mut self, bytes: &[u8], counter: &Counter) -> Result<usize, Fault> {
         if bytes.is_empty() {
             return Ok(0);
         }
@@ -129,7 +129,7 @@ impl<S: Socket> Leg<S> {
     /// # Errors
     ///
     /// As [`Self::receive`].
-    pub fn flush(&mut self, pipe: &mut HalfPipe, counter: &Counter) -> Result<(), Fault> {
+    pub(crate) fn flush(&mut self, pipe: &mut HalfPipe, counter: &Counter) -> Result<(), Fault> {
         let sent = self.send(pipe.waiting(), counter)?;
         pipe.sent(sent);
         if pipe.waiting().is_empty() {
@@ -145,7 +145,7 @@ impl<S: Socket> Leg<S> {
     /// # Errors
     ///
     /// As [`Self::receive`].
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         bytes: &[u8],
         pipe: &mut HalfPipe,
@@ -166,7 +166,7 @@ impl<S: Socket> Leg<S> {
 
 impl Ready {
     /// Adds what an event says.
-    pub fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.readable |= other.readable;
         self.writable |= other.writable;
         self.ended |= other.ended;

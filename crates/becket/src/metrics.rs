@@ -118,7 +118,7 @@ impl Counters {
     }
 
     /// Counts a handshake with a server.
-    pub fn count_server_handshake(&self, kind: Option<HandshakeKind>) {
+    pub(crate) fn count_server_handshake(&self, kind: Option<HandshakeKind>) {
         let [full, resumed] = &self.server_handshakes;
         match kind {
             Some(HandshakeKind::Resumed) => resumed.add(1),
@@ -144,14 +144,14 @@ impl ByReason {
     }
 
     /// Sum over all reasons.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.0.iter().map(Counter::value).sum()
     }
 }
 
 /// How a handshake went: version and kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandshakeClass {
+pub(crate) struct HandshakeClass {
     /// TLS 1.3, else 1.2.
     pub tls13: bool,
     /// Resumed, else full.
@@ -160,7 +160,7 @@ pub struct HandshakeClass {
 
 impl HandshakeClass {
     /// Every class, by its index.
-    pub const ALL: [Self; 4] = [
+    pub(crate) const ALL: [Self; 4] = [
         Self::of(false, false),
         Self::of(false, true),
         Self::of(true, false),
@@ -172,7 +172,7 @@ impl HandshakeClass {
     }
 
     /// Index into [`Counters::handshakes`].
-    pub const fn index(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         (self.tls13 as usize) * 2 + self.resumed as usize
     }
 }
@@ -283,7 +283,7 @@ fn bucket(us: u64) -> usize {
 }
 
 /// The first time, in microseconds, that is beyond the bucket.
-pub fn bucket_limit(index: usize) -> u64 {
+pub(crate) fn bucket_limit(index: usize) -> u64 {
     if index < 8 {
         return index as u64 + 1;
     }
@@ -294,7 +294,7 @@ pub fn bucket_limit(index: usize) -> u64 {
 /// Times of 67 s and more share the last bucket.
 const LIMIT_US: u64 = 1 << 26;
 /// Number of buckets of a [`Histogram`].
-pub const BUCKETS: usize = 24 * 8;
+pub(crate) const BUCKETS: usize = 24 * 8;
 
 #[cfg(test)]
 mod tests {

@@ -61,7 +61,7 @@ impl Resolver {
     }
 
     /// Asks for the addresses of a host, at once; the future waits for the answer.
-    pub fn look_up(&self, host: &str) -> impl Future<Output = Found> + Send + 'static {
+    pub(crate) fn look_up(&self, host: &str) -> impl Future<Output = Found> + Send + 'static {
         let (sender, receiver) = oneshot::channel();
         let mut desk = self.0.lock();
         desk.ask(host, sender);

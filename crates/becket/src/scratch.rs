@@ -21,7 +21,7 @@ impl Buffer {
     /// twentieth of the speed where the C library copies with `rep movsb` on Zen 3 and 4
     /// (glibc bug 30994). rustls copies every record to and from blocks that begin with a page,
     /// so no buffer of ours does.
-    pub fn at(offset: usize, capacity: usize) -> Self {
+    pub(crate) fn at(offset: usize, capacity: usize) -> Self {
         let bytes = vec![0; capacity + PAGE];
         let misplaced = bytes.as_ptr().addr() % PAGE;
         Self {
@@ -32,17 +32,17 @@ impl Buffer {
     }
 
     /// What was filled in.
-    pub fn filled(&self) -> &[u8] {
+    pub(crate) fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.filled]
     }
 
     /// What was filled in, to be changed in place.
-    pub fn filled_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn filled_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.filled]
     }
 
     /// Room behind what is filled, at least `least` bytes: grows when there is less.
-    pub fn room(&mut self, least: usize) -> &mut [u8] {
+    pub(crate) fn room(&mut self, least: usize) -> &mut [u8] {
         let end = self.start + self.filled;
         if self.bytes.len() - end < least {
             self.bytes.resize(end + least, 0);
@@ -51,34 +51,29 @@ impl Buffer {
     }
 
     /// The next `n` bytes behind what is filled.
-    pub fn next(&mut self, n: usize) -> &mut [u8] {
+    pub(crate) fn next(&mut self, n: usize) -> &mut [u8] {
         &mut self.room(n)[..n]
     }
 
     /// `n` bytes of the room were filled.
-    pub fn advance(&mut self, n: usize) {
+    pub(crate) fn advance(&mut self, n: usize) {
         self.filled = (self.filled + n).min(self.bytes.len() - self.start);
     }
 
     /// Copies bytes behind what is filled.
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.next(bytes.len()).copy_from_slice(bytes);
         self.advance(bytes.len());
     }
 
     /// Forgets what was filled in; keeps the memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.filled = 0;
     }
 
     /// How much is filled in.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.filled
-    }
-
-    /// Whether nothing is filled in.
-    pub fn is_empty(&self) -> bool {
-        self.filled == 0
     }
 }
 
@@ -91,18 +86,18 @@ impl fmt::Debug for Buffer {
 
 /// One worker's buffers.
 #[derive(Debug)]
-pub struct Scratch {
+pub(crate) struct Scratch {
     /// Ciphertext from a client.
-    pub sealed_in: Buffer,
+    pub(crate) sealed_in: Buffer,
     /// Plaintext, in either direction.
     pub plain: Buffer,
     /// Ciphertext to a client.
-    pub sealed_out: Buffer,
+    pub(crate) sealed_out: Buffer,
 }
 
 impl Scratch {
     /// Allocates the buffers.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             sealed_in: Buffer::at(SEALED_IN_OFFSET, READ + LARGEST_RECORD),
             plain: Buffer::at(PLAIN_OFFSET, READ + LARGEST_RECORD),
@@ -111,7 +106,7 @@ impl Scratch {
     }
 
     /// Empties all buffers.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.sealed_in.clear();
         self.plain.clear();
         self.sealed_out.clear();
@@ -125,9 +120,9 @@ impl Default for Scratch {
 }
 
 /// Bytes taken from a socket at once. Bulk throughput stops growing at four records.
-pub const READ: usize = 64 * 1024;
+pub(crate) const READ: usize = 64 * 1024;
 /// A record with all that encryption may add (RFC 8446 section 5.2, RFC 5246 section 6.2.3).
-pub const LARGEST_RECORD: usize = 5 + (1 << 14) + 2048;
+pub(crate) const LARGEST_RECORD: usize = 5 + (1 << 14) + 2048;
 /// Memory page.
 const PAGE: usize = 4096;
 /// Offsets into a page, far from each other and from its beginning.
@@ -157,6 +152,6 @@ mod tests {
         }
         assert_eq!(buffer.filled(), bytes);
         buffer.clear();
-        assert!(buffer.is_empty());
+        assert_eq!(buffer.len(), 0);
     }
 }

@@ -72,7 +72,7 @@ pub struct Server {
     /// What the control loop runs on.
     pub runtime: Runtime,
     /// Taken over before anything else, so that none is lost while the server comes up.
-    pub signals: Signals,
+    pub(crate) signals: Signals,
     /// The control loop.
     pub control: Control,
 }
@@ -103,19 +103,19 @@ pub struct Control {
     /// Sessions of stud and hitch; absent where they are not received.
     pub stud: Option<Reception>,
     /// A reload that is being prepared.
-    pub reloading: Reloading,
+    pub(crate) reloading: Reloading,
     /// The log, to be reopened.
-    pub logging: Logging,
+    pub(crate) logging: Logging,
     /// The access log; absent where there is none.
     pub access: Option<AccessThread>,
     /// The socket of the admin pages.
     pub admin: Option<TcpListener>,
     /// When memory is given back.
-    pub ebb: Ebb,
+    pub(crate) ebb: Ebb,
     /// Tells of workers that have ended.
     pub ended: UnboundedReceiver<WorkerEnded>,
     /// The service manager, where there is one.
-    pub notifier: Option<Notifier>,
+    pub(crate) notifier: Option<Notifier>,
 }
 
 impl Control {

@@ -34,9 +34,9 @@ pub struct Shared {
     /// lock, and there is none where nothing is limited.
     pub admission: Arc<SharedAdmission>,
     /// Lines of the log that were dropped.
-    pub log_lines_dropped: Arc<AtomicU64>,
+    pub(crate) log_lines_dropped: Arc<AtomicU64>,
     /// Lines of the access log that were dropped.
-    pub access_lines_dropped: Arc<AtomicU64>,
+    pub(crate) access_lines_dropped: Arc<AtomicU64>,
     /// Connections in all, for `limits.connections`.
     connections: AtomicUsize,
 }
@@ -70,7 +70,7 @@ impl Shared {
     }
 
     /// Takes one of the connections that `limit` allows; false when there is none.
-    pub fn claim_connection(&self, limit: usize) -> bool {
+    pub(crate) fn claim_connection(&self, limit: usize) -> bool {
         let before = self.connections.fetch_add(1, Relaxed);
         if before >= limit {
             self.release_connection();
@@ -80,7 +80,7 @@ impl Shared {
     }
 
     /// Gives back what [`Self::claim_connection`] took.
-    pub fn release_connection(&self) {
+    pub(crate) fn release_connection(&self) {
         self.connections.fetch_sub(1, Relaxed);
     }
 }

@@ -22,7 +22,7 @@ pub struct Bound {
     /// The socket, not registered yet.
     pub listener: TcpListener,
     /// It belongs to the service manager, who will pass it to the next process.
-    pub inherited: bool,
+    pub(crate) inherited: bool,
 }
 
 /// Binds every address of `config` that is not in `held`, once per worker. Returns one list per

@@ -175,12 +175,12 @@ impl BackendState {
     }
 
     /// Slots that were handed to somebody who waited, ever.
-    pub fn hand_overs(&self) -> u64 {
+    pub(crate) fn hand_overs(&self) -> u64 {
         self.hand_overs.load(Relaxed)
     }
 
     /// How long a client is remembered that does not come back.
-    pub fn stick_life(&self) -> Duration {
+    pub(crate) fn stick_life(&self) -> Duration {
         Duration::from_millis(self.stick_life.load(Relaxed))
     }
 
@@ -202,7 +202,7 @@ impl BackendState {
     }
 
     /// The same for what another host learnt some time ago: a client that is known here keeps its server.
-    pub fn learn_unless_known(
+    pub(crate) fn learn_unless_known(
         &self,
         client: u64,
         server: &ServerState,

@@ -50,23 +50,23 @@ pub struct Cancel {
     /// The same at work.
     pub state: Arc<BackendState>,
     /// Dropped when they have been, or will not be.
-    pub telling: Telling,
+    pub(crate) telling: Telling,
 }
 
 /// Tells the client's connection when all is done, however that ends: by being dropped.
 #[derive(Debug)]
-pub struct Telling {
+pub(crate) struct Telling {
     outcome: Arc<OnceLock<CloseReason>>,
     waiter: Waiter,
 }
 
 /// The connection's end of an [`Telling`].
 #[derive(Debug)]
-pub struct Told(Arc<OnceLock<CloseReason>>);
+pub(crate) struct Told(Arc<OnceLock<CloseReason>>);
 
 impl Telling {
     /// Begins one for the connection that waits.
-    pub fn begin(waiter: Waiter) -> (Self, Told) {
+    pub(crate) fn begin(waiter: Waiter) -> (Self, Told) {
         let outcome = Arc::<OnceLock<_>>::default();
         let told = Told(Arc::clone(&outcome));
         (Self { outcome, waiter }, told)
@@ -88,7 +88,7 @@ impl Drop for Telling {
 
 impl Told {
     /// What to close the connection with, once that is known.
-    pub fn outcome(&self) -> Option<CloseReason> {
+    pub(crate) fn outcome(&self) -> Option<CloseReason> {
         self.0.get().copied()
     }
 }

@@ -36,7 +36,7 @@ pub struct Grant {
     /// Where the connection lives in its worker.
     pub place: usize,
     /// Which arrival in the queue it was.
-    pub stay: Stay,
+    pub(crate) stay: Stay,
     /// Whose queue.
     pub backend: Arc<BackendState>,
     /// The slot; `None` when no server is in service any more.

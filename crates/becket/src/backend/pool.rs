@@ -111,7 +111,7 @@ impl Pool {
 
     /// Tells the peers of a cluster of clients that stick.
     #[must_use]
-    pub fn telling(mut self, outbox: Option<Outbox>) -> Self {
+    pub(crate) fn telling(mut self, outbox: Option<Outbox>) -> Self {
         self.outbox = outbox;
         self
     }
@@ -172,7 +172,7 @@ impl Pool {
 
     /// What the connection that lives at `place` in this worker leaves, and waits for, where its client asks to cancel
     /// what another one does.
-    pub fn cancel(&self, place: usize, request: &[u8]) -> (Cancel, Told) {
+    pub(crate) fn cancel(&self, place: usize, request: &[u8]) -> (Cancel, Told) {
         let inbox = Arc::clone(&self.inbox);
         let (telling, told) = Telling::begin(Waiter { inbox, place });
         let cancel = Cancel {
@@ -235,7 +235,7 @@ impl Pool {
 
     /// The server that is a becket with this node, by its [`ServerState::key`], if balancing could choose it: a node is
     /// what the client says, which must not get it to a backup, or to a server that is being emptied.
-    pub fn at_node(&self, node: NodeId) -> Option<u64> {
+    pub(crate) fn at_node(&self, node: NodeId) -> Option<u64> {
         let mut servers = self.backend.servers.iter();
         let server = servers.find(|server| server.node == Some(node.0))?;
         let key = balance::name_key(&server.name);

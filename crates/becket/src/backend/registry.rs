@@ -81,7 +81,7 @@ impl Backends {
     }
 
     /// Takes over a configuration: makes what is new, changes what stays, forgets what is gone.
-    pub fn adopt(&self, config: &Arc<Config>) -> Adopted {
+    pub(crate) fn adopt(&self, config: &Arc<Config>) -> Adopted {
         Adopted {
             states: self.adopt_all(&config.backends),
             config: Arc::clone(config),
@@ -121,7 +121,7 @@ impl Backends {
     }
 
     /// The state of a backend by its name.
-    pub fn by_name(&self, name: &str) -> Option<Arc<BackendState>> {
+    pub(crate) fn by_name(&self, name: &str) -> Option<Arc<BackendState>> {
         self.lock().get(name).cloned()
     }
 

@@ -98,7 +98,7 @@ impl ServerState {
     }
 
     /// Its short name for the nodes of a cluster.
-    pub fn tag(&self) -> ServerTag {
+    pub(crate) fn tag(&self) -> ServerTag {
         let backend = balance::name_key(self.backend.name());
         ServerTag(balance::mix(backend ^ balance::mix(self.key)))
     }
@@ -129,22 +129,22 @@ impl ServerState {
     }
 
     /// Whether it is known not to answer.
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.failing.load(Relaxed)
     }
 
     /// Whether the configuration takes it out of service.
-    pub fn is_disabled(&self) -> bool {
+    pub(crate) fn is_disabled(&self) -> bool {
         self.disabled.load(Relaxed)
     }
 
     /// Whether it serves only when no other server can.
-    pub fn is_backup(&self) -> bool {
+    pub(crate) fn is_backup(&self) -> bool {
         self.backup.load(Relaxed)
     }
 
     /// Whether it was ever known where it is: a name may not have resolved yet.
-    pub fn has_address(&self) -> bool {
+    pub(crate) fn has_address(&self) -> bool {
         self.generation() > 0
     }
 
@@ -158,12 +158,12 @@ impl ServerState {
     }
 
     /// Whether it may have connections at all.
-    pub fn is_in_service(&self) -> bool {
+    pub(crate) fn is_in_service(&self) -> bool {
         !self.is_failing() && !self.is_disabled() && self.has_address()
     }
 
     /// Whether it may be given new clients.
-    pub fn is_usable(&self) -> bool {
+    pub(crate) fn is_usable(&self) -> bool {
         self.is_in_service() && self.weight.load(Relaxed) > 0
     }
 
@@ -203,12 +203,12 @@ impl ServerState {
     }
 
     /// Whether a slot could be claimed now.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.in_use.load(SeqCst) < self.limit()
     }
 
     /// A connect succeeded.
-    pub fn note_connect(&self) {
+    pub(crate) fn note_connect(&self) {
         self.connections.fetch_add(1, Relaxed);
         // Not to dirty the line for each connection.
         if self.failures_in_a_row() > 0 {
@@ -217,7 +217,7 @@ impl ServerState {
     }
 
     /// A connect failed or timed out. Returns how many have in a row.
-    pub fn note_failure(&self) -> u32 {
+    pub(crate) fn note_failure(&self) -> u32 {
         self.failures.fetch_add(1, Relaxed);
         self.failures_in_a_row
             .fetch_add(1, Relaxed)
@@ -252,7 +252,7 @@ impl ServerState {
     }
 
     /// Whether its name did not resolve when it was last looked up.
-    pub fn lost_its_name(&self) -> bool {
+    pub(crate) fn lost_its_name(&self) -> bool {
         self.lost_its_name.load(Relaxed)
     }
 
@@ -263,13 +263,13 @@ impl ServerState {
 
     /// Sets the share of the configured weight that counts now, 1 to 100: a server that has just come
     /// back starts slowly.
-    pub fn set_weight_percent(&self, percent: u32) {
+    pub(crate) fn set_weight_percent(&self, percent: u32) {
         self.weight_percent.store(percent.clamp(1, 100), Relaxed);
     }
 
     /// Replaces its addresses, which are tried in order. Connections keep those that they have. Does
     /// nothing when they are the same, or when there are none.
-    pub fn set_addresses(&self, addresses: &[ServerAddress]) {
+    pub(crate) fn set_addresses(&self, addresses: &[ServerAddress]) {
         let mut held = self
             .addresses
             .lock()
@@ -291,7 +291,7 @@ impl ServerState {
     }
 
     /// Another number whenever the addresses are others; 0 until there are any.
-    pub fn generation(&self) -> u32 {
+    pub(crate) fn generation(&self) -> u32 {
         self.generation.load(Acquire)
     }
 

@@ -25,7 +25,7 @@ pub struct Slot {
 impl Slot {
     /// Claims a slot; nothing when the server has as many connections as it may. Does not ask whether
     /// the server is in service, nor whether anybody waits.
-    pub fn claim(server: &Arc<ServerState>) -> Option<Self> {
+    pub(crate) fn claim(server: &Arc<ServerState>) -> Option<Self> {
         server.take_slot().then(|| Self {
             server: Arc::clone(server),
             arrival: server.backend().arrival(),
@@ -53,18 +53,18 @@ impl Slot {
 /// The next slot of a server, for a health check: until this is dropped, clients leave one free.
 /// There is one at a time for each server, control's.
 #[derive(Debug)]
-pub struct Reservation(Arc<ServerState>);
+pub(crate) struct Reservation(Arc<ServerState>);
 
 impl Reservation {
     /// Begins to wait, without a place in the queue: a server whose clients all hang would else never
     /// be checked while others wait for it.
-    pub fn new(server: &Arc<ServerState>) -> Self {
+    pub(crate) fn new(server: &Arc<ServerState>) -> Self {
         server.reserve_slot(true);
         Self(Arc::clone(server))
     }
 
     /// Claims the slot, once one is free.
-    pub fn claim(&self) -> Option<Slot> {
+    pub(crate) fn claim(&self) -> Option<Slot> {
         let server = &self.0;
         server.take_reserved_slot().then(|| Slot {
             server: Arc::clone(server),

@@ -26,7 +26,7 @@ use crate::tls::names;
 /// An address of a server, and what came of it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Tried {
+pub(crate) struct Tried {
     backend: String,
     server: String,
     /// Its place in the file.

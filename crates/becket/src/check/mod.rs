@@ -52,11 +52,11 @@ pub struct Findings {
     pub warnings: Vec<Problem>,
     /// What would run; absent when there are errors.
     #[serde(flatten)]
-    pub summary: Option<Summary>,
+    pub(crate) summary: Option<Summary>,
     /// Handshakes that went as they should.
     pub handshakes: Vec<TestedHandshake>,
     /// Servers that were connected; none unless asked to.
-    pub connects: Vec<Tried>,
+    pub(crate) connects: Vec<Tried>,
 }
 
 impl Findings {
@@ -152,7 +152,7 @@ fn taken(config: &Config) -> Vec<Problem> {
 /// What would run.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Summary {
+pub(crate) struct Summary {
     listeners: Vec<ListenerSummary>,
     policies: Vec<PolicySummary>,
     backends: Vec<BackendSummary>,

@@ -74,7 +74,7 @@ pub struct Multicast {
 
 impl Config {
     /// Where datagrams of peers arrive, if they do.
-    pub fn peers_arrive_at(&self) -> Option<SocketAddr> {
+    pub(crate) fn peers_arrive_at(&self) -> Option<SocketAddr> {
         self.cluster.as_ref()?.listen
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Asked<'a> {
     pub files: &'a [String],
     pub unknown: UnknownStatus,
     /// Who issued the certificates, and the key that says so.
-    pub authorities: &'a Arc<RootCertStore>,
+    pub(crate) authorities: &'a Arc<RootCertStore>,
     pub key: &'static str,
 }
 

@@ -30,11 +30,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::backends::MOST_ADDRESSES;
-pub use becket_config::address::{Address, NamePattern};
-pub use becket_config::choices::{
-    AlpnMismatch, Balance, CheckKind, LogFormat, OnDown, ProxyVersion, QueuePlace, StickBy,
-    UnknownNames, UnknownStatus,
-};
+pub(crate) use becket_config::address::Address;
+pub use becket_config::address::NamePattern;
+pub use becket_config::choices::{AlpnMismatch, Balance, CheckKind, OnDown, QueuePlace, StickBy};
+pub(crate) use becket_config::choices::{LogFormat, ProxyVersion, UnknownNames, UnknownStatus};
 pub use becket_config::listener::ListenMode as Face;
 pub use becket_config::process::{Limits, Process, Timeouts};
 pub use becket_config::{error, file, read};
@@ -91,7 +90,7 @@ pub struct Listener {
     /// Chains and keys by name, with the default; empty where no TLS ends.
     pub certificates: Arc<CertificateMap>,
     /// What to do with a name that no certificate covers.
-    pub unknown_names: UnknownNames,
+    pub(crate) unknown_names: UnknownNames,
     /// Who may come in; `None` is everybody who is not denied.
     pub allow: Option<Networks>,
     /// Who may not, even if allowed.
@@ -99,14 +98,14 @@ pub struct Listener {
     /// Whether every connection begins with a PROXY header.
     pub accept_proxy: Option<AcceptProxy>,
     /// Whether cancels of PostgreSQL clients in clear are passed on to the servers.
-    pub cancel_requests: bool,
+    pub(crate) cancel_requests: bool,
     /// Tried in order; the last one matches every hello.
     pub routes: Vec<Route>,
 }
 
 impl Listener {
     /// Whether clients' TLS ends here, at once or after some talk.
-    pub fn ends_tls(&self) -> bool {
+    pub(crate) fn ends_tls(&self) -> bool {
         matches!(self.face, Face::Tls | Face::StartTls(_))
     }
 
@@ -195,7 +194,7 @@ pub enum ClientAuth {
 
 impl ClientAuth {
     /// The CAs of clients.
-    pub fn authorities(&self) -> Option<&Arc<RootCertStore>> {
+    pub(crate) fn authorities(&self) -> Option<&Arc<RootCertStore>> {
         match self {
             Self::Off => None,
             Self::Optional(roots) | Self::Required(roots) => Some(roots),
@@ -308,17 +307,17 @@ pub struct ProxyTlvs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
     /// Queue of connections that the kernel completed and we have not accepted.
-    pub backlog: u32,
+    pub(crate) backlog: u32,
     /// TCP_DEFER_ACCEPT: wake up when the ClientHello is there; `None` is off.
     pub defer_accept: Option<Duration>,
     /// TCP_FASTOPEN queue length; `None` is off.
-    pub fast_open: Option<u32>,
+    pub(crate) fast_open: Option<u32>,
     /// SO_KEEPALIVE: idle time before the first probe; `None` is off.
-    pub keepalive: Option<Duration>,
+    pub(crate) keepalive: Option<Duration>,
     /// SO_RCVBUF in bytes; `None` leaves it to the kernel.
-    pub receive_buffer: Option<usize>,
+    pub(crate) receive_buffer: Option<usize>,
     /// SO_SNDBUF in bytes; `None` leaves it to the kernel.
-    pub send_buffer: Option<usize>,
+    pub(crate) send_buffer: Option<usize>,
 }
 
 /// Resumption.
@@ -327,12 +326,12 @@ pub struct Sessions {
     /// Sessions kept in memory for TLS 1.2 clients that resume by ID; 0 is off.
     pub table_entries: usize,
     /// Bytes of what is kept for them.
-    pub table_bytes: usize,
+    pub(crate) table_bytes: usize,
     /// Bytes of a ticket; a client that brings a longer one would have no room for the rest of its
     /// hello.
-    pub longest_ticket: usize,
+    pub(crate) longest_ticket: usize,
     /// How long a session ID is good for.
-    pub id_lifetime: Duration,
+    pub(crate) id_lifetime: Duration,
     /// How often the ticket key changes; a ticket is good for at least one rotation, at most two.
     /// In a cluster its rotation.
     pub ticket_rotation: Duration,
@@ -380,7 +379,7 @@ pub enum AccessLog {
 }
 
 /// How many worker threads there are to be.
-pub fn worker_count(process: &Process) -> usize {
+pub(crate) fn worker_count(process: &Process) -> usize {
     let workers = process.workers;
     workers.unwrap_or_else(|| becket_sys::affinity::worker_count().get())
 }
@@ -392,7 +391,7 @@ impl Admission {
     }
 
     /// Whether a full handshake needs anything of its source.
-    pub fn limits_source(&self) -> bool {
+    pub(crate) fn limits_source(&self) -> bool {
         self.source != Share::default()
     }
 }
@@ -403,5 +402,5 @@ pub struct Admin {
     /// What is bound.
     pub address: SocketAddr,
     /// Names that a request may give as its host, in lower case, beside addresses and `localhost`.
-    pub hosts: Vec<String>,
+    pub(crate) hosts: Vec<String>,
 }

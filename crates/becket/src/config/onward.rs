@@ -42,7 +42,7 @@ pub struct Onward {
     /// Lists that are asked whether a server's certificate is revoked.
     pub lists: usize,
     /// Bytes of a server's chain of certificates.
-    pub most_chain: usize,
+    pub(crate) most_chain: usize,
     /// The name to verify, instead of each server's own.
     pub name: Option<ServerName<'static>>,
     /// The name to send.

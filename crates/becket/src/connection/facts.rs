@@ -20,15 +20,15 @@ pub struct Facts {
     /// Who connected; by its own word, where a PROXY header is accepted.
     pub client: SocketAddr,
     /// What a PROXY header said of it, or what we say in ours.
-    pub introduced: Option<Box<Introduced>>,
+    pub(crate) introduced: Option<Box<Introduced>>,
     /// The listener's configuration name.
     pub listener: Arc<str>,
     /// Monotonic time of the accept.
     pub accepted: Duration,
     /// The same by the wall clock.
-    pub accepted_at: Timestamp,
+    pub(crate) accepted_at: Timestamp,
     /// Time spent in queues, of waits that came to a good end.
-    pub queued: Duration,
+    pub(crate) queued: Duration,
     /// The server name of the hello, lower case.
     pub server_name: Option<Box<str>>,
     /// What the handshake agreed on; `None` until it is complete.
@@ -41,9 +41,9 @@ pub struct Facts {
 
 /// What is known of few connections.
 #[derive(Clone, Debug, Default)]
-pub struct Introduced {
+pub(crate) struct Introduced {
     /// The address that the client connected to, as a PROXY header claims.
-    pub arrived_at: Option<SocketAddr>,
+    pub(crate) arrived_at: Option<SocketAddr>,
     /// A name of the connection, from such a header or for ours; at most 128 bytes.
     pub unique_id: Option<Box<[u8]>>,
 }
@@ -65,13 +65,13 @@ pub struct Agreed {
     pub early_data: Option<u32>,
     /// Whether the client proved its identity by certificate, in this handshake or in the one
     /// that the session descends from.
-    pub client_verified: bool,
+    pub(crate) client_verified: bool,
     /// Whom that certificate names.
     pub identity: Option<Box<Identity>>,
     /// Our own certificate, where the PROXY header speaks of it.
-    pub presented: Option<Arc<Presented>>,
+    pub(crate) presented: Option<Arc<Presented>>,
     /// From accept to traffic keys, without the time in a queue.
-    pub took: Duration,
+    pub(crate) took: Duration,
 }
 
 impl Facts {

@@ -115,7 +115,7 @@ pub struct Turn<'a, N> {
     /// Time-outs of the current configuration.
     pub timeouts: &'a Timeouts,
     /// Where failures are told, at a bounded rate.
-    pub failures: &'a mut FailureLog,
+    pub(crate) failures: &'a mut FailureLog,
     /// Who is let in.
     pub admission: &'a Rc<Admission>,
     /// Where cancels are left.
@@ -200,7 +200,7 @@ struct Said<'a> {
 
 /// What [`Connection::advance`] left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advanced {
+pub(crate) enum Advanced {
     /// Nothing to do before the next event or deadline.
     Waiting,
     /// More to do, in the next turn.

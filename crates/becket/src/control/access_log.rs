@@ -26,7 +26,7 @@ use crate::log::{Output, PATIENCE};
 
 /// A worker's end: gives records away.
 #[derive(Clone, Debug)]
-pub struct AccessSender {
+pub(crate) struct AccessSender {
     records: SyncSender<Box<AccessRecord>>,
     dropped: Arc<AtomicU64>,
 }
@@ -34,7 +34,7 @@ pub struct AccessSender {
 impl AccessSender {
     /// Hands over one record without waiting. Allocates a box for it. It is dropped, and counted, if the channel is full or the
     /// writer is gone.
-    pub fn send(&self, record: AccessRecord) {
+    pub(crate) fn send(&self, record: AccessRecord) {
         if self.records.try_send(Box::new(record)).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }
@@ -70,7 +70,7 @@ pub struct AccessThread {
 
 impl AccessThread {
     /// Has the file opened anew, behind what the workers have sent. A failure keeps the old file and is logged.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         let sent = self.orders.as_ref().map(|orders| orders.try_send(()));
         if let Some(Err(TrySendError::Disconnected(()))) = sent {
             tracing::error!("access log not reopened: nobody writes it any more");
@@ -110,7 +110,7 @@ impl AccessWriter {
     }
 
     /// Makes the channel of one more worker.
-    pub fn attach(&mut self) -> AccessSender {
+    pub(crate) fn attach(&mut self) -> AccessSender {
         let (records, receiver) = sync_channel(CAPACITY);
         self.receivers.push(receiver);
         let dropped = Arc::clone(&self.dropped);
@@ -211,7 +211,7 @@ impl AccessWriter {
 const TICK: Duration = Duration::from_millis(100);
 /// Records that a worker may be ahead of the writer: 0.1 s at 40 000 connections a second. A slot is
 /// a pointer, 32 KiB per worker.
-pub const CAPACITY: usize = 4096;
+pub(crate) const CAPACITY: usize = 4096;
 /// Lines are written in blocks of about this size.
 const BLOCK_BYTES: usize = 64 * 1024;
 

@@ -76,7 +76,7 @@ fn kind(algorithm: SignatureAlgorithm) -> &'static str {
 }
 
 /// Stands for clients that send no name, or one that is not covered. Not a valid host name.
-pub const DEFAULT: &str = "(default)";
+pub(crate) const DEFAULT: &str = "(default)";
 
 #[cfg(test)]
 mod tests {

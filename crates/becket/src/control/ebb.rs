@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Watches how many connections there are.
 #[derive(Debug, Default)]
-pub struct Ebb {
+pub(crate) struct Ebb {
     /// The most connections since memory was given back.
     peak: usize,
     /// How many there were at the last look.
@@ -20,7 +20,7 @@ pub struct Ebb {
 impl Ebb {
     /// Whether memory is to be given back now: half of the greatest number of connections is gone, no more are leaving, it is worth it,
     /// and the last time is a minute ago.
-    pub fn has_come(&mut self, connections: usize, now: Duration) -> bool {
+    pub(crate) fn has_come(&mut self, connections: usize, now: Duration) -> bool {
         self.peak = self.peak.max(connections);
         let leaving = connections < std::mem::replace(&mut self.before, connections);
         let gone = self.peak - connections;

@@ -34,13 +34,13 @@ use crate::metrics::{
 };
 
 /// The content type of what [`exposition`] returns.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Writes the page.
 ///
 /// # Errors
 /// Only if a value cannot be formatted, which is a fault of ours.
-pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
+pub(crate) fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
     let mut page = String::with_capacity(16 * 1024);

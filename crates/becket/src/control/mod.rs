@@ -4,18 +4,18 @@
 //! [`exposition`] is `/metrics`, [`page`] is text for people. [`visits`] lets clients of the pages in. [`access_log`] writes what connections leave behind;
 //! [`ebb`] says when their memory is given back.
 
-pub mod access_log;
+pub(crate) mod access_log;
 pub mod admin;
 pub mod certificates;
-pub mod ebb;
-pub mod exposition;
+pub(crate) mod ebb;
+pub(crate) mod exposition;
 mod host;
 pub mod page;
 pub mod process;
-pub mod reload;
+pub(crate) mod reload;
 pub mod rotation;
-pub mod signals;
-pub mod snapshot;
+pub(crate) mod signals;
+pub(crate) mod snapshot;
 pub mod state;
 pub mod visits;
 

@@ -10,20 +10,20 @@ use becket_sys::memory::open_descriptors;
 
 /// Numbers about the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ProcessUsage {
+pub(crate) struct ProcessUsage {
     /// Open descriptors.
-    pub open_descriptors: Option<u64>,
+    pub(crate) open_descriptors: Option<u64>,
     /// RLIMIT_NOFILE, soft.
-    pub descriptor_limit: Option<u64>,
+    pub(crate) descriptor_limit: Option<u64>,
     /// Resident memory in bytes.
-    pub resident_bytes: Option<u64>,
+    pub(crate) resident_bytes: Option<u64>,
     /// User and system time of all threads in seconds.
-    pub cpu_seconds: Option<f64>,
+    pub(crate) cpu_seconds: Option<f64>,
 }
 
 impl ProcessUsage {
     /// Reads all numbers.
-    pub fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let text = |name| fs::read_to_string(name).ok();
         Self {
             open_descriptors: open_descriptors().ok().map(|n| n as u64),

@@ -22,14 +22,14 @@ use crate::tls::route_configs::Parts;
 /// A reload on its way. At most one is prepared at a time; what is asked for meanwhile is
 /// remembered once, since the last state of the files is what counts.
 #[derive(Debug, Default)]
-pub struct Reloading {
+pub(crate) struct Reloading {
     running: Option<JoinHandle<Result<Prepared, Vec<String>>>>,
     again: Option<(Source, Arc<Secrets>, Duration)>,
 }
 
 impl Reloading {
     /// Starts to prepare on a thread of its own, or remembers to. `unix` is the wall clock.
-    pub fn begin(&mut self, source: &Source, secrets: Arc<Secrets>, unix: Duration) {
+    pub(crate) fn begin(&mut self, source: &Source, secrets: Arc<Secrets>, unix: Duration) {
         if self.running.is_some() {
             self.again = Some((source.clone(), secrets, unix));
             return;
@@ -42,13 +42,13 @@ impl Reloading {
 
     /// Forgets what is being prepared and what was asked for: it would open listeners that a drain has closed. Returns
     /// whether there was anything.
-    pub fn give_up(&mut self) -> bool {
+    pub(crate) fn give_up(&mut self) -> bool {
         std::mem::take(self).running.is_some()
     }
 
     /// Waits for what is being prepared, for ever when there is nothing. Nothing is lost when
     /// the future is dropped.
-    pub async fn prepared(&mut self) -> Result<Prepared, Vec<String>> {
+    pub(crate) async fn prepared(&mut self) -> Result<Prepared, Vec<String>> {
         let Some(running) = &mut self.running else {
             return std::future::pending().await;
         };
@@ -118,7 +118,7 @@ fn admin(config: &Config) -> Option<SocketAddr> {
 }
 
 /// The keys that differ and wait for a restart.
-pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
+pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     let (was, is) = (&old.process, &new.process);
     let differs = [
         ("admin.address", admin(old) != admin(new)),

@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub(crate) enum Wanted {
     /// SIGHUP: reload the configuration.
     Reload,
     /// SIGUSR1: open log files anew.
@@ -19,7 +19,7 @@ pub enum Wanted {
 
 /// Where signals arrive.
 #[derive(Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     hangup: Signal,
     user1: Signal,
     terminate: Signal,
@@ -32,7 +32,7 @@ impl Signals {
     /// # Errors
     ///
     /// When the system refuses, or there is no runtime.
-    pub fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
             user1: signal(SignalKind::user_defined1())?,
@@ -42,7 +42,7 @@ impl Signals {
     }
 
     /// Waits for the next one. Nothing is lost when the future is dropped.
-    pub async fn next(&mut self) -> Wanted {
+    pub(crate) async fn next(&mut self) -> Wanted {
         tokio::select! {
             _ = self.hangup.recv() => Wanted::Reload,
             _ = self.user1.recv() => Wanted::Reopen,

@@ -27,7 +27,7 @@ use crate::tls::names;
 
 /// Everything that pages show.
 #[derive(Debug, serde::Serialize)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// Version of becket.
     pub version: &'static str,
     /// `serving` or `draining`.
@@ -37,11 +37,11 @@ pub struct Snapshot {
     /// When the process started.
     pub started: Timestamp,
     /// Since then, by the monotonic clock.
-    pub uptime_seconds: u64,
+    pub(crate) uptime_seconds: u64,
     /// Worker threads.
     pub workers: usize,
     /// Sums over all workers.
-    pub totals: Totals,
+    pub(crate) totals: Totals,
     /// Front doors, as configured.
     pub listeners: Vec<ListenerStatus>,
     /// Pools, and how their servers are.
@@ -49,11 +49,11 @@ pub struct Snapshot {
     /// Certificates by listener and name.
     pub certificates: Arc<[Certificate]>,
     /// The last reload; `null` before the first.
-    pub reload: Option<Reload>,
+    pub(crate) reload: Option<Reload>,
     /// The table of TLS 1.2 sessions.
     pub sessions: Occupancy,
     /// TLS 1.3 sessions that admit early data.
-    pub early_sessions: usize,
+    pub(crate) early_sessions: usize,
     /// The ticket keys.
     pub tickets: TicketKeys,
     /// Peers and what was exchanged with them; `null` when sessions are not replicated.
@@ -63,15 +63,15 @@ pub struct Snapshot {
     /// Who is let in when more want to than can be served.
     pub admission: AdmissionCounts,
     /// Lines of the log that were dropped.
-    pub log_lines_dropped: u64,
+    pub(crate) log_lines_dropped: u64,
     /// Lines of the access log that were dropped.
-    pub access_lines_dropped: u64,
+    pub(crate) access_lines_dropped: u64,
     /// Cancels of PostgreSQL clients that a server took, and those that could not be brought to one.
     #[serde(skip)]
     pub cancels: (u64, u64),
     /// Visits of the pages that did not get what they were for, in the order of [`Refusal::ALL`].
     #[serde(skip)]
-    pub admin_refused: [u64; Refusal::ALL.len()],
+    pub(crate) admin_refused: [u64; Refusal::ALL.len()],
     /// What the kernel says.
     #[serde(skip)]
     pub process: ProcessUsage,
@@ -82,19 +82,19 @@ pub struct Snapshot {
 
 /// Sums over all workers.
 #[derive(Debug, Default, serde::Serialize)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Connections accepted.
     pub accepted: u64,
     /// Connections open.
     pub connections: u64,
     /// Handshakes begun and not ended yet.
-    pub handshakes_in_flight: u64,
+    pub(crate) handshakes_in_flight: u64,
     /// Full handshakes completed.
-    pub handshakes_full: u64,
+    pub(crate) handshakes_full: u64,
     /// Resumed handshakes completed.
-    pub handshakes_resumed: u64,
+    pub(crate) handshakes_resumed: u64,
     /// Handshakes that ended without being completed.
-    pub handshakes_failed: u64,
+    pub(crate) handshakes_failed: u64,
     /// Connections that ended, by reason; reasons that were not met are left out.
     pub closed: BTreeMap<&'static str, u64>,
     /// Ciphertext received from clients.
@@ -109,7 +109,7 @@ pub struct Totals {
 
 /// One listener.
 #[derive(Debug, serde::Serialize)]
-pub struct ListenerStatus {
+pub(crate) struct ListenerStatus {
     /// Configuration name.
     pub name: String,
     /// Addresses.
@@ -120,7 +120,7 @@ pub struct ListenerStatus {
 
 /// One route.
 #[derive(Debug, serde::Serialize)]
-pub struct RouteStatus {
+pub(crate) struct RouteStatus {
     /// Server names; empty is any.
     pub names: Vec<String>,
     /// Protocols, most preferred first; empty is no ALPN.
@@ -133,7 +133,7 @@ pub struct RouteStatus {
 
 /// One policy.
 #[derive(Debug, serde::Serialize)]
-pub struct PolicyStatus {
+pub(crate) struct PolicyStatus {
     /// Configuration name.
     pub name: String,
     /// SHA-256 of what makes sessions exchangeable, in hex.
@@ -150,7 +150,7 @@ pub struct PolicyStatus {
 
 /// How a reload went.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Reload {
+pub(crate) struct Reload {
     /// When it was tried.
     pub time: Timestamp,
     /// Why nothing was changed; empty if it succeeded.
@@ -159,7 +159,7 @@ pub struct Reload {
 
 /// How full a table is.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct Occupancy {
+pub(crate) struct Occupancy {
     /// Entries in it.
     pub entries: usize,
     /// Entries it may hold; 0 is off.
@@ -168,28 +168,28 @@ pub struct Occupancy {
 
 /// What admission counts, beside the reasons of connections that it ended.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct AdmissionCounts {
+pub(crate) struct AdmissionCounts {
     /// Full handshakes that have begun and not ended, where they are limited.
-    pub full_handshakes_in_flight: u32,
+    pub(crate) full_handshakes_in_flight: u32,
     /// Sources that are tracked.
     pub sources: usize,
     /// Times that a client was not counted for its source, because the table was full.
-    pub untracked: u64,
+    pub(crate) untracked: u64,
 }
 
 /// Where the rotation of ticket keys stands.
 #[derive(Debug, serde::Serialize)]
-pub struct TicketKeys {
+pub(crate) struct TicketKeys {
     /// Epoch, node and secrets.
     #[serde(flatten)]
-    pub standing: Standing,
+    pub(crate) standing: Standing,
     /// Until the next epoch.
-    pub next_rotation_seconds: u64,
+    pub(crate) next_rotation_seconds: u64,
 }
 
 /// A backend as it is configured and as it is now.
 #[derive(Debug)]
-pub struct RunningBackend {
+pub(crate) struct RunningBackend {
     /// What was configured.
     pub config: Arc<Backend>,
     /// What workers and control share.
@@ -267,7 +267,7 @@ impl Serialize for RunningServer<'_> {
 
 impl Totals {
     /// Sums counters. What is a difference of two counters never falls below zero.
-    pub fn of<'a>(workers: impl IntoIterator<Item = &'a Arc<Counters>>) -> Self {
+    pub(crate) fn of<'a>(workers: impl IntoIterator<Item = &'a Arc<Counters>>) -> Self {
         let mut sum = Self::default();
         for worker in workers {
             // Ends first: one that is counted in between must not outnumber the beginnings.

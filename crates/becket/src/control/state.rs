@@ -78,12 +78,12 @@ impl State {
     }
 
     /// No new clients are taken.
-    pub fn set_draining(&self) {
+    pub(crate) fn set_draining(&self) {
         self.draining.store(true, Relaxed);
     }
 
     /// Another configuration is in use.
-    pub fn set_config(&self, config: Arc<Config>) {
+    pub(crate) fn set_config(&self, config: Arc<Config>) {
         let certificates = certificates(&config);
         self.change(|current| {
             current.config = config;
@@ -92,17 +92,17 @@ impl State {
     }
 
     /// This becket is another node of a cluster now, or none.
-    pub fn set_node(&self, node: Option<Arc<Node>>) {
+    pub(crate) fn set_node(&self, node: Option<Arc<Node>>) {
         self.change(|current| current.node = node);
     }
 
     /// A reload was tried.
-    pub fn set_reload(&self, reload: Reload) {
+    pub(crate) fn set_reload(&self, reload: Reload) {
         self.change(|current| current.reload = Some(reload));
     }
 
     /// Ticket keys were rotated, or come from other secrets.
-    pub fn set_rotation(&self, rotation: Standing) {
+    pub(crate) fn set_rotation(&self, rotation: Standing) {
         self.change(|current| current.rotation = rotation);
     }
 
@@ -118,7 +118,7 @@ impl State {
     }
 
     /// Reads everything that pages show. Waits for no worker.
-    pub fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let (shared, current) = (&self.shared, self.current());
         let (config, now) = (&current.config, shared.clock.now());
         let backends = config.backends.iter().filter_map(|backend| {
@@ -175,12 +175,12 @@ impl State {
     }
 
     /// Whether it stopped accepting and finishes what it has. Takes no lock.
-    pub fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Relaxed)
     }
 
     /// Visits of the pages that did not get what they were for; the pages count them here.
-    pub fn refusals(&self) -> &Refusals {
+    pub(crate) fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 }

@@ -43,11 +43,11 @@ pub enum Refusal {
 
 /// One counter per [`Refusal`]. The thread of the pages is the one that counts.
 #[derive(Debug, Default)]
-pub struct Refusals([Counter; Refusal::ALL.len()]);
+pub(crate) struct Refusals([Counter; Refusal::ALL.len()]);
 
 impl Refusals {
     /// The counter of one reason.
-    pub fn of(&self, refusal: Refusal) -> &Counter {
+    pub(crate) fn of(&self, refusal: Refusal) -> &Counter {
         &self.0[refusal as usize]
     }
 }

@@ -30,7 +30,7 @@ pub struct CertificateFiles {
 ///
 /// # Errors
 /// The folder cannot be made or written.
-pub fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFiles> {
+pub(crate) fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFiles> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -52,7 +52,10 @@ pub fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFiles> {
 
 /// The folder for state that a user keeps (XDG Base Directory Specification), from the values of
 /// XDG_STATE_HOME and HOME. Relative paths are ignored, as the specification asks.
-pub fn state_folder(xdg_state_home: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+pub(crate) fn state_folder(
+    xdg_state_home: Option<OsString>,
+    home: Option<OsString>,
+) -> Option<PathBuf> {
     let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
     xdg_state_home
         .and_then(absolute)
@@ -62,7 +65,7 @@ pub fn state_folder(xdg_state_home: Option<OsString>, home: Option<OsString>) ->
 
 /// A folder of its own below the system's temporary one, removed when it is dropped.
 #[derive(Debug)]
-pub struct TemporaryFolder(PathBuf);
+pub(crate) struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
     /// Makes the folder with mode 0700. Never uses one that is already there: it could be another
@@ -70,7 +73,7 @@ impl TemporaryFolder {
     ///
     /// # Errors
     /// It cannot be made.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let mut number = 0_u32;
         loop {
             let name = format!("becket-demo-{}-{number}", std::process::id());
@@ -85,7 +88,7 @@ impl TemporaryFolder {
     }
 
     /// Where it is.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -62,7 +62,7 @@ impl Reading {
 }
 
 /// The names of the columns.
-pub fn heading() -> String {
+pub(crate) fn heading() -> String {
     let columns = COLUMNS.map(|(name, width)| format!("{name:>width$}"));
     columns.join("  ")
 }

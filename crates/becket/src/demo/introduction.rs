@@ -26,13 +26,13 @@ use crate::log::Escaped;
 
 /// What becket said about a connection, escaped for display; `None` is what it did not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Introduction {
+pub(crate) struct Introduction {
     /// Address and port of the client.
     pub client: Option<String>,
     /// TLS version.
     pub version: Option<String>,
     /// Cipher suite.
-    pub cipher: Option<String>,
+    pub(crate) cipher: Option<String>,
     /// The server name that the client asked for.
     pub server_name: Option<String>,
     /// The protocol agreed on by ALPN.
@@ -41,11 +41,11 @@ pub struct Introduction {
 
 /// The introduction of one connection, empty until its first bytes were read.
 #[derive(Clone, Debug, Default)]
-pub struct Introduced(Arc<OnceLock<Introduction>>);
+pub(crate) struct Introduced(Arc<OnceLock<Introduction>>);
 
 impl Introduced {
     /// What was said; nothing if the header is missing.
-    pub fn introduction(&self) -> Introduction {
+    pub(crate) fn introduction(&self) -> Introduction {
         self.0.get().cloned().unwrap_or_default()
     }
 }
@@ -59,14 +59,14 @@ impl Connected<IncomingStream<'_, Introductions>> for Introduced {
 /// A listening socket whose connections may start with a PROXY header. It lets in a bounded number at a
 /// time; the others wait in the kernel's queue.
 #[derive(Debug)]
-pub struct Introductions {
+pub(crate) struct Introductions {
     listener: TcpListener,
     slots: Arc<Semaphore>,
 }
 
 impl Introductions {
     /// Lets in `slots` connections at a time.
-    pub fn new(listener: TcpListener, slots: usize) -> Self {
+    pub(crate) fn new(listener: TcpListener, slots: usize) -> Self {
         Self {
             listener,
             slots: Arc::new(Semaphore::new(slots)),
@@ -99,7 +99,7 @@ impl Listener for Introductions {
 
 /// One connection, read from behind its header.
 #[derive(Debug)]
-pub struct Guest {
+pub(crate) struct Guest {
     stream: TcpStream,
     _slot: Option<OwnedSemaphorePermit>,
     introduced: Introduced,

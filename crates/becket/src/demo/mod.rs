@@ -7,7 +7,7 @@
 pub mod backend;
 pub mod certificate;
 pub mod display;
-pub mod introduction;
+pub(crate) mod introduction;
 
 use std::ffi::OsString;
 use std::fmt::Write;

@@ -56,7 +56,7 @@ pub struct AccessRecord {
     /// From accept to traffic keys; `None` if the handshake was not completed.
     pub handshake: Option<Duration>,
     /// From accept to the end.
-    pub total: Duration,
+    pub(crate) total: Duration,
     /// Why it ended.
     pub reason: CloseReason,
 }
@@ -88,7 +88,7 @@ impl ResumedBy {
 
 /// One value of a line.
 #[derive(Clone, Copy)]
-pub enum Field<'a> {
+pub(crate) enum Field<'a> {
     /// Text that needs no escaping but JSON's own.
     Text(&'a dyn Display),
     /// A count, or a time in microseconds.
@@ -102,7 +102,10 @@ impl AccessRecord {
     ///
     /// # Errors
     /// The first that `each` returns.
-    pub fn fields(&self, each: &mut dyn FnMut(&str, Field<'_>) -> fmt::Result) -> fmt::Result {
+    pub(crate) fn fields(
+        &self,
+        each: &mut dyn FnMut(&str, Field<'_>) -> fmt::Result,
+    ) -> fmt::Result {
         let listener = Escaped::word(&*self.listener);
         let sni = self.sni.as_deref().map(Escaped::word);
         let alpn = self.alpn.as_deref().map(Escaped::word);

@@ -12,14 +12,14 @@ use std::fmt::{self, Display, Write};
 /// Writes peer bytes as printable ASCII: `\n` and the like become `\x0a`, a backslash `\\`, a
 /// double quote `\"`; what is beyond [`LONGEST`] bytes becomes `...`. Does not allocate.
 #[derive(Clone, Copy, Debug)]
-pub struct Escaped<'a> {
+pub(crate) struct Escaped<'a> {
     bytes: &'a [u8],
     word: bool,
 }
 
 impl<'a> Escaped<'a> {
     /// Escapes text or bytes; spaces stay.
-    pub fn new(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+    pub(crate) fn new(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             bytes: bytes.as_ref(),
             word: false,
@@ -28,7 +28,7 @@ impl<'a> Escaped<'a> {
 
     /// Escapes spaces too, so that the result is one field of a line that is split at spaces.
     /// An empty value becomes `""`.
-    pub fn word(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+    pub(crate) fn word(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             bytes: bytes.as_ref(),
             word: true,
@@ -60,7 +60,7 @@ impl Display for Escaped<'_> {
 }
 
 /// Longest server name (RFC 1035, section 2.3.4) and ALPN protocol (RFC 7301, section 3.1).
-pub const LONGEST: usize = 255;
+pub(crate) const LONGEST: usize = 255;
 
 #[cfg(test)]
 mod tests {

@@ -28,16 +28,16 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use backlog::Backlog;
-pub use escape::{Escaped, LONGEST};
-pub use output::Output;
-pub use rate::RateLimit;
+pub(crate) use escape::Escaped;
+pub(crate) use output::Output;
+pub(crate) use rate::RateLimit;
 pub use timestamp::Timestamp;
 
 use crate::config::{Log, LogFormat};
 
 /// The installed log: what a signal or a reload may change about it. Dropped, it waits a moment for the last lines to be written.
 #[derive(Debug)]
-pub struct Logging {
+pub(crate) struct Logging {
     backlog: Backlog,
     filter: reload::Handle<EnvFilter, Registry>,
 }
@@ -64,7 +64,7 @@ pub enum LogError {
 ///
 /// # Errors
 /// A filter that does not parse, a file that does not open, or a second call.
-pub fn install(log: &Log, user: Option<&Identity>) -> Result<Logging, LogError> {
+pub(crate) fn install(log: &Log, user: Option<&Identity>) -> Result<Logging, LogError> {
     let output = Output::open(log.file.as_deref(), user).map_err(LogError::File)?;
     let (subscriber, logging) = subscriber(log, output)?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Installed)?;
@@ -75,7 +75,7 @@ pub fn install(log: &Log, user: Option<&Identity>) -> Result<Logging, LogError> 
 ///
 /// # Errors
 /// [`LogError::Filter`] with the reason.
-pub fn check_level(level: &str) -> Result<(), LogError> {
+pub(crate) fn check_level(level: &str) -> Result<(), LogError> {
     filter(level).map(drop)
 }
 
@@ -84,19 +84,19 @@ impl Logging {
     ///
     /// # Errors
     /// When there can be no more threads.
-    pub fn start(&self) -> Result<(), LogError> {
+    pub(crate) fn start(&self) -> Result<(), LogError> {
         self.backlog.start().map_err(LogError::Thread)?;
         last_words::hasten(PATIENCE);
         Ok(())
     }
 
     /// Opens the log file anew after it was rotated. A failure keeps the old file and is logged.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         self.backlog.reopen();
     }
 
     /// Lines that could not be written, so far.
-    pub fn dropped(&self) -> Arc<AtomicU64> {
+    pub(crate) fn dropped(&self) -> Arc<AtomicU64> {
         self.backlog.dropped()
     }
 
@@ -104,7 +104,7 @@ impl Logging {
     ///
     /// # Errors
     /// [`LogError::Filter`] if it does not parse; the old filter stays then.
-    pub fn set_level(&self, level: &str) -> Result<(), LogError> {
+    pub(crate) fn set_level(&self, level: &str) -> Result<(), LogError> {
         let filter = filter(level)?;
         let refused = |error: reload::Error| LogError::Filter(error.to_string());
         self.filter.reload(filter).map_err(refused)

@@ -17,7 +17,7 @@ use becket_sys::log_file::{append, append_as};
 
 /// A standard stream or a file.
 #[derive(Debug)]
-pub enum Output {
+pub(crate) enum Output {
     /// The process' standard output.
     Stdout,
     /// The process' standard error.
@@ -31,7 +31,7 @@ impl Output {
     ///
     /// # Errors
     /// What the system says when the file cannot be opened for appending, and by whom it must be.
-    pub fn open(path: Option<&Path>, user: Option<&Identity>) -> io::Result<Self> {
+    pub(crate) fn open(path: Option<&Path>, user: Option<&Identity>) -> io::Result<Self> {
         let Some(path) = path else {
             return Ok(Self::Stderr);
         };
@@ -49,7 +49,7 @@ impl Output {
     ///
     /// # Errors
     /// What the system says; the old file stays in use then.
-    pub fn reopen(&mut self) -> io::Result<()> {
+    pub(crate) fn reopen(&mut self) -> io::Result<()> {
         if let Self::File(path, file) = self {
             *file = append(path)?;
         }
@@ -60,7 +60,7 @@ impl Output {
     ///
     /// # Errors
     /// What the system says; some of the lines may have been written.
-    pub fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
+    pub(crate) fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => {
                 let mut stdout = io::stdout().lock();

@@ -57,7 +57,7 @@ impl CertificateMap {
     }
 
     /// The keys for a client that asks for this name, or for none.
-    pub fn keys_for(&self, name: Option<&str>) -> &KeySet {
+    pub(crate) fn keys_for(&self, name: Option<&str>) -> &KeySet {
         name.and_then(|name| self.named(name))
             .unwrap_or_else(|| self.default_keys())
     }
@@ -130,7 +130,7 @@ impl KeySet {
     }
 
     /// What is said of a chain, by its place in [`Self::iter`].
-    pub fn presented(&self, place: usize) -> Option<&Arc<Presented>> {
+    pub(crate) fn presented(&self, place: usize) -> Option<&Arc<Presented>> {
         self.keys.get(place).map(|held| &held.presented)
     }
 

@@ -25,7 +25,7 @@ use crate::files::Files;
 
 /// One chain with its key.
 #[derive(Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// What rustls signs with.
     pub key: Arc<CertifiedKey>,
     /// From the certificate, in lower case; may be empty.
@@ -36,7 +36,7 @@ pub struct Loaded {
 
 /// Loads chains and keys, and notes what is wrong with them.
 #[derive(Debug)]
-pub struct Loader {
+pub(crate) struct Loader {
     /// What loads private keys and verifies signatures.
     pub provider: CryptoProvider,
     /// The time at which certificates must be valid.
@@ -47,14 +47,14 @@ pub struct Loader {
 
 impl Loader {
     /// Loads chain and key from one file. `path` is the key path for problems.
-    pub fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
+    pub(crate) fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
         let pem = read(&self.files, path, file, report)?;
         warn_if_readable(path, file, &pem, report);
         self.check(path, file, pem, report)
     }
 
     /// Loads chain and key from two files. `path` is the key path for problems.
-    pub fn pair(
+    pub(crate) fn pair(
         &self,
         path: &str,
         chain: &Path,
@@ -248,7 +248,7 @@ pub struct Facts {
     /// DNS names, else the common name.
     pub names: Vec<NamePattern>,
     /// DNS names that no ClientHello can contain.
-    pub unusable: Vec<String>,
+    pub(crate) unusable: Vec<String>,
     /// Seconds since 1970.
     pub not_before: i64,
     /// Seconds since 1970.
@@ -329,7 +329,7 @@ pub(crate) fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut 
 }
 
 /// Loads a bundle of CA certificates. `path` is the key path for problems.
-pub fn authorities(
+pub(crate) fn authorities(
     files: &Files,
     path: &str,
     file: &Path,

@@ -9,4 +9,4 @@ pub mod certificates;
 pub mod identity;
 pub mod keys;
 pub mod pem;
-pub mod presented;
+pub(crate) mod presented;

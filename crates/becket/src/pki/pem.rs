@@ -28,9 +28,9 @@ pub struct Pem {
     /// In the order of the file.
     pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
     /// There is a private key that needs a password.
-    pub encrypted: bool,
+    pub(crate) encrypted: bool,
     /// Everybody on this machine can read the file.
-    pub world_readable: bool,
+    pub(crate) world_readable: bool,
 }
 
 impl Pem {

@@ -90,9 +90,9 @@ fn rotation(text: &str) -> Result<EpochLength, String> {
 }
 
 /// The shortest epoch.
-pub const SHORTEST: Duration = Duration::from_secs(1);
+pub(crate) const SHORTEST: Duration = Duration::from_secs(1);
 /// Half of what RFC 8446, section 4.6.1, allows a ticket to live: one is good for up to two epochs.
-pub const LONGEST: Duration = Duration::from_secs(7 * 86_400 / 2);
+pub(crate) const LONGEST: Duration = Duration::from_secs(7 * 86_400 / 2);
 
 #[cfg(test)]
 mod tests {

@@ -37,14 +37,14 @@ impl FileFault {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunUser {
     /// The number.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// As a shell command names it.
     pub name: String,
 }
 
 impl RunUser {
     /// Whoever runs this process.
-    pub fn effective() -> Self {
+    pub(crate) fn effective() -> Self {
         let uid = privileges::effective_user();
         let name = match uid {
             0 => "root".to_owned(),

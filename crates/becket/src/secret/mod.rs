@@ -28,11 +28,11 @@ use crate::files::Files;
 
 /// 32 secret bytes: erased when dropped, never shown, compared in constant time.
 #[derive(Clone)]
-pub struct SecretBytes(Zeroizing<[u8; 32]>);
+pub(crate) struct SecretBytes(Zeroizing<[u8; 32]>);
 
 impl SecretBytes {
     /// Takes bytes over.
-    pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
+    pub(crate) fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
         Self(bytes)
     }
 
@@ -40,14 +40,14 @@ impl SecretBytes {
     ///
     /// # Errors
     /// When the system gives none.
-    pub fn draw() -> Result<Self, NoRandomness> {
+    pub(crate) fn draw() -> Result<Self, NoRandomness> {
         let mut bytes = Zeroizing::new([0; 32]);
         aws_lc_rs::rand::fill(&mut bytes[..]).map_err(|_| NoRandomness)?;
         Ok(Self(bytes))
     }
 
     /// The bytes.
-    pub fn expose(&self) -> &[u8; 32] {
+    pub(crate) fn expose(&self) -> &[u8; 32] {
         &self.0
     }
 
@@ -56,7 +56,7 @@ impl SecretBytes {
     ///
     /// # Errors
     /// When the library refuses, which for 32 bytes it does not.
-    pub fn derive(&self, info: &[&[u8]]) -> Result<Self, NotDerived> {
+    pub(crate) fn derive(&self, info: &[&[u8]]) -> Result<Self, NotDerived> {
         let mut out = Zeroizing::new([0; 32]);
         Prk::new_less_safe(HKDF_SHA256, self.expose())
             .expand(info, KeyLength)
@@ -99,7 +99,7 @@ pub struct SharedSecret {
     /// Where it came from.
     pub path: PathBuf,
     /// By this nodes know each other and derive the keys of each pair. The same in every epoch.
-    pub replication: SecretBytes,
+    pub(crate) replication: SecretBytes,
     /// What ticket keys come from; absent where a ratchet has that.
     pub root: Option<TicketRoot>,
 }
@@ -113,7 +113,7 @@ impl TicketRoot {
     ///
     /// # Errors
     /// When the library refuses.
-    pub fn epoch_secret(&self, epoch: Epoch) -> Result<SecretBytes, NotDerived> {
+    pub(crate) fn epoch_secret(&self, epoch: Epoch) -> Result<SecretBytes, NotDerived> {
         self.0.derive(&[TICKETS, &epoch.0.to_be_bytes()])
     }
 }
@@ -157,7 +157,7 @@ impl SharedSecret {
     ///
     /// # Errors
     /// When the library refuses.
-    pub fn of_root(root: SecretBytes, path: &Path) -> Result<Self, NotDerived> {
+    pub(crate) fn of_root(root: SecretBytes, path: &Path) -> Result<Self, NotDerived> {
         let replication = root.derive(&[REPLICATION])?;
         Ok(Self {
             id: id_of(&replication),

@@ -55,7 +55,11 @@ impl Ratchet {
     ///
     /// # Errors
     /// When the system gives no random bytes.
-    pub fn draw(path: &Path, length: EpochLength, now: EpochNumber) -> Result<Self, NoRandomness> {
+    pub(crate) fn draw(
+        path: &Path,
+        length: EpochLength,
+        now: EpochNumber,
+    ) -> Result<Self, NoRandomness> {
         Ok(Self {
             path: path.to_owned(),
             length,
@@ -149,7 +153,7 @@ impl Ratchet {
     ///
     /// # Errors
     /// When that would be too far; it then stays where it is.
-    pub fn advance(&mut self, to: EpochNumber) -> Result<bool, NotWalked> {
+    pub(crate) fn advance(&mut self, to: EpochNumber) -> Result<bool, NotWalked> {
         let Some(chain) = self.walk(to)? else {
             return Ok(false);
         };
@@ -163,7 +167,10 @@ impl Ratchet {
     ///
     /// # Errors
     /// When it is too far ahead.
-    pub fn epoch_secret(&self, number: EpochNumber) -> Result<Option<SecretBytes>, NotWalked> {
+    pub(crate) fn epoch_secret(
+        &self,
+        number: EpochNumber,
+    ) -> Result<Option<SecretBytes>, NotWalked> {
         match self.walk(number)? {
             Some(chain) => Ok(Some(chain.derive(&[TICKETS])?)),
             None => Ok(None),
@@ -173,7 +180,7 @@ impl Ratchet {
     /// How many epochs it will walk at a time: those of five years, as long as that is quick. A
     /// clock that is further ahead is more likely wrong than the state is old, and what is
     /// forgotten cannot be undone.
-    pub fn most_steps(&self) -> u32 {
+    pub(crate) fn most_steps(&self) -> u32 {
         let steps = FURTHEST.as_secs() / self.length.duration().as_secs().max(1);
         u32::try_from(steps).unwrap_or(MOST_STEPS).min(MOST_STEPS)
     }
@@ -182,7 +189,7 @@ impl Ratchet {
     ///
     /// # Errors
     /// What the system says; the file then holds the former state.
-    pub fn save(&self) -> io::Result<()> {
+    pub(crate) fn save(&self) -> io::Result<()> {
         file::replace(&self.path, &self.text())
     }
 
@@ -202,7 +209,7 @@ impl Ratchet {
 }
 
 /// Whether a text means to be a state.
-pub fn is_state(text: &str) -> bool {
+pub(crate) fn is_state(text: &str) -> bool {
     text.starts_with("becket secret state")
 }
 

@@ -29,7 +29,7 @@ pub struct Resuming {
     /// Wall clock of this loop turn.
     pub unix_now: UnixSeconds,
     /// Monotonic clock of this loop turn, from the process start.
-    pub mono_now: Duration,
+    pub(crate) mono_now: Duration,
     /// The name that was peeked from the hello, lower case.
     pub server_name: Option<Box<str>>,
     /// The session that the client brought, once it was opened.
@@ -41,17 +41,17 @@ pub struct Resuming {
     pub session: Option<SessionName>,
     /// Which chain of the name's keys was chosen, by its place; a resumption presents none, but
     /// has one to be known by.
-    pub presented: Option<usize>,
+    pub(crate) presented: Option<usize>,
     /// When the certificate that the client has just proved to hold is over.
-    pub client_until: Option<UnixSeconds>,
+    pub(crate) client_until: Option<UnixSeconds>,
     /// The places of that certificate's issuers among those that the client has just shown beside it.
-    pub client_path: Option<Vec<usize>>,
+    pub(crate) client_path: Option<Vec<usize>>,
     /// Of a client that announced early data.
     pub secrets: Option<Box<ClientSecrets>>,
     /// The chain of a session that the client brought was judged.
-    pub judged: bool,
+    pub(crate) judged: bool,
     /// A ticket was not made, because it would be too long.
-    pub withheld: bool,
+    pub(crate) withheld: bool,
     /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
     permit: Option<HandshakePermit>,
     /// This handshake's own origin; made when first needed.
@@ -78,7 +78,7 @@ pub struct Opened {
     /// The full handshake from which it descends.
     pub origin: Origin,
     /// Found by ID in the table, else sealed in a ticket.
-    pub by_id: bool,
+    pub(crate) by_id: bool,
 }
 
 impl Resuming {
@@ -103,7 +103,7 @@ impl Resuming {
     }
 
     /// The same, with what is to be paid for a full handshake.
-    pub fn with_permit(self, permit: Option<HandshakePermit>) -> Self {
+    pub(crate) fn with_permit(self, permit: Option<HandshakePermit>) -> Self {
         Self { permit, ..self }
     }
 
@@ -141,7 +141,7 @@ impl Resuming {
 
     /// The line that this handshake continued or began; nothing when it made no session. Ask when
     /// the handshake is complete, and only one that used what it opened.
-    pub fn origin_id(&self) -> Option<OriginId> {
+    pub(crate) fn origin_id(&self) -> Option<OriginId> {
         let origin = self.opened.map(|opened| opened.origin).or(self.fresh);
         // 0 is what is left when the system gives no random bytes.
         origin
@@ -150,7 +150,11 @@ impl Resuming {
     }
 
     /// Keeps what became of an offered session or ticket.
-    pub fn note<T>(&mut self, result: &Result<T, Resumption>, opened: impl FnOnce(&T) -> Opened) {
+    pub(crate) fn note<T>(
+        &mut self,
+        result: &Result<T, Resumption>,
+        opened: impl FnOnce(&T) -> Opened,
+    ) {
         match result {
             Ok(found) => {
                 self.opened = Some(opened(found));
@@ -161,12 +165,12 @@ impl Resuming {
     }
 
     /// Why admission refused it, if it did.
-    pub fn shed(&self) -> Option<CloseReason> {
+    pub(crate) fn shed(&self) -> Option<CloseReason> {
         self.permit.as_ref().and_then(HandshakePermit::refused)
     }
 
     /// The handshake turned out to be a full one: what was opened is not its origin.
-    pub fn forget_opened(&mut self) {
+    pub(crate) fn forget_opened(&mut self) {
         self.opened = None;
         self.session = None;
     }

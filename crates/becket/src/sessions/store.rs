@@ -32,7 +32,7 @@ use crate::metrics::Resumption;
 
 /// The view of one policy on a table that all workers share.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub(crate) struct Store {
     /// Shared by all workers; each call takes one shard's lock.
     pub table: Arc<SessionTable>,
     /// The border that no session crosses.
@@ -40,7 +40,7 @@ pub struct Store {
     /// Age since the full handshake at which nothing resumes.
     pub max_age: Duration,
     /// Of clients that come back.
-    pub judge: Judge,
+    pub(crate) judge: Judge,
     /// What is kept in it.
     pub kind: Kind,
 }
@@ -65,7 +65,7 @@ pub enum Kind {
 impl Store {
     /// Whether a hello offers a session by PSK that is kept here. Takes none: that is rustls' part,
     /// and another worker may be faster.
-    pub fn recognises(&self, hello: &ClientHello<'_>) -> bool {
+    pub(crate) fn recognises(&self, hello: &ClientHello<'_>) -> bool {
         // Whether it has expired does not matter to who asks, so no clock is needed.
         let find = |id| self.table.get(self.policy, id, Duration::ZERO);
         let mut offered = hello.psk_identities();

@@ -20,11 +20,11 @@ use crate::metrics::Resumption;
 
 /// Judges the clients of one policy's sessions; the default asks nothing of them.
 #[derive(Clone, Debug, Default)]
-pub struct Judge(Option<Arc<dyn ClientCertVerifier>>);
+pub(crate) struct Judge(Option<Arc<dyn ClientCertVerifier>>);
 
 impl Judge {
     /// Judges as `verifier` does; without one nobody has to show a certificate.
-    pub fn new(verifier: Option<Arc<dyn ClientCertVerifier>>) -> Self {
+    pub(crate) fn new(verifier: Option<Arc<dyn ClientCertVerifier>>) -> Self {
         Self(verifier)
     }
 
@@ -34,7 +34,7 @@ impl Judge {
     /// # Errors
     ///
     /// When its chain does not verify, another was judged before, or there is none and must be one.
-    pub fn admits(&self, state: &[u8]) -> Result<(), Resumption> {
+    pub(crate) fn admits(&self, state: &[u8]) -> Result<(), Resumption> {
         let Some(verifier) = &self.0 else {
             return Ok(());
         };

@@ -34,12 +34,12 @@ pub struct Secrets {
     /// Who seals: a hint in every ticket. 0 for a host that is alone.
     pub node: NodeId,
     /// The last one seals, the others only open, some of them because peers are ahead.
-    pub epochs: Vec<EpochSecret>,
+    pub(crate) epochs: Vec<EpochSecret>,
 }
 
 /// The secret of one epoch.
 #[derive(Clone)]
-pub struct EpochSecret {
+pub(crate) struct EpochSecret {
     /// Its name in ticket headers.
     pub id: KeyId,
     /// Erased on drop.
@@ -48,7 +48,7 @@ pub struct EpochSecret {
 
 impl Secrets {
     /// Whether these are the same secrets: ids name them.
-    pub fn same_as(&self, other: &Self) -> bool {
+    pub(crate) fn same_as(&self, other: &Self) -> bool {
         let ids = |of: &Self| -> Vec<KeyId> { of.epochs.iter().map(|epoch| epoch.id).collect() };
         self.node == other.node && self.rotation == other.rotation && ids(self) == ids(other)
     }
@@ -96,17 +96,17 @@ impl Ticketer {
     }
 
     /// Opens a session only for a client whom the judge admits.
-    pub fn judging(self, judge: Judge) -> Self {
+    pub(crate) fn judging(self, judge: Judge) -> Self {
         Self { judge, ..self }
     }
 
     /// Makes no ticket of more bytes: its client would come back with a hello that is too large.
-    pub fn at_most(self, longest: usize) -> Self {
+    pub(crate) fn at_most(self, longest: usize) -> Self {
         Self { longest, ..self }
     }
 
     /// Whether a ticket names a key of ours: cheap, and no proof.
-    pub fn recognises(&self, ticket: &[u8]) -> bool {
+    pub(crate) fn recognises(&self, ticket: &[u8]) -> bool {
         TicketHeader::decode(ticket)
             .is_some_and(|(header, _)| matches!(self.ring.select(&header), Selection::Key(_)))
     }
@@ -233,7 +233,7 @@ fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
 }
 
 /// Epochs whose tickets still open beside the current one: a ticket lives for one to two rotations.
-pub const KEPT_EPOCHS: u32 = 1;
+pub(crate) const KEPT_EPOCHS: u32 = 1;
 /// RFC 8446, section 4.6.1: "Servers MUST NOT use any value greater than 604800 seconds".
 const LONGEST_LIFETIME: Duration = Duration::from_secs(604_800);
 /// Bytes that the seal adds (RFC 8452).

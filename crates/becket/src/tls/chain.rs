@@ -25,7 +25,7 @@ use crate::scratch::LARGEST_RECORD;
 
 /// What a chain has too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Excess {
+pub(crate) enum Excess {
     /// Bytes, the leaf included.
     Bytes {
         /// What was shown.
@@ -128,7 +128,7 @@ fn refused(excess: Excess) -> Error {
 
 /// Whether a peer was refused for the size of its chain: by [`usable`], or because the message did
 /// not even fit into what an engine holds.
-pub fn is_excess(error: &Error) -> bool {
+pub(crate) fn is_excess(error: &Error) -> bool {
     match error {
         Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) => {
             cause.is::<Excess>()
@@ -139,7 +139,7 @@ pub fn is_excess(error: &Error) -> bool {
 }
 
 /// Whether a certificate was refused for its version alone: before X.509 version 3.
-pub fn is_of_old_version(error: &Error) -> bool {
+pub(crate) fn is_of_old_version(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else {
         return false;
     };
@@ -150,7 +150,7 @@ pub fn is_of_old_version(error: &Error) -> bool {
 }
 
 /// What is wrong with a peer or its certificate, in words, also where webpki refuses what others take.
-pub fn explain(error: &Error) -> String {
+pub(crate) fn explain(error: &Error) -> String {
     let fault = match error {
         Error::AlertReceived(alert) => {
             return format!("the peer sent alert {}", names::alert(*alert));
@@ -190,14 +190,14 @@ fn in_words(error: &Error) -> String {
 }
 
 /// Whether an authority's key is for RSASSA-PSS alone, so that nothing it signs can be verified.
-pub fn is_useless(authority: &TrustAnchor<'_>) -> bool {
+pub(crate) fn is_useless(authority: &TrustAnchor<'_>) -> bool {
     // The algorithm is a SEQUENCE of its own, shorter than 128 bytes.
     let algorithm = authority.subject_public_key_info.get(2..);
     algorithm.is_some_and(|algorithm| algorithm.starts_with(&RSASSA_PSS))
 }
 
 /// What an engine has to hold of a message with a chain of `most_bytes`, or of any record.
-pub fn most_held(most_bytes: usize) -> usize {
+pub(crate) fn most_held(most_bytes: usize) -> usize {
     LARGEST_RECORD.max(most_bytes + FRAMING)
 }
 

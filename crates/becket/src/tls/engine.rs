@@ -129,7 +129,7 @@ impl<C: TlsSide> fmt::Debug for Engine<C> {
 
 /// What [`Engine::receive`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
+pub(crate) struct Received {
     /// Application data may be sent: the handshake is complete, or early data has come.
     pub ready: bool,
     /// Some of the data came as early data: it may be a replay (RFC 8446, section 2.3).
@@ -142,7 +142,7 @@ pub struct Received {
 
 /// A peer's message, or record, is longer than this many bytes, which is all that is held of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overfull(pub usize);
+pub(crate) struct Overfull(pub usize);
 
 impl fmt::Display for Overfull {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -159,7 +159,7 @@ impl Engine {
     /// # Errors
     ///
     /// Only when the configuration is unusable.
-    pub fn new(config: Arc<ServerConfig>, most_held: usize) -> Result<Self, Error> {
+    pub(crate) fn new(config: Arc<ServerConfig>, most_held: usize) -> Result<Self, Error> {
         Ok(Self::of(
             UnbufferedServerConnection::new(config)?,
             most_held,
@@ -169,7 +169,7 @@ impl Engine {
 
 impl<C: TlsSide> Engine<C> {
     /// Wraps a connection of rustls that has not begun; `most_held` as for [`Engine::new`].
-    pub fn of(connection: C, most_held: usize) -> Self {
+    pub(crate) fn of(connection: C, most_held: usize) -> Self {
         Self {
             connection: Box::new(connection),
             held: Vec::new(),
@@ -186,19 +186,19 @@ impl<C: TlsSide> Engine<C> {
     }
 
     /// Expects early data, which the policy takes or not. What is not taken is thrown away.
-    pub fn expecting_early_data(mut self, may_be_taken: bool) -> Self {
+    pub(crate) fn expecting_early_data(mut self, may_be_taken: bool) -> Self {
         self.skipping = Some(Box::new(Skipping::new(may_be_taken)));
         self.most_held = self.most_held.max(LARGEST_RECORD);
         self
     }
 
     /// What belongs in front of the next input.
-    pub fn held(&self) -> &[u8] {
+    pub(crate) fn held(&self) -> &[u8] {
         &self.held
     }
 
     /// Whether a whole record is held: [`Self::resume`] goes on with it, and nothing need be received.
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.waits
     }
 
@@ -208,7 +208,7 @@ impl<C: TlsSide> Engine<C> {
     /// # Errors
     ///
     /// When the peer broke the protocol or the handshake failed; the alert to send is in `out`.
-    pub fn receive(
+    pub(crate) fn receive(
         &mut self,
         input: &mut [u8],
         plain: &mut Buffer,
@@ -225,7 +225,11 @@ impl<C: TlsSide> Engine<C> {
     /// # Errors
     ///
     /// As [`Self::receive`].
-    pub fn resume(&mut self, plain: &mut Buffer, out: &mut Buffer) -> Result<Received, Error> {
+    pub(crate) fn resume(
+        &mut self,
+        plain: &mut Buffer,
+        out: &mut Buffer,
+    ) -> Result<Received, Error> {
         let mut held = mem::take(&mut self.held);
         let outcome = self.process(&mut held, plain, out);
         self.held = held;
@@ -235,12 +239,12 @@ impl<C: TlsSide> Engine<C> {
     }
 
     /// Whether the client has still to finish its handshake, though it may be served already.
-    pub fn is_unfinished(&self) -> bool {
+    pub(crate) fn is_unfinished(&self) -> bool {
         self.connection.common().is_handshaking()
     }
 
     /// Keeps what the rest of a handshake needs to make sessions, lent by [`Self::receive`].
-    pub fn keep(&mut self, resuming: Option<Resuming>) {
+    pub(crate) fn keep(&mut self, resuming: Option<Resuming>) {
         self.unfinished = resuming.map(Box::new);
     }
 
@@ -439,7 +443,7 @@ impl<C: TlsSide> Engine<C> {
     /// # Errors
     ///
     /// When the handshake is not complete, or the keys are worn out (RFC 8446, section 5.5).
-    pub fn encrypt(&mut self, plain: &[u8], out: &mut Buffer) -> Result<(), Error> {
+    pub(crate) fn encrypt(&mut self, plain: &[u8], out: &mut Buffer) -> Result<(), Error> {
         self.write(out, |traffic, room| traffic.encrypt(plain, room))
     }
 
@@ -448,7 +452,7 @@ impl<C: TlsSide> Engine<C> {
     /// # Errors
     ///
     /// As [`Self::encrypt`].
-    pub fn close_notify(&mut self, out: &mut Buffer) -> Result<(), Error> {
+    pub(crate) fn close_notify(&mut self, out: &mut Buffer) -> Result<(), Error> {
         if self.close_notify_sent {
             return Ok(());
         }
@@ -461,7 +465,7 @@ impl<C: TlsSide> Engine<C> {
     /// # Errors
     ///
     /// As [`Self::encrypt`].
-    pub fn seal(&mut self, plain: &[u8], end: bool, out: &mut Buffer) -> Result<(), Error> {
+    pub(crate) fn seal(&mut self, plain: &[u8], end: bool, out: &mut Buffer) -> Result<(), Error> {
         if !plain.is_empty() {
             self.encrypt(plain, out)?;
         }
@@ -505,18 +509,18 @@ impl<C: TlsSide> Engine<C> {
     }
 
     /// Full or resumed, once that is known.
-    pub fn handshake_kind(&self) -> Option<HandshakeKind> {
+    pub(crate) fn handshake_kind(&self) -> Option<HandshakeKind> {
         self.connection.common().handshake_kind()
     }
 
     /// What was negotiated, and the peer's chain.
-    pub fn facts(&self) -> &C {
+    pub(crate) fn facts(&self) -> &C {
         &self.connection
     }
 }
 
 /// Whether the peer sent more records without data than it may, by our count or by one of rustls'.
-pub fn is_without_data(error: &Error) -> bool {
+pub(crate) fn is_without_data(error: &Error) -> bool {
     matches!(
         error,
         Error::PeerMisbehaved(

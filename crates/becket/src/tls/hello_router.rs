@@ -22,7 +22,7 @@ pub struct HelloRouter {
 
 /// How a hello is answered.
 #[derive(Debug)]
-pub enum Choice {
+pub(crate) enum Choice {
     /// By a handshake.
     Serve(Served),
     /// By a fatal alert.
@@ -36,13 +36,13 @@ pub enum Choice {
 
 /// A hello that a route takes.
 #[derive(Debug)]
-pub struct Served {
+pub(crate) struct Served {
     /// Index of the route in its listener.
     pub route: usize,
     /// The configuration to handshake with.
     pub config: Arc<ServerConfig>,
     /// It offers something that might resume; otherwise the handshake can only be a full one.
-    pub may_resume: bool,
+    pub(crate) may_resume: bool,
     /// What that would be.
     pub offer: Offer,
 }
@@ -72,7 +72,7 @@ impl HelloRouter {
     }
 
     /// Chooses the route by name and protocols, then its configuration by what the hello can resume.
-    pub fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
+    pub(crate) fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
         // rustls would look at signature algorithms first, and answer with the wrong alert.
         if !hello.offers_tls12() && !hello.offers_tls13() {
             return Choice::Refuse {
@@ -114,7 +114,7 @@ impl HelloRouter {
     /// # Errors
     ///
     /// The alert and the reason when no route takes it. A name is unknown here when no route has it.
-    pub fn pass(
+    pub(crate) fn pass(
         &self,
         hello: &ClientHello<'_>,
         name: Option<&str>,
@@ -158,7 +158,7 @@ impl HelloRouter {
 
 impl Route {
     /// Whether the route takes clients that ask for this name, which is in lower case.
-    pub fn is_for(&self, name: Option<&str>) -> bool {
+    pub(crate) fn is_for(&self, name: Option<&str>) -> bool {
         if self.names.is_empty() {
             return true;
         }

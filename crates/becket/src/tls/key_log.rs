@@ -9,7 +9,7 @@ use rustls::{KeyLog, KeyLogFile};
 
 /// Opens the file at the first secret.
 #[derive(Debug, Default)]
-pub struct LateKeyLog(OnceLock<KeyLogFile>);
+pub(crate) struct LateKeyLog(OnceLock<KeyLogFile>);
 
 impl KeyLog for LateKeyLog {
     fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {

@@ -14,7 +14,7 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use crate::sessions::context;
 
 /// The same chain with a key that costs a token.
-pub fn metered(key: &CertifiedKey) -> Arc<CertifiedKey> {
+pub(crate) fn metered(key: &CertifiedKey) -> Arc<CertifiedKey> {
     Arc::new(CertifiedKey {
         key: Arc::new(MeteredKey(Arc::clone(&key.key))),
         ..key.clone()

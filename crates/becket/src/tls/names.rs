@@ -24,7 +24,7 @@ pub fn suite(suite: CipherSuite) -> &'static str {
 
 /// The same as OpenSSL calls it, such as `ECDHE-RSA-AES128-GCM-SHA256`: what readers of PROXY
 /// headers expect. The suites of TLS 1.3 have one name.
-pub fn openssl_suite(suite: CipherSuite) -> &'static str {
+pub(crate) fn openssl_suite(suite: CipherSuite) -> &'static str {
     match suite {
         CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => "ECDHE-ECDSA-AES128-GCM-SHA256",
         CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => "ECDHE-ECDSA-AES256-GCM-SHA384",

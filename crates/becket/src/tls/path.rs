@@ -22,7 +22,7 @@ use crate::config::{Revocation, UnknownStatus};
 
 /// Finds paths to these authorities.
 #[derive(Debug)]
-pub struct Paths {
+pub(crate) struct Paths {
     roots: Arc<RootCertStore>,
     lists: Vec<CertRevocationList<'static>>,
     unknown: UnknownStatusPolicy,
@@ -37,7 +37,7 @@ impl Paths {
     /// # Errors
     ///
     /// When a list cannot be used.
-    pub fn new(
+    pub(crate) fn new(
         roots: Arc<RootCertStore>,
         revocation: &Revocation,
         algorithms: WebPkiSupportedAlgorithms,
@@ -64,7 +64,7 @@ impl Paths {
     /// # Errors
     ///
     /// Why there is no path, as rustls says it, so that the alert is the right one.
-    pub fn find(
+    pub(crate) fn find(
         &self,
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],

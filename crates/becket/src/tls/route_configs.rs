@@ -49,7 +49,7 @@ pub struct Parts {
 
 impl Parts {
     /// Parts that share nothing with those that serve: to see whether configurations can be built, and what they do.
-    pub fn apart(secrets: &Arc<Secrets>, sessions: &Sessions) -> Self {
+    pub(crate) fn apart(secrets: &Arc<Secrets>, sessions: &Sessions) -> Self {
         let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
         Self {
             table: table(),
@@ -168,7 +168,7 @@ impl RouteConfigs {
 
     /// Whether the hello offers what might resume: something that looks like a ticket of ours, or
     /// a TLS 1.2 session ID. No proof; that there is nothing is one.
-    pub fn may_resume(&self, hello: &ClientHello<'_>) -> bool {
+    pub(crate) fn may_resume(&self, hello: &ClientHello<'_>) -> bool {
         if self.tls13 && hello.offers_tls13() {
             // The session ID is there for the sake of middle boxes (RFC 8446, appendix D.4).
             return match &self.early {

@@ -28,7 +28,7 @@ use crate::sessions::context::{self, ClientSecrets};
 
 /// Leaves a client's secrets in the handshake that is lent to this thread, if it wants them.
 #[derive(Debug)]
-pub struct SecretsForSkipping {
+pub(crate) struct SecretsForSkipping {
     /// Gets everything as well.
     pub next: Arc<dyn KeyLog>,
 }
@@ -59,7 +59,7 @@ impl KeyLog for SecretsForSkipping {
 }
 
 /// Watches the records of a client that announced early data.
-pub struct Skipping {
+pub(crate) struct Skipping {
     /// The policy takes early data, so this client's may be taken.
     may_be_taken: bool,
     /// Bytes that may still be skipped.
@@ -69,7 +69,7 @@ pub struct Skipping {
 
 /// What is to be done with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// It is early data that is not taken.
     Skip,
     /// It is early data, and rustls knows whether that is taken: if it makes nothing of it,
@@ -83,7 +83,7 @@ pub enum Verdict {
 
 impl Skipping {
     /// Begins before the hello is processed.
-    pub fn new(may_be_taken: bool) -> Self {
+    pub(crate) fn new(may_be_taken: bool) -> Self {
         Self {
             may_be_taken,
             left: MOST,
@@ -96,7 +96,7 @@ impl Skipping {
     /// # Errors
     ///
     /// When more was sent than is skipped.
-    pub fn judge(&mut self, record: &[u8], common: &CommonState) -> Result<Verdict, Error> {
+    pub(crate) fn judge(&mut self, record: &[u8], common: &CommonState) -> Result<Verdict, Error> {
         if record.first() != Some(&APPLICATION_DATA) {
             return Ok(Verdict::Pass);
         }
@@ -127,7 +127,7 @@ impl Skipping {
     /// # Errors
     ///
     /// When more was sent than is skipped.
-    pub fn refuse(&mut self, len: usize) -> Result<(), Error> {
+    pub(crate) fn refuse(&mut self, len: usize) -> Result<(), Error> {
         self.may_be_taken = false;
         self.skip(len)
     }

@@ -75,7 +75,7 @@ impl ServerTls {
 
     /// Whether clients have a say in what servers are asked for: then a server that refuses need not
     /// be broken.
-    pub fn speaks_for_client(&self) -> bool {
+    pub(crate) fn speaks_for_client(&self) -> bool {
         self.sni == Sni::Client || self.alpn == ServerAlpn::Client
     }
 
@@ -128,7 +128,7 @@ impl ServerTls {
 /// What a health check opens TLS to a server with, and the name to send. There is no client whose
 /// name or protocol could be passed on. `alpn` keeps those of the configured protocols that the check
 /// speaks.
-pub fn for_check(
+pub(crate) fn for_check(
     onward: &Onward,
     server: &Arc<str>,
     alpn: impl Fn(&[u8]) -> bool,
@@ -259,7 +259,7 @@ impl ServerCertVerifier for Named {
 /// Takes every certificate, for `verify = "none"`. That the server holds its key is still
 /// verified.
 #[derive(Debug)]
-pub struct Unverified(pub Arc<CryptoProvider>);
+pub(crate) struct Unverified(pub Arc<CryptoProvider>);
 
 impl ServerCertVerifier for Unverified {
     fn verify_server_cert(

@@ -54,7 +54,7 @@ pub fn of_clients(
 /// # Errors
 ///
 /// As for clients.
-pub fn of_servers(
+pub(crate) fn of_servers(
     authorities: Arc<RootCertStore>,
     revocation: Revocation,
     provider: &Arc<CryptoProvider>,

@@ -68,7 +68,7 @@ impl Mailbox {
 
     /// Leaves a message and wakes the worker. One that has ended gets none: a slot in the message goes
     /// to the next who waits.
-    pub fn post(&self, message: Message) {
+    pub(crate) fn post(&self, message: Message) {
         let mut held = self.lock();
         let Some(messages) = &mut *held else {
             // A slot that is dropped may be given to somebody of this worker, too.

@@ -45,7 +45,7 @@ pub struct Common {
     /// What they share with each other and with control.
     pub shared: Arc<Shared>,
     /// The configuration.
-    pub adopted: Adopted,
+    pub(crate) adopted: Adopted,
     /// Ticket secrets.
     pub secrets: Arc<Secrets>,
     /// One per worker, where new sessions are told to peers; none without a cluster.
@@ -121,7 +121,12 @@ impl Workers {
     }
 
     /// Gives every worker the configuration, and each its new sockets and its outbox.
-    pub fn reload(&mut self, adopted: &Adopted, added: Vec<Vec<Bound>>, outboxes: &[Outbox]) {
+    pub(crate) fn reload(
+        &mut self,
+        adopted: &Adopted,
+        added: Vec<Vec<Bound>>,
+        outboxes: &[Outbox],
+    ) {
         for (number, (mailbox, added)) in self.mailboxes.iter().zip(added).enumerate() {
             mailbox.post(Message::Config {
                 adopted: adopted.clone(),

@@ -118,7 +118,7 @@ impl End {
     }
 
     /// Takes the fault that waits, such as a connect that failed.
-    pub fn take_fault(&self) -> Option<ErrorKind> {
+    pub(crate) fn take_fault(&self) -> Option<ErrorKind> {
         let mut halves = self.halves.borrow_mut();
         let [me, _] = sides(&mut halves, self.side);
         me.fault.take()
@@ -250,7 +250,7 @@ impl Drop for End {
 
 impl Watch {
     /// What has become ready since the last call.
-    pub fn take_edges(&self) -> Ready {
+    pub(crate) fn take_edges(&self) -> Ready {
         self.with(|me, _| std::mem::take(&mut me.edges))
     }
 
@@ -265,18 +265,8 @@ impl Watch {
         self.with(|me, _| me.deliver(n));
     }
 
-    /// Bounds the bytes that are on the way to and arrived at this end.
-    pub fn set_capacity(&self, capacity: usize) {
-        self.with(|me, peer| {
-            me.capacity = capacity;
-            if std::mem::take(&mut peer.starved) {
-                peer.edges.writable = true;
-            }
-        });
-    }
-
     /// Starts as a connect that is under way.
-    pub fn begin_connecting(&self) {
+    pub(crate) fn begin_connecting(&self) {
         self.with(|me, _| {
             me.connecting = true;
             me.edges = Ready::default();
@@ -297,11 +287,6 @@ impl Watch {
         self.with(|me, _| me.fail(kind));
     }
 
-    /// Bytes that have arrived and were not received.
-    pub fn unread(&self) -> usize {
-        self.with(|me, _| me.arrived.len())
-    }
-
     /// Bytes and ends that are on the way and not delivered.
     pub fn on_the_way(&self) -> usize {
         self.with(|me, _| me.on_the_way.len() + usize::from(me.end_on_the_way))
@@ -315,11 +300,6 @@ impl Watch {
     /// The peer has reset the stream.
     pub fn is_broken(&self) -> bool {
         self.with(|me, _| me.broken)
-    }
-
-    /// Whoever owned this end has dropped it.
-    pub fn is_closed(&self) -> bool {
-        self.with(|me, _| me.closed)
     }
 
     fn with<T>(&self, body: impl FnOnce(&mut Half, &mut Half) -> T) -> T {

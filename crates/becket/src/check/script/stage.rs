@@ -46,7 +46,7 @@ pub struct Stage {
     /// Where cancels are left.
     pub cancels: Arc<Cancels>,
     /// Clients need no PROXY header, whatever the listener says.
-    pub skips_greeting: bool,
+    pub(crate) skips_greeting: bool,
     scratch: Scratch,
     failures: FailureLog,
     connection: Option<Connection<ScriptedNet>>,

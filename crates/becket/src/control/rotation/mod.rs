@@ -45,12 +45,12 @@ enum Kind {
 
 /// Where the rotation stands, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Standing {
+pub(crate) struct Standing {
     /// Number of the epoch whose key seals new tickets: alone since the start, in a cluster since
     /// 1970, the same on all nodes.
     pub epoch: u64,
     /// When it began, by the wall clock.
-    pub epoch_started: Timestamp,
+    pub(crate) epoch_started: Timestamp,
     /// When the next begins.
     #[serde(skip)]
     pub due: Due,
@@ -62,7 +62,7 @@ pub struct Standing {
 
 /// A moment by one of the two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub(crate) enum Due {
     /// Since the process started.
     Mono(Duration),
     /// Since 1970.
@@ -71,7 +71,7 @@ pub enum Due {
 
 impl Due {
     /// How long until then; zero when it is past.
-    pub fn after(self, now: Now) -> Duration {
+    pub(crate) fn after(self, now: Now) -> Duration {
         match self {
             Self::Mono(due) => due.saturating_sub(now.mono),
             Self::Unix(due) => due.saturating_sub(now.unix),
@@ -136,7 +136,7 @@ impl Rotation {
     /// # Errors
     ///
     /// When the secrets cannot be made; this one is unchanged in any case.
-    pub fn reloaded(
+    pub(crate) fn reloaded(
         &self,
         config: &Config,
         ratchets: Vec<Ratchet>,
@@ -188,7 +188,7 @@ impl Rotation {
     /// # Errors
     ///
     /// Which file, and what the system said; after a while a further call tries that again.
-    pub fn save(&mut self, now: Now) -> Result<(), NotSaved> {
+    pub(crate) fn save(&mut self, now: Now) -> Result<(), NotSaved> {
         let Kind::Shared(shared) = &mut self.kind else {
             return Ok(());
         };
@@ -208,7 +208,7 @@ impl Rotation {
     }
 
     /// Where it stands.
-    pub fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> Standing {
         let (epoch, due) = match &self.kind {
             Kind::Alone(alone) => (alone.rotations(), Due::Mono(alone.due())),
             Kind::Shared(shared) => (shared.sealing().0.into(), Due::Unix(shared.due())),
