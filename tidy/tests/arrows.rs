@@ -15,7 +15,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-sys", &[]),
     ("becket-stats", &[]),
     ("becket-config", &["proto"]),
-    ("becket-cluster", &["proto", "sys"]),
+    ("becket-cluster", &["config", "proto", "sys"]),
     ("becket", &["config", "cluster", "proto", "sys", "stats"]),
     ("becket-load", &["proto", "sys", "stats"]),
     ("becket-bench", &["load", "stats", "sys"]),

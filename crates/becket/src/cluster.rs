@@ -6,18 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::stud::{self, Reception, Terms};
-use becket_cluster::{
-    Bound, ClusterLimits, Found, Host, Membership, Multicast, NoBoot, NotBound, Peer, Resolve,
-    Secret, Settings,
-};
+use becket_cluster::{Bound, Found, Host, Membership, NoBoot, NotBound, Resolve, Secret, Settings};
 use becket_proto::session_table::PolicyTag;
 use zeroize::Zeroizing;
 
 use crate::backend::health::prober;
 use crate::backend::registry::Backends;
-use crate::config::Address;
+use crate::config::Config;
 use crate::config::error::Problem;
-use crate::config::{Config, cluster};
 use crate::resolver::Resolver;
 use crate::shared::Shared;
 
@@ -40,20 +36,10 @@ pub(crate) fn settings(config: &Config) -> Option<Settings> {
                 key: Zeroizing::new(*secret.replication.expose()),
             })
             .collect(),
-        peers: cluster.peers.iter().map(peer).collect(),
+        peers: cluster.peers.clone(),
         resolve_interval: cluster.resolve_interval,
-        multicast: cluster.multicast.as_ref().map(|multicast| Multicast {
-            group: multicast.group,
-            interface: multicast.interface.clone(),
-            ttl: multicast.ttl,
-        }),
-        limits: ClusterLimits {
-            datagrams_per_turn: cluster.limits.datagrams_per_turn,
-            entries_per_peer: cluster.limits.entries_per_peer,
-            bytes_per_second: cluster.limits.bytes_per_second as u64,
-            queue: cluster.limits.queue,
-            hellos_per_second: u32::try_from(cluster.limits.hellos_per_second).unwrap_or(u32::MAX),
-        },
+        multicast: cluster.multicast.clone(),
+        limits: cluster.limits.clone(),
         policies: routes
             .map(|route| PolicyTag::from_digest(&route.policy.digest))
             .collect(),
@@ -61,17 +47,6 @@ pub(crate) fn settings(config: &Config) -> Option<Settings> {
         max_age: config.sessions.max_age,
         stick_lifetime: sticks.max().unwrap_or_default(),
     })
-}
-
-fn peer(peer: &cluster::Peer) -> Peer {
-    Peer {
-        name: Arc::clone(&peer.name),
-        lookup: match &peer.address {
-            Address::Name(host, port) => Some((host.clone(), *port)),
-            Address::Ip(..) | Address::Any(_) | Address::Unix(_) => None,
-        },
-        addresses: peer.addresses.clone(),
-    }
 }
 
 /// Terms on which sessions of stud and hitch are taken, if they are.

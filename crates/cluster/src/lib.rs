@@ -30,7 +30,7 @@ pub use self::addresses::{ConfiguredPeer, Found, Resolve};
 pub use self::membership::{Host, Membership};
 pub use self::node::{NoBoot, Node};
 pub use self::outbox::{Outbox, SessionEvent};
-pub use self::settings::{ClusterLimits, Multicast, Peer, Secret, Settings};
+pub use self::settings::{Multicast, Peer, Secret, Settings};
 pub use self::sink::{Numbers, PeerStick, StickMemory};
 pub use self::socket::{Bound, NotBound, bind};
 pub use self::status::ClusterStatus;

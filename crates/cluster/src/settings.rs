@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::cluster::ClusterLimits;
 use becket_proto::session_table::PolicyTag;
 use becket_proto::ticket::{NodeId, SecretId};
 use zeroize::Zeroizing;
@@ -48,7 +49,7 @@ pub struct Secret {
 }
 
 /// A peer as configured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// As written; a label of status and log.
     pub name: Arc<str>,
@@ -59,7 +60,7 @@ pub struct Peer {
 }
 
 /// Where nodes look for each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Multicast {
     /// A multicast address, of the family of `listen`.
     pub group: SocketAddr,
@@ -69,32 +70,18 @@ pub struct Multicast {
     pub ttl: u8,
 }
 
-/// Bounds on what peers can cost. All are at least 1.
-#[derive(Clone, Copy, Debug)]
-pub struct ClusterLimits {
-    /// Datagrams read before other work gets its turn.
-    pub datagrams_per_turn: usize,
-    /// Sessions of one peer in the table.
-    pub entries_per_peer: usize,
-    /// Bytes sent to all peers together in a second.
-    pub bytes_per_second: u64,
-    /// Sessions of one worker that wait to be sent.
-    pub queue: usize,
-    /// Greetings of unknown peers that are opened in a second.
-    pub hellos_per_second: u32,
-}
-
 impl Settings {
     /// The bounds of the state machine.
     pub(crate) fn replica_limits(&self) -> replica::Limits {
         let limits = &self.limits;
+        let bytes_per_second = limits.bytes_per_second as u64;
         replica::Limits {
             datagrams_per_turn: limits.datagrams_per_turn,
-            bytes_per_second: limits.bytes_per_second,
-            sync_bytes_per_second: limits.bytes_per_second / SYNC_SHARE,
+            bytes_per_second,
+            sync_bytes_per_second: bytes_per_second / SYNC_SHARE,
             entries_per_peer: limits.entries_per_peer,
             sticks_per_peer: limits.entries_per_peer,
-            hellos_per_second: limits.hellos_per_second,
+            hellos_per_second: u32::try_from(limits.hellos_per_second).unwrap_or(u32::MAX),
             max_ttl: self.id_lifetime,
             max_stick_ttl: self.stick_lifetime,
             // The workers' events were gathered already.

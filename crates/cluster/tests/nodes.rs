@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use becket_cluster::replica::{Boot, Cause, PeerState, ServerTag, StickCursor, WarmUp};
 use becket_cluster::{
-    Bound, ClusterLimits, ClusterStatus, Found, Host as Parts, Membership, Outbox, Peer, PeerStick,
-    Resolve, Secret, SessionEvent, Settings, StickMemory, bind,
+    Bound, ClusterStatus, Found, Host as Parts, Membership, Outbox, Peer, PeerStick, Resolve,
+    Secret, SessionEvent, Settings, StickMemory, bind,
 };
+use becket_config::cluster::ClusterLimits;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, Lookup, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{NodeId, Origin, OriginId, SecretId, UnixSeconds};

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_cluster::{Multicast, Peer};
 use becket_config::address::{Address, ListenAddress};
 use becket_config::cluster as file;
 pub use becket_config::cluster::ClusterLimits;
@@ -48,28 +49,6 @@ pub struct Cluster {
     pub stud: Option<Stud>,
     /// Bounds on what peers can cost.
     pub limits: ClusterLimits,
-}
-
-/// A peer as configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// As written; a label of status and logs.
-    pub name: Arc<str>,
-    /// Parsed: never `Any` nor `Unix`.
-    pub address: Address,
-    /// As [`addresses`](super::Server::addresses) of a server.
-    pub addresses: Vec<SocketAddr>,
-}
-
-/// Where nodes look for each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Multicast {
-    /// A multicast address, of the family of `listen`.
-    pub group: SocketAddr,
-    /// Name of the network interface; `None` leaves the choice to the routes.
-    pub interface: Option<String>,
-    /// Hops that a datagram may go: 1 stays on the link.
-    pub ttl: u8,
 }
 
 impl Config {
@@ -249,7 +228,10 @@ impl Draft<'_> {
             peers.push(Peer {
                 name: Arc::clone(&peer.text),
                 addresses: self.whereabouts(&path, &peer.address),
-                address: peer.address.clone(),
+                lookup: match &peer.address {
+                    Address::Name(host, port) => Some((host.clone(), *port)),
+                    Address::Ip(..) | Address::Any(_) | Address::Unix(_) => None,
+                },
             });
         }
         peers
