@@ -30,7 +30,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::backends::MOST_ADDRESSES;
-pub(crate) use becket_config::address::Address;
 pub use becket_config::address::NamePattern;
 pub use becket_config::choices::{AlpnMismatch, Balance, CheckKind, OnDown, QueuePlace, StickBy};
 pub(crate) use becket_config::choices::{LogFormat, ProxyVersion, UnknownNames, UnknownStatus};
