@@ -11,7 +11,7 @@ mod tangle;
 
 use std::sync::Arc;
 
-use becket::config::{ClientAuth, Revocation};
+use becket::config::{ClientAuth, Limits, Revocation};
 use becket::tls::verifier;
 use divan::Bencher;
 use rustls::RootCertStore;
@@ -32,7 +32,7 @@ fn refuse_the_worst(bencher: Bencher<'_, '_>, filler: usize) {
             .unwrap();
     }
     let auth = ClientAuth::Required(Arc::new(roots));
-    let verifier = verifier::of_clients(&auth, &Revocation::default(), MOST_BYTES);
+    let verifier = verifier::of_clients(&auth, &Revocation::default(), (&Limits::default()).into());
     let verifier = verifier.unwrap().unwrap();
     let worst = tangle(&WORST, filler);
     let bytes: usize = worst.chain.iter().map(|one| one.len()).sum();

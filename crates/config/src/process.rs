@@ -28,6 +28,13 @@ pub struct Limits {
     /// Bytes of a peer's chain of certificates; one has some hundred at least.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
     pub certificate_chain: usize,
+    /// Certificates of the chain beside the peer's own. webpki goes no deeper than six: more could only be filler.
+    #[serde(with = "Whole::<1, 6>")]
+    pub chain_intermediates: usize,
+    /// How many of those may have one subject: an authority that has a new key, or is signed by two others, is there twice.
+    /// With more, the search for a path becomes long.
+    #[serde(with = "Whole::<1, 2>")]
+    pub chain_same_subject: usize,
     /// Connections accepted in one turn of a worker's loop.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub accepts_per_turn: usize,
@@ -50,6 +57,8 @@ impl Default for Limits {
             handshakes: 10_000,
             client_hello: 16 << 10,
             certificate_chain: 16 << 10,
+            chain_intermediates: 6,
+            chain_same_subject: 2,
             accepts_per_turn: 64,
             handshakes_per_turn: 16,
             handshake_time_per_turn: Duration::from_millis(1),

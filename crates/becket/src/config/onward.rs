@@ -26,6 +26,7 @@ use super::error::Problem;
 use super::prepare::Draft;
 use crate::pki::keys;
 use crate::pki::pem::Pem;
+use crate::tls::chain::ChainLimits;
 use crate::tls::key_log::LateKeyLog;
 use crate::tls::to_servers::Unverified;
 use crate::tls::verifier;
@@ -41,8 +42,8 @@ pub struct Onward {
     pub verify: bool,
     /// Lists that are asked whether a server's certificate is revoked.
     pub lists: usize,
-    /// Bytes of a server's chain of certificates.
-    pub(crate) most_chain: usize,
+    /// What a server's chain may have.
+    pub(crate) most_chain: ChainLimits,
     /// The name to verify, instead of each server's own.
     pub name: Option<ServerName<'static>>,
     /// The name to send.
@@ -88,7 +89,7 @@ impl Draft<'_> {
             client,
             verifier,
             lists,
-            most_chain: self.file.limits.certificate_chain,
+            most_chain: (&self.file.limits).into(),
             verify: tls.verify == Verify::Full,
             name: tls.name.clone().map(|name| name.0),
             sni: tls.sni.clone().unwrap_or_default(),

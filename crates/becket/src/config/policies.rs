@@ -38,11 +38,7 @@ impl Draft<'_> {
         let versions = Versions::of(&policy.versions);
         let client_auth = self.client_auth(path, policy);
         let revocation = self.revocation_of_clients(path, policy, &client_auth);
-        let verifier = verifier::of_clients(
-            &client_auth,
-            &revocation,
-            self.file.limits.certificate_chain,
-        );
+        let verifier = verifier::of_clients(&client_auth, &revocation, (&self.file.limits).into());
         let require_ems = policy
             .require_ems
             .unwrap_or(!matches!(client_auth, ClientAuth::Off));

@@ -202,6 +202,8 @@ const LIMITS: Limits = Limits {
     handshakes: 10,
     client_hello: 16 * 1024,
     certificate_chain: 16 * 1024,
+    chain_intermediates: 6,
+    chain_same_subject: 2,
     accepts_per_turn: 1,
     handshakes_per_turn: 1,
     handshake_time_per_turn: Duration::from_millis(1),

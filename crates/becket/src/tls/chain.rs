@@ -21,6 +21,7 @@ use webpki::EndEntityCert;
 
 use super::engine::Overfull;
 use super::names;
+use crate::config::Limits;
 use crate::scratch::LARGEST_RECORD;
 
 /// What a chain has too much of.
@@ -33,10 +34,15 @@ pub(crate) enum Excess {
         /// `limits.certificate-chain`.
         most: usize,
     },
-    /// Certificates beside the leaf: this many.
-    Intermediates(usize),
-    /// Certificates beside the leaf that have one subject.
-    OneSubject,
+    /// Certificates beside the leaf.
+    Intermediates {
+        /// What was shown.
+        shown: usize,
+        /// `limits.chain-intermediates`.
+        most: usize,
+    },
+    /// Certificates beside the leaf that have one subject: more than `limits.chain-same-subject`.
+    OneSubject(usize),
 }
 
 impl fmt::Display for Excess {
@@ -48,13 +54,13 @@ impl fmt::Display for Excess {
                     "the chain has {shown} bytes, limits.certificate-chain is {most}"
                 )
             }
-            Self::Intermediates(shown) => write!(
+            Self::Intermediates { shown, most } => write!(
                 out,
-                "the chain has {shown} intermediate certificates, at most {MOST_INTERMEDIATES} are accepted"
+                "the chain has {shown} intermediate certificates, limits.chain-intermediates is {most}"
             ),
-            Self::OneSubject => write!(
+            Self::OneSubject(most) => write!(
                 out,
-                "more than {MOST_OF_ONE_SUBJECT} intermediate certificates of the chain have one subject"
+                "more intermediate certificates of the chain have one subject than limits.chain-same-subject, {most}"
             ),
         }
     }
@@ -62,7 +68,28 @@ impl fmt::Display for Excess {
 
 impl std::error::Error for Excess {}
 
-/// Looks at a chain of at most `most_bytes`, the leaf included, and parses each certificate once.
+/// How much of a chain a peer may show.
+#[derive(Clone, Copy, Debug)]
+pub struct ChainLimits {
+    /// `limits.certificate-chain`, the leaf included.
+    pub bytes: usize,
+    /// `limits.chain-intermediates`.
+    pub intermediates: usize,
+    /// `limits.chain-same-subject`.
+    pub same_subject: usize,
+}
+
+impl From<&Limits> for ChainLimits {
+    fn from(limits: &Limits) -> Self {
+        Self {
+            bytes: limits.certificate_chain,
+            intermediates: limits.chain_intermediates,
+            same_subject: limits.chain_same_subject,
+        }
+    }
+}
+
+/// Looks at a chain, and parses each certificate once.
 /// Returns those intermediates that a path could lead through: the leaf's issuers by name, then
 /// theirs. Among certificates of one subject the order stays.
 ///
@@ -72,9 +99,9 @@ impl std::error::Error for Excess {}
 pub fn usable<'a>(
     leaf: &CertificateDer<'_>,
     intermediates: &'a [CertificateDer<'_>],
-    most_bytes: usize,
+    most: ChainLimits,
 ) -> Result<Vec<CertificateDer<'a>>, Error> {
-    if let Some(excess) = too_long(leaf, intermediates, most_bytes) {
+    if let Some(excess) = too_long(leaf, intermediates, most) {
         return Err(refused(excess));
     }
     // What webpki cannot parse it passes over, so it is of no subject.
@@ -84,8 +111,8 @@ pub fn usable<'a>(
         let same = |other: &&EndEntityCert<'_>| other.subject() == one.subject();
         parsed.iter().filter(same).count()
     };
-    if parsed.iter().any(|one| alike(one) > MOST_OF_ONE_SUBJECT) {
-        return Err(refused(Excess::OneSubject));
+    if parsed.iter().any(|one| alike(one) > most.same_subject) {
+        return Err(refused(Excess::OneSubject(most.same_subject)));
     }
     // That of a leaf that cannot be parsed nobody looks for.
     let Ok(leaf) = EndEntityCert::try_from(leaf) else {
@@ -111,14 +138,15 @@ fn reachable<'a>(first: &[u8], parsed: &[EndEntityCert<'a>]) -> Vec<CertificateD
 fn too_long(
     leaf: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
-    most: usize,
+    most: ChainLimits,
 ) -> Option<Excess> {
     let shown = leaf.len() + intermediates.iter().map(|one| one.len()).sum::<usize>();
-    if shown > most {
+    if shown > most.bytes {
+        let most = most.bytes;
         return Some(Excess::Bytes { shown, most });
     }
-    let count = intermediates.len();
-    (count > MOST_INTERMEDIATES).then_some(Excess::Intermediates(count))
+    let (shown, most) = (intermediates.len(), most.intermediates);
+    (shown > most).then_some(Excess::Intermediates { shown, most })
 }
 
 fn refused(excess: Excess) -> Error {
@@ -201,10 +229,6 @@ pub(crate) fn most_held(most_bytes: usize) -> usize {
     LARGEST_RECORD.max(most_bytes + FRAMING)
 }
 
-/// webpki goes no deeper: more could only be filler.
-const MOST_INTERMEDIATES: usize = 6;
-/// An authority that has a new key, or is signed by two others, is there twice.
-const MOST_OF_ONE_SUBJECT: usize = 2;
 /// How often webpki may go on to another certificate: three names with two certificates each, each
 /// certificate once on a path, make 2 + 4 + 8 + 8 + 8 + 8 beginnings of paths. A test tries all.
 pub const MOST_STEPS: usize = 38;
@@ -220,6 +244,9 @@ const FRAMING: usize = 4 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The most that `limits.chain-intermediates` allows.
+    const MOST_INTERMEDIATES: usize = 6;
 
     /// A chain as webpki's search sees it: for each certificate the number of its subject and of
     /// its issuer. Names that are the leaf's issuer have number 0.

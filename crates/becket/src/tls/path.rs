@@ -17,7 +17,7 @@ use webpki::{
     RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
 };
 
-use super::chain;
+use super::chain::{self, ChainLimits};
 use crate::config::{Revocation, UnknownStatus};
 
 /// Finds paths to these authorities.
@@ -27,12 +27,12 @@ pub(crate) struct Paths {
     lists: Vec<CertRevocationList<'static>>,
     unknown: UnknownStatusPolicy,
     algorithms: WebPkiSupportedAlgorithms,
-    /// `limits.certificate-chain`.
-    most_chain: usize,
+    /// What a chain may have.
+    most_chain: ChainLimits,
 }
 
 impl Paths {
-    /// Takes chains of at most `most_chain` bytes.
+    /// Takes chains as `most_chain` allows.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl Paths {
         roots: Arc<RootCertStore>,
         revocation: &Revocation,
         algorithms: WebPkiSupportedAlgorithms,
-        most_chain: usize,
+        most_chain: ChainLimits,
     ) -> Result<Self, CertRevocationListError> {
         let lists = revocation.lists.iter();
         let lists = lists.map(|list| OwnedCertRevocationList::from_der(list).map(Into::into));

@@ -22,7 +22,7 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-use super::chain;
+use super::chain::{self, ChainLimits};
 use super::engine::Engine;
 use super::verifier::until;
 use crate::config::{Backend, Onward, ServerAlpn, Sni};
@@ -69,7 +69,7 @@ impl ServerTls {
                 .collect(),
             sni: onward.sni.clone(),
             alpn: onward.alpn.clone(),
-            most_held: chain::most_held(onward.most_chain),
+            most_held: chain::most_held(onward.most_chain.bytes),
         })
     }
 
@@ -198,8 +198,8 @@ impl Generation {
 struct Named {
     name: ServerName<'static>,
     verifier: Arc<dyn ServerCertVerifier>,
-    /// `limits.certificate-chain`.
-    most_chain: usize,
+    /// What a chain may have.
+    most_chain: ChainLimits,
     /// The first end of a certificate that was good; see [`Generation`].
     until: Arc<AtomicU64>,
 }

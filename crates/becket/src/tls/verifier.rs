@@ -20,12 +20,13 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::chain::ChainLimits;
 use super::path::Paths;
 use crate::config::{ClientAuth, Revocation, UnknownStatus};
 use crate::sessions::context;
 
-/// Makes the verifier of a policy; `None` when no certificate is asked for. Chains have at most
-/// `most_chain` bytes.
+/// Makes the verifier of a policy; `None` when no certificate is asked for. Chains have at most what
+/// `most_chain` allows.
 ///
 /// # Errors
 ///
@@ -33,7 +34,7 @@ use crate::sessions::context;
 pub fn of_clients(
     client_auth: &ClientAuth,
     revocation: &Revocation,
-    most_chain: usize,
+    most_chain: ChainLimits,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, VerifierBuilderError> {
     let Some(roots) = client_auth.authorities() else {
         return Ok(None);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::config::{ClientAuth, Revocation};
+use becket::config::{ClientAuth, Limits, Revocation};
 use becket::log::access::ResumedBy;
 use becket::tls::{chain, verifier};
 use rustls::client::WebPkiServerVerifier;
@@ -182,7 +182,8 @@ fn the_worst_chain_that_passes_costs_few_signature_checks() {
     let [leaf, intermediates @ ..] = &worst.chain[..] else {
         panic!("a chain");
     };
-    let usable = chain::usable(leaf, intermediates, 16 * 1024).expect("it passes");
+    let usable =
+        chain::usable(leaf, intermediates, (&Limits::default()).into()).expect("it passes");
     assert_eq!(usable.len(), intermediates.len());
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider));
     let name = ServerName::try_from("a.test").unwrap();
@@ -270,17 +271,22 @@ fn only_what_a_path_could_lead_through_is_searched() {
     let names = [("A", "B"), ("Y", "Z"), ("C", "D"), ("Z", "Y"), ("B", "C")];
     let shown = tangle(&names, 100);
     let (leaf, intermediates) = shown.chain.split_first().unwrap();
-    let usable = chain::usable(leaf, intermediates, 16 * 1024).unwrap();
+    let usable = chain::usable(leaf, intermediates, (&Limits::default()).into()).unwrap();
     let path = [0, 4, 2].map(|at| intermediates[at].clone());
     assert_eq!(usable, path);
     // Two of one subject stay in their order, and what is no certificate is nobody's.
     let mut shown = tangle(&[("A", "B"), ("B", "A"), ("A", "A")], 0).chain;
     shown.insert(1, CertificateDer::from(vec![0x30, 0]));
     let (leaf, intermediates) = shown.split_first().unwrap();
-    let usable = chain::usable(leaf, intermediates, 16 * 1024).unwrap();
+    let usable = chain::usable(leaf, intermediates, (&Limits::default()).into()).unwrap();
     let path = [1, 3, 2].map(|at| intermediates[at].clone());
     assert_eq!(usable, path);
-    let none = chain::usable(&intermediates[0], intermediates, 16 * 1024).unwrap();
+    let none = chain::usable(
+        &intermediates[0],
+        intermediates,
+        (&Limits::default()).into(),
+    )
+    .unwrap();
     assert!(none.is_empty());
 }
 
@@ -318,7 +324,7 @@ fn an_authority_that_is_there_with_two_keys_and_six_certificates_in_all_pass() {
     let mut roots = RootCertStore::empty();
     roots.add(root.der().clone()).unwrap();
     let auth = ClientAuth::Required(Arc::new(roots));
-    let verifier = verifier::of_clients(&auth, &Revocation::default(), 16 * 1024);
+    let verifier = verifier::of_clients(&auth, &Revocation::default(), (&Limits::default()).into());
     let verifier = verifier.unwrap().unwrap();
     let verified = verifier.verify_client_cert(leaf.der(), &intermediates, UnixTime::now());
     verified.expect("a good chain");

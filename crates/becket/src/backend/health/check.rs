@@ -422,6 +422,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Onward, ServerAlpn, Sni};
+    use crate::tls::chain::ChainLimits;
     use crate::tls::to_servers::{Unverified, for_check};
 
     const PATIENCE: Duration = Duration::from_secs(20);
@@ -726,12 +727,16 @@ mod tests {
     #[test]
     fn a_server_with_too_much_of_a_chain_fails_for_that() {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let onward = |most_chain| Onward {
+        let onward = |bytes| Onward {
             client: client(true),
             verifier: Arc::new(Unverified(Arc::clone(&provider))),
             verify: true,
             lists: 0,
-            most_chain,
+            most_chain: ChainLimits {
+                bytes,
+                intermediates: 6,
+                same_subject: 2,
+            },
             name: Some(ServerName::try_from("app.test").unwrap()),
             sni: Sni::Own,
             alpn: ServerAlpn::Fixed(Vec::new()),
