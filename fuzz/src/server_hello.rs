@@ -1,6 +1,6 @@
 //! The peek at a ServerHello: it never changes its mind, and what it would learn is what the server made.
 
-use becket_proto::server_hello::{Peek, peek};
+use becket_proto::server_hello::{ServerHelloPeek, peek};
 
 /// Checks one input twice: as the bytes of a stream, and as the body of a hello in records.
 ///
@@ -31,11 +31,11 @@ fn check(stream: &[u8]) -> bool {
     ] {
         let early = peek(stream.get(..cut).unwrap_or(stream));
         assert!(
-            early == Peek::Incomplete || early == answer,
+            early == ServerHelloPeek::Incomplete || early == answer,
             "{early:?} became {answer:?}"
         );
     }
-    let Peek::Hello(hello) = answer else {
+    let ServerHelloPeek::Hello(hello) = answer else {
         return false;
     };
     let id = hello.session_id();

@@ -13,7 +13,7 @@ use crate::reader::Reader;
 
 /// What the first bytes from a server are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Peek {
+pub enum ServerHelloPeek {
     /// A ServerHello as far as can be told; more bytes are needed.
     Incomplete,
     /// A whole ServerHello.
@@ -69,37 +69,38 @@ impl ServerHello {
 
 /// Says what the first bytes from a server are, given those that came until now.
 ///
-/// An answer other than [`Peek::Incomplete`] stays the same when more bytes come. Copies the hello, at most
+/// An answer other than [`ServerHelloPeek::Incomplete`] stays the same when more bytes come. Copies the hello, at most
 /// [`MAX_HELLO_BYTES`]. Never panics.
-pub fn peek(input: &[u8]) -> Peek {
+pub fn peek(input: &[u8]) -> ServerHelloPeek {
     let mut records = Reader::new(input);
     let mut message = Vec::new();
     loop {
         if let Some(&kind) = message.first()
             && kind != SERVER_HELLO
         {
-            return Peek::Other;
+            return ServerHelloPeek::Other;
         }
         if let Some(length) = announced(&message) {
             if length > MAX_HELLO_BYTES {
-                return Peek::Other;
+                return ServerHelloPeek::Other;
             }
             if let Some(body) = message.get(4..4 + length) {
-                return ServerHello::parse(body).map_or(Peek::Other, Peek::Hello);
+                return ServerHello::parse(body)
+                    .map_or(ServerHelloPeek::Other, ServerHelloPeek::Hello);
             }
         }
         let header = records.rest();
         if matches!(header.first(), Some(kind) if *kind != HANDSHAKE)
             || matches!(header.get(1), Some(major) if *major != 3)
         {
-            return Peek::Other;
+            return ServerHelloPeek::Other;
         }
         let Some((_, length)) = records.take(3).zip(records.u16()) else {
-            return Peek::Incomplete;
+            return ServerHelloPeek::Incomplete;
         };
         let length = usize::from(length);
         if length == 0 || length > MAX_RECORD_BYTES {
-            return Peek::Other;
+            return ServerHelloPeek::Other;
         }
         // What has come of the record is enough if it holds the whole hello.
         let come = records.rest();
@@ -167,9 +168,9 @@ mod tests {
         stream
     }
 
-    fn hello(peek: Peek) -> ServerHello {
+    fn hello(peek: ServerHelloPeek) -> ServerHello {
         match peek {
-            Peek::Hello(hello) => hello,
+            ServerHelloPeek::Hello(hello) => hello,
             other => panic!("{other:?}"),
         }
     }
@@ -196,7 +197,11 @@ mod tests {
         for each in [1, 7, 50, 1000] {
             let mut stream = in_records(&message, each);
             for end in 0..stream.len() {
-                assert_eq!(peek(&stream[..end]), Peek::Incomplete, "{end} of {each}");
+                assert_eq!(
+                    peek(&stream[..end]),
+                    ServerHelloPeek::Incomplete,
+                    "{end} of {each}"
+                );
             }
             let whole = peek(&stream);
             assert_eq!(hello(whole.clone()).session_id(), [9; 32]);
@@ -224,13 +229,13 @@ mod tests {
             &[22, 3, 3, 0, 4, 2, 0, 0x10, 1],
             &[22, 3, 3, 0, 6, 2, 0, 0, 2, 3, 3],
         ] {
-            assert_eq!(peek(other), Peek::Other, "{other:?}");
+            assert_eq!(peek(other), ServerHelloPeek::Other, "{other:?}");
         }
         let mut long = message(0x0303, &[1; 33], &[]);
-        assert_eq!(peek(&in_records(&long, 1000)), Peek::Other);
+        assert_eq!(peek(&in_records(&long, 1000)), ServerHelloPeek::Other);
         long = message(0x0303, &[1; 32], &[]);
         long[3] += 1;
         long.push(0);
-        assert_eq!(peek(&in_records(&long, 1000)), Peek::Other);
+        assert_eq!(peek(&in_records(&long, 1000)), ServerHelloPeek::Other);
     }
 }

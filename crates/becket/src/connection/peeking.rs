@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use becket_proto::client_hello::ClientHello;
-use becket_proto::server_hello::{self, Peek};
+use becket_proto::server_hello::{self, ServerHelloPeek};
 use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
 
 use super::connect::{Pending, Purpose};
@@ -178,9 +178,9 @@ impl Learner {
         self.begun
             .extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         match server_hello::peek(&self.begun) {
-            Peek::Incomplete => self.begun.len() < LONGEST_LOOK,
-            Peek::Other => false,
-            Peek::Hello(hello) => {
+            ServerHelloPeek::Incomplete => self.begun.len() < LONGEST_LOOK,
+            ServerHelloPeek::Other => false,
+            ServerHelloPeek::Hello(hello) => {
                 if let Some(id) = hello.session_to_learn(&self.offered) {
                     self.pool.learn(&known_by(id), server, now);
                 }
