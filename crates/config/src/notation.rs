@@ -47,7 +47,7 @@ fn scalar<'de, D: Deserializer<'de>, T>(
 }
 
 /// A field of a notation: its value, or an `Option` of it, which is `None` only where the key is absent.
-pub trait Slot<V> {
+pub(crate) trait Slot<V> {
     /// What was read.
     fn hold(value: V) -> Self;
     /// What is to be written.
@@ -75,23 +75,18 @@ impl<V> Slot<V> for Option<V> {
 }
 
 /// A duration in this range, in milliseconds.
-pub struct Time<const LEAST: u64, const MOST: u64>;
+pub(crate) struct Time<const LEAST: u64, const MOST: u64>;
 
 /// A duration in this range, or `off`, which is `None`.
-pub struct TimeOrOff<const LEAST: u64, const MOST: u64>;
+pub(crate) struct TimeOrOff<const LEAST: u64, const MOST: u64>;
 
-/// Milliseconds.
-pub const MILLISECOND: u64 = 1;
-/// In milliseconds.
-pub const SECOND: u64 = 1000;
-/// In milliseconds.
-pub const MINUTE: u64 = 60 * SECOND;
-/// In milliseconds.
-pub const HOUR: u64 = 60 * MINUTE;
-/// In milliseconds.
-pub const DAY: u64 = 24 * HOUR;
+pub(crate) const MILLISECOND: u64 = 1;
+pub(crate) const SECOND: u64 = 1000;
+pub(crate) const MINUTE: u64 = 60 * SECOND;
+pub(crate) const HOUR: u64 = 60 * MINUTE;
+pub(crate) const DAY: u64 = 24 * HOUR;
 /// In milliseconds: so that no sum with a clock overflows, and nothing here is meant to take a year.
-pub const YEAR: u64 = 365 * DAY;
+pub(crate) const YEAR: u64 = 365 * DAY;
 
 const UNITS: [(&str, u64); 5] = [
     ("d", DAY),
@@ -113,29 +108,22 @@ impl<const LEAST: u64, const MOST: u64> Time<LEAST, MOST> {
             .ok_or_else(fault)
     }
 
-    /// Reads one.
-    ///
-    /// # Errors
-    /// What is no duration, or out of range.
-    pub fn deserialize<'de, D: Deserializer<'de>, T: Slot<Duration>>(d: D) -> Result<T, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Slot<Duration>>(
+        d: D,
+    ) -> Result<T, D::Error> {
         scalar(d, &DURATION, Self::parse).map(T::hold)
     }
 
-    /// Writes one.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer, T: Slot<Duration>>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer, T: Slot<Duration>>(
+        value: &T,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
         value.held().map(|value| written(*value)).serialize(s)
     }
 }
 
 impl<const LEAST: u64, const MOST: u64> TimeOrOff<LEAST, MOST> {
-    /// Reads one.
-    ///
-    /// # Errors
-    /// What is neither, or out of range.
-    pub fn deserialize<'de, D, T: Slot<Option<Duration>>>(d: D) -> Result<T, D::Error>
+    pub(crate) fn deserialize<'de, D, T: Slot<Option<Duration>>>(d: D) -> Result<T, D::Error>
     where
         D: Deserializer<'de>,
     {
@@ -147,11 +135,7 @@ impl<const LEAST: u64, const MOST: u64> TimeOrOff<LEAST, MOST> {
         scalar(d, &accepted, parse).map(T::hold)
     }
 
-    /// Writes one.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer, T: Slot<Option<Duration>>>(
+    pub(crate) fn serialize<S: Serializer, T: Slot<Option<Duration>>>(
         value: &T,
         s: S,
     ) -> Result<S::Ok, S::Error> {
@@ -224,7 +208,7 @@ fn step(text: &str) -> Option<(u64, &str, &str)> {
 }
 
 /// A whole number of some type, or an `Option` of one.
-pub trait Count: Sized {
+pub(crate) trait Count: Sized {
     /// The number, where the type has it.
     fn of(number: u64) -> Option<Self>;
     /// The number; none where there is none.
@@ -268,31 +252,28 @@ impl<T: Count> Count for Option<T> {
 }
 
 /// A whole number in this range.
-pub struct Whole<const LEAST: u64, const MOST: u64>;
+pub(crate) struct Whole<const LEAST: u64, const MOST: u64>;
 
 /// A whole number in this range, or a word, which is `None`.
-pub struct WholeOr<W, const LEAST: u64, const MOST: u64>(W);
+pub(crate) struct WholeOr<W, const LEAST: u64, const MOST: u64>(W);
 
 /// Bytes in this range.
-pub struct Bytes<const LEAST: u64, const MOST: u64>;
+pub(crate) struct Bytes<const LEAST: u64, const MOST: u64>;
 
 /// Bytes in this range, or a word, which is `None`.
-pub struct BytesOr<W, const LEAST: u64, const MOST: u64>(W);
+pub(crate) struct BytesOr<W, const LEAST: u64, const MOST: u64>(W);
 
 /// A word that stands for no number.
-pub trait Word {
+pub(crate) trait Word {
     /// As it is written.
     const WORD: &str;
 }
 
-/// `off`
-pub struct Off;
+pub(crate) struct Off;
 
-/// `auto`
-pub struct Auto;
+pub(crate) struct Auto;
 
-/// `system`
-pub struct System;
+pub(crate) struct System;
 
 impl Word for Off {
     const WORD: &str = "off";
@@ -307,11 +288,7 @@ impl Word for System {
 }
 
 impl<const LEAST: u64, const MOST: u64> Whole<LEAST, MOST> {
-    /// Reads one.
-    ///
-    /// # Errors
-    /// What is no whole number, or out of range.
-    pub fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
         struct Number<T, const LEAST: u64, const MOST: u64>(PhantomData<T>);
         impl<T: Count, const LEAST: u64, const MOST: u64> Visitor<'_> for Number<T, LEAST, MOST> {
             type Value = T;
@@ -330,21 +307,15 @@ impl<const LEAST: u64, const MOST: u64> Whole<LEAST, MOST> {
         d.deserialize_any(Number::<T, LEAST, MOST>(PhantomData))
     }
 
-    /// Writes one.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
         value.number().serialize(s)
     }
 }
 
 impl<W: Word, const LEAST: u64, const MOST: u64> WholeOr<W, LEAST, MOST> {
-    /// Reads one.
-    ///
-    /// # Errors
-    /// What is neither, or out of range.
-    pub fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<Option<T>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(
+        d: D,
+    ) -> Result<Option<T>, D::Error> {
         let accepted = format!("{:?} or {LEAST} to {MOST}", W::WORD);
         scalar(d, &accepted, |text| {
             if text == W::WORD {
@@ -357,11 +328,10 @@ impl<W: Word, const LEAST: u64, const MOST: u64> WholeOr<W, LEAST, MOST> {
         })
     }
 
-    /// Writes one.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer, T: Count>(value: &Option<T>, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer, T: Count>(
+        value: &Option<T>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
         match value.number() {
             Some(number) => number.serialize(s),
             None => W::WORD.serialize(s),
@@ -378,29 +348,19 @@ impl<const LEAST: u64, const MOST: u64> Bytes<LEAST, MOST> {
         size.ok_or_else(|| format!("not in range{SEPARATOR}{LEAST} to {MOST} bytes"))
     }
 
-    /// Reads one.
-    ///
-    /// # Errors
-    /// What is no size, or out of range.
-    pub fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
         scalar(d, &SIZE, Self::parse)
     }
 
-    /// Writes one.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
         value.number().map(shown_size).serialize(s)
     }
 }
 
 impl<W: Word, const LEAST: u64, const MOST: u64> BytesOr<W, LEAST, MOST> {
-    /// Reads one.
-    ///
-    /// # Errors
-    /// What is neither, or out of range.
-    pub fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<Option<T>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(
+        d: D,
+    ) -> Result<Option<T>, D::Error> {
         let accepted = format!("{SIZE}, or {:?}", W::WORD);
         scalar(d, &accepted, |text| match text {
             text if text == W::WORD => Ok(None),
@@ -408,11 +368,10 @@ impl<W: Word, const LEAST: u64, const MOST: u64> BytesOr<W, LEAST, MOST> {
         })
     }
 
-    /// Writes one.
-    ///
-    /// # Errors
-    /// Those of the serializer.
-    pub fn serialize<S: Serializer, T: Count>(value: &Option<T>, s: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer, T: Count>(
+        value: &Option<T>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
         match value.number() {
             Some(bytes) => shown_size(bytes).serialize(s),
             None => W::WORD.serialize(s),
