@@ -14,6 +14,7 @@ mod check_connects;
 mod check_reports;
 mod client_certificates_are_required;
 mod client_mode;
+mod client_names_let_in;
 mod cluster_client_certificates;
 mod cluster_names;
 mod cluster_secrets;

@@ -32,7 +32,12 @@ fn refuse_the_worst(bencher: Bencher<'_, '_>, filler: usize) {
             .unwrap();
     }
     let auth = ClientAuth::Required(Arc::new(roots));
-    let verifier = verifier::of_clients(&auth, &Revocation::default(), (&Limits::default()).into());
+    let verifier = verifier::of_clients(
+        &auth,
+        &Revocation::default(),
+        (&Limits::default()).into(),
+        Vec::new(),
+    );
     let verifier = verifier.unwrap().unwrap();
     let worst = tangle(&WORST, filler);
     let bytes: usize = worst.chain.iter().map(|one| one.len()).sum();

@@ -58,6 +58,8 @@ pub enum CloseReason {
     /// The client's chain of certificates is longer than `limits.certificate-chain`, or has more
     /// certificates than any path needs.
     ClientChain = "client-chain",
+    /// The client's certificate is good and has none of the names in `policy.client-names`.
+    ClientName = "client-name",
     /// `limits.handshakes` was reached, by clients with whole hellos.
     HandshakeLimit = "handshake-limit",
     /// `limits.handshakes` was reached, and it was the oldest without a whole hello: a newcomer has

@@ -12,6 +12,7 @@ pub mod address;
 pub mod backend;
 pub mod check;
 pub mod choices;
+pub mod client_name;
 pub mod cluster;
 pub mod error;
 pub mod file;

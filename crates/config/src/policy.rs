@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::address::SectionName;
 use crate::choices::{ClientCertificates, UnknownStatus, Verify};
+use crate::client_name::ClientName;
 use crate::listener::Certificate;
 use crate::notation::{BytesOr, Off, Text, as_text};
 use crate::suites::{Group, Suites, Version};
@@ -28,6 +29,8 @@ pub struct Policy {
     pub client_certificates: ClientCertificates,
     /// A bundle of CAs.
     pub client_ca: Option<String>,
+    /// Names of which a client's certificate must have one; any where there is none.
+    pub client_names: Vec<ClientName>,
     /// Files with certificate revocation lists, PEM or DER.
     pub crl: Vec<String>,
     /// What to do with a certificate of whose issuer there is no list.
@@ -56,6 +59,7 @@ impl Default for Policy {
             ],
             client_certificates: ClientCertificates::default(),
             client_ca: None,
+            client_names: Vec::new(),
             crl: Vec::new(),
             crl_unknown: UnknownStatus::default(),
             require_ems: None,

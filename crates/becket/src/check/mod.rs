@@ -33,7 +33,7 @@ use self::self_test::TestedHandshake;
 use crate::config::error::{Problem, Report};
 use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
-use crate::config::{ClientAuth, Config, Listener, Policy, UnknownNames, worker_count};
+use crate::config::{ClientAuth, ClientName, Config, Listener, Policy, UnknownNames, worker_count};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::files::reason;
 use crate::log::Timestamp;
@@ -214,6 +214,8 @@ struct PolicySummary {
     suites: Vec<&'static str>,
     groups: Vec<&'static str>,
     client_certificates: &'static str,
+    /// Names of which a client's certificate must have one; none lets in all.
+    client_names: Vec<ClientName>,
     require_ems: bool,
     tls12_tickets: bool,
     /// Bytes; 0 is none.
@@ -337,6 +339,7 @@ impl PolicySummary {
                 ClientAuth::Optional(_) => "optional",
                 ClientAuth::Required(_) => "required",
             },
+            client_names: policy.client_names.clone(),
             require_ems: policy.require_ems,
             tls12_tickets: policy.tls12_tickets,
             early_data: policy.early_data,
@@ -406,6 +409,9 @@ impl Display for Summary {
             writeln!(f, "  suites    {}", policy.suites.join("\n            "))?;
             writeln!(f, "  groups    {}", policy.groups.join(", "))?;
             writeln!(f, "  clients   certificates {}", policy.client_certificates)?;
+            for name in &policy.client_names {
+                writeln!(f, "            {name}")?;
+            }
             if policy.early_data > 0 {
                 let text = "its sessions open once, end with this process, and are not shared";
                 writeln!(f, "  early     up to {} bytes; {text}", policy.early_data)?;

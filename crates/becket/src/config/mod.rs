@@ -33,6 +33,7 @@ pub use self::backends::MOST_ADDRESSES;
 pub use becket_config::address::NamePattern;
 pub use becket_config::choices::{AlpnMismatch, Balance, CheckKind, OnDown, QueuePlace, StickBy};
 pub(crate) use becket_config::choices::{LogFormat, ProxyVersion, UnknownNames, UnknownStatus};
+pub(crate) use becket_config::client_name::ClientName;
 pub use becket_config::listener::ListenMode as Face;
 pub use becket_config::process::{Limits, Process, Timeouts};
 pub use becket_config::{error, file, read};
@@ -156,6 +157,8 @@ pub struct Policy {
     pub groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>,
     /// Whether and how clients authenticate.
     pub client_auth: ClientAuth,
+    /// Names of which a client's certificate must have one; any where there is none.
+    pub client_names: Vec<ClientName>,
     /// What is known to be revoked.
     pub revocation: Revocation,
     /// Verifies client certificates; `None` when none is asked for. Built once for all workers:

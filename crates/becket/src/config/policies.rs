@@ -38,7 +38,12 @@ impl Draft<'_> {
         let versions = Versions::of(&policy.versions);
         let client_auth = self.client_auth(path, policy);
         let revocation = self.revocation_of_clients(path, policy, &client_auth);
-        let verifier = verifier::of_clients(&client_auth, &revocation, (&self.file.limits).into());
+        let verifier = verifier::of_clients(
+            &client_auth,
+            &revocation,
+            (&self.file.limits).into(),
+            policy.client_names.clone(),
+        );
         let require_ems = policy
             .require_ems
             .unwrap_or(!matches!(client_auth, ClientAuth::Off));
@@ -50,6 +55,7 @@ impl Draft<'_> {
             suites: suites(policy, versions),
             groups: policy.groups.iter().copied().map(group).collect(),
             client_auth,
+            client_names: policy.client_names.clone(),
             revocation,
             verifier: verifier.unwrap_or_else(|error| {
                 let path = key!(path, policy.client_ca);

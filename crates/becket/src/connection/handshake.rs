@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use becket_proto::half_pipe::HalfPipe;
-use rustls::HandshakeKind;
+use rustls::{CertificateError, HandshakeKind};
 
 use super::connect::{Pending, Purpose, pick_hint};
 use super::facts::Agreed;
@@ -562,6 +562,9 @@ fn abandon<N: Net>(core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
 fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
     match error {
         _ if asks && chain::is_excess(error) => CloseReason::ClientChain,
+        rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
+            CloseReason::ClientName
+        }
         rustls::Error::InvalidCertificate(_)
         | rustls::Error::InvalidCertRevocationList(_)
         | rustls::Error::NoCertificatesPresented => CloseReason::ClientCertificate,

@@ -170,6 +170,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
                 suites: provider::DEFAULT_CIPHER_SUITES.to_vec(),
                 groups: provider::DEFAULT_KX_GROUPS.to_vec(),
                 client_auth: ClientAuth::Off,
+                client_names: Vec::new(),
                 revocation: Default::default(),
                 verifier: None,
                 require_ems: false,

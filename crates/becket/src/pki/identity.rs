@@ -44,7 +44,25 @@ fn serial(leaf: &X509Certificate<'_>) -> String {
     hex(bytes.get(..LONGEST_SERIAL).unwrap_or(bytes))
 }
 
+/// The subject as it is written to logs.
 fn subject(leaf: &X509Certificate<'_>) -> String {
+    let mut text = write_subject(leaf, LONGEST_SUBJECT);
+    if text.len() > LONGEST_SUBJECT {
+        let mut ends = (0..=LONGEST_SUBJECT).rev();
+        let end = ends.find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+        text.push_str("...");
+    }
+    text
+}
+
+/// The subject with nothing left out, as no log may have it: to compare it.
+pub(super) fn whole_subject(leaf: &X509Certificate<'_>) -> String {
+    write_subject(leaf, usize::MAX)
+}
+
+/// RFC 4514, section 2.1. Stops behind the attribute with which it is longer than `enough`.
+fn write_subject(leaf: &X509Certificate<'_>, enough: usize) -> String {
     let mut parts: Vec<_> = leaf.subject().iter_rdn().collect();
     parts.reverse();
     let mut text = String::new();
@@ -56,12 +74,7 @@ fn subject(leaf: &X509Certificate<'_>) -> String {
                 (_, _) => "+",
             });
             push_attribute(attribute, &mut text);
-            if text.len() > LONGEST_SUBJECT {
-                let end = (0..=LONGEST_SUBJECT)
-                    .rev()
-                    .find(|end| text.is_char_boundary(*end));
-                text.truncate(end.unwrap_or(0));
-                text.push_str("...");
+            if text.len() > enough {
                 return text;
             }
         }
@@ -80,8 +93,7 @@ fn push_attribute(attribute: &AttributeTypeAndValue<'_>, text: &mut String) {
         (Ok(value), Some(_)) => push_value(value, text),
         _ => {
             text.push('#');
-            let bytes = attribute.as_slice();
-            text.push_str(&hex(bytes.get(..LONGEST_NAME).unwrap_or(bytes)));
+            text.push_str(&hex(attribute.as_slice()));
         }
     }
 }

@@ -201,6 +201,9 @@ pub(crate) fn explain(error: &Error) -> String {
         } if public_key_algorithm_id.starts_with(&RSASSA_PSS) => {
             return format!("invalid peer certificate: {PSS_KEY}");
         }
+        CertificateError::ApplicationVerificationFailure => {
+            return "the client's certificate has none of policy.client-names".to_owned();
+        }
         _ => {}
     }
     in_words(error)

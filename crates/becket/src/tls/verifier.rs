@@ -3,13 +3,14 @@
 //!
 //! The verification itself is webpki's (RFC 5280), revocation lists included: the whole path is
 //! looked up in them. A list that is overdue is used all the same: it is the operator who is
-//! told, and no client could help it. What is added is a look at the chain before webpki gets it
+//! told, and no client could help it. What is added is the names that a policy lets in, a look at the chain before webpki gets it
 //! ([`chain`](super::chain)), and notes in the handshake's [`Resuming`](crate::sessions::context::Resuming): a
 //! session ends with the certificate that it rests on, and keeps the path that verified it
 //! ([`path`](super::path)) and no more.
 
 use std::sync::Arc;
 
+use becket_config::client_name::ClientName;
 use becket_proto::ticket::UnixSeconds;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
@@ -17,16 +18,20 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    SignatureScheme,
+};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::chain::ChainLimits;
 use super::path::Paths;
 use crate::config::{ClientAuth, Revocation, UnknownStatus};
+use crate::pki::client_names;
 use crate::sessions::context;
 
 /// Makes the verifier of a policy; `None` when no certificate is asked for. Chains have at most what
-/// `most_chain` allows.
+/// `most_chain` allows, and certificates have one of `names`, if there are any.
 ///
 /// # Errors
 ///
@@ -35,6 +40,7 @@ pub fn of_clients(
     client_auth: &ClientAuth,
     revocation: &Revocation,
     most_chain: ChainLimits,
+    names: Vec<ClientName>,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, VerifierBuilderError> {
     let Some(roots) = client_auth.authorities() else {
         return Ok(None);
@@ -47,7 +53,11 @@ pub fn of_clients(
         builder = builder.allow_unauthenticated();
     }
     let inner = builder.build()?;
-    Ok(Some(Arc::new(Noting { inner, paths })))
+    Ok(Some(Arc::new(Noting {
+        inner,
+        paths,
+        names,
+    })))
 }
 
 /// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.
@@ -90,6 +100,8 @@ struct Noting {
     /// What is asked of clients, and signatures.
     inner: Arc<dyn ClientCertVerifier>,
     paths: Paths,
+    /// `policy.client-names`.
+    names: Vec<ClientName>,
 }
 
 impl ClientCertVerifier for Noting {
@@ -112,6 +124,9 @@ impl ClientCertVerifier for Noting {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let path = self.paths.find(leaf, intermediates, now)?;
+        if !self.names.is_empty() && !client_names::has_one(leaf, &self.names) {
+            return Err(CertificateError::ApplicationVerificationFailure.into());
+        }
         context::with(|resuming| {
             resuming.client_until = until(leaf);
             resuming.client_path = Some(path);

@@ -319,12 +319,29 @@ fn client_certificates_bring_their_authorities_and_extended_master_secret() {
 }
 
 #[test]
-fn an_authority_without_a_demand_for_certificates_is_an_error() {
+fn an_authority_or_names_without_a_demand_for_certificates_are_an_error() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
-    let text = site("['a.pem']") + "[[policy]]\nname = 'web'\nclient-ca = 'a.pem'\n";
-    let errors = lines(&folder.prepare(&text).unwrap_err().errors);
-    assert!(errors[0].contains("no client certificate is asked for"));
+    for key in ["client-ca = 'a.pem'", "client-names = ['cn:alice']"] {
+        let text = site("['a.pem']") + "[[policy]]\nname = 'web'\n" + key;
+        let errors = lines(&folder.prepare(&text).unwrap_err().errors);
+        assert!(
+            errors[0].contains("no client certificate is asked for"),
+            "{errors:?}"
+        );
+    }
+}
+
+#[test]
+fn names_of_clients_say_what_they_are() {
+    let reading = becket::config::read::read(
+        "[[policy]]\nname = 'web'\nclient-names = [\n  'cn:alice',\n  'alice',\n]",
+        &Default::default(),
+    );
+    let fault = lines(&reading.problems).join("\n");
+    let expected = "line 5: policy[web].client-names[1] = \"alice\": without the kind of name";
+    assert!(fault.starts_with(expected), "{fault}");
+    assert!(fault.contains("\"dns:*.name\""), "{fault}");
 }
 
 #[test]

@@ -324,7 +324,12 @@ fn an_authority_that_is_there_with_two_keys_and_six_certificates_in_all_pass() {
     let mut roots = RootCertStore::empty();
     roots.add(root.der().clone()).unwrap();
     let auth = ClientAuth::Required(Arc::new(roots));
-    let verifier = verifier::of_clients(&auth, &Revocation::default(), (&Limits::default()).into());
+    let verifier = verifier::of_clients(
+        &auth,
+        &Revocation::default(),
+        (&Limits::default()).into(),
+        Vec::new(),
+    );
     let verifier = verifier.unwrap().unwrap();
     let verified = verifier.verify_client_cert(leaf.der(), &intermediates, UnixTime::now());
     verified.expect("a good chain");

@@ -172,6 +172,10 @@ impl Policy {
                 let fault = "given, but no client certificate is asked for";
                 report.refuse(key!(path, self.client_ca), fault, asked);
             }
+            (ClientCertificates::Off, None) if !self.client_names.is_empty() => {
+                let fault = "given, but no client certificate is asked for";
+                report.refuse(key!(path, self.client_names), fault, asked);
+            }
             (ClientCertificates::Off, None) if !self.crl.is_empty() => {
                 let fault = "given, but no client certificate is asked for";
                 report.refuse(key!(path, self.crl), fault, asked);

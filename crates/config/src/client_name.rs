@@ -1,0 +1,103 @@
+//! Whom a client's certificate has to name: the values of `policy.client-names`.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::IpAddr;
+
+use crate::address::NamePattern;
+use crate::notation::{Text, as_text};
+
+/// One name that lets a client in, written `KIND:NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientName {
+    /// The whole subject in the form of RFC 4514, as the access log writes it.
+    Subject(String),
+    /// The common name of the subject: the last one, if it has several.
+    CommonName(String),
+    /// An organizational unit of the subject.
+    OrganizationalUnit(String),
+    /// A DNS name among the subject alternative names.
+    Dns(NamePattern),
+    /// A URI among them, such as a SPIFFE ID; letter by letter.
+    Uri(String),
+    /// A mail address among them; letter by letter.
+    Email(String),
+    /// An IP address among them.
+    Ip(IpAddr),
+}
+
+impl Text for ClientName {
+    const ACCEPTED: &str = "\"subject:CN=..,O=..\", \"cn:..\", \"ou:..\", \"dns:name\" or \"dns:*.name\", \"uri:..\", \"email:..\" or \"ip:..\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let (kind, name) = text.split_once(':').ok_or("without the kind of name")?;
+        if name.is_empty() {
+            return Err("an empty name".to_owned());
+        }
+        let owned = || name.to_owned();
+        Ok(match kind {
+            "subject" => Self::Subject(owned()),
+            "cn" => Self::CommonName(owned()),
+            "ou" => Self::OrganizationalUnit(owned()),
+            "dns" => Self::Dns(NamePattern::parse(name)?),
+            "uri" => Self::Uri(owned()),
+            "email" => Self::Email(owned()),
+            "ip" => Self::Ip(name.parse().map_err(|_| "not an IP address")?),
+            _ => return Err("an unknown kind of name".to_owned()),
+        })
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+as_text!(ClientName);
+
+impl Display for ClientName {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Subject(name) => write!(f, "subject:{name}"),
+            Self::CommonName(name) => write!(f, "cn:{name}"),
+            Self::OrganizationalUnit(name) => write!(f, "ou:{name}"),
+            Self::Dns(name) => write!(f, "dns:{name}"),
+            Self::Uri(name) => write!(f, "uri:{name}"),
+            Self::Email(name) => write!(f, "email:{name}"),
+            Self::Ip(ip) => write!(f, "ip:{ip}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_written_as_they_are_read() {
+        for text in [
+            "subject:CN=alice,O=Rope",
+            "cn:alice: the first",
+            "ou:staff",
+            "dns:a.test",
+            "dns:*.a.test",
+            "uri:spiffe://a.test/web",
+            "email:alice@a.test",
+            "ip:2001:db8::1",
+        ] {
+            let name = ClientName::parse(text).map(|name| name.to_string());
+            assert_eq!(name, Ok(text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_with_its_fault() {
+        for (text, fault) in [
+            ("alice", "without the kind of name"),
+            ("cn:", "an empty name"),
+            ("name:alice", "an unknown kind of name"),
+            ("dns:a.*.test", "a wildcard is the whole first label"),
+            ("ip:a.test", "not an IP address"),
+        ] {
+            assert_eq!(ClientName::parse(text), Err(fault.to_owned()), "{text}");
+        }
+    }
+}
