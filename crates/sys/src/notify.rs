@@ -30,6 +30,11 @@ pub enum Notice<'a> {
     Watchdog,
 }
 
+impl Notice<'_> {
+    /// The status after a reload that changed nothing.
+    pub const REFUSED: &'static str = "serving; the last reload was refused, the log says why";
+}
+
 /// The way to the service manager.
 #[derive(Debug)]
 pub struct Notifier {

@@ -8,13 +8,11 @@
 )]
 
 use std::env;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use becket_sys::clock::since_boot;
@@ -22,7 +20,7 @@ use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::Identity;
 use becket_sys::memory::open_descriptors;
 use becket_sys::notify::{Notice, Notifier};
-use becket_sys::privileges::{drop_to, forbid_new_privileges, is_root, readable_by};
+use becket_sys::privileges::{drop_to, forbid_new_privileges, is_root};
 use becket_sys::reserve::ReserveFd;
 use becket_sys::rlimit::{forbid_core_dumps, raise_open_files};
 use rustix::process::{
@@ -37,7 +35,7 @@ struct Case {
     run: fn(),
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 11] = [
     Case {
         name: "time_in_suspend_counts",
         needs_root: true,
@@ -45,7 +43,7 @@ const CASES: [Case; 13] = [
         run: clock,
     },
     Case {
-        name: "dropped_privileges_leave_one_capability_and_no_way_back",
+        name: "dropped_privileges_leave_no_capability_and_no_way_back",
         needs_root: true,
         start: plain,
         run: dropping,
@@ -61,18 +59,6 @@ const CASES: [Case; 13] = [
         needs_root: false,
         start: plain,
         run: no_new_privileges,
-    },
-    Case {
-        name: "the_run_users_view_of_files_is_the_kernels",
-        needs_root: true,
-        start: plain,
-        run: readable,
-    },
-    Case {
-        name: "without_root_only_the_own_view_can_be_asked_for",
-        needs_root: true,
-        start: plain,
-        run: readable_without_root,
     },
     Case {
         name: "core_dumps_are_off_and_proc_stays_readable",
@@ -180,7 +166,7 @@ fn dropping() {
         gid: GID,
         groups: vec![GID, OTHER_GID],
     };
-    let kept = drop_to(&user).unwrap();
+    drop_to(&user).unwrap();
     for status in ["/proc/self/status", "/proc/thread-self/status"] {
         let status = std::thread::spawn(move || fs::read_to_string(status).unwrap())
             .join()
@@ -188,18 +174,10 @@ fn dropping() {
         assert_eq!(field(&status, "Uid"), format!("{UID}\t{UID}\t{UID}\t{UID}"));
         assert_eq!(field(&status, "Gid"), format!("{GID}\t{GID}\t{GID}\t{GID}"));
         assert_eq!(field(&status, "Groups"), format!("{GID} {OTHER_GID}"));
-        let expected = u64::from(kept) << 10;
-        for set in ["CapEff", "CapPrm"] {
-            assert_eq!(
-                u64::from_str_radix(field(&status, set), 16).unwrap(),
-                expected,
-                "{set}"
-            );
+        for set in ["CapEff", "CapPrm", "CapInh"] {
+            let left = u64::from_str_radix(field(&status, set), 16);
+            assert_eq!(left.unwrap(), 0, "{set}");
         }
-        assert_eq!(
-            u64::from_str_radix(field(&status, "CapInh"), 16).unwrap(),
-            0
-        );
     }
     assert!(!is_root());
     assert!(
@@ -210,19 +188,6 @@ fn dropping() {
         .is_err(),
         "there is a way back"
     );
-    if kept {
-        bind_some_low_port();
-    }
-}
-
-/// Any free port below 1024 will do.
-fn bind_some_low_port() {
-    for port in (1..1024).rev() {
-        match TcpListener::bind(("127.0.0.1", port)) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            outcome => return drop(outcome.unwrap()),
-        }
-    }
 }
 
 fn measuring_after_drop() {
@@ -243,74 +208,6 @@ fn no_new_privileges() {
         .join()
         .unwrap();
     assert_eq!(field(&status, "NoNewPrivs"), "1");
-}
-
-fn readable() {
-    let user = Identity {
-        uid: UID,
-        gid: GID,
-        groups: vec![OTHER_GID],
-    };
-    let directory = tempfile::tempdir().unwrap();
-    let mode = |path: &Path, bits| fs::set_permissions(path, Permissions::from_mode(bits)).unwrap();
-    mode(directory.path(), 0o755);
-    let file = directory.path().join("key.pem");
-    fs::write(&file, "x").unwrap();
-    let readable = || readable_by(&file, &user).unwrap();
-
-    mode(&file, 0o600);
-    assert!(!readable(), "root's own file");
-    mode(&file, 0o604);
-    assert!(readable(), "a file for everybody");
-    chown(&file, None, Some(OTHER_GID)).unwrap();
-    mode(&file, 0o640);
-    assert!(readable(), "a file of a supplementary group");
-    mode(&file, 0o604);
-    assert!(!readable(), "a file that its group may not read");
-    chown(&file, None, Some(GID)).unwrap();
-    mode(&file, 0o640);
-    assert!(readable(), "a file of the primary group");
-    chown(&file, Some(UID), Some(0)).unwrap();
-    mode(&file, 0o600);
-    assert!(readable(), "a file of the user");
-    mode(directory.path(), 0o700);
-    assert!(!readable(), "a directory that keeps the user out");
-    assert!(
-        !readable_by(directory.path(), &user).unwrap(),
-        "a directory that cannot be listed"
-    );
-    mode(directory.path(), 0o755);
-    assert!(
-        readable_by(directory.path(), &user).unwrap(),
-        "a directory that can be listed"
-    );
-    let missing = readable_by(&directory.path().join("missing"), &user);
-    assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
-
-    // The question leaves no trace on who asks.
-    assert!(is_root());
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    assert_eq!(field(&status, "Uid"), "0\t0\t0\t0");
-    assert_eq!(field(&status, "Threads"), "1");
-    assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::Dumpable);
-}
-
-fn readable_without_root() {
-    let own = Identity {
-        uid: UID,
-        gid: GID,
-        groups: Vec::new(),
-    };
-    drop_to(&own).unwrap();
-    assert!(readable_by(Path::new("/dev/null"), &own).unwrap());
-    let other = readable_by(
-        Path::new("/dev/null"),
-        &Identity {
-            uid: UID + 1,
-            ..own
-        },
-    );
-    assert_eq!(other.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
 }
 
 // Limits

@@ -12,7 +12,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -77,29 +77,36 @@ pub struct Keepalive {
 /// Opens a listening socket: non-blocking, close-on-exec, with `SO_REUSEADDR`.
 ///
 /// # Errors
-/// `AddrInUse` if another socket that does not share the address listens on it; `PermissionDenied` for a low port without
-/// `CAP_NET_BIND_SERVICE`; `AddrNotAvailable` for an address that no interface has; whatever the kernel says of an option out
-/// of its range.
+/// As [`bind`]; whatever the kernel says of an option out of its range.
 pub fn listen(address: SocketAddr, options: &ListenOptions) -> io::Result<TcpListener> {
-    let socket = bound(address, options)?;
-    socket.listen(clamp(options.backlog.into()))?;
-    Ok(socket.into())
+    listen_on(bind(address, options)?, options)
 }
 
-/// A socket with all its options that does not listen yet.
-fn bound(address: SocketAddr, options: &ListenOptions) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM.nonblocking(),
-        Some(Protocol::TCP),
-    )?;
+/// Takes an address without listening yet: non-blocking, close-on-exec, with `SO_REUSEADDR`. Of the options only those that
+/// concern the address are set.
+///
+/// # Errors
+/// `AddrInUse` if another socket that does not share the address listens on it; `PermissionDenied` for a low port without
+/// `CAP_NET_BIND_SERVICE`; `AddrNotAvailable` for an address that no interface has.
+pub fn bind(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    if options.reuse_port {
-        socket.set_reuse_port(true)?;
-    }
+    socket.set_reuse_port(options.reuse_port)?;
     if address.is_ipv6() {
         socket.set_only_v6(options.v6_only)?;
     }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// Sets all options of a socket that is bound, and listens. It may listen already, and may have been deaf ([`refuse_new`]).
+///
+/// # Errors
+/// Whatever the kernel says of an option out of its range.
+pub fn listen_on(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpListener> {
+    let socket = Socket::from(socket);
+    admit(&socket)?;
     // The window scale is settled in the SYN-ACK, so buffer sizes come before listen().
     if let Some(bytes) = options.send_buffer {
         socket.set_send_buffer_size(bytes)?;
@@ -142,8 +149,8 @@ fn bound(address: SocketAddr, options: &ListenOptions) -> io::Result<Socket> {
             clamp(pending.into()),
         )?;
     }
-    socket.bind(&address.into())?;
-    Ok(socket)
+    socket.listen(clamp(options.backlog.into()))?;
+    Ok(socket.into())
 }
 
 /// Finds out whether something already serves `address`, be it another becket whose sockets share it.
@@ -159,7 +166,7 @@ pub fn probe(address: SocketAddr) -> io::Result<()> {
         reuse_port: false,
         ..ListenOptions::default()
     };
-    bound(address, &options).map(drop)
+    bind(address, &options).map(drop)
 }
 
 /// Makes a listening socket deaf to new connections, so that it can be emptied by accepting and then closed without a reset.

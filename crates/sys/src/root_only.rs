@@ -1,0 +1,257 @@
+//! Files whose path only root can change.
+//!
+//! A root that opens a file for somebody else must know who chose it: whoever may write to a folder on the way can put a link
+//! there, and so have root open any file of the host. So the path is walked component by component. Each folder must belong
+//! to root and be writable for root alone, and the kernel follows no link: a link is read and walked like the rest of the path.
+//! A sticky folder such as `/tmp` may be on the way to a folder of root's, which nobody else can make or move there; what else
+//! lies in it is refused. A mode shows also what an ACL allows at most: acl(5).
+//!
+//! Sources: path_resolution(7), symlink(7), openat(2); CVE-2016-1247 for what happens without.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, fchown, fstat, openat, readlinkat, statat,
+};
+use rustix::process::{Gid, Uid};
+
+use crate::identity::Identity;
+
+/// What only root can put at a path.
+#[derive(Debug)]
+pub enum RootOnly {
+    /// A regular file, open for reading.
+    File(File),
+    /// A folder, and the names in it.
+    Folder(Vec<OsString>),
+}
+
+/// Opens a file or lists a folder by an absolute path. Nothing comes back where another than root may change what the
+/// path leads to.
+///
+/// # Errors
+/// What the system says; `InvalidInput` for what is neither a file nor a folder.
+pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
+    let Some((folder, name)) = walk(path)? else {
+        return Ok(None);
+    };
+    let Some(name) = name else {
+        return list(&folder).map(Some);
+    };
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = openat(&folder, &name, flags | NO_LINK, Mode::empty())?;
+    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
+        FileType::RegularFile => Ok(Some(RootOnly::File(file.into()))),
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
+}
+
+/// Makes a file for a user to write, or gives it one of root's, in a folder that only root can change; elsewhere, and where
+/// the file is another's already, nothing happens.
+///
+/// # Errors
+/// What the system says; `PermissionDenied` for what is not a regular file with one name.
+pub fn give(path: &Path, identity: &Identity) -> io::Result<()> {
+    let Some((folder, Some(name))) = walk(path)? else {
+        return Ok(());
+    };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = openat(&folder, &name, flags | NO_LINK, Mode::from_raw_mode(0o640))?;
+    let stat = fstat(&file)?;
+    if stat.st_uid != 0 {
+        return Ok(());
+    }
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
+        let text = "it is not a regular file with one name";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    let owner = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    Ok(fchown(&file, Some(owner.0), Some(owner.1))?)
+}
+
+/// The folder in which a path ends, and the name in it, which may not be there; no name where the path leads to the
+/// folder itself. Nothing where another than root may change the way.
+fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
+    if !path.is_absolute() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut ahead = parts(path);
+    let mut folder = openat(CWD, "/", FOLDER, Mode::empty())?;
+    for _ in 0..LONGEST {
+        let stat = fstat(&folder)?;
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        let others = mode.intersects(Mode::WGRP | Mode::WOTH);
+        if stat.st_uid != 0 || (others && !mode.contains(Mode::SVTX)) {
+            return Ok(None);
+        }
+        let Some(name) = ahead.pop() else {
+            return Ok((!others).then_some((folder, None)));
+        };
+        let kind = match statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+            Err(error) if ahead.is_empty() && error == rustix::io::Errno::NOENT => {
+                FileType::Unknown
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match kind {
+            FileType::Directory => folder = openat(&folder, &name, FOLDER, Mode::empty())?,
+            _ if others => return Ok(None),
+            FileType::Symlink => {
+                let target = readlinkat(&folder, &name, Vec::new())?.into_bytes();
+                let target = OsString::from_vec(target);
+                let target = Path::new(&target);
+                if target.is_absolute() {
+                    folder = openat(CWD, "/", FOLDER, Mode::empty())?;
+                }
+                ahead.extend(parts(target));
+            }
+            _ if ahead.is_empty() => return Ok(Some((folder, Some(name)))),
+            _ => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
+/// The components of a path, the last one first.
+fn parts(path: &Path) -> Vec<OsString> {
+    let named = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    let mut parts: Vec<OsString> = named.collect();
+    parts.reverse();
+    parts
+}
+
+fn list(folder: &OwnedFd) -> io::Result<RootOnly> {
+    let mut names = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    for entry in Dir::new(openat(folder, ".", flags, Mode::empty())?)? {
+        let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    Ok(RootOnly::Folder(names))
+}
+
+const NO_LINK: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
+const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(NO_LINK);
+/// Steps, of links as well: the kernel follows 40 links, and a path has 4096 bytes.
+const LONGEST: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::privileges::is_root;
+
+    const USER: Identity = Identity {
+        uid: 12345,
+        gid: 12345,
+        groups: Vec::new(),
+    };
+
+    /// A folder of root's below the sticky one for temporary files; nothing without root.
+    fn folder() -> Option<tempfile::TempDir> {
+        is_root().then(|| tempfile::tempdir().unwrap())
+    }
+
+    fn text(path: &Path) -> Option<String> {
+        match open(path).unwrap()? {
+            RootOnly::File(file) => Some(io::read_to_string(file).unwrap()),
+            RootOnly::Folder(mut names) => {
+                names.sort();
+                Some(names.join(OsStr::new(" ")).into_string().unwrap())
+            }
+        }
+    }
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn files_folders_and_links_of_roots_are_opened() {
+        let Some(place) = folder() else { return };
+        let at = |name: &str| place.path().join(name);
+        fs::create_dir(at("archive")).unwrap();
+        fs::write(at("archive/key1.pem"), "one").unwrap();
+        mode(&at("archive"), 0o700);
+        mode(&at("archive/key1.pem"), 0o600);
+        fs::create_dir(at("live")).unwrap();
+        symlink("../archive/key1.pem", at("live/key.pem")).unwrap();
+        symlink(at("live"), at("absolute")).unwrap();
+        for path in [
+            "archive/key1.pem",
+            "live/key.pem",
+            "absolute/../live/key.pem",
+        ] {
+            assert_eq!(text(&at(path)).as_deref(), Some("one"), "{path}");
+        }
+        assert_eq!(text(&at("absolute")).as_deref(), Some("key.pem"));
+        let gone = open(&at("live/gone.pem")).unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        symlink("loop", at("loop")).unwrap();
+        assert!(open(&at("loop")).is_err());
+    }
+
+    #[test]
+    fn where_another_has_a_hand_in_the_path_nothing_is_opened() {
+        let Some(place) = folder() else { return };
+        let at = |name: &str| place.path().join(name);
+        fs::create_dir(at("theirs")).unwrap();
+        fs::write(at("theirs/key.pem"), "root's").unwrap();
+        fs::write(at("key.pem"), "root's").unwrap();
+        symlink("theirs/key.pem", at("to-theirs")).unwrap();
+        chown(at("theirs"), Some(USER.uid), None).unwrap();
+        for path in ["theirs", "theirs/key.pem", "to-theirs"] {
+            assert_eq!(text(&at(path)), None, "{path}");
+        }
+        // Whoever may write to a folder, by its group or because it is for all.
+        for bits in [0o775, 0o757, 0o1777] {
+            mode(place.path(), bits);
+            assert_eq!(text(&at("key.pem")), None, "{bits:o}");
+            assert_eq!(text(place.path()), None, "{bits:o}");
+        }
+        // In a sticky folder a link may be a second name of one of root's.
+        symlink(at("key.pem"), at("link")).unwrap();
+        assert_eq!(text(&at("link")), None);
+    }
+
+    #[test]
+    fn a_log_is_given_only_where_root_put_it() {
+        let Some(place) = folder() else { return };
+        let at = |name: &str| place.path().join(name);
+        let owner = |path: PathBuf| fs::metadata(path).unwrap().uid();
+        fs::write(at("old.log"), "").unwrap();
+        for name in ["old.log", "new.log"] {
+            give(&at(name), &USER).unwrap();
+            give(&at(name), &USER).unwrap();
+            assert_eq!(owner(at(name)), USER.uid);
+        }
+        fs::write(at("precious"), "").unwrap();
+        fs::hard_link(at("precious"), at("second")).unwrap();
+        let refused = give(&at("second"), &USER).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        fs::create_dir(at("theirs")).unwrap();
+        symlink(at("precious"), at("theirs/log")).unwrap();
+        lchown(at("theirs/log"), Some(USER.uid), None).unwrap();
+        chown(at("theirs"), Some(USER.uid), None).unwrap();
+        for name in ["theirs/log", "theirs/new.log"] {
+            give(&at(name), &USER).unwrap();
+        }
+        assert_eq!(owner(at("precious")), 0);
+        assert!(!at("theirs/new.log").exists());
+    }
+}
