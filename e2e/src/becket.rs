@@ -1,5 +1,6 @@
 //! A running becket: started, asked, signalled, and ended when dropped.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
@@ -118,11 +119,22 @@ impl Becket {
         self.child.id()
     }
 
+    /// The process that serves: the child of its process where that is only a parent.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[track_caller]
+    pub fn child(&self) -> u32 {
+        let pid = self.pid();
+        until("the parent has a child", || {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            children.ok()?.split_whitespace().next()?.parse().ok()
+        })
+    }
+
     /// Whether the process is there and not a zombie.
     pub fn is_alive(&self) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        let state = status.rsplit(')').next().unwrap_or_default();
-        !state.is_empty() && !state.starts_with(" Z")
+        is_alive(self.pid())
     }
 
     #[track_caller]
@@ -237,12 +249,28 @@ impl Becket {
 
 impl Drop for Becket {
     fn drop(&mut self) {
+        // A child that has lost its parent would still let its clients finish.
+        let pid = self.pid();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let _gone: io::Result<()> = self.child.kill();
+        for child in children.unwrap_or_default().split_whitespace() {
+            let pid = child.parse().ok().and_then(Pid::from_raw);
+            let _gone = pid.map(|pid| kill_process(pid, Signal::KILL));
+            if !thread::panicking() {
+                until("the child has ended", || (!is_alive(child)).then_some(()));
+            }
+        }
         let _gone = self.child.wait();
         if thread::panicking() {
             eprintln!("{}", self.logs());
         }
     }
+}
+
+fn is_alive(pid: impl Display) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = status.rsplit(')').next().unwrap_or_default();
+    !state.is_empty() && !state.starts_with(" Z")
 }
 
 /// The end of a long text: a soak writes megabytes.

@@ -47,7 +47,7 @@ const ROOMS: &[&[&str]] = &[
     &["log"],
     &["leg"],
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
-    &["socket", "secret", "pki"],
+    &["socket", "secret", "pki", "handover"],
     &["config"],
     &["close_reason", "files"],
     &["labelled"],

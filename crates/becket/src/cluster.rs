@@ -1,5 +1,6 @@
 //! What the terminator and replication know of each other: settings from a configuration, the memory of sticks, names.
 
+use std::io;
 use std::net::UdpSocket;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -65,22 +66,28 @@ pub fn terms(config: &Config) -> Option<Terms> {
     })
 }
 
-/// Binds the socket of replication, where there is one.
+/// Binds the socket of replication, where there is one, unless it is given.
 ///
 /// # Errors
 /// What cannot be bound.
-pub fn bind(config: &Config) -> Result<Option<Bound>, Problem> {
+pub fn bind(
+    config: &Config,
+    given: Option<io::Result<UdpSocket>>,
+) -> Result<Option<Bound>, Problem> {
     let settings = settings(config);
-    let bound = settings.map(|settings| becket_cluster::bind(&settings));
+    let bound = settings.map(|settings| becket_cluster::bind(&settings, given));
     bound.transpose().map_err(problem)
 }
 
-/// Binds the socket on which sessions of stud and hitch arrive.
+/// Binds the socket on which sessions of stud and hitch arrive, unless it is given.
 ///
 /// # Errors
 /// What cannot be bound.
-pub(crate) fn bind_stud(config: &Config) -> Result<Option<UdpSocket>, Problem> {
-    let socket = terms(config).map(|terms| stud::bind(&terms));
+pub(crate) fn bind_stud(
+    config: &Config,
+    given: Option<io::Result<UdpSocket>>,
+) -> Result<Option<UdpSocket>, Problem> {
+    let socket = terms(config).map(|terms| stud::bind(&terms, given));
     socket.transpose().map_err(problem)
 }
 

@@ -4,9 +4,12 @@
 //! sockets, what each worker has), or may be less where there are few: for pages, health checks,
 //! lookups and files that a reload reads.
 
+use std::io;
 use std::sync::Arc;
 
-use crate::config::Listener;
+use becket_sys::rlimit;
+
+use crate::config::{Config, Listener};
 
 /// Descriptors that are there without any connection: a listening socket per address and worker,
 /// and each worker's poll, waker and reserve.
@@ -29,6 +32,21 @@ pub(crate) fn fitting(limit: u64, fixed: u64) -> usize {
     let few = left.saturating_sub(LEAST_SPARE);
     let few = few.saturating_mul(PER_SPARE) / (2 * PER_SPARE + 1);
     usize::try_from(many.max(few)).unwrap_or(usize::MAX)
+}
+
+/// Makes sure of the descriptors that a configuration needs.
+///
+/// # Errors
+/// When the hard limit is too low.
+pub fn raise(config: &Config, workers: usize) -> io::Result<()> {
+    let fixed = fixed(&config.listeners, workers);
+    let wanted = needed(config.connections, fixed);
+    let raised = rlimit::raise_open_files(wanted);
+    raised.map(drop).map_err(|error| {
+        let fits = fitting(rlimit::most_open_files(), fixed);
+        let text = format!("{error}; raise it ({HOW_TO_RAISE}), or set at most {fits} connections");
+        io::Error::new(error.kind(), text)
+    })
 }
 
 /// What to do about a limit that is too low.

@@ -13,11 +13,11 @@ use becket_sys::regular;
 
 /// Where files come from. The default is the file system alone.
 #[derive(Clone, Debug, Default)]
-pub struct Files(Arc<BTreeMap<PathBuf, Handed>>);
+pub struct Files(Arc<BTreeMap<PathBuf, FileAt>>);
 
 /// What the parent found at a path.
 #[derive(Debug)]
-pub enum Handed {
+pub enum FileAt {
     /// A regular file, open for reading.
     File(File),
     /// A folder, and what is in it.
@@ -28,7 +28,7 @@ pub enum Handed {
 
 impl Files {
     /// Takes over what the parent has opened.
-    pub fn new(handed: BTreeMap<PathBuf, Handed>) -> Self {
+    pub fn new(handed: BTreeMap<PathBuf, FileAt>) -> Self {
         Self(Arc::new(handed))
     }
 
@@ -40,14 +40,14 @@ impl Files {
     pub fn open(&self, path: &Path) -> io::Result<(File, Metadata)> {
         match self.0.get(path) {
             None => regular::open(path),
-            Some(Handed::File(file)) => {
+            Some(FileAt::File(file)) => {
                 let mut file = file.try_clone()?;
                 file.rewind()?;
                 let metadata = file.metadata()?;
                 Ok((file, metadata))
             }
-            Some(Handed::Folder(_)) => Err(io::ErrorKind::IsADirectory.into()),
-            Some(Handed::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
+            Some(FileAt::Folder(_)) => Err(io::ErrorKind::IsADirectory.into()),
+            Some(FileAt::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
         }
     }
 
@@ -67,7 +67,7 @@ impl Files {
     pub(crate) fn is_folder(&self, path: &Path) -> bool {
         match self.0.get(path) {
             None => path.is_dir(),
-            Some(handed) => matches!(handed, Handed::Folder(_)),
+            Some(handed) => matches!(handed, FileAt::Folder(_)),
         }
     }
 
@@ -83,9 +83,9 @@ impl Files {
                 paths.sort();
                 Ok(paths)
             }
-            Some(Handed::Folder(paths)) => Ok(paths.clone()),
-            Some(Handed::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
-            Some(Handed::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
+            Some(FileAt::Folder(paths)) => Ok(paths.clone()),
+            Some(FileAt::File(_)) => Err(io::ErrorKind::NotADirectory.into()),
+            Some(FileAt::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
         }
     }
 }
@@ -112,9 +112,9 @@ mod tests {
         fs::write(&path, "text").unwrap();
         let gone = PathBuf::from("/nowhere/else.pem");
         let handed = [
-            (path.clone(), Handed::File(File::open(&path).unwrap())),
-            (gone.clone(), Handed::Error(13)),
-            (folder.path().to_owned(), Handed::Folder(vec![gone.clone()])),
+            (path.clone(), FileAt::File(File::open(&path).unwrap())),
+            (gone.clone(), FileAt::Error(13)),
+            (folder.path().to_owned(), FileAt::Folder(vec![gone.clone()])),
         ];
         let files = Files::new(handed.into());
         fs::remove_file(&path).unwrap();

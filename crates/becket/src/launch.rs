@@ -1,14 +1,14 @@
 //! From a configuration source to a running server: everything that can fail, in the order in
-//! which it can still be undone, and privileges given up at the end.
+//! which it can still be undone.
 //!
 //! 1. load and check the configuration;
-//! 2. install the log, its file opened as the run user;
+//! 2. install the log;
 //! 3. set the limits of the process;
-//! 4. bind all sockets;
-//! 5. check that the run user can read what a reload needs, and become it;
-//! 6. start the workers.
+//! 4. bind all sockets that were not handed over;
+//! 5. start the workers.
 //!
-//! Until the last step nothing serves, so a start that fails has changed nothing.
+//! Until the last step nothing serves, so a start that fails has changed nothing. Where there was root, a parent has kept it
+//! ([`crate::parent`]).
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
@@ -17,8 +17,7 @@ use std::sync::Arc;
 use becket_proto::session_table::{Limits, SessionTable};
 use becket_sys::clock::{Clock, Now};
 use becket_sys::identity::Identity;
-use becket_sys::notify::Notifier;
-use becket_sys::{fd_passing, privileges, rlimit};
+use becket_sys::{privileges, rlimit};
 use rustls::pki_types::UnixTime;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
@@ -34,7 +33,10 @@ use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
 use crate::control::signals::Signals;
 use crate::control::state::{Replication, State};
-use crate::descriptors::{self, HOW_TO_RAISE};
+use crate::control::supervisor::Supervisor;
+use crate::descriptors;
+use crate::handover::link::Link;
+use crate::handover::{BoundSockets, Handed, SocketKind};
 use crate::log::{self, LogError, Logging};
 use crate::secret::ratchet::Ratchet;
 use crate::server::{Control, Server};
@@ -82,28 +84,27 @@ pub enum StartError {
 /// # Errors
 ///
 /// All that is wrong with the configuration, or the first thing that the system refused.
-pub fn launch(source: Source) -> Result<Server, StartError> {
+pub fn launch(source: Source, handed: Handed, link: Option<Link>) -> Result<Server, StartError> {
     let clock = Clock::start();
     let now = clock.now();
     let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
-    let inherited =
-        fd_passing::inherited_listeners().map_err(|error| system("socket activation", error))?;
-    let loaded = source.load(UnixTime::since_unix_epoch(now.unix), ServerNames::Later);
+    let loaded = source
+        .with(handed.files)
+        .load(UnixTime::since_unix_epoch(now.unix), ServerNames::Later);
     let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
-    let user = run_user(&config)?;
-    let logging = log::install(&config.log, user.as_ref())?;
+    let logging = log::install(&config.log)?;
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }
+    check_user(&config)?;
     let count = worker_count(&config.process);
     limit_process(&config, count)?;
 
-    let reject = |errors| rejected(&source, errors);
-    let sockets = sockets::bind(&config, (&[], &[]), count, inherited).map_err(reject)?;
-    let (bound, of_stud) = datagrams(&config).map_err(reject)?;
-    let (admin, mut access) = outlets(&config, user.as_ref(), reject)?;
-    change_identity(&config, user.as_ref(), &prepared.files)?;
+    let sockets = bind(&config, count, handed.sockets).map_err(|e| rejected(&source, e))?;
+    let open = |log| AccessWriter::open(log, config.log.format);
+    let access = config.log.access.as_ref().map(open).transpose();
+    let mut access = access.map_err(|error| system("log.access", error))?;
     logging.start()?;
 
     let (table, early) = (session_table(&config), session_table(&config));
@@ -111,8 +112,8 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
     let shared = counting_lines(shared, &logging, access.as_ref());
     let adopted = shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
-    let cluster = cluster::membership(bound, &config, &shared)?;
-    let stud = cluster::reception(of_stud, &config, &shared);
+    let cluster = cluster::membership(sockets.peers, &config, &shared)?;
+    let stud = cluster::reception(sockets.stud, &config, &shared);
     let (sender, ended) = unbounded_channel();
     let common = Common {
         shared: Arc::clone(&shared),
@@ -121,7 +122,7 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
         ended: sender,
     };
-    let workers = Workers::start(&common, sockets, access.as_mut());
+    let workers = Workers::start(&common, sockets.listeners, access.as_mut());
     let workers = workers.map_err(|error| system("starting workers", error))?;
     let access = access.map(AccessWriter::start).transpose();
     let access = access.map_err(|error| system("starting the access log", error))?;
@@ -139,15 +140,13 @@ pub fn launch(source: Source) -> Result<Server, StartError> {
         logging,
         access,
         ebb: Ebb::default(),
-        admin,
+        admin: sockets.admin,
         ended,
-        notifier: Notifier::from_env().map_err(|error| system("NOTIFY_SOCKET", error))?,
+        sockets: BoundSockets::default(),
+        supervisor: Supervisor::new(signals, link)
+            .map_err(|error| system("taking orders", error))?,
     };
-    Ok(Server {
-        runtime,
-        signals,
-        control,
-    })
+    Ok(Server { runtime, control })
 }
 
 fn rejected(source: &Source, errors: Vec<Problem>) -> StartError {
@@ -158,10 +157,47 @@ fn rejected(source: &Source, errors: Vec<Problem>) -> StartError {
     })
 }
 
-/// The sockets on which other hosts tell of their sessions.
-fn datagrams(config: &Config) -> Result<(Option<Bound>, Option<UdpSocket>), Vec<Problem>> {
-    let bind = || Ok((cluster::bind(config)?, cluster::bind_stud(config)?));
-    bind().map_err(|problem| vec![problem])
+/// Every socket of a configuration.
+struct AllSockets {
+    listeners: Vec<Vec<sockets::Bound>>,
+    peers: Option<Bound>,
+    stud: Option<UdpSocket>,
+    admin: Option<TcpListener>,
+}
+
+/// Binds what was not handed over.
+fn bind(
+    config: &Config,
+    workers: usize,
+    mut given: BoundSockets,
+) -> Result<AllSockets, Vec<Problem>> {
+    let listeners = sockets::bind(config, (&[], &[]), workers, &mut given)?;
+    let mut datagrams = |address: Option<_>| given.take_datagrams(address?);
+    let peers = datagrams(config.peers_arrive_at());
+    let peers = cluster::bind(config, peers).map_err(|problem| vec![problem])?;
+    let stud = datagrams(config.stud().map(|stud| stud.listen));
+    let stud = cluster::bind_stud(config, stud).map_err(|problem| vec![problem])?;
+    let admin = config.admin.as_ref().map(|admin| {
+        let address = admin.address;
+        let bound = match given.take_one(SocketKind::Admin, address) {
+            Some(given) => given.map(TcpListener::from),
+            None => TcpListener::bind(address),
+        };
+        bound.map_err(|error| {
+            let problem = Problem::new("admin.address", error.to_string());
+            vec![problem.value(address.to_string())]
+        })
+    });
+    let admin = admin.transpose()?;
+    for address in given.unused() {
+        tracing::warn!(%address, "a socket was passed that no listener has");
+    }
+    Ok(AllSockets {
+        listeners,
+        peers,
+        stud,
+        admin,
+    })
 }
 
 /// What pages show of these.
@@ -188,30 +224,6 @@ fn session_table(config: &Config) -> Arc<SessionTable> {
     Arc::new(SessionTable::new(limits, Default::default()))
 }
 
-/// The socket of the admin pages and the file of the access log, both opened before identity is
-/// changed.
-fn outlets(
-    config: &Config,
-    user: Option<&Identity>,
-    reject: impl Fn(Vec<Problem>) -> StartError,
-) -> Result<(Option<TcpListener>, Option<AccessWriter>), StartError> {
-    let admin = match &config.admin {
-        None => None,
-        Some(admin) => {
-            let address = admin.address;
-            let bound = TcpListener::bind(address);
-            Some(bound.map_err(|error| {
-                let problem = Problem::new("admin.address", error.to_string());
-                reject(vec![problem.value(address.to_string())])
-            })?)
-        }
-    };
-    let open = |log| AccessWriter::open(log, config.log.format, user);
-    let access = config.log.access.as_ref().map(open).transpose();
-    let access = access.map_err(|error| system("log.access", error))?;
-    Ok((admin, access))
-}
-
 /// Ticket secrets, those that forget brought up to date and written: as the run user, who will
 /// have to do that again.
 fn rotation(config: &Config, ratchets: Vec<Ratchet>, now: Now) -> Result<Rotation, StartError> {
@@ -229,62 +241,38 @@ fn runtime() -> io::Result<(Runtime, Signals)> {
     Ok((runtime, signals))
 }
 
-/// Makes sure of the descriptors that the configuration needs.
-///
-/// # Errors
-///
-/// When the hard limit is too low.
-pub(crate) fn raise_descriptors(config: &Config, workers: usize) -> Result<(), StartError> {
-    let fixed = descriptors::fixed(&config.listeners, workers);
-    let wanted = descriptors::needed(config.connections, fixed);
-    let raised = rlimit::raise_open_files(wanted);
-    raised.map(drop).map_err(|error| {
-        let fits = descriptors::fitting(rlimit::most_open_files(), fixed);
-        let what = "limits.connections (two descriptors each)";
-        let text = format!("{error}; raise it ({HOW_TO_RAISE}), or set at most {fits} connections");
-        system(what, io::Error::new(error.kind(), text))
-    })
-}
-
 /// Descriptors for the limits, no core dumps, no privileges regained.
 fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
-    raise_descriptors(config, workers)?;
+    descriptors::raise(config, workers)
+        .map_err(|error| system("limits.connections (two descriptors each)", error))?;
     if !config.process.core_dumps {
         rlimit::forbid_core_dumps().map_err(|error| system("process.core-dumps", error))?;
     }
     privileges::forbid_new_privileges().map_err(|error| system("no_new_privs", error))
 }
 
-/// Whom becket becomes; nobody else where no user is configured.
-fn run_user(config: &Config) -> Result<Option<Identity>, StartError> {
+/// Refuses a configured user that this process is not: only a parent that is root could have made it so.
+fn check_user(config: &Config) -> Result<(), StartError> {
     let process = &config.process;
-    let find = |user: &String| Identity::find(user, process.group.as_deref());
-    let found = process.user.as_ref().map(find).transpose();
-    found.map_err(|error| system("process.user", error))
-}
-
-/// Becomes the configured user, once it is sure that a reload will be able to read its files.
-fn change_identity(
-    config: &Config,
-    user: Option<&Identity>,
-    files: &[std::path::PathBuf],
-) -> Result<(), StartError> {
-    let (Some(identity), Some(user)) = (user, &config.process.user) else {
+    let Some(user) = &process.user else {
         if privileges::is_root() {
             tracing::warn!("running as root; process.user names the user to become");
         }
         return Ok(());
     };
-    for path in files {
-        let readable = privileges::readable_by(path, identity)
-            .map_err(|error| system("process.user", error))?;
-        if !readable {
-            let text = format!("{user} cannot read {}, as a reload must", path.display());
-            let error = io::Error::new(io::ErrorKind::PermissionDenied, text);
-            return Err(system("process.user", error));
-        }
+    let refused = |error| system("process.user", error);
+    let identity = Identity::find(user, process.group.as_deref()).map_err(refused)?;
+    if identity.uid == 0 {
+        let text = "the user to run as is root itself";
+        return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, text)));
     }
-    privileges::drop_to(identity).map_err(|error| system("process.user", error))?;
+    if identity.uid != privileges::effective_user() {
+        let text = format!("only root can become {user}");
+        return Err(refused(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            text,
+        )));
+    }
     Ok(())
 }
 

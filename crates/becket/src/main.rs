@@ -19,7 +19,9 @@ use becket::cli::{CheckFlags, Cli, Command, DemoFlags, StatusFlags};
 use becket::config::flags::Flags;
 use becket::config::source::Source;
 use becket::control::page::{brief, page, problems};
+use becket::handover::Handed;
 use becket::launch::launch;
+use becket::parent::{Role, Task, enter};
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
 use becket::status::Place;
@@ -43,7 +45,11 @@ fn main() -> ExitCode {
 
 fn run(flags: Flags) -> anyhow::Result<ExitCode> {
     let source = Source::new(flags).context("the current folder")?;
-    match launch(source) {
+    let (handed, link) = match enter(&source, Task::Run).context("the parent process")? {
+        Role::Ended(code) => return Ok(code),
+        Role::Serves(handed, link) => (handed, link),
+    };
+    match launch(source, handed, link) {
         Ok(server) => Ok(ExitCode::from(server.run() as u8)),
         Err(error) => {
             eprintln!("{error}");
@@ -60,7 +66,12 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         json,
     } = asked;
     let source = Source::new(flags).context("the current folder")?;
-    let findings = check(&source, UnixTime::now(), connect);
+    let handed = match enter(&source, Task::Check).context("the parent process")? {
+        Role::Ended(code) => return Ok(code),
+        Role::Serves(handed, _) => handed,
+    };
+    let source = source.with(handed.files);
+    let findings = check(&source, &handed.sockets, UnixTime::now(), connect);
     let code = ExitCode::from(findings.exit_code(strict));
     if json {
         say(serde_json::to_string_pretty(&findings)? + "\n")?;
@@ -140,7 +151,8 @@ fn make_secret(flags: &SecretFlags) -> ExitCode {
 fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let demo = becket::demo::prepare(flags.port, std::time::SystemTime::now())?;
-    let server = launch(Source::new(demo.flags()).context("the current folder")?)?;
+    let source = Source::new(demo.flags()).context("the current folder")?;
+    let server = launch(source, Handed::default(), None)?;
     println!("{}", demo.banner());
     let counters = server.control.state.shared().counters.clone();
     let (stop, stopped) = std::sync::mpsc::channel();

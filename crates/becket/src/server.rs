@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use becket_sys::clock::{Clock, Now};
 use becket_sys::memory;
-use becket_sys::notify::{Notice, Notifier};
 use becket_sys::priority::give_way;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -31,11 +30,13 @@ use crate::control::access_log::AccessThread;
 use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::Rotation;
-use crate::control::signals::{Signals, Wanted};
 use crate::control::snapshot::Reload;
 use crate::control::state::State;
+use crate::control::supervisor::{Progress, Supervisor};
 use crate::control::{admin, reload};
-use crate::launch::raise_descriptors;
+use crate::descriptors;
+use crate::handover::link::Wish;
+use crate::handover::{BoundSockets, Handed};
 use crate::log::{Logging, Timestamp};
 use crate::resolver::Resolver;
 use crate::secret::ratchet::Ratchet;
@@ -71,8 +72,6 @@ impl Outcome {
 pub struct Server {
     /// What the control loop runs on.
     pub runtime: Runtime,
-    /// Taken over before anything else, so that none is lost while the server comes up.
-    pub(crate) signals: Signals,
     /// The control loop.
     pub control: Control,
 }
@@ -80,7 +79,7 @@ pub struct Server {
 impl Server {
     /// Serves until a signal ends it.
     pub fn run(self) -> Outcome {
-        let outcome = self.runtime.block_on(self.control.run(self.signals));
+        let outcome = self.runtime.block_on(self.control.run());
         // A reload may read files from a disk that does not answer; nobody waits for it any more.
         self.runtime.shutdown_background();
         outcome
@@ -114,12 +113,14 @@ pub struct Control {
     pub(crate) ebb: Ebb,
     /// Tells of workers that have ended.
     pub ended: UnboundedReceiver<WorkerEnded>,
-    /// The service manager, where there is one.
-    pub(crate) notifier: Option<Notifier>,
+    /// Sockets for the configuration that is being prepared.
+    pub(crate) sockets: BoundSockets,
+    /// Who gives the orders.
+    pub(crate) supervisor: Supervisor,
 }
 
 impl Control {
-    async fn run(mut self, mut signals: Signals) -> Outcome {
+    async fn run(mut self) -> Outcome {
         // Behind the workers, which are there by now and keep what they had.
         if let Err(error) = give_way(STEPS_BEHIND) {
             tracing::debug!(%error, "control does not give way");
@@ -133,7 +134,7 @@ impl Control {
         if let Some(stud) = &mut self.stud {
             stud.start();
         }
-        self.notify(&[Notice::Ready, Notice::Status("serving")]);
+        self.supervisor.tell(Progress::Ready);
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut prober = Prober::new(Resolver::system());
@@ -144,11 +145,11 @@ impl Control {
             tokio::select! {
                 _ = tick.tick() => self.tick(&mut prober),
                 ended = prober.ended() => prober.take(ended, self.state.shared().clock.now()),
-                wanted = signals.next() => match wanted {
-                    Wanted::Reopen => self.reopen(),
-                    Wanted::Reload => self.begin_reload(drain_until.is_some()),
-                    Wanted::Drain if drain_until.is_none() => drain_until = Some(self.drain()),
-                    Wanted::Drain | Wanted::Stop => self.workers.stop(),
+                wish = self.supervisor.next() => match wish {
+                    Wish::Reopen => self.reopen(),
+                    Wish::Load(handed) => self.begin_reload(handed, drain_until.is_some()),
+                    Wish::Drain if drain_until.is_none() => drain_until = Some(self.drain()),
+                    Wish::Drain | Wish::Stop => self.workers.stop(),
                 },
                 prepared = self.reloading.prepared() => self.finish_reload(prepared),
                 ended = self.ended.recv() => {
@@ -194,7 +195,7 @@ impl Control {
         if self.ebb.has_come(connections, now.mono) {
             give_back(self.state.shared().clock);
         }
-        self.notify(&[Notice::Watchdog]);
+        self.supervisor.tell(Progress::Alive);
     }
 
     /// Ticket keys, when it is time for new ones; then the files of secrets that forget.
@@ -215,15 +216,17 @@ impl Control {
     }
 
     /// Starts to prepare, beside everything else: files may take their time.
-    fn begin_reload(&mut self, draining: bool) {
+    fn begin_reload(&mut self, handed: Handed, draining: bool) {
         if draining {
             tracing::warn!("reload ignored while draining");
             return;
         }
-        self.notify(&[Notice::Reloading]);
+        self.supervisor.tell(Progress::Reloading);
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());
-        self.reloading.begin(&self.source, secrets, unix);
+        self.sockets = handed.sockets;
+        let source = self.source.with(handed.files);
+        self.reloading.begin(source, secrets, unix);
     }
 
     fn finish_reload(&mut self, prepared: Result<Prepared, Vec<String>>) {
@@ -238,8 +241,14 @@ impl Control {
             tracing::error!("reload refused, nothing changed: {error}");
         }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
+        let progress = if errors.is_empty() {
+            Progress::Loaded
+        } else {
+            Progress::Refused
+        };
         self.state.set_reload(Reload { time, errors });
-        self.notify(&[Notice::Ready]);
+        self.sockets = BoundSockets::default();
+        self.supervisor.tell(progress);
     }
 
     fn bind_and_commit(&mut self, prepared: Prepared) -> Result<(), Vec<String>> {
@@ -247,12 +256,12 @@ impl Control {
         let now = self.state.shared().clock.now();
         let rotation = self.next_rotation(&config, prepared.ratchets, now)?;
         let old = self.state.config();
-        raise_descriptors(&config, self.workers.len()).map_err(|error| vec![error.to_string()])?;
+        descriptors::raise(&config, self.workers.len()).map_err(|error| vec![error.to_string()])?;
         let added = sockets::bind(
             &config,
             self.workers.addresses(),
             self.workers.len(),
-            Vec::new(),
+            &mut self.sockets,
         )
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let membership = self.next_membership(&old, &config)?;
@@ -276,14 +285,16 @@ impl Control {
 
     /// The part in a cluster that a configuration asks for, its socket bound; nothing where this one goes on.
     fn next_membership(
-        &self,
+        &mut self,
         old: &Config,
         config: &Config,
     ) -> Result<Option<Option<Membership>>, Vec<String>> {
         if old.peers_arrive_at() == config.peers_arrive_at() {
             return Ok(None);
         }
-        let bound = cluster::bind(config).map_err(|problem| vec![problem.to_string()])?;
+        let given = config.peers_arrive_at();
+        let given = given.and_then(|address| self.sockets.take_datagrams(address));
+        let bound = cluster::bind(config, given).map_err(|problem| vec![problem.to_string()])?;
         let membership = cluster::membership(bound, config, self.state.shared());
         let membership = membership.map_err(|error| vec![format!("cluster.listen: {error}")])?;
         Ok(Some(membership))
@@ -365,18 +376,10 @@ impl Control {
         if self.reloading.give_up() {
             tracing::warn!("reload ignored while draining");
         }
-        self.notify(&[Notice::Stopping]);
+        self.supervisor.tell(Progress::Stopping);
         self.state.set_draining();
         self.workers.drain();
         Instant::now() + self.state.config().timeouts.drain
-    }
-
-    fn notify(&self, notices: &[Notice<'_>]) {
-        if let Some(notifier) = &self.notifier
-            && let Err(error) = notifier.send(notices)
-        {
-            tracing::debug!(%error, "service manager not told");
-        }
     }
 }
 

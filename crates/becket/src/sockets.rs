@@ -8,11 +8,11 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-use becket_sys::fd_passing::InheritedListener;
-use becket_sys::socket::{Keepalive, ListenOptions, listen, probe};
+use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe};
 
 use crate::config::error::Problem;
 use crate::config::{Config, Listener, SocketOptions};
+use crate::handover::{BoundSockets, SocketKind};
 
 /// A listening socket of one worker.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub fn bind(
     config: &Config,
     (held, retiring): (&[SocketAddr], &[SocketAddr]),
     workers: usize,
-    mut inherited: Vec<InheritedListener>,
+    given: &mut BoundSockets,
 ) -> Result<Vec<Vec<Bound>>, Vec<Problem>> {
     let mut all: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
     let mut problems = Vec::new();
@@ -50,12 +50,8 @@ pub fn bind(
         })
         .filter(|(_, address)| !held.contains(address));
     for (listener, address) in addresses {
-        let passed = inherited
-            .iter()
-            .position(|passed| passed.listener.local_addr().is_ok_and(|at| at == address))
-            .map(|index| inherited.swap_remove(index));
         let is_new = !retiring.contains(&address);
-        match sockets_for(listener, address, workers, is_new, passed) {
+        match sockets_for(listener, address, workers, is_new, given) {
             Ok(sockets) => {
                 for (worker, socket) in all.iter_mut().zip(sockets) {
                     worker.push(socket);
@@ -68,12 +64,6 @@ pub fn bind(
         for bound in all.first().into_iter().flatten() {
             tracing::info!(address = %bound.address, inherited = bound.inherited, "listening");
         }
-        for unused in &inherited {
-            let address = unused.listener.local_addr().ok();
-            let address = address.map(tracing::field::display);
-            let name = unused.name.as_deref();
-            tracing::warn!(address, name, "a socket was passed that no listener has");
-        }
         Ok(all)
     } else {
         Err(problems)
@@ -85,23 +75,33 @@ fn sockets_for(
     address: SocketAddr,
     workers: usize,
     is_new: bool,
-    passed: Option<InheritedListener>,
+    given: &mut BoundSockets,
 ) -> io::Result<Vec<Bound>> {
-    let inherited = passed.is_some();
     let options = options(&listener.socket);
-    if !inherited && is_new {
+    let bound = |inherited| {
+        move |listener| Bound {
+            address,
+            listener,
+            inherited,
+        }
+    };
+    if let Some(passed) = given.take_one(SocketKind::Passed, address) {
+        let passed = TcpListener::from(passed?);
+        let all = (0..workers).map(|_| passed.try_clone().map(bound(true)));
+        return all.collect();
+    }
+    if let Some(given) = given.take(SocketKind::Clients, address) {
+        let all = given?.into_iter().take(workers);
+        return all
+            .map(|socket| listen_on(socket, &options).map(bound(false)))
+            .collect();
+    }
+    if is_new {
         probe(address)?;
     }
-    let socket = || match &passed {
-        Some(passed) => passed.listener.try_clone(),
-        None => listen(address, &options),
-    };
-    let bound = |listener| Bound {
-        address,
-        listener,
-        inherited,
-    };
-    (0..workers).map(|_| socket().map(bound)).collect()
+    (0..workers)
+        .map(|_| listen(address, &options).map(bound(false)))
+        .collect()
 }
 
 fn options(socket: &SocketOptions) -> ListenOptions {

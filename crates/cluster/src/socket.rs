@@ -59,13 +59,13 @@ pub struct NotBound {
     pub accepted: &'static str,
 }
 
-/// Binds the socket of these settings, and joins their group.
+/// Binds the socket of these settings, unless it is given, and joins their group.
 ///
 /// # Errors
 /// What cannot be bound or joined.
-pub fn bind(settings: &Settings) -> Result<Bound, NotBound> {
+pub fn bind(settings: &Settings, given: Option<io::Result<StdSocket>>) -> Result<Bound, NotBound> {
     let listen = settings.listen;
-    let unicast = bind_datagrams("cluster.listen", listen, BUFFER)?;
+    let unicast = bind_datagrams("cluster.listen", listen, BUFFER, given)?;
     let group = match &settings.multicast {
         None => None,
         Some(multicast) => enter(&unicast, listen, multicast)?,
@@ -80,13 +80,15 @@ pub fn bind(settings: &Settings) -> Result<Bound, NotBound> {
     Ok(Bound { unicast, group })
 }
 
-/// Binds a socket for datagrams with a buffer of so many bytes, for the key at fault where that fails.
+/// Binds a socket for datagrams with a buffer of so many bytes, unless it is given, for the key at fault where that fails.
 pub(crate) fn bind_datagrams(
     key: &'static str,
     listen: SocketAddr,
     buffer: usize,
+    given: Option<io::Result<StdSocket>>,
 ) -> Result<StdSocket, NotBound> {
-    datagrams(listen, buffer).map_err(|error| NotBound {
+    let bound = given.unwrap_or_else(|| datagrams(listen, buffer));
+    bound.map_err(|error| NotBound {
         key,
         value: listen.to_string(),
         fault: error.to_string(),

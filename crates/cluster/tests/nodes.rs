@@ -122,7 +122,7 @@ impl Site {
             max_age: Duration::from_secs(3600),
             stick_lifetime: Duration::from_secs(300),
         };
-        let bound = bind(&settings).unwrap();
+        let bound = bind(&settings, None).unwrap();
         settings.listen = bound.address().unwrap();
         Self { bound, settings }
     }

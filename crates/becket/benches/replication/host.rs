@@ -45,7 +45,7 @@ impl Control {
         };
         let table = || Arc::new(SessionTable::new(limits, Default::default()));
         let shared = Arc::new(Shared::new(1, Clock::start(), table(), table()));
-        let bound = cluster::bind(config).expect("a free port");
+        let bound = cluster::bind(config, None).expect("a free port");
         let membership = cluster::membership(bound, config, &shared).expect("random bytes");
         let membership = membership.expect("a cluster");
         let outbox = membership.outboxes().remove(0);

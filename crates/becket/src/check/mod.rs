@@ -36,6 +36,7 @@ use crate::config::source::Source;
 use crate::config::{ClientAuth, ClientName, Config, Listener, Policy, UnknownNames, worker_count};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::files::reason;
+use crate::handover::BoundSockets;
 use crate::log::Timestamp;
 use crate::pki::keys::Facts;
 use crate::tls::names;
@@ -72,7 +73,7 @@ impl Findings {
 
 /// Loads everything, makes a handshake for every name, and looks whether the addresses are free;
 /// with `connect` also whether every server can be reached. Blocks.
-pub fn check(source: &Source, now: UnixTime, connect: bool) -> Findings {
+pub fn check(source: &Source, sockets: &BoundSockets, now: UnixTime, connect: bool) -> Findings {
     let origin = source.origin();
     match source.load(now, ServerNames::Now) {
         Err(rejected) => Findings {
@@ -93,7 +94,7 @@ pub fn check(source: &Source, now: UnixTime, connect: bool) -> Findings {
                 ..Clock::start().now()
             };
             let handshakes = self_test::run(&prepared.config, moment, &mut report);
-            report.warnings.extend(taken(&prepared.config));
+            report.warnings.extend(taken(&prepared.config, sockets));
             report
                 .warnings
                 .extend(too_few_descriptors(&prepared.config));
@@ -129,7 +130,7 @@ fn too_few_descriptors(config: &Config) -> Option<Problem> {
 }
 
 /// Addresses that cannot be bound now.
-fn taken(config: &Config) -> Vec<Problem> {
+fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
     let listening = config.listeners.iter().flat_map(|listener| {
         let path = format!("listener[{}].bind", listener.name);
         listener.bind.iter().map(move |at| (path.clone(), *at))
@@ -137,7 +138,9 @@ fn taken(config: &Config) -> Vec<Problem> {
     let admin = config.admin.as_ref();
     let admin = admin.map(|admin| ("admin.address".to_owned(), admin.address));
     let probed = listening.chain(admin).filter_map(|(path, address)| {
-        let error = becket_sys::socket::probe(address).err()?;
+        let probed = sockets.probed(address);
+        let probed = probed.unwrap_or_else(|| becket_sys::socket::probe(address));
+        let error = probed.err()?;
         let fault = match error.kind() {
             ErrorKind::AddrInUse => "in use, perhaps by a running becket".to_owned(),
             ErrorKind::AddrNotAvailable => "not an address of this machine".to_owned(),

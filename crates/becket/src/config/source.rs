@@ -7,6 +7,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use becket_config::file::File;
+use becket_config::read::read;
 use rustls_pki_types::UnixTime;
 
 use super::error::{Problem, Rejected};
@@ -50,6 +52,19 @@ impl Source {
     pub fn file(&self) -> Option<PathBuf> {
         let path = self.flags.config.as_ref()?;
         Some(self.base.join(path))
+    }
+
+    /// The folder at which relative paths in the configuration start.
+    pub fn folder(&self) -> PathBuf {
+        let file = self.file();
+        let folder = file.as_deref().and_then(Path::parent);
+        folder.unwrap_or(&self.base).to_owned()
+    }
+
+    /// The configuration as the text of its file and the flags write it, without what is broken in it.
+    pub fn written(&self, text: &str) -> File {
+        let flags = self.flags.to_table(&self.base);
+        read(text, &flags).file.unwrap_or_default()
     }
 
     /// What to call it in messages.

@@ -18,8 +18,6 @@ use std::sync::mpsc::{
 use std::thread;
 use std::time::Duration;
 
-use becket_sys::identity::Identity;
-
 use crate::config::{AccessLog, LogFormat};
 use crate::log::access::AccessRecord;
 use crate::log::{Output, PATIENCE};
@@ -88,18 +86,18 @@ impl Drop for AccessThread {
 }
 
 impl AccessWriter {
-    /// Opens the file, as `user` if it is given, or stderr.
+    /// Opens the file, or stderr.
     ///
     /// # Errors
     /// What the system says when the file cannot be opened for appending.
-    pub fn open(log: &AccessLog, format: LogFormat, user: Option<&Identity>) -> io::Result<Self> {
+    pub fn open(log: &AccessLog, format: LogFormat) -> io::Result<Self> {
         let path = match log {
             AccessLog::Stderr => None,
             AccessLog::File(path) => Some(path.as_path()),
         };
         Ok(Self {
             receivers: Vec::new(),
-            output: Output::open(path, user)?,
+            output: Output::open(path)?,
             format,
             lines: String::with_capacity(BLOCK_BYTES + 1024),
             held: 0,
@@ -223,7 +221,7 @@ mod tests {
     use std::path::Path;
 
     fn writer(path: &Path) -> AccessWriter {
-        AccessWriter::open(&AccessLog::File(path.to_owned()), LogFormat::Json, None).unwrap()
+        AccessWriter::open(&AccessLog::File(path.to_owned()), LogFormat::Json).unwrap()
     }
 
     fn lines(path: &Path) -> usize {

@@ -10,6 +10,7 @@ pub mod certificates;
 pub(crate) mod ebb;
 pub(crate) mod exposition;
 mod host;
+
 pub mod page;
 pub mod process;
 pub(crate) mod reload;
@@ -17,6 +18,7 @@ pub mod rotation;
 pub(crate) mod signals;
 pub(crate) mod snapshot;
 pub mod state;
+pub mod supervisor;
 pub mod visits;
 
 #[cfg(test)]

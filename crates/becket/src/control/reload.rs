@@ -29,12 +29,11 @@ pub(crate) struct Reloading {
 
 impl Reloading {
     /// Starts to prepare on a thread of its own, or remembers to. `unix` is the wall clock.
-    pub(crate) fn begin(&mut self, source: &Source, secrets: Arc<Secrets>, unix: Duration) {
+    pub(crate) fn begin(&mut self, source: Source, secrets: Arc<Secrets>, unix: Duration) {
         if self.running.is_some() {
-            self.again = Some((source.clone(), secrets, unix));
+            self.again = Some((source, secrets, unix));
             return;
         }
-        let source = source.clone();
         let now = UnixTime::since_unix_epoch(unix);
         let prepare = move || prepare(&source, &secrets, now);
         self.running = Some(tokio::task::spawn_blocking(prepare));
@@ -55,7 +54,7 @@ impl Reloading {
         let joined = running.await;
         self.running = None;
         if let Some((source, secrets, unix)) = self.again.take() {
-            self.begin(&source, secrets, unix);
+            self.begin(source, secrets, unix);
         }
         joined.unwrap_or_else(|error| Err(vec![error.to_string()]))
     }

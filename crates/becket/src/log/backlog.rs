@@ -216,7 +216,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn open(path: &Path) -> Backlog {
-        Backlog::new(Output::open(Some(path), None).unwrap())
+        Backlog::new(Output::open(Some(path)).unwrap())
     }
 
     fn dropped(backlog: &Backlog) -> u64 {

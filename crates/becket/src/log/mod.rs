@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use becket_sys::identity::Identity;
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -60,12 +59,12 @@ pub enum LogError {
     Installed,
 }
 
-/// Installs the log for the whole process, whose file is opened as `user` if it is given. Called once, before the first thread is started.
+/// Installs the log for the whole process. Called once, before the first thread is started.
 ///
 /// # Errors
 /// A filter that does not parse, a file that does not open, or a second call.
-pub(crate) fn install(log: &Log, user: Option<&Identity>) -> Result<Logging, LogError> {
-    let output = Output::open(log.file.as_deref(), user).map_err(LogError::File)?;
+pub(crate) fn install(log: &Log) -> Result<Logging, LogError> {
+    let output = Output::open(log.file.as_deref()).map_err(LogError::File)?;
     let (subscriber, logging) = subscriber(log, output)?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Installed)?;
     Ok(logging)
@@ -168,7 +167,7 @@ mod tests {
     /// Runs `act` under the subscriber of `log` and returns what was written.
     fn written(log: &Log, act: impl FnOnce(&Logging)) -> String {
         let path = log.file.as_deref().unwrap();
-        let output = Output::open(Some(path), None).unwrap();
+        let output = Output::open(Some(path)).unwrap();
         let (subscriber, logging) = subscriber(log, output).unwrap();
         tracing::subscriber::with_default(subscriber, || act(&logging));
         fs::read_to_string(path).unwrap()

@@ -1,7 +1,6 @@
 //! Where lines go: a standard stream, or a file that can be opened anew after it was rotated.
 //!
-//! A file is opened by the rights of the user that becket becomes, as it is after a rotation: root opens nothing in a folder that
-//! others may change (`becket_sys::log_file`). Names of our own streams, such as `/dev/stderr`, are not opened: that user may not,
+//! A file is opened by the rights of this process. Names of our own streams, such as `/dev/stderr`, are not opened: that user may not,
 //! and a socket cannot be.
 //!
 //! One thread owns an [`Output`] and writes whole lines to it (`backlog`, `control::access_log`). A reopen that fails keeps the
@@ -12,8 +11,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use becket_sys::identity::Identity;
-use becket_sys::log_file::{append, append_as};
+use becket_sys::log_file::append;
+use becket_sys::privileges::effective_user;
 
 /// A standard stream or a file.
 #[derive(Debug)]
@@ -27,11 +26,11 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Opens stderr for `None`, else a file, which is made if it is not there (mode 0640), for `user` if it is given.
+    /// Opens stderr for `None`, else a file, which is made if it is not there (mode 0640).
     ///
     /// # Errors
     /// What the system says when the file cannot be opened for appending, and by whom it must be.
-    pub(crate) fn open(path: Option<&Path>, user: Option<&Identity>) -> io::Result<Self> {
+    pub(crate) fn open(path: Option<&Path>) -> io::Result<Self> {
         let Some(path) = path else {
             return Ok(Self::Stderr);
         };
@@ -40,8 +39,7 @@ impl Output {
             Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => return Ok(Self::Stdout),
             _ => {}
         }
-        let opened = user.map_or_else(|| append(path), |user| append_as(path, user));
-        let file = opened.map_err(|error| refusal(path, user, &error))?;
+        let file = append(path).map_err(|error| refusal(path, &error))?;
         Ok(Self::File(path.to_owned(), file))
     }
 
@@ -85,18 +83,16 @@ impl Display for Output {
 }
 
 /// Names the path, who must be able to open it, and what helps.
-fn refusal(path: &Path, user: Option<&Identity>, error: &io::Error) -> io::Error {
+fn refusal(path: &Path, error: &io::Error) -> io::Error {
     let mut text = format!("{}: {error}", path.display());
     if error.raw_os_error() == Some(ENXIO) {
         text.push_str(
             "; a FIFO needs a reader before becket starts, and a socket cannot be opened",
         );
-    } else if user.is_none() && error.kind() == io::ErrorKind::PermissionDenied {
-        text.push_str("; the user that becket runs as must be able to append to it, or to make it in its folder");
-    } else if let Some(user) = user {
-        let uid = user.uid;
+    } else if error.kind() == io::ErrorKind::PermissionDenied {
+        let uid = effective_user();
         text.push_str(&format!(
-            "; user {uid} must be able to open it for appending, as after a rotation: make the file for this user, or the folder"
+            "; user {uid}, as which becket runs, must be able to append to it, or to make it in its folder"
         ));
     }
     io::Error::new(error.kind(), text)
@@ -114,7 +110,7 @@ mod tests {
     fn a_moved_file_is_opened_anew() {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
-        let mut output = Output::open(Some(&path), None).unwrap();
+        let mut output = Output::open(Some(&path)).unwrap();
         output.write_all(b"one\n").unwrap();
         fs::rename(&path, &moved).unwrap();
         output.write_all(b"two\n").unwrap();
@@ -128,7 +124,7 @@ mod tests {
     fn a_failed_reopen_keeps_the_old_file() {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
-        let mut output = Output::open(Some(&path), None).unwrap();
+        let mut output = Output::open(Some(&path)).unwrap();
         fs::rename(&path, &moved).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(output.reopen().is_err());
@@ -141,7 +137,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         fs::write(&path, "old\n").unwrap();
-        let mut output = Output::open(Some(&path), None).unwrap();
+        let mut output = Output::open(Some(&path)).unwrap();
         output.write_all(b"new\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old\nnew\n");
         assert_eq!(output.to_string(), path.display().to_string());
@@ -149,7 +145,7 @@ mod tests {
 
     #[test]
     fn our_own_streams_are_not_opened_by_name() {
-        let open = |path: &str| Output::open(Some(Path::new(path)), None).unwrap();
+        let open = |path: &str| Output::open(Some(Path::new(path))).unwrap();
         assert!(matches!(open("/dev/stderr"), Output::Stderr));
         assert!(matches!(open("/proc/self/fd/1"), Output::Stdout));
     }

@@ -18,7 +18,7 @@ fn run(folder: &Folder, text: &str) -> Findings {
     };
     let source = Source::at(flags, folder.path().to_owned());
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
-    check(&source, now, false)
+    check(&source, &Default::default(), now, false)
 }
 
 #[test]

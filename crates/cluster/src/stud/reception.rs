@@ -23,12 +23,12 @@ use super::datagram::MAX_DATAGRAM;
 use super::intake::{Intake, Terms};
 use crate::socket::{NotBound, bind_datagrams};
 
-/// Binds the socket.
+/// Binds the socket, unless it is given.
 ///
 /// # Errors
 /// When it cannot be bound.
-pub fn bind(terms: &Terms) -> Result<StdSocket, NotBound> {
-    let socket = bind_datagrams("cluster.stud-listen", terms.listen, BUFFER)?;
+pub fn bind(terms: &Terms, given: Option<io::Result<StdSocket>>) -> Result<StdSocket, NotBound> {
+    let socket = bind_datagrams("cluster.stud-listen", terms.listen, BUFFER, given)?;
     let policy = &terms.policy_name;
     tracing::info!(address = %terms.listen, policy, "listening for sessions of stud and hitch");
     Ok(socket)

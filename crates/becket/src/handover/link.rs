@@ -1,0 +1,120 @@
+//! The child's end of the way to its parent: orders arrive, replies go.
+//!
+//! The socket is the child's standard input. A thread waits for orders, since descriptors come with them that the runtime
+//! would not take. That the parent is gone ends the child as an order to drain does: nobody else could tell it anything any more.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+use becket_sys::identity::Identity;
+use becket_sys::{fd_messages, privileges};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::{Handed, Order, Reply};
+
+/// The way to the parent.
+#[derive(Debug)]
+pub struct Link {
+    stream: UnixStream,
+    /// Children that died before this one.
+    pub(crate) restarts: u64,
+}
+
+/// What the parent wants.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    /// Reload with these.
+    Load(Handed),
+    /// Open the log files anew.
+    Reopen,
+    /// Take no new clients, finish, end.
+    Drain,
+    /// End now.
+    Stop,
+}
+
+/// Waits for what this process is to start with, and becomes the user that it is to be, without any right of root's. Call it
+/// before threads are started.
+///
+/// # Errors
+/// When the parent is gone, or a right could not be given up.
+pub(crate) fn begin() -> io::Result<(Link, Handed)> {
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let (order, fds) = receive(&stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let Order::Begin(begin) = order else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let identity = Identity {
+        uid: begin.uid,
+        gid: begin.gid,
+        groups: begin.groups,
+    };
+    privileges::forbid_new_privileges()?;
+    privileges::drop_to(&identity)?;
+    let restarts = begin.restarts;
+    let handed = Handed::new(begin.list, fds)?;
+    Ok((Link { stream, restarts }, handed))
+}
+
+impl Link {
+    /// Says something to the parent. That it is gone is noticed where orders arrive.
+    pub(crate) fn say(&self, reply: Reply) {
+        if let Err(error) = (&self.stream).write_all(&[reply as u8]) {
+            tracing::debug!(%error, "parent not told");
+        }
+    }
+
+    /// Starts the thread that waits for orders.
+    ///
+    /// # Errors
+    /// When there can be no more threads or descriptors.
+    pub(crate) fn listen(&self) -> io::Result<UnboundedReceiver<Wish>> {
+        let (sender, receiver) = unbounded_channel();
+        let stream = self.stream.try_clone()?;
+        let thread = thread::Builder::new().name("becket-parent".into());
+        thread.spawn(move || hear(&stream, &sender))?;
+        Ok(receiver)
+    }
+}
+
+fn hear(stream: &UnixStream, wishes: &UnboundedSender<Wish>) {
+    let mut drains = false;
+    loop {
+        let wish = match receive(stream) {
+            Ok(Some((Order::Load(list), fds))) => Handed::new(list, fds).map(Wish::Load),
+            Ok(Some((Order::Reopen, _))) => Ok(Wish::Reopen),
+            Ok(Some((Order::Drain, _))) => Ok(Wish::Drain),
+            Ok(Some((Order::Stop, _))) => Ok(Wish::Stop),
+            Ok(Some((Order::Begin(_), _))) => Err(io::ErrorKind::InvalidData.into()),
+            Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        };
+        let last = wish.is_err();
+        let wish = wish.unwrap_or_else(|error| {
+            tracing::error!(%error, "the parent process is gone");
+            Wish::Drain
+        });
+        // A second order to drain would cut connections off; without a parent it goes on as it was told.
+        if last && drains {
+            return;
+        }
+        drains |= matches!(wish, Wish::Drain);
+        // Nobody takes wishes any more when this process is on its way out.
+        if wishes.send(wish).is_err() || last {
+            return;
+        }
+    }
+}
+
+fn receive(stream: &UnixStream) -> io::Result<Option<(Order, Vec<OwnedFd>)>> {
+    let Some((text, fds)) = fd_messages::receive(stream, MOST_TEXT, MOST_FDS)? else {
+        return Ok(None);
+    };
+    Ok(Some((serde_json::from_slice(&text)?, fds)))
+}
+
+/// Paths of a hundred thousand certificates.
+const MOST_TEXT: usize = 64 * 1024 * 1024;
+const MOST_FDS: usize = 1024 * 1024;

@@ -1,0 +1,206 @@
+//! What a parent that kept root's rights hands to its child, which serves without any: open files and bound sockets.
+//!
+//! Both are processes of this program ([`crate::parent`]). The parent sends an [`Order`] with descriptors, the child answers
+//! with single bytes ([`Reply`]). The child never asks for anything: there is no message for it, so there is none to abuse.
+//! Where there is no parent, [`Handed`] is empty, or has what the service manager passed, and everything is opened and bound
+//! by the rights of the process itself.
+
+pub mod link;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use becket_sys::fd_passing::InheritedListener;
+use serde::{Deserialize, Serialize};
+
+use crate::files::{self, Files};
+
+/// What the parent tells the child to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// The first one: become this user, and start with these.
+    Begin(Begin),
+    /// Reload with these.
+    Load(List),
+    /// Open the log files anew.
+    Reopen,
+    /// Take no new clients, finish, end.
+    Drain,
+    /// End now.
+    Stop,
+}
+
+/// What a child begins with.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Begin {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+    /// Children that died before this one.
+    pub(crate) restarts: u64,
+    pub(crate) list: List,
+}
+
+/// What the descriptors of a message are, in their order.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct List {
+    pub(crate) files: Vec<(PathBuf, FileFound)>,
+    /// How many sockets there are for an address, or the number of the error.
+    pub(crate) sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
+}
+
+/// What is at a path.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FileFound {
+    File,
+    Folder(Vec<PathBuf>),
+    Error(i32),
+}
+
+/// What a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum SocketKind {
+    /// Clients: bound, one for each worker.
+    Clients,
+    /// Clients: passed by the service manager, one for all workers.
+    Passed,
+    /// The admin pages: it listens.
+    Admin,
+    /// Datagrams of other hosts.
+    Datagrams,
+}
+
+/// What the child says to the parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Reply {
+    /// It serves.
+    Ready = b'r',
+    /// The reload was done.
+    Loaded = b'l',
+    /// The reload was refused, and nothing changed.
+    Refused = b'n',
+    /// It lives.
+    Alive = b'a',
+}
+
+impl Reply {
+    /// Reads a byte of a child.
+    pub(crate) fn of(byte: u8) -> Option<Self> {
+        let all = [Self::Ready, Self::Loaded, Self::Refused, Self::Alive];
+        all.into_iter().find(|reply| *reply as u8 == byte)
+    }
+}
+
+/// What a process was handed to start or reload with.
+#[derive(Debug, Default)]
+pub struct Handed {
+    /// What the configuration names.
+    pub files: Files,
+    /// What is bound for it.
+    pub sockets: BoundSockets,
+}
+
+impl Handed {
+    /// Sorts the descriptors of a message.
+    ///
+    /// # Errors
+    /// When there are not as many as the list says.
+    pub(crate) fn new(list: List, fds: Vec<OwnedFd>) -> io::Result<Self> {
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or(io::ErrorKind::InvalidData);
+        let mut files = BTreeMap::new();
+        for (path, found) in list.files {
+            let handed = match found {
+                FileFound::File => files::FileAt::File(next()?.into()),
+                FileFound::Folder(paths) => files::FileAt::Folder(paths),
+                FileFound::Error(error) => files::FileAt::Error(error),
+            };
+            files.insert(path, handed);
+        }
+        let mut sockets = BTreeMap::new();
+        for (kind, address, count) in list.sockets {
+            let found = match count {
+                Ok(count) => Ok((0..count).map(|_| next()).collect::<Result<_, _>>()?),
+                Err(error) => Err(error),
+            };
+            sockets.insert((kind, address), found);
+        }
+        Ok(Self {
+            files: Files::new(files),
+            sockets: BoundSockets(sockets),
+        })
+    }
+
+    /// Takes what the service manager passed to this process.
+    pub(crate) fn passed(listeners: Vec<InheritedListener>) -> Self {
+        let mut sockets = BTreeMap::new();
+        for passed in listeners {
+            if let Ok(address) = passed.listener.local_addr() {
+                sockets.insert(
+                    (SocketKind::Passed, address),
+                    Ok(vec![passed.listener.into()]),
+                );
+            }
+        }
+        Self {
+            files: Files::default(),
+            sockets: BoundSockets(sockets),
+        }
+    }
+}
+
+/// Sockets by what they are for and where they are bound, each to be taken once.
+#[derive(Debug, Default)]
+pub struct BoundSockets(BTreeMap<(SocketKind, SocketAddr), Result<Vec<OwnedFd>, i32>>);
+
+impl BoundSockets {
+    /// Takes the sockets of an address; nothing where none was handed over, and this process binds for itself.
+    pub(crate) fn take(
+        &mut self,
+        kind: SocketKind,
+        address: SocketAddr,
+    ) -> Option<io::Result<Vec<OwnedFd>>> {
+        let found = self.0.remove(&(kind, address))?;
+        Some(found.map_err(io::Error::from_raw_os_error))
+    }
+
+    /// Takes the one socket of an address.
+    pub(crate) fn take_one(
+        &mut self,
+        kind: SocketKind,
+        address: SocketAddr,
+    ) -> Option<io::Result<OwnedFd>> {
+        let found = self.take(kind, address)?;
+        found.map(|mut sockets| sockets.pop()).transpose()
+    }
+
+    /// Takes the socket for datagrams of an address.
+    pub(crate) fn take_datagrams(&mut self, address: SocketAddr) -> Option<io::Result<UdpSocket>> {
+        let found = self.take_one(SocketKind::Datagrams, address)?;
+        Some(found.map(UdpSocket::from))
+    }
+
+    /// Whether an address could be bound; nothing where nobody has tried.
+    pub(crate) fn probed(&self, address: SocketAddr) -> Option<io::Result<()>> {
+        let tried =
+            [SocketKind::Clients, SocketKind::Admin].map(|kind| self.0.get(&(kind, address)));
+        let found = tried.into_iter().flatten().next()?;
+        Some(match found {
+            Ok(_) => Ok(()),
+            Err(error) => Err(io::Error::from_raw_os_error(*error)),
+        })
+    }
+
+    /// Addresses of sockets that the service manager passed and nobody took.
+    pub(crate) fn unused(&self) -> impl Iterator<Item = SocketAddr> {
+        let passed = self
+            .0
+            .keys()
+            .filter(|(kind, _)| *kind == SocketKind::Passed);
+        passed.map(|(_, address)| *address)
+    }
+}

@@ -1,0 +1,226 @@
+//! What the parent keeps and hands over: sockets, which stay bound from one child to the next, and files, opened each time.
+//!
+//! Only files are opened that root alone put where they are ([`root_only`]), and only where that holds for the configuration as
+//! well: whoever may write to either would otherwise have root open any file of the host. The child opens the rest by its own
+//! rights.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use becket_config::file::File;
+use becket_sys::fd_passing::InheritedListener;
+use becket_sys::regular;
+use becket_sys::root_only::{self, RootOnly};
+use becket_sys::socket::{ListenOptions, bind, datagrams, probe};
+
+use super::needs::Needs;
+use crate::config::source::Source;
+use crate::handover::{FileFound, List, SocketKind};
+
+/// Bound sockets by what they are for.
+pub(super) type Held = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
+
+/// The configuration as the parent sees it.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) file: File,
+    /// The configuration file, if it is one that only root can change.
+    handed: Option<Result<std::fs::File, i32>>,
+    /// Nobody else chose what is in it.
+    pub(super) is_roots: bool,
+}
+
+impl Seen {
+    /// Reads the configuration file, if there is one.
+    pub(super) fn by(source: &Source) -> Self {
+        let Some(path) = source.file() else {
+            return Self {
+                file: source.written(""),
+                handed: None,
+                is_roots: true,
+            };
+        };
+        match root_only::open(&path) {
+            Ok(Some(RootOnly::File(file))) => Self {
+                file: source.written(&text(&file)),
+                handed: Some(Ok(file)),
+                is_roots: true,
+            },
+            Ok(None) => {
+                let text = regular::open(&path).map_or_else(|_| String::new(), |it| text(&it.0));
+                Self {
+                    file: source.written(&text),
+                    ..Self::default()
+                }
+            }
+            Ok(Some(RootOnly::Folder(_))) => Self::default(),
+            Err(error) => Self {
+                handed: error.raw_os_error().map(Err),
+                ..Self::default()
+            },
+        }
+    }
+}
+
+/// What is sent: a list, and its descriptors in their order.
+#[derive(Debug, Default)]
+pub(super) struct Parcel {
+    pub(super) list: List,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+impl Parcel {
+    /// Opens the files that a configuration names.
+    pub(super) fn of_files(source: &Source, seen: Seen, needs: &Needs) -> Self {
+        let mut parcel = Self::default();
+        match (source.file(), seen.handed) {
+            (Some(path), Some(Ok(file))) => parcel.add_file(path, file),
+            (Some(path), Some(Err(error))) => parcel.add(path, FileFound::Error(error)),
+            _ => {}
+        }
+        if seen.is_roots {
+            needs.files.iter().for_each(|path| parcel.open(path, true));
+        }
+        parcel
+    }
+
+    fn open(&mut self, path: &Path, is_named: bool) {
+        match root_only::open(path) {
+            Ok(None) => {}
+            Ok(Some(RootOnly::File(file))) => self.add_file(path.to_owned(), file),
+            Ok(Some(RootOnly::Folder(names))) => {
+                let mut paths: Vec<PathBuf> = names.iter().map(|name| path.join(name)).collect();
+                paths.retain(|path| path.to_str().is_some());
+                paths.sort();
+                if is_named {
+                    paths.iter().for_each(|path| self.open(path, false));
+                }
+                self.add(path.to_owned(), FileFound::Folder(paths));
+            }
+            Err(error) => {
+                let error = error.raw_os_error().map(FileFound::Error);
+                error
+                    .into_iter()
+                    .for_each(|found| self.add(path.to_owned(), found));
+            }
+        }
+    }
+
+    fn add_file(&mut self, path: PathBuf, file: std::fs::File) {
+        if path.to_str().is_some() {
+            self.fds.push(file.into());
+            self.add(path, FileFound::File);
+        }
+    }
+
+    fn add(&mut self, path: PathBuf, found: FileFound) {
+        self.list.files.push((path, found));
+    }
+
+    /// Binds what is needs and not held yet. Returns what is to be held from now on.
+    pub(super) fn bind(
+        &mut self,
+        needs: &Needs,
+        before: &Held,
+        passed: &[InheritedListener],
+    ) -> Held {
+        let mut held = Held::new();
+        for (kind, address) in needs.addresses() {
+            let is_at =
+                |it: &&InheritedListener| it.listener.local_addr().is_ok_and(|at| at == address);
+            let passed = passed
+                .iter()
+                .find(is_at)
+                .filter(|_| kind == SocketKind::Clients);
+            if let Some(passed) = passed {
+                let socket = passed
+                    .listener
+                    .try_clone()
+                    .map(|socket| vec![socket.into()]);
+                self.add_sockets(SocketKind::Passed, address, socket);
+                continue;
+            }
+            let before = before.get(&(kind, address));
+            let bound = sockets(kind, address, needs.workers, before).and_then(|sockets| {
+                let sent = sockets.iter().map(OwnedFd::try_clone);
+                let sent = sent.collect::<io::Result<Vec<_>>>()?;
+                // Another socket each time: what a child has asked of its own, such as a group to hear, stays with it.
+                if kind != SocketKind::Datagrams {
+                    held.insert((kind, address), sockets);
+                }
+                Ok(sent)
+            });
+            self.add_sockets(kind, address, bound);
+        }
+        held
+    }
+
+    fn add_sockets(
+        &mut self,
+        kind: SocketKind,
+        address: SocketAddr,
+        found: io::Result<Vec<OwnedFd>>,
+    ) {
+        let count = match &found {
+            Ok(sockets) => Ok(sockets.len()),
+            Err(error) => Err(error.raw_os_error().unwrap_or_default()),
+        };
+        self.list.sockets.push((kind, address, count));
+        self.fds.extend(found.into_iter().flatten());
+    }
+
+    /// Says of each address whether it could be bound.
+    pub(super) fn probe(&mut self, needs: &Needs) {
+        for (kind, address) in needs.addresses() {
+            if kind != SocketKind::Datagrams {
+                let free = probe(address).map(|()| Vec::new());
+                self.add_sockets(kind, address, free);
+            }
+        }
+    }
+}
+
+/// The sockets of an address: those that are held, and as many more as there must be.
+fn sockets(
+    kind: SocketKind,
+    address: SocketAddr,
+    workers: usize,
+    before: Option<&Vec<OwnedFd>>,
+) -> io::Result<Vec<OwnedFd>> {
+    let count = if kind == SocketKind::Clients {
+        workers
+    } else {
+        1
+    };
+    let held = before.into_iter().flatten().take(count);
+    let mut sockets = held
+        .map(OwnedFd::try_clone)
+        .collect::<io::Result<Vec<_>>>()?;
+    if kind == SocketKind::Clients && sockets.is_empty() {
+        probe(address)?;
+    }
+    while sockets.len() < count {
+        sockets.push(match kind {
+            SocketKind::Clients | SocketKind::Passed => bind(address, &ListenOptions::default())?,
+            SocketKind::Admin => TcpListener::bind(address)?.into(),
+            SocketKind::Datagrams => datagrams(address, BUFFER)?.into(),
+        });
+    }
+    Ok(sockets)
+}
+
+/// The text of a file, of at most 16 MiB; empty where it is none.
+fn text(mut file: &std::fs::File) -> String {
+    let mut text = String::new();
+    match file.by_ref().take(LARGEST).read_to_string(&mut text) {
+        Ok(_) => text,
+        Err(_) => String::new(),
+    }
+}
+
+const LARGEST: u64 = 16 * 1024 * 1024;
+/// Bytes of datagrams that may wait, which is more than a process without rights could have.
+const BUFFER: usize = 4 * 1024 * 1024;

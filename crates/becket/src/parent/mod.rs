@@ -1,0 +1,377 @@
+//! The parent: the process that keeps root's rights, and sees no byte of a peer.
+//!
+//! Where becket is started as root with a user to become, it stays as a small parent, the main process, and executes its own
+//! binary once more as a child, which becomes that user before it has a thread and then is the whole terminator. The parent
+//! opens files and binds addresses for it ([`holding`]), passes signals on as orders, starts it again when it dies, and tells the
+//! service manager. Everywhere else there is one process.
+//!
+//! The child is taken for hostile: it has met every peer. It has one way to the parent, on which it may say four things, a
+//! byte each ([`Reply`]); anything else, and a child that does not take its orders, is killed and another started. Paths,
+//! addresses and the user come from the configuration alone.
+//! See `docs/decisions/0022-parent-and-child.md`.
+
+mod holding;
+mod needs;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use becket_sys::fd_passing::{InheritedListener, inherited_listeners};
+use becket_sys::identity::Identity;
+use becket_sys::notify::{Notice, Notifier};
+use becket_sys::{fd_messages, privileges, rlimit, root_only};
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, sleep};
+
+use self::holding::{Held, Parcel, Seen};
+use self::needs::Needs;
+use crate::config::Log;
+use crate::config::source::Source;
+use crate::control::signals::{Signals, Wanted as Signal};
+use crate::handover::link::{self, Link};
+use crate::handover::{Begin, Handed, Order, Reply};
+use crate::log;
+
+/// What this process is.
+#[derive(Debug)]
+pub enum Role {
+    /// The one that serves, or checks: with what it was handed, and the way to a parent if it has one.
+    Serves(Handed, Option<Link>),
+    /// The parent of one that has ended.
+    Ended(ExitCode),
+}
+
+/// What the child is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// To serve.
+    Run,
+    /// To check the configuration.
+    Check,
+}
+
+/// Becomes what this process is to be: a parent until the end, or the process that does the work. Call it before threads are
+/// started.
+///
+/// # Errors
+/// What the system refuses.
+pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
+    if std::env::var_os(IS_CHILD).is_some() {
+        let (link, handed) = link::begin()?;
+        return Ok(Role::Serves(handed, Some(link)));
+    }
+    let passed = inherited_listeners()?;
+    if privileges::is_root() {
+        let seen = Seen::by(source);
+        let process = &seen.file.process;
+        let user = process.user.as_deref();
+        let found = user.map(|user| Identity::find(user, process.group.as_deref()));
+        // A user that is not there is refused with all that is wrong.
+        if let Some(Ok(identity)) = found
+            && identity.uid != 0
+        {
+            // For the files that are handed over; the child needs it, too.
+            if let Err(error) = rlimit::raise_open_files(rlimit::most_open_files()) {
+                eprintln!("becket: {error}");
+            }
+            return match task {
+                Task::Run => run(source, seen, identity, passed).map(Role::Ended),
+                Task::Check => check(source, seen, &identity).map(Role::Ended),
+            };
+        }
+    }
+    Ok(Role::Serves(Handed::passed(passed), None))
+}
+
+/// Has a child check the configuration as one that runs would find it.
+fn check(source: &Source, seen: Seen, identity: &Identity) -> io::Result<ExitCode> {
+    let needs = Needs::by(&seen.file, &source.folder());
+    let mut parcel = Parcel::of_files(source, seen, &needs);
+    parcel.probe(&needs);
+    let (mut child, stream) = spawn()?;
+    send(
+        &stream,
+        Order::Begin(begin(identity, 0, parcel.list)),
+        &parcel.fds,
+    )?;
+    Ok(exit_code(child.wait()?))
+}
+
+fn run(
+    source: &Source,
+    seen: Seen,
+    identity: Identity,
+    passed: Vec<InheritedListener>,
+) -> io::Result<ExitCode> {
+    let (file, level) = (&seen.file.log, &seen.file.log.level);
+    let log = Log {
+        level: log::check_level(level).map_or_else(|_| "info".to_owned(), |()| level.clone()),
+        format: file.format,
+        file: None,
+        access: None,
+    };
+    let _logging = log::install(&log).map_err(io::Error::other)?;
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build()?;
+    runtime.block_on(async {
+        let signals = Signals::listen()?;
+        let parent = Parent {
+            source: source.clone(),
+            identity,
+            passed,
+            workers: 0,
+            logs: Vec::new(),
+            held: Held::new(),
+            offered: None,
+            again: false,
+            is_ready: false,
+            is_stopping: false,
+            restarts: 0,
+            notifier: Notifier::from_env()?,
+        };
+        parent.run(signals).await
+    })
+}
+
+struct Parent {
+    source: Source,
+    identity: Identity,
+    /// By the service manager.
+    passed: Vec<InheritedListener>,
+    /// Of the child that runs.
+    workers: usize,
+    logs: Vec<PathBuf>,
+    /// Sockets of the configuration that is in use.
+    held: Held,
+    /// Sockets of the one that the child was told to load.
+    offered: Option<Held>,
+    /// Another reload was asked for meanwhile.
+    again: bool,
+    /// A child has served.
+    is_ready: bool,
+    is_stopping: bool,
+    restarts: u64,
+    notifier: Option<Notifier>,
+}
+
+impl Parent {
+    async fn run(mut self, mut signals: Signals) -> io::Result<ExitCode> {
+        let mut failures = 0;
+        loop {
+            let began = Instant::now();
+            let (mut child, stream) = self.start()?;
+            self.attend(stream, &mut signals).await?;
+            // It has ended, or does not do as it is told.
+            child.kill()?;
+            let status = child.wait()?;
+            failures = if began.elapsed() < LONG {
+                failures + 1
+            } else {
+                1
+            };
+            if self.is_stopping || !self.is_ready || failures > MOST_FAILURES {
+                return Ok(exit_code(status));
+            }
+            self.restarts += 1;
+            tracing::error!(%status, restarts = self.restarts, "the serving process died, another is started");
+            self.offered = None;
+            let pause = sleep(Duration::from_secs((1 << failures) - 2));
+            tokio::pin!(pause);
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    signal = signals.next() => {
+                        if matches!(signal, Signal::Drain | Signal::Stop) {
+                            return Ok(ExitCode::SUCCESS);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts a child with what the configuration needs now.
+    fn start(&mut self) -> io::Result<(Child, UnixStream)> {
+        let seen = Seen::by(&self.source);
+        let needs = Needs::by(&seen.file, &self.source.folder());
+        self.workers = needs.workers;
+        let (parcel, held) = self.pack(seen, &needs);
+        self.held = held;
+        let (child, stream) = spawn()?;
+        let begin = begin(&self.identity, self.restarts, parcel.list);
+        // One that does not take it has died, which is noticed where it is waited for.
+        if let Err(error) = send(&stream, Order::Begin(begin), &parcel.fds) {
+            tracing::warn!(%error, "the serving process does not start");
+        }
+        Ok((child, stream))
+    }
+
+    fn pack(&mut self, seen: Seen, needs: &Needs) -> (Parcel, Held) {
+        self.logs.clear();
+        if seen.is_roots {
+            self.logs.clone_from(&needs.logs);
+            self.give_logs();
+        }
+        let mut parcel = Parcel::of_files(&self.source, seen, needs);
+        let held = parcel.bind(needs, &self.held, &self.passed);
+        (parcel, held)
+    }
+
+    /// Makes log files for the user where only root can.
+    fn give_logs(&self) {
+        for path in &self.logs {
+            if let Err(error) = root_only::give(path, &self.identity) {
+                tracing::warn!(path = %path.display(), %error, "log file not made");
+            }
+        }
+    }
+
+    /// Passes orders on and hears replies, until the child has ended or is to end.
+    async fn attend(&mut self, stream: UnixStream, signals: &mut Signals) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        let mut replies = tokio::net::UnixStream::from_std(stream.try_clone()?)?;
+        let mut bytes = [0; 64];
+        loop {
+            let done = tokio::select! {
+                read = replies.read(&mut bytes) => match read {
+                    Ok(0) | Err(_) => return Ok(()),
+                    Ok(count) => bytes.iter().take(count).try_for_each(|byte| {
+                        let reply = Reply::of(*byte).ok_or(io::ErrorKind::InvalidData)?;
+                        self.hear(reply, &stream)
+                    }),
+                },
+                signal = signals.next() => self.pass_on(signal, &stream),
+            };
+            if let Err(error) = done {
+                tracing::error!(%error, "the serving process does not do as it should");
+                return Ok(());
+            }
+        }
+    }
+
+    fn hear(&mut self, reply: Reply, stream: &UnixStream) -> io::Result<()> {
+        match reply {
+            Reply::Alive => self.notify(&[Notice::Watchdog]),
+            Reply::Ready => {
+                self.is_ready = true;
+                self.notify(&[Notice::Ready, Notice::Status("serving")]);
+                return self.offer_again(stream);
+            }
+            Reply::Loaded | Reply::Refused => {
+                let offered = self.offered.take().ok_or(io::ErrorKind::InvalidData)?;
+                let status = if reply == Reply::Loaded {
+                    self.held = offered;
+                    "serving"
+                } else {
+                    "serving; the last reload was refused, the log says why"
+                };
+                self.notify(&[Notice::Ready, Notice::Status(status)]);
+                return self.offer_again(stream);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reloads once more if that was asked for meanwhile.
+    fn offer_again(&mut self, stream: &UnixStream) -> io::Result<()> {
+        if std::mem::take(&mut self.again) {
+            self.offer(stream)?;
+        }
+        Ok(())
+    }
+
+    fn pass_on(&mut self, signal: Signal, stream: &UnixStream) -> io::Result<()> {
+        match signal {
+            Signal::Reload if self.is_stopping => Ok(()),
+            Signal::Reload if self.offered.is_some() || !self.is_ready => {
+                self.again = true;
+                Ok(())
+            }
+            Signal::Reload => self.offer(stream),
+            Signal::Reopen => {
+                self.give_logs();
+                send(stream, Order::Reopen, &[])
+            }
+            Signal::Drain => {
+                self.stop();
+                send(stream, Order::Drain, &[])
+            }
+            Signal::Stop => {
+                self.stop();
+                send(stream, Order::Stop, &[])
+            }
+        }
+    }
+
+    /// Lets go of the sockets, so that they close when the child closes them.
+    fn stop(&mut self) {
+        self.is_stopping = true;
+        self.held.clear();
+        self.offered = None;
+        self.notify(&[Notice::Stopping]);
+    }
+
+    /// Has the child load the configuration as it is now.
+    fn offer(&mut self, stream: &UnixStream) -> io::Result<()> {
+        self.notify(&[Notice::Reloading]);
+        let seen = Seen::by(&self.source);
+        let mut needs = Needs::by(&seen.file, &self.source.folder());
+        needs.workers = self.workers;
+        let (parcel, held) = self.pack(seen, &needs);
+        self.offered = Some(held);
+        send(stream, Order::Load(parcel.list), &parcel.fds)
+    }
+
+    fn notify(&self, notices: &[Notice<'_>]) {
+        if let Some(notifier) = &self.notifier
+            && let Err(error) = notifier.send(notices)
+        {
+            tracing::debug!(%error, "service manager not told");
+        }
+    }
+}
+
+/// Starts this program once more, with a socket for its standard input.
+fn spawn() -> io::Result<(Child, UnixStream)> {
+    let (here, there) = UnixStream::pair()?;
+    let child = Command::new("/proc/self/exe")
+        .args(std::env::args_os().skip(1))
+        .env(IS_CHILD, "1")
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::from(OwnedFd::from(there)))
+        .spawn()?;
+    Ok((child, here))
+}
+
+fn begin(identity: &Identity, restarts: u64, list: crate::handover::List) -> Begin {
+    Begin {
+        uid: identity.uid,
+        gid: identity.gid,
+        groups: identity.groups.clone(),
+        restarts,
+        list,
+    }
+}
+
+fn send(stream: &UnixStream, order: Order, fds: &[OwnedFd]) -> io::Result<()> {
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    fd_messages::send(stream, &serde_json::to_vec(&order)?, &fds, PATIENCE)
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// Tells a process that it is the child.
+const IS_CHILD: &str = "BECKET_CHILD";
+/// How long the child may take to read what it is sent.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A child that has served for so long did not die of its configuration.
+const LONG: Duration = Duration::from_secs(60);
+/// Children in a row that may die early: the first is followed at once, later ones after 2, 6, 14 and 30 s.
+const MOST_FAILURES: u32 = 5;

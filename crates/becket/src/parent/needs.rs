@@ -1,0 +1,126 @@
+//! What a configuration needs that takes rights of root: files to read, addresses to bind, logs to make.
+//!
+//! Taken from the file as it is written. What is wrong with it is said by the child, which reads all of it.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+
+use becket_config::address::Address;
+use becket_config::file::File;
+use becket_config::listener::Certificate;
+
+use crate::config::worker_count;
+use crate::handover::SocketKind;
+
+/// What a configuration needs.
+#[derive(Debug, Default)]
+pub(super) struct Needs {
+    /// Files, and folders whose files are needs.
+    pub(super) files: Vec<PathBuf>,
+    pub(super) logs: Vec<PathBuf>,
+    /// Addresses at which clients arrive.
+    pub(super) clients: Vec<SocketAddr>,
+    pub(super) admin: Option<SocketAddr>,
+    /// Addresses at which datagrams of other hosts arrive.
+    pub(super) datagrams: Vec<SocketAddr>,
+    /// Worker threads, each with a socket of its own for an address.
+    pub(super) workers: usize,
+}
+
+impl Needs {
+    /// Reads it off a file whose relative paths start at `folder`. Blocks where an address is a name.
+    pub(super) fn by(file: &File, folder: &Path) -> Self {
+        let listeners = file.listener.iter();
+        let binds = listeners.flat_map(|listener| &listener.bind);
+        let cluster = file.cluster.as_ref();
+        let datagrams = cluster.map(|cluster| [&cluster.listen, &cluster.stud_listen]);
+        let datagrams = datagrams.into_iter().flatten().flatten();
+        let admin = file.admin.address.as_ref();
+        let logs = [&file.log.file, &file.log.access].into_iter();
+        let logs = logs.filter(|text| !matches!(text.as_str(), "" | "off" | "stderr"));
+        let files = files(file).into_iter();
+        Self {
+            files: files.map(|text| folder.join(text)).collect(),
+            logs: logs.map(|text| folder.join(text)).collect(),
+            clients: binds.flat_map(|bind| addresses(&bind.address)).collect(),
+            admin: admin.and_then(|admin| addresses(&admin.address).pop()),
+            datagrams: datagrams
+                .filter_map(|at| addresses(&at.address).pop())
+                .collect(),
+            workers: worker_count(&file.process),
+        }
+    }
+}
+
+impl Needs {
+    /// Every address once, with what it is for.
+    pub(super) fn addresses(&self) -> BTreeSet<(SocketKind, SocketAddr)> {
+        let all = [
+            (SocketKind::Clients, &self.clients[..]),
+            (SocketKind::Admin, self.admin.as_slice()),
+            (SocketKind::Datagrams, &self.datagrams[..]),
+        ];
+        let all = all.into_iter();
+        all.flat_map(|(kind, listed)| listed.iter().map(move |address| (kind, *address)))
+            .collect()
+    }
+}
+
+/// Every key that names a file to be read.
+fn files(file: &File) -> Vec<&str> {
+    let listeners = file.listener.iter();
+    let shown = listeners.flat_map(|listener| &listener.certificates);
+    let tls = file
+        .backend
+        .iter()
+        .filter_map(|backend| backend.tls.as_ref());
+    let own = tls
+        .clone()
+        .filter_map(|tls| tls.client_certificate.as_ref());
+    let mut files: Vec<&str> = shown.chain(own).flat_map(certificate).collect();
+    files.extend(
+        tls.flat_map(|tls| tls.ca.iter().chain(&tls.crl))
+            .map(String::as_str),
+    );
+    let policies = file.policy.iter();
+    let policies = policies.flat_map(|policy| policy.client_ca.iter().chain(&policy.crl));
+    files.extend(policies.map(String::as_str));
+    if let Some(cluster) = &file.cluster {
+        let secrets = cluster.secret.iter().chain(&cluster.secret_state);
+        let keys = cluster
+            .accept_secrets
+            .iter()
+            .chain(&cluster.stud_certificate);
+        files.extend(secrets.chain(keys).map(String::as_str));
+    }
+    files
+}
+
+fn certificate(entry: &Certificate) -> Vec<&str> {
+    match entry {
+        Certificate::Path(path) => vec![path],
+        Certificate::Pair(pair) => {
+            let files = pair.chain.iter().chain(&pair.key);
+            files.map(String::as_str).collect()
+        }
+    }
+}
+
+fn addresses(address: &Address) -> Vec<SocketAddr> {
+    match address {
+        Address::Ip(ip, port) => vec![(*ip, *port).into()],
+        Address::Any(port) => {
+            let mut any = vec![SocketAddr::from(([0, 0, 0, 0], *port))];
+            if UdpSocket::bind("[::]:0").is_ok() {
+                any.push(SocketAddr::from(([0_u16; 8], *port)));
+            }
+            any
+        }
+        Address::Name(name, port) => {
+            let found = (name.as_str(), *port).to_socket_addrs();
+            found.map_or_else(|_| Vec::new(), Iterator::collect)
+        }
+        Address::Unix(_) => Vec::new(),
+    }
+}

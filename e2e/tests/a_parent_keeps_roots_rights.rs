@@ -1,0 +1,286 @@
+//! Started as root with a user to become, becket is two processes: a parent that reads root's files and holds the sockets, and
+//! a child that serves without any right of root's.
+
+use std::fs::{self, Permissions};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
+
+use becket_e2e::{
+    AS_NOBODY, Backend, Becket, Client, Key, PATIENCE, Place, REQUEST, Shape, Signal, Trust,
+    eventually, finish, fresh_host, give, http_get, nobody, open_to_all, read_to_end, until,
+};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, kill_process, pidfd_getfd, pidfd_open};
+
+fn mode(place: &Place, name: &str, mode: u32) {
+    fs::set_permissions(place.path(name), Permissions::from_mode(mode)).unwrap();
+}
+
+fn run(place: &Place, shape: &Shape) -> Becket {
+    let command = Becket::command(place, &["run", "--config", "becket.toml"]);
+    Becket::spawn(command, place.folder(), shape.web, shape.admin)
+}
+
+fn check(place: &Place) -> (i32, String) {
+    let command = Becket::command(place, &["check", "--config", "becket.toml"]);
+    let checked = finish(command, "");
+    (checked.code, place.read("stdout.log") + &checked.stdout)
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).expect("the process is there");
+}
+
+fn is_gone(pid: u32) -> bool {
+    !fs::exists(format!("/proc/{pid}")).unwrap()
+}
+
+/// A becket of root's and of nobody else, in a place that is closed to its user.
+fn start(place: &Place, shape: &Shape) -> Becket {
+    place.write("becket.toml", &shape.text());
+    for name in ["becket.toml", "site.pem"] {
+        mode(place, name, 0o600);
+    }
+    mode(place, "", 0o755);
+    let becket = run(place, shape);
+    becket.ready();
+    becket
+}
+
+fn answer(at: SocketAddr, trust: &Trust) -> io::Result<Vec<u8>> {
+    Client::connect(at, trust)?.ask(REQUEST)
+}
+
+#[test]
+fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let mut shape = Shape::new(backend.address).process(AS_NOBODY);
+    shape.web = SocketAddr::from((fresh_host(), 443));
+    // A directory with links, as certbot's, and a file beside it.
+    for folder in ["archive", "live"] {
+        fs::create_dir(place.path(folder)).unwrap();
+    }
+    place.issue("archive/one.pem", &["one.example.org"], Key::Ecdsa);
+    std::os::unix::fs::symlink("../archive/one.pem", place.path("live/one.pem")).unwrap();
+    mode(&place, "archive/one.pem", 0o600);
+    mode(&place, "archive", 0o700);
+    mode(&place, "live", 0o700);
+    let shape = shape.certificates("[\"live\", \"site.pem\"]");
+    place.write("becket.toml", &shape.text());
+    mode(&place, "site.pem", 0o600);
+    mode(&place, "", 0o755);
+    let (code, said) = check(&place);
+    assert_eq!(code, 0, "{said}");
+    let becket = start(&place, &shape);
+    let trust = Trust::new(&place);
+    let shown = || {
+        let fresh =
+            trust.changed(|config| config.resumption = rustls::client::Resumption::disabled());
+        let client = Client::connect(becket.web, &fresh).unwrap();
+        client.tls.peer_certificates().unwrap()[0].to_vec()
+    };
+    let before = shown();
+    place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
+    mode(&place, "site.pem", 0o600);
+    let low = SocketAddr::from((fresh_host(), 993));
+    let second = format!(
+        "[[listener]]\nname = \"second\"\nbind = [\"{low}\"]\ncertificates = [\"site.pem\"]\n\
+         backend = \"app\""
+    );
+    place.write("becket.toml", &shape.clone().section(&second).text());
+    assert!(becket.reload(), "{}", becket.log());
+    eventually("the renewed one is shown", || shown() != before);
+    assert!(answer(low, &trust).is_ok());
+    // The logs are made in root's folder, and made again after they were moved away.
+    fs::rename(place.path("access.log"), place.path("access.log.1")).unwrap();
+    becket.signal(Signal::USR1);
+    eventually("there is a new log", || place.path("access.log").exists());
+    // What is refused changes nothing, and the log says why.
+    place.write("site.pem", "none");
+    assert!(!becket.reload());
+    assert!(becket.log().contains("site.pem"), "{}", becket.log());
+    assert!(answer(low, &trust).is_ok());
+    place.write("becket.toml", &shape.text());
+    place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
+    assert!(becket.reload(), "{}", becket.log());
+    until("the second listener is gone", || {
+        let refused = TcpStream::connect(low).err()?;
+        (refused.kind() == io::ErrorKind::ConnectionRefused).then_some(())
+    });
+}
+
+#[test]
+fn what_another_chose_is_not_read_by_root() {
+    let Some(user) = nobody() else { return };
+    let (place, vault) = (Place::new(), Place::new());
+    open_to_all(&vault);
+    mode(&vault, "site.pem", 0o600);
+    // In a configuration of the user's, by a link of the user's, and in a folder that another may write to.
+    let shape = Shape::new("127.0.0.1:1").process(AS_NOBODY);
+    let named = shape
+        .clone()
+        .certificates(&format!("[{:?}]", vault.text("site.pem")));
+    place.write("becket.toml", &named.text());
+    give(&place, user);
+    let refused = |place: &Place, config: &str| {
+        let arguments = |command| [command, "--config", config].map(str::to_owned);
+        for command in ["run", "check"] {
+            let arguments = arguments(command);
+            let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let command = Becket::command(place, &words);
+            let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+            assert_eq!(becket.ended(), Some(2), "{}", becket.logs());
+            let said = becket.logs();
+            assert!(said.contains("permission denied"), "{said}");
+        }
+    };
+    refused(&place, "becket.toml");
+    std::os::unix::fs::symlink(vault.path("site.pem"), place.path("link.pem")).unwrap();
+    let linked = shape
+        .clone()
+        .certificates(&format!("[{:?}]", place.text("link.pem")));
+    vault.write("becket.toml", &linked.text());
+    refused(&vault, &vault.text("becket.toml"));
+    vault.write("becket.toml", &named.text());
+    chown(vault.folder(), None, Some(user)).unwrap();
+    mode(&vault, "", 0o775);
+    refused(&vault, &vault.text("becket.toml"));
+}
+
+#[test]
+fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address)
+        .process(AS_NOBODY)
+        .listener("defer-accept = \"off\"");
+    let becket = start(&place, &shape);
+    let trust = Trust::new(&place);
+    assert!(answer(becket.web, &trust).is_ok());
+    let first = becket.child();
+    signal(first, Signal::KILL);
+    // It connects whether there is a child or not, and is served in the end.
+    let mut connects = 0;
+    until("another child serves", || {
+        let client = TcpStream::connect(becket.web).expect("the parent holds the address");
+        drop(client);
+        connects += 1;
+        matches!(http_get(becket.admin, "/healthz"), Ok((200, _))).then_some(())
+    });
+    assert_ne!(becket.child(), first);
+    assert!(answer(becket.web, &trust).is_ok());
+    assert!(becket.log().contains("started again"), "{}", becket.log());
+    // It reloads as the first one did.
+    assert!(becket.reload(), "{}", becket.log());
+    assert!(answer(becket.web, &trust).is_ok());
+}
+
+#[test]
+fn a_child_that_says_what_it_may_not_is_replaced() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = start(&place, &Shape::new(backend.address).process(AS_NOBODY));
+    let first = becket.child();
+    let pid = Pid::from_raw(i32::try_from(first).unwrap()).unwrap();
+    let child = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    // A word that is none; then one about a reload that nobody asked for.
+    let link = pidfd_getfd(child, 0, PidfdGetfdFlags::empty()).unwrap();
+    let mut link = fs::File::from(link);
+    link.write_all(b"?").unwrap();
+    drop(link);
+    eventually("the child is killed", || is_gone(first));
+    until("another serves", || {
+        matches!(http_get(becket.admin, "/healthz"), Ok((200, _))).then_some(())
+    });
+    assert!(becket.is_alive());
+}
+
+#[test]
+fn a_child_without_its_parent_ends() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::echo();
+    let mut becket = start(&place, &Shape::new(backend.address).process(AS_NOBODY));
+    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+    let child = becket.child();
+    becket.signal(Signal::KILL);
+    assert_eq!(becket.ended(), None);
+    until("new clients are refused", || {
+        TcpStream::connect(becket.web).err()
+    });
+    // Who is there may finish.
+    client.write_all(b"x").unwrap();
+    io::Read::read_exact(&mut client, &mut [0]).unwrap();
+    client.close_notify().unwrap();
+    read_to_end(&mut client).1.unwrap();
+    drop(client);
+    eventually("the child has ended", || is_gone(child));
+}
+
+#[test]
+fn signals_may_reach_both_and_the_exit_code_is_the_childs() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::echo();
+    let shape = Shape::new(backend.address).process(AS_NOBODY);
+    let mut becket = start(&place, &shape);
+    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+    let child = becket.child();
+    // As a service manager does, to all processes of the service.
+    for pid in [child, becket.pid()] {
+        signal(pid, Signal::TERM);
+    }
+    until("new clients are refused", || {
+        TcpStream::connect(becket.web).err()
+    });
+    client.write_all(b"x").unwrap();
+    io::Read::read_exact(&mut client, &mut [0]).unwrap();
+    drop(client);
+    assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
+
+    let mut becket = start(&place, &shape.timeouts("drain = \"200ms\""));
+    let client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+    becket.signal(Signal::TERM);
+    assert_eq!(becket.ended(), Some(3), "{}", becket.logs());
+    drop(client);
+}
+
+#[test]
+fn systemd_is_told_by_the_parent() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let notices = std::os::unix::net::UnixDatagram::bind(place.path("notify")).unwrap();
+    notices.set_read_timeout(Some(PATIENCE)).unwrap();
+    let shape = Shape::new(backend.address).process(AS_NOBODY);
+    place.write("becket.toml", &shape.text());
+    let mut command: Command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    command.env("NOTIFY_SOCKET", place.path("notify"));
+    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    let next = |word: &str| {
+        until(word, || {
+            let mut buffer = [0; 4096];
+            let length = notices.recv(&mut buffer).expect("a message");
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            text.contains(word).then_some(text)
+        })
+    };
+    next("READY=1");
+    next("WATCHDOG=1");
+    becket.signal(Signal::HUP);
+    assert!(next("RELOADING=1").contains("MONOTONIC_USEC="));
+    next("READY=1");
+    place.write("becket.toml", "[");
+    becket.signal(Signal::HUP);
+    next("RELOADING=1");
+    assert!(next("READY=1").contains("refused"));
+    becket.signal(Signal::TERM);
+    next("STOPPING=1");
+    assert_eq!(becket.ended(), Some(0));
+}
