@@ -30,7 +30,8 @@ fn echo(client: &mut Client) {
 fn a_drain_lets_connections_finish_and_exits_with_0() {
     let place = Place::new();
     let backend = Backend::echo();
-    let mut becket = Becket::start(&place, &Shape::new(backend.address));
+    let shape = Shape::new(backend.address).timeouts("drain-idle = \"10m\"");
+    let mut becket = Becket::start(&place, &shape);
     let mut client = talk(&becket, &Trust::new(&place));
     becket.signal(Signal::TERM);
     until("new clients are refused", || {
@@ -71,6 +72,22 @@ fn a_drain_without_connections_is_over_at_once() {
 }
 
 #[test]
+fn a_drain_does_not_wait_for_connections_at_rest() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let timeouts = "drain = \"10m\"\ndrain-idle = \"100ms\"";
+    let shape = Shape::new(backend.address).timeouts(timeouts);
+    let mut becket = Becket::start(&place, &shape);
+    let mut client = talk(&becket, &Trust::new(&place));
+    becket.signal(Signal::TERM);
+    let end = client.read(&mut [0]);
+    assert!(end.is_err(), "a cut passed for an end: {end:?}");
+    drop(client);
+    assert_eq!(becket.ended(), Some(0));
+    assert_eq!(becket.next_reason(), "drained");
+}
+
+#[test]
 fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
     let place = Place::new();
     let backend = Backend::echo();
@@ -95,7 +112,7 @@ fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
 fn a_reload_that_is_late_for_a_drain_opens_nothing() {
     let place = Place::new();
     let backend = Backend::echo();
-    let shape = Shape::new(backend.address);
+    let shape = Shape::new(backend.address).timeouts("drain-idle = \"10m\"");
     let mut becket = Becket::start(&place, &shape);
     let mut client = talk(&becket, &Trust::new(&place));
     // Who reads this file waits for its writer.

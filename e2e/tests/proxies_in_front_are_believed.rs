@@ -137,6 +137,48 @@ fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
 }
 
 #[test]
+fn checks_of_haproxy_that_only_connect_are_no_failures() {
+    let Some(haproxy) = Tool::find("haproxy") else {
+        return;
+    };
+    let (place, backend) = (Place::new(), telling());
+    for (shape, how) in [
+        // Else the kernel keeps those to itself that say nothing.
+        (
+            Shape::new(backend.address).listener("defer-accept = \"off\""),
+            "",
+        ),
+        (shape(&backend, "v2"), "check-send-proxy send-proxy-v2"),
+        (shape(&backend, "any"), "check-send-proxy send-proxy"),
+    ] {
+        let becket = Becket::start(&place, &shape);
+        let at = fresh_address();
+        place.write(
+            "haproxy.cfg",
+            &format!(
+                "defaults\n mode tcp\n timeout client 10s\n timeout server 10s\n timeout connect 5s\n \
+                 timeout check 5s\nfrontend front\n bind {at}\n default_backend becket\n\
+                 backend becket\n server one {} check inter 100ms {how}\n",
+                becket.web
+            ),
+        );
+        let configuration = place.text("haproxy.cfg");
+        let _haproxy = run(&place, &haproxy, &["-f", &configuration, "-db"], at);
+        eventually("checks come and go", || {
+            becket.metrics().closed("health-check") >= 3
+        });
+        let metrics = becket.metrics();
+        for failure in ["handshake-aborted", "proxy-header", "client-reset"] {
+            assert_eq!(metrics.closed(failure), 0, "{how}: {failure}");
+        }
+        let lines = becket.access();
+        assert!(lines.iter().any(|line| line["reason"] == "health-check"));
+        let log = becket.log();
+        assert!(!log.contains("connection failed"), "{how}: {log}");
+    }
+}
+
+#[test]
 fn nginx_in_front_is_believed() {
     let Some(nginx) = Tool::find("nginx") else {
         return;

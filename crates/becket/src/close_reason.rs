@@ -25,6 +25,8 @@ pub enum CloseReason {
     ProxyHeader = "proxy-header",
     /// The client left before the handshake was done.
     HandshakeAborted = "handshake-aborted",
+    /// The client left without a byte, a PROXY header aside: a check whether becket is there, and no failure.
+    HealthCheck = "health-check",
     /// No whole hello came within `timeouts.hello`, the PROXY header before it included, or within
     /// `timeouts.handshake` where that is shorter.
     HelloTimeout = "hello-timeout",
@@ -112,6 +114,8 @@ pub enum CloseReason {
     IdleTimeout = "idle-timeout",
     /// Nothing moved for `timeouts.half-closed` after one side had finished.
     HalfClosedTimeout = "half-closed-timeout",
+    /// The process drains, and nothing moved for `timeouts.drain-idle` while no answer was due.
+    Drained = "drained",
     /// The client did not take the last bytes within `timeouts.linger`.
     LingerTimeout = "linger-timeout",
     /// The client went on sending behind the end of all it was to get, and was reset after 1 MiB of it.

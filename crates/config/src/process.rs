@@ -86,6 +86,9 @@ pub struct Timeouts {
     /// Without a byte once one side has finished sending.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub half_closed: Duration,
+    /// While draining, without a byte in either direction and without an answer that is due.
+    #[serde(with = "Time::<MILLISECOND, YEAR>")]
+    pub drain_idle: Duration,
     /// For the client to take the last bytes and close.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub linger: Duration,
@@ -102,6 +105,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(5),
             idle: Duration::from_secs(600),
             half_closed: Duration::from_secs(60),
+            drain_idle: Duration::from_secs(5),
             linger: Duration::from_secs(2),
             drain: Duration::from_secs(30),
         }

@@ -54,6 +54,8 @@ pub(super) struct Pending {
     pub(super) to_server: HalfPipe,
     /// What TLS towards the server begins with, where there is any.
     pub(super) tls_start: Option<Box<TlsStart>>,
+    /// The client has said something.
+    asks: bool,
     /// When it came, once it had a slot and gave it back.
     arrival: Option<Arrival>,
     /// Connects that may still fail.
@@ -192,6 +194,7 @@ impl Attempt {
             learner: None,
             to_server: pending.to_server,
             to_client: pending.to_client,
+            asks: pending.asks,
             truncated: false,
         };
         match pending.purpose {
@@ -312,6 +315,7 @@ impl Pending {
             to_client: HalfPipe::default(),
             to_server: HalfPipe::default(),
             tls_start: None,
+            asks: false,
             arrival: None,
             failures: None,
         }
@@ -326,6 +330,7 @@ impl Pending {
         core: &mut Core<N>,
         turn: &mut Turn<'_, N>,
     ) -> Next<N> {
+        self.asks = !said.bytes.is_empty();
         let mut header = Vec::new();
         if let Some(version) = self.pool.backend().proxy_header {
             let wanted = (version, self.pool.backend().proxy_tlvs);

@@ -79,11 +79,11 @@ impl<N: Net> Conversing<N> {
         scratch: &mut Scratch,
     ) -> Next<N> {
         if core.client.ready.failed {
-            return end_handshake(CloseReason::HandshakeAborted, turn);
+            return end_handshake(core.left_early(), turn);
         }
         loop {
             if self.send(core, turn).is_err() {
-                return end_handshake(CloseReason::HandshakeAborted, turn);
+                return end_handshake(core.left_early(), turn);
             }
             match self.progress {
                 Progress::Over(Over::Cancel) => return self.cancel(core, turn),
@@ -103,8 +103,8 @@ impl<N: Net> Conversing<N> {
             match heard {
                 Ok(true) => {}
                 Ok(false) => return Next::Wait(Phase::Conversing(self)),
-                Err(CloseReason::HandshakeAborted) => {
-                    return end_handshake(CloseReason::HandshakeAborted, turn);
+                Err(reason @ (CloseReason::HandshakeAborted | CloseReason::HealthCheck)) => {
+                    return end_handshake(reason, turn);
                 }
                 Err(reason) => {
                     turn.counters.handshakes_ended.add(1);
@@ -177,7 +177,7 @@ impl<N: Net> Conversing<N> {
         match core.client.receive(input, LONGEST_READ, counter) {
             Ok(Got::Bytes) => {}
             Ok(Got::Nothing) => return Ok(false),
-            Ok(Got::End) | Err(_) => return Err(CloseReason::HandshakeAborted),
+            Ok(Got::End) | Err(_) => return Err(core.left_early()),
         }
         self.progress = self.dialog.handle_client(input.filled(), &mut self.answer);
         Ok(true)

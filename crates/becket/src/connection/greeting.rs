@@ -87,13 +87,14 @@ fn look<N: Net>(
 ) -> Result<bool, (CloseReason, String)> {
     let quietly = |reason| (reason, String::new());
     match core.client.socket.peek(seen.next(MAX_V2_BYTES)) {
-        Ok(0) => return Err(quietly(CloseReason::HandshakeAborted)),
+        // What has come is seen before an end or a reset.
+        Ok(0) => return Err(quietly(CloseReason::HealthCheck)),
         Ok(n) => seen.advance(n),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
             core.client.ready.readable = false;
             return Ok(false);
         }
-        Err(_) => return Err(quietly(CloseReason::HandshakeAborted)),
+        Err(_) => return Err(quietly(CloseReason::HealthCheck)),
     }
     let (header, len) = match decode(seen.filled(), accepts.versions) {
         Decoded::Header { header, len } => (header, len),
@@ -123,6 +124,7 @@ fn look<N: Net>(
         // Just seen, so they come at once; and behind them may be more, of which no event tells.
         Ok(Got::Bytes) if seen.len() == len => {
             core.client.ready.readable = true;
+            core.header = len as u64;
             Ok(true)
         }
         _ => Err(quietly(CloseReason::HandshakeAborted)),

@@ -549,9 +549,8 @@ impl Chosen {
 
 /// The client has gone.
 fn abandon<N: Net>(core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-    let reason = CloseReason::HandshakeAborted;
-    // A connect without a byte is a look whether we are there.
-    if core.client.traffic.received > 0 {
+    let reason = core.left_early();
+    if reason != CloseReason::HealthCheck {
         turn.failures.note(&core.facts, reason, "", turn.now);
     }
     end_handshake(reason, turn)

@@ -120,6 +120,8 @@ pub struct Turn<'a, N> {
     pub admission: &'a Rc<Admission>,
     /// Where cancels are left.
     pub cancels: &'a Cancels,
+    /// The process takes no new clients, and ends when the last one has left.
+    pub draining: bool,
 }
 
 /// One connection.
@@ -139,6 +141,8 @@ struct Core<N: Net> {
     deadline: Duration,
     /// When the handshake is to be done. To wait for a slot is no part of it.
     handshake_until: Duration,
+    /// Bytes of a PROXY header, which are not the client's.
+    header: u64,
     /// The session in the table that the client made or proved to hold: TLS 1.2 by ID only.
     session: Option<Box<SessionName>>,
     /// The client takes FIN for the end of a whole stream: it speaks no TLS that would tell a cut
@@ -354,6 +358,7 @@ impl<N: Net> Connection<N> {
                 facts,
                 deadline,
                 handshake_until,
+                header: 0,
                 session: None,
                 fin_is_an_end: face == Face::Plain,
                 permit: None,
@@ -458,6 +463,15 @@ impl<N: Net> Connection<N> {
         advanced
     }
 
+    /// The process has begun to drain: a connection at rest is given less time.
+    pub(crate) fn drain(&mut self, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Advanced {
+        if let Some(Phase::Relaying(phase)) = &self.phase {
+            let deadline = phase.deadline(&self.core, turn);
+            self.core.deadline = self.core.deadline.min(deadline);
+        }
+        Advanced::Waiting
+    }
+
     /// When [`Self::expire`] is due.
     pub(crate) fn deadline(&self) -> Duration {
         self.core.deadline
@@ -533,6 +547,15 @@ impl<N: Net> Core<N> {
     fn count(&mut self, admitted: Admitted) {
         self.permit = admitted.permit;
         self.half_open = admitted.half_open;
+    }
+
+    /// Why a client left that has no keys yet: one that never said a word looked whether becket is there.
+    fn left_early(&self) -> CloseReason {
+        if self.client.traffic.received == self.header {
+            CloseReason::HealthCheck
+        } else {
+            CloseReason::HandshakeAborted
+        }
     }
 }
 

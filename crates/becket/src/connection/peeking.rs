@@ -62,9 +62,7 @@ impl Peeking {
             match core.client.receive(input, READ, counter) {
                 Ok(Got::Bytes) => {}
                 Ok(Got::Nothing) => break,
-                Ok(Got::End) | Err(_) => {
-                    return end_handshake(CloseReason::HandshakeAborted, turn);
-                }
+                Ok(Got::End) | Err(_) => return end_handshake(core.left_early(), turn),
             }
             match self.choose(input.filled(), core, turn) {
                 Ok(Some(pending)) => {

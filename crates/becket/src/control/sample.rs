@@ -217,6 +217,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     connect: Duration::from_secs(5),
     idle: Duration::from_secs(600),
     half_closed: Duration::from_secs(60),
+    drain_idle: Duration::from_secs(5),
     linger: Duration::from_secs(5),
     drain: Duration::from_secs(30),
 };

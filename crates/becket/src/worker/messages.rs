@@ -20,6 +20,7 @@ use crate::tls::hello_router::HelloRouter;
 use crate::tls::route_configs::Parts;
 use crate::worker::acceptor::Acceptor;
 use crate::worker::mailbox::Message;
+use crate::worker::overdue::Cause;
 
 impl Worker {
     /// Reads what has come during a turn. A slot that was handed over is in nobody's use, and a turn may be
@@ -52,7 +53,9 @@ impl Worker {
                     }
                 }
                 Message::Event(BackendEvent::Granted(grant)) => self.pass_on(grant),
-                Message::Event(BackendEvent::Failed(server)) => self.leave_server(&server),
+                Message::Event(BackendEvent::Failed(server)) => {
+                    self.sweep(Cause::ServerFailed(server));
+                }
                 Message::Event(BackendEvent::Look(index)) => {
                     self.advance(index, Connection::advance)
                 }
@@ -62,6 +65,7 @@ impl Worker {
                     for (_, acceptor) in &mut self.acceptors {
                         acceptor.retire(now);
                     }
+                    self.sweep(Cause::Drain);
                 }
                 Message::Stop => self.ending = Ending::Now,
             }

@@ -32,7 +32,7 @@ use mio::event::Event;
 use mio::{Events, Poll, Token};
 use slab::Slab;
 
-use self::overdue::Leaving;
+use self::overdue::Sweep;
 use crate::admission::Admission;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
@@ -84,8 +84,7 @@ pub(crate) struct Worker {
     /// Those of them without a whole hello, the oldest first.
     without_hello: IndexQueue,
     timers: Timers<Alarm>,
-    /// Servers whose connections are being ended.
-    leaving: VecDeque<Leaving>,
+    sweeps: VecDeque<Sweep>,
     alarms: u32,
     reserve: ReserveFd,
     paused_until: Option<Duration>,
@@ -176,7 +175,7 @@ impl Worker {
             handshakes: 0,
             without_hello: IndexQueue::new(),
             timers: Timers::new(now.mono, TICK),
-            leaving: VecDeque::new(),
+            sweeps: VecDeque::new(),
             alarms: 0,
             reserve: ReserveFd::new()?,
             paused_until: None,
@@ -221,7 +220,7 @@ impl Worker {
             self.read_mail();
         }
         self.expire();
-        self.advance_leaving();
+        self.advance_sweeps();
         self.advance_established();
         self.accept();
         self.advance_handshakes();
@@ -319,6 +318,7 @@ impl Worker {
             failures: &mut self.failures,
             admission: &self.admission,
             cancels: &self.shared.cancels,
+            draining: self.ending == Ending::Draining,
         };
         let advanced = step(&mut entry.connection, &mut turn, &mut self.scratch);
         self.count_handshake(index);
@@ -406,7 +406,7 @@ impl Worker {
     /// How long the poll may sleep.
     fn timeout(&self) -> Option<Duration> {
         let queues = [&self.established, &self.handshaking];
-        if queues.iter().any(|queue| !queue.is_empty()) || !self.leaving.is_empty() {
+        if queues.iter().any(|queue| !queue.is_empty()) || !self.sweeps.is_empty() {
             return Some(Duration::ZERO);
         }
         let until = |at: Duration| at.saturating_sub(self.now.mono);

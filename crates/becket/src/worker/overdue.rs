@@ -8,12 +8,21 @@ use super::Worker;
 use crate::backend::server_state::ServerState;
 use crate::connection::Connection;
 
-/// A server whose connections are being ended.
+/// A look at every connection, of which each turn does a part.
 #[derive(Debug)]
-pub(super) struct Leaving {
-    server: Arc<ServerState>,
+pub(super) struct Sweep {
+    cause: Cause,
     /// The first place that was not looked at yet.
     at: usize,
+}
+
+/// Why connections are looked at.
+#[derive(Debug)]
+pub(super) enum Cause {
+    /// A server went out of service, and its connections are to end.
+    ServerFailed(Arc<ServerState>),
+    /// The process drains, and connections at rest get less time.
+    Drain,
 }
 
 impl Worker {
@@ -42,31 +51,35 @@ impl Worker {
         }
     }
 
-    /// Begins to end the connections to a server that went out of service.
-    pub(super) fn leave_server(&mut self, server: &Arc<ServerState>) {
+    /// Begins to look at all connections.
+    pub(super) fn sweep(&mut self, cause: Cause) {
         // Whoever came since the last time is behind the places that were looked at, or before them.
-        self.leaving
-            .retain(|leaving| !Arc::ptr_eq(&leaving.server, server));
-        self.leaving.push_back(Leaving {
-            server: Arc::clone(server),
-            at: 0,
+        self.sweeps.retain(|sweep| match (&sweep.cause, &cause) {
+            (Cause::ServerFailed(one), Cause::ServerFailed(other)) => !Arc::ptr_eq(one, other),
+            _ => true,
         });
+        self.sweeps.push_back(Sweep { cause, at: 0 });
     }
 
-    /// Goes on with ending them.
-    pub(super) fn advance_leaving(&mut self) {
+    /// Goes on looking.
+    pub(super) fn advance_sweeps(&mut self) {
         let (mut looks, mut steps) = (0, 0);
-        while let Some(Leaving { server, at }) = self.leaving.pop_front() {
+        while let Some(Sweep { cause, at }) = self.sweeps.pop_front() {
             for index in at..self.connections.capacity() {
                 if looks == LOOKS_PER_TURN || steps == STEPS_PER_TURN {
-                    self.leaving.push_front(Leaving { server, at: index });
+                    self.sweeps.push_front(Sweep { cause, at: index });
                     return;
                 }
                 looks += 1;
-                let entry = self.connections.get(index);
-                if entry.is_some_and(|entry| entry.connection.is_at(&server)) {
-                    steps += 1;
-                    self.advance(index, Connection::leave_server);
+                match &cause {
+                    Cause::ServerFailed(server) => {
+                        let entry = self.connections.get(index);
+                        if entry.is_some_and(|entry| entry.connection.is_at(server)) {
+                            steps += 1;
+                            self.advance(index, Connection::leave_server);
+                        }
+                    }
+                    Cause::Drain => self.advance(index, Connection::drain),
                 }
             }
         }

@@ -12,6 +12,7 @@ use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::config::file::File;
 use crate::config::prepare::{ServerNames, World, prepare};
 use crate::control::rotation::Rotation;
+use crate::worker::mailbox::Message;
 
 /// Fewer than wait in the queue of a listening socket of the standard library.
 const MANY: usize = 120;
@@ -150,9 +151,25 @@ fn connections_of_a_server_that_is_down_end_in_parts() {
     let there = |_: &Worker, entry: &Entry| entry.connection.is_at(&server);
     let parts = parts(worker, there, |worker| {
         assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
-        worker.advance_leaving();
+        worker.advance_sweeps();
     });
     assert!(parts.iter().all(|part| *part <= 64), "{parts:?}");
+}
+
+#[test]
+fn a_drain_gives_less_time_to_every_connection_at_rest() {
+    let mut scene = scene();
+    let worker = &mut scene.worker;
+    worker.mailbox.post(Message::Drain);
+    worker.read_mail();
+    worker.advance_sweeps();
+    assert!(worker.sweeps.is_empty());
+    let latest = worker.now.mono + worker.config.timeouts.drain_idle;
+    assert!(
+        worker.connections.iter().all(|(_, entry)| {
+            entry.connection.deadline() <= latest && entry.alarm_at <= latest
+        })
+    );
 }
 
 /// What the configuration calls the listener; the socket is at an address of its own.

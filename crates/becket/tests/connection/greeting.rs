@@ -212,17 +212,30 @@ fn a_header_that_does_not_end_costs_the_time_of_a_hello_and_no_memory() {
 #[test]
 fn who_leaves_before_the_header_is_whole_has_aborted() {
     for (sent, reason) in [
-        (&b""[..], CloseReason::HandshakeAborted),
+        (&b""[..], CloseReason::HealthCheck),
         (b"PROXY TCP4", CloseReason::ProxyHeader),
+        (b"PROXY UNKNOWN\r\n", CloseReason::HealthCheck),
+        (&v2(Endpoints::Local), CloseReason::HealthCheck),
+        (&v2(claimed()), CloseReason::HealthCheck),
+        (b"PROXY UNKNOWN\r\n\x16", CloseReason::HandshakeAborted),
     ] {
         let house = house("any", "192.0.2.1");
         let mut stage = house.stage();
         let mut client = enter(&house, &mut stage);
         client.end.write_all(sent).unwrap();
+        assert!(stage.settle());
         drop(client);
         assert!(stage.settle());
         assert_eq!(stage.closed(), Some(reason));
     }
+    let house = house("any", "192.0.2.1");
+    let mut stage = house.stage();
+    let mut client = enter(&house, &mut stage);
+    client.end.write_all(b"PROXY TCP4").unwrap();
+    assert!(stage.settle());
+    client.end.reset();
+    assert!(stage.settle());
+    assert_eq!(stage.closed(), Some(CloseReason::ProxyHeader));
 }
 
 #[test]

@@ -45,20 +45,24 @@ fn garbage_is_not_tls() {
 
 #[test]
 fn a_client_that_leaves_early_has_aborted() {
-    for bytes in [
-        &b""[..],
-        b"\x16\x03",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
-    ] {
+    for bytes in [&b"\x16\x03"[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"] {
         let (mut stage, end, _) = send(&house(""), bytes);
         drop(end);
         stage.settle();
         assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
     }
-    let (mut stage, mut end, _) = send(&house(""), b"\x16\x03");
-    end.reset();
-    stage.settle();
-    assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
+    let said_and_left = [
+        (&b"\x16\x03"[..], CloseReason::HandshakeAborted),
+        (b"", CloseReason::HealthCheck),
+    ];
+    for (said, reason) in said_and_left {
+        for leave in [|mut end: End| end.reset(), drop] {
+            let (mut stage, end, _) = send(&house(""), said);
+            leave(end);
+            stage.settle();
+            assert_eq!(stage.closed(), Some(reason));
+        }
+    }
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Ends, truncation and resets while relaying: who learns what.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
 
 use becket::close_reason::CloseReason;
 use becket::socket::Socket;
 use rustls::version::{TLS12, TLS13};
 
-use crate::common::{house, server_got, server_says};
+use crate::common::{Client, house, server_got, server_says};
 
 #[test]
 fn a_server_that_ends_gives_the_client_close_notify() {
@@ -153,6 +155,77 @@ fn idle_and_half_closed_connections_are_given_up() {
     drop(client);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::HalfClosedTimeout));
+}
+
+#[test]
+fn a_drain_ends_connections_at_rest_and_none_to_which_an_answer_is_due() {
+    let house = house("");
+    let short = house.config.timeouts.drain_idle;
+    let moment = Duration::from_millis(1);
+    // Nobody has said anything.
+    let (mut stage, mut client) = house.relaying(&TLS13);
+    stage.wait(short);
+    assert_eq!(client.talk(&mut stage), None, "nothing drains");
+    stage.drain();
+    stage.wait(short - moment);
+    assert_eq!(client.talk(&mut stage), None);
+    stage.wait(moment);
+    client.talk(&mut stage);
+    assert!(client.end.watch().is_ended() && !client.closed);
+    client.say(b"late");
+    client.talk(&mut stage);
+    assert_eq!(
+        server_got(&mut stage),
+        b"",
+        "nobody has it, who could answer"
+    );
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::Drained));
+
+    // An answer is due, in the drain and before it; it is given, and a second question is asked.
+    for drains_first in [false, true] {
+        let (mut stage, mut client) = house.relaying(&TLS13);
+        if drains_first {
+            stage.drain();
+        }
+        client.say(b"question");
+        client.talk(&mut stage);
+        stage.drain();
+        stage.wait(house.config.timeouts.idle - moment);
+        assert_eq!(client.talk(&mut stage), None);
+        server_says(&mut stage, b"answer");
+        client.talk(&mut stage);
+        assert_eq!(client.received, b"answer");
+        stage.wait(short - moment);
+        client.say(b"question");
+        assert_eq!(client.talk(&mut stage), None);
+        stage.wait(short);
+        assert_eq!(client.talk(&mut stage), None);
+        // Half of the stream's end: whoever has ended waits for as long as ever.
+        client.tls.send_close_notify();
+        server_says(&mut stage, b"answer");
+        client.talk(&mut stage);
+        stage.wait(short);
+        assert_eq!(client.talk(&mut stage), None);
+        stage.net.dialled[0].far.finish();
+        assert_eq!(client.talk(&mut stage), Some(CloseReason::Finished));
+    }
+
+    // Bytes of the answer wait for the client.
+    let mut stage = house.stage_of(100);
+    let config = Arc::new(house.client(&TLS13));
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
+    client.say(b"question");
+    client.talk(&mut stage);
+    server_says(&mut stage, &[7; 100]);
+    stage.settle();
+    stage.drain();
+    stage.wait(short);
+    stage.settle();
+    assert_eq!(stage.closed(), None);
+    client.talk(&mut stage);
+    assert_eq!(client.received.len(), 100);
 }
 
 #[test]

@@ -230,10 +230,16 @@ fn whoever_leaves_or_lingers_is_counted() {
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::Cleartext));
 
-    let (mut stage, end, _) = enter(&house, b"* OK hi\r\n");
-    drop(end);
-    stage.settle();
-    assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
+    for (said, reason) in [
+        (&b""[..], CloseReason::HealthCheck),
+        (b"a NOOP\r\n", CloseReason::HandshakeAborted),
+    ] {
+        let (mut stage, mut end, _) = enter(&house, b"* OK hi\r\n");
+        say(&mut stage, &mut end, said);
+        drop(end);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(reason));
+    }
 
     let (mut stage, mut end, _) = enter(&house, b"* OK hi\r\n");
     say(&mut stage, &mut end, b"a STARTTLS\r\n");

@@ -56,6 +56,10 @@ pub struct Stage {
     leaves: bool,
     /// The process stops.
     stops: bool,
+    /// The process drains.
+    draining: bool,
+    /// It begins to.
+    drains: bool,
     closed: Option<AccessRecord>,
 }
 
@@ -83,6 +87,8 @@ impl Stage {
             queued: false,
             leaves: false,
             stops: false,
+            draining: false,
+            drains: false,
             closed: None,
         }
     }
@@ -134,9 +140,12 @@ impl Stage {
             failures: &mut self.failures,
             admission: &self.admission,
             cancels: &self.cancels,
+            draining: self.draining,
         };
         let advanced = if std::mem::take(&mut self.stops) {
             Advanced::Ended(connection.stop(&turn))
+        } else if std::mem::take(&mut self.drains) {
+            connection.drain(&mut turn, &mut self.scratch)
         } else if std::mem::take(&mut self.leaves) {
             connection.leave_server(&mut turn, &mut self.scratch)
         } else if overdue {
@@ -165,6 +174,12 @@ impl Stage {
     pub fn stop(&mut self) {
         self.stops = true;
         self.queued = true;
+        self.turn();
+    }
+
+    /// The process begins to drain.
+    pub fn drain(&mut self) {
+        (self.draining, self.drains, self.queued) = (true, true, true);
         self.turn();
     }
 

@@ -24,6 +24,8 @@ pub(in crate::connection) struct Half<'a, S, C> {
     pub(in crate::connection) counters: &'a Counters,
     /// What may still be read from the peer in this turn.
     pub(in crate::connection) left: usize,
+    /// The peer said something since this was last cleared.
+    pub(in crate::connection) spoke: bool,
     /// The peer ended without close_notify while the other side could still have sent.
     pub(in crate::connection) truncated: bool,
 }
@@ -87,6 +89,7 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
         let weight = taken.as_ref().map_or(0, |weight| *weight);
         let came = weight.max(plain.len()).max(sealed_in.len());
         self.left = self.left.saturating_sub(came);
+        self.spoke |= !plain.is_empty();
         seen(plain);
         let bytes = match &mut to.tls {
             Some(engine) => {

@@ -50,6 +50,8 @@ pub(super) struct Relaying<N: Net> {
     pub(super) learner: Option<Box<Learner>>,
     pub(super) to_server: HalfPipe,
     pub(super) to_client: HalfPipe,
+    /// The client spoke last, as far as the server has been told: an answer is due.
+    pub(super) asks: bool,
     /// The client ended without close_notify while the server could still have sent.
     pub(super) truncated: bool,
 }
@@ -76,6 +78,7 @@ impl<N: Net> Relaying<N> {
         out: &mut Buffer,
         (core, turn): (&mut Core<N>, &Turn<'_, N>),
     ) -> Next<N> {
+        self.asks = !said.bytes.is_empty();
         out.clear();
         let (bytes, sealed) = match &mut self.server_tls {
             None => (said.bytes, Ok(())),
@@ -154,6 +157,7 @@ impl<N: Net> Relaying<N> {
             pipe: &mut self.to_client,
             counters: turn.counters,
             left,
+            spoke: false,
             truncated: false,
         };
         let mut server = Half {
@@ -163,14 +167,22 @@ impl<N: Net> Relaying<N> {
             pipe: &mut self.to_server,
             counters: turn.counters,
             left,
+            spoke: false,
             truncated: false,
         };
         client.note_readiness(server.pipe);
         server.note_readiness(client.pipe);
         let mut moved = false;
-        while server.step(&mut client, scratch, &mut learn)?
-            || client.step(&mut server, scratch, |_| ())?
-        {
+        loop {
+            if server.step(&mut client, scratch, &mut learn)? {
+                if mem::take(&mut server.spoke) && server.pipe.waiting().is_empty() {
+                    self.asks = false;
+                }
+            } else if client.step(&mut server, scratch, |_| ())? {
+                self.asks |= mem::take(&mut client.spoke);
+            } else {
+                break;
+            }
             moved = true;
         }
         self.truncated |= client.truncated;
@@ -194,6 +206,7 @@ impl<N: Net> Relaying<N> {
             pipe: &mut self.to_server,
             counters,
             left: 0,
+            spoke: false,
             truncated: false,
         };
         (half, &mut self.to_client)
@@ -210,6 +223,11 @@ impl<N: Net> Relaying<N> {
             CloseReason::HandshakeTimeout
         } else if self.is_half_closed() {
             CloseReason::HalfClosedTimeout
+        } else if turn.draining
+            && self.is_at_rest()
+            && turn.timeouts.drain_idle < turn.timeouts.idle
+        {
+            CloseReason::Drained
         } else {
             CloseReason::IdleTimeout
         };
@@ -230,6 +248,12 @@ impl<N: Net> Relaying<N> {
         self.to_client.source_ended() || self.to_server.source_ended()
     }
 
+    /// No answer is due: nothing was asked since the server last spoke, and nothing waits to be sent.
+    fn is_at_rest(&self) -> bool {
+        let waiting = [&self.to_client, &self.to_server].map(HalfPipe::waiting);
+        !self.asks && waiting.iter().all(|bytes| bytes.is_empty())
+    }
+
     /// The client is served, and has still to finish its handshake.
     fn is_unfinished(&self) -> bool {
         self.client_tls.as_ref().is_some_and(Engine::is_unfinished)
@@ -237,9 +261,11 @@ impl<N: Net> Relaying<N> {
 
     /// When to give up if nothing more moves. A client whose early data is being answered has no
     /// more time for its handshake than any other.
-    fn deadline(&self, core: &Core<N>, turn: &Turn<'_, N>) -> Duration {
+    pub(super) fn deadline(&self, core: &Core<N>, turn: &Turn<'_, N>) -> Duration {
         let patience = if self.is_half_closed() {
             turn.timeouts.half_closed
+        } else if turn.draining && self.is_at_rest() {
+            turn.timeouts.idle.min(turn.timeouts.drain_idle)
         } else {
             turn.timeouts.idle
         };
