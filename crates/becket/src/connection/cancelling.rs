@@ -9,7 +9,7 @@ use std::time::Duration;
 use becket_proto::half_pipe::HalfPipe;
 
 use super::closing::Closing;
-use super::{Core, Net, Next, Phase, Turn};
+use super::{Context, Net, Next, Phase};
 use crate::backend::cancel::Told;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
@@ -25,32 +25,30 @@ impl Cancelling {
     pub(super) fn begin<N: Net>(
         pool: &Pool,
         request: &[u8],
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
-        turn.counters.handshakes_ended.add(1);
-        let (cancel, told) = pool.cancel(turn.place, request);
-        let client = core.facts.client.ip();
-        let source = turn.admission.source(client);
-        turn.cancels.leave(source, cancel);
-        core.deadline = turn.now.mono + WAIT;
+        cx.turn.counters.handshakes_ended.add(1);
+        let (cancel, told) = pool.cancel(cx.turn.place, request);
+        let client = cx.core.facts.client.ip();
+        let source = cx.turn.admission.source(client);
+        cx.turn.cancels.leave(source, cancel);
+        cx.core.deadline = cx.turn.now.mono + WAIT;
         Next::Go(Phase::Cancelling(Self { told }))
     }
 
-    /// Does what can be done now.
-    pub(super) fn advance<N: Net>(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
-        if core.client.ready.failed {
+    pub(super) fn advance<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        if cx.core.client.ready.failed {
             return Next::End(CloseReason::Cancel);
         }
         match self.told.outcome() {
-            Some(reason) => Closing::begin(reason, HalfPipe::default(), core, turn),
+            Some(reason) => Closing::begin(reason, HalfPipe::default(), cx),
             None => Next::Wait(Phase::Cancelling(self)),
         }
     }
 
     /// The servers were told, as far as they can be.
-    pub(super) fn expire<N: Net>(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
-        Closing::begin(CloseReason::Cancel, HalfPipe::default(), core, turn)
+    pub(super) fn expire<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        Closing::begin(CloseReason::Cancel, HalfPipe::default(), cx)
     }
 }
 

@@ -7,7 +7,7 @@
 
 use becket_proto::half_pipe::HalfPipe;
 
-use super::{Core, Net, Next, Phase, Turn};
+use super::{Context, Net, Next, Phase};
 use crate::close_reason::CloseReason;
 use crate::leg::Got;
 use crate::scratch::{READ, Scratch};
@@ -29,15 +29,14 @@ impl Closing {
     pub(super) fn begin<N: Net>(
         reason: CloseReason,
         last: HalfPipe,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
-        if core.fin_is_an_end && reason != CloseReason::Finished {
-            core.client.socket.reset_on_close();
+        if cx.core.fin_is_an_end && reason != CloseReason::Finished {
+            cx.core.client.socket.reset_on_close();
             return Next::End(reason);
         }
-        core.deadline = turn.now.mono + turn.timeouts.linger;
-        core.client.ready.readable = true;
+        cx.core.deadline = cx.turn.now.mono + cx.turn.timeouts.linger;
+        cx.core.client.ready.readable = true;
         Next::Go(Phase::Closing(Self {
             reason,
             last,
@@ -45,33 +44,28 @@ impl Closing {
         }))
     }
 
-    /// Does what can be done now.
     pub(super) fn advance<N: Net>(
         mut self,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Next<N> {
-        let client = &mut core.client;
         if !self.last.is_finished() {
-            let counter = &turn.counters.client_bytes_out;
-            if client.flush(&mut self.last, counter).is_err() {
+            if cx.flush(&mut self.last).is_err() {
                 return Next::End(self.reason);
             }
             if !self.last.waiting().is_empty() {
                 return Next::Wait(Phase::Closing(self));
             }
             self.last.finish();
-            client.socket.finish();
+            cx.core.client.socket.finish();
         }
-        let mut left = turn.limits.bytes_per_turn;
-        while client.ready.readable {
+        let mut left = cx.turn.limits.bytes_per_turn;
+        while cx.core.client.ready.readable {
             if left == 0 {
                 return Next::Yield(Phase::Closing(self));
             }
-            let counter = &turn.counters.client_bytes_in;
             scratch.sealed_in.clear();
-            match client.receive(&mut scratch.sealed_in, READ, counter) {
+            match cx.receive(&mut scratch.sealed_in, READ) {
                 Ok(Got::Bytes) => {
                     let came = scratch.sealed_in.len();
                     left = left.saturating_sub(came);
@@ -81,14 +75,13 @@ impl Closing {
                 Ok(Got::End) | Err(_) => return Next::End(self.reason),
             }
             if self.dropped > MOST_DROPPED {
-                core.client.socket.reset_on_close();
+                cx.core.client.socket.reset_on_close();
                 return Next::End(self.unless_finished(CloseReason::LingerLimit));
             }
         }
         Next::Wait(Phase::Closing(self))
     }
 
-    /// The client did not close in time.
     pub(super) fn expire<N: Net>(self) -> Next<N> {
         Next::End(self.unless_finished(CloseReason::LingerTimeout))
     }

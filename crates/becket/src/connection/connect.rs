@@ -28,7 +28,7 @@ use super::peeking::Learner;
 use super::queued::{AfterQueue, Queued};
 use super::relay::Relaying;
 use super::securing::{self, Securing, TlsStart};
-use super::{Core, Net, Next, Phase, Said, Turn, introduction};
+use super::{Context, Core, Net, Next, Phase, Said, Turn, introduction};
 use crate::backend::pool::{Guest, Pick, Pool};
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
@@ -107,18 +107,17 @@ pub(super) struct Connecting<N: Net> {
 }
 
 impl<N: Net> Connecting<N> {
-    /// Does what can be done now.
-    pub(super) fn advance(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        if core.client.ready.failed {
+    pub(super) fn advance(mut self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        if cx.core.client.ready.failed {
             return Next::End(CloseReason::ClientReset);
         }
         let Some(mut server) = self.server.take() else {
             return Next::Wait(Phase::Connecting(self));
         };
-        match is_connected::<N>(&mut server, &mut self.attempt.pending.to_server, turn) {
+        match is_connected::<N>(&mut server, &mut self.attempt.pending.to_server, cx.turn) {
             Ok(true) => match self.tls {
                 Some(tls) => Next::Go(Phase::Securing(Securing::new(self.attempt, server, tls))),
-                None => self.attempt.join(server, None, core, turn),
+                None => self.attempt.join(server, None, cx),
             },
             Ok(false) => {
                 self.server = Some(server);
@@ -126,25 +125,23 @@ impl<N: Net> Connecting<N> {
             }
             Err(error) => {
                 drop(server);
-                self.attempt.fail(error, core, turn)
+                self.attempt.fail(error, cx)
             }
         }
     }
 
-    /// The server did not answer in time.
-    pub(super) fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        if self.server.is_none() && turn.now.mono < self.attempt.give_up {
-            return self.attempt.dial(core, turn);
+    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        if self.server.is_none() && cx.turn.now.mono < self.attempt.give_up {
+            return self.attempt.dial(cx);
         }
         drop(self.server);
         let error = io::ErrorKind::TimedOut.into();
-        self.attempt.fail(error, core, turn)
+        self.attempt.fail(error, cx)
     }
 
-    /// The server went out of service meanwhile.
-    pub(super) fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn leave_server(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         drop(self.server);
-        self.attempt.leave_server(core, turn)
+        self.attempt.leave_server(cx)
     }
 }
 
@@ -178,14 +175,13 @@ impl Attempt {
         self,
         server: Leg<N::Server>,
         server_tls: Option<Box<Engine<UnbufferedClientConnection>>>,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
-        turn.counters.connects.add(1);
+        cx.turn.counters.connects.add(1);
         let Self { pending, slot, .. } = self;
         slot.server().note_connect();
-        let hint = pick_hint(pending.origin, core);
-        pending.pool.learn(&hint, slot.server(), turn.now.mono);
+        let hint = pick_hint(pending.origin, cx.core);
+        pending.pool.learn(&hint, slot.server(), cx.turn.now.mono);
         let mut relay = Relaying {
             client_tls: pending.client_tls,
             server_tls,
@@ -201,33 +197,33 @@ impl Attempt {
             Purpose::Relay => {}
             Purpose::Pass(learner) => relay.learner = learner,
             Purpose::Converse(listener, protocol) => {
-                return Conversing::begin(listener, protocol, relay, core, turn);
+                return Conversing::begin(listener, protocol, relay, cx);
             }
         }
-        relay.begin(core, turn)
+        relay.begin(cx)
     }
 
     /// Starts to connect to the address, or to the next one that does not fail at once.
-    fn dial<N: Net>(mut self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    fn dial<N: Net>(mut self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let server = self.slot.server();
         let addresses = self.pending.pool.addresses(server);
         let Some(address) = addresses.get(self.address) else {
-            return self.fail(io::ErrorKind::AddrNotAvailable.into(), core, turn);
+            return self.fail(io::ErrorKind::AddrNotAvailable.into(), cx);
         };
         let pool = &self.pending.pool;
         let hello = match (pool.tls(), &self.pending.tls_start) {
             (Some(tls), Some(start)) => {
-                let hello = start.hello(tls, server.name(), &core.facts, turn.now);
+                let hello = start.hello(tls, server.name(), &cx.core.facts, cx.turn.now);
                 hello.map(|(engine, first)| (Some(engine), Some(first)))
             }
             _ => Ok((None, None)),
         };
-        match hello.and_then(|hello| Ok((hello, open(turn.net, pool, address)?))) {
+        match hello.and_then(|hello| Ok((hello, open(cx.turn.net, pool, address)?))) {
             Ok(((tls, first), socket)) => {
                 if let Some(first) = first {
                     self.pending.to_server = first;
                 }
-                core.deadline = turn.now.mono + turn.timeouts.connect;
+                cx.core.deadline = cx.turn.now.mono + cx.turn.timeouts.connect;
                 Next::Go(Phase::Connecting(Connecting {
                     server: Some(Leg::new(socket, Ready::default())),
                     attempt: self,
@@ -237,53 +233,39 @@ impl Attempt {
             // connect(2): the backlog of a unix socket is full, and nobody will tell us when
             // it has room again.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                core.deadline = self.give_up.min(turn.now.mono + RETRY);
+                cx.core.deadline = self.give_up.min(cx.turn.now.mono + RETRY);
                 Next::Wait(Phase::Connecting(Connecting {
                     server: None,
                     attempt: self,
                     tls: None,
                 }))
             }
-            Err(error) => self.fail(error, core, turn),
+            Err(error) => self.fail(error, cx),
         }
     }
 
     /// The server went out of service meanwhile; its other addresses are no better.
-    pub(super) fn leave_server<N: Net>(
-        self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Next<N> {
-        turn.counters.connect_failures.add(1);
-        self.try_another(io::ErrorKind::ConnectionAborted.into(), core, turn)
+    pub(super) fn leave_server<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        cx.turn.counters.connect_failures.add(1);
+        self.try_another(io::ErrorKind::ConnectionAborted.into(), cx)
     }
 
     /// A connect failed, and its socket is closed: goes on to the next address, or to another
     /// server. As deep as `retries`.
-    pub(super) fn fail<N: Net>(
-        mut self,
-        error: io::Error,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Next<N> {
-        turn.counters.connect_failures.add(1);
+    pub(super) fn fail<N: Net>(mut self, error: io::Error, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        cx.turn.counters.connect_failures.add(1);
         self.address += 1;
         let addresses = self.pending.pool.addresses(self.slot.server());
         if self.address < addresses.len() && self.pending.retries > 0 {
             self.pending.retries -= 1;
-            self.give_up = turn.now.mono + turn.timeouts.connect;
-            return self.dial(core, turn);
+            self.give_up = cx.turn.now.mono + cx.turn.timeouts.connect;
+            return self.dial(cx);
         }
-        self.try_another(error, core, turn)
+        self.try_another(error, cx)
     }
 
     /// The server is given up.
-    fn try_another<N: Net>(
-        self,
-        error: io::Error,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Next<N> {
+    fn try_another<N: Net>(self, error: io::Error, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let Self {
             mut pending, slot, ..
         } = self;
@@ -296,10 +278,10 @@ impl Attempt {
         pending.failures = Some(Box::new(Failures { last: error, tried }));
         pending.give_back(slot);
         if pending.retries == 0 {
-            return pending.give_up(core, turn);
+            return pending.give_up(cx);
         }
         pending.retries -= 1;
-        pending.seek(core, turn)
+        pending.seek(cx)
     }
 }
 
@@ -327,18 +309,17 @@ impl Pending {
         mut self,
         slot: Option<Slot>,
         said: Said<'_>,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
         self.asks = !said.bytes.is_empty();
         let mut header = Vec::new();
         if let Some(version) = self.pool.backend().proxy_header {
             let wanted = (version, self.pool.backend().proxy_tlvs);
-            match introduction::proxy_header(wanted, core, self.client_tls.as_ref()) {
+            match introduction::proxy_header(wanted, cx.core, self.client_tls.as_ref()) {
                 Ok(encoded) => header = encoded,
                 Err(_) => {
                     let nothing = HalfPipe::default();
-                    return Closing::begin(CloseReason::Internal, nothing, core, turn);
+                    return Closing::begin(CloseReason::Internal, nothing, cx);
                 }
             }
         }
@@ -352,8 +333,8 @@ impl Pending {
             }
         }
         match slot {
-            Some(slot) => self.connect(slot, core, turn),
-            None => self.seek(core, turn),
+            Some(slot) => self.connect(slot, cx),
+            None => self.seek(cx),
         }
     }
 
@@ -373,37 +354,32 @@ impl Pending {
     }
 
     /// Looks for a server, or waits for a slot.
-    fn seek<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        let hint = pick_hint(self.origin, core);
-        let had = self.pool.recall(&hint, turn.now.mono);
+    fn seek<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        let hint = pick_hint(self.origin, cx.core);
+        let had = self.pool.recall(&hint, cx.turn.now.mono);
         match self.pool.pick(&hint, self.home.or(had), self.tried()) {
-            Pick::Slot(slot) => self.connect(slot, core, turn),
-            Pick::Full => Queued::begin(AfterQueue::Connect(self), core, turn),
-            Pick::Nobody => self.give_up(core, turn),
+            Pick::Slot(slot) => self.connect(slot, cx),
+            Pick::Full => Queued::begin(AfterQueue::Connect(self), cx),
+            Pick::Nobody => self.give_up(cx),
         }
     }
 
     /// Connects to the server of a slot, or to another one if it went out of service since it was
     /// claimed: a handshake may have come between.
-    pub(super) fn connect<N: Net>(
-        mut self,
-        slot: Slot,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Next<N> {
+    pub(super) fn connect<N: Net>(mut self, slot: Slot, cx: &mut Context<'_, '_, N>) -> Next<N> {
         if !slot.server().is_in_service() {
             self.give_back(slot);
-            return self.seek(core, turn);
+            return self.seek(cx);
         }
-        core.facts.server = Some(Arc::clone(slot.server().name()));
+        cx.core.facts.server = Some(Arc::clone(slot.server().name()));
         let attempt = Attempt {
             pending: self,
             slot,
             address: 0,
-            give_up: turn.now.mono + turn.timeouts.connect,
+            give_up: cx.turn.now.mono + cx.turn.timeouts.connect,
             excused: false,
         };
-        attempt.dial(core, turn)
+        attempt.dial(cx)
     }
 
     /// Sends what is left of the handshake's last flight, while waiting for a slot.
@@ -411,28 +387,23 @@ impl Pending {
     /// # Errors
     ///
     /// When the client is gone.
-    pub(super) fn send_flight<N: Net>(
-        &mut self,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
-    ) -> Result<(), Fault> {
-        if !core.client.ready.writable {
+    pub(super) fn send_flight<N: Net>(&mut self, cx: &mut Context<'_, '_, N>) -> Result<(), Fault> {
+        if !cx.core.client.ready.writable {
             return Ok(());
         }
-        let counter = &turn.counters.client_bytes_out;
-        core.client.flush(&mut self.to_client, counter)
+        cx.flush(&mut self.to_client)
     }
 
     /// No server can be had.
-    pub(super) fn give_up<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn give_up<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let (reason, detail) = match self.failures {
             None => (CloseReason::NoServer, "no server is in service".to_owned()),
             Some(failures) => (reason_of(&failures.last), in_words(&failures.last)),
         };
         let detail = format!("backend {}: {detail}", self.pool.backend().name);
-        turn.failures.note(&core.facts, reason, &detail, turn.now);
+        cx.note(reason, &detail);
         // No close_notify: the client must not take nothing for a whole answer.
-        Closing::begin(reason, HalfPipe::default(), core, turn)
+        Closing::begin(reason, HalfPipe::default(), cx)
     }
 }
 

@@ -20,7 +20,7 @@ use super::cancelling::Cancelling;
 use super::closing::Closing;
 use super::handshake::{Handshaking, Hello};
 use super::relay::Relaying;
-use super::{Core, Net, Next, Phase, Turn, end_handshake};
+use super::{Context, Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
@@ -45,12 +45,11 @@ impl<N: Net> Conversing<N> {
         listener: Rc<ListenerState>,
         protocol: Protocol,
         mut relay: Relaying<N>,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
-        turn.counters.handshakes_begun.add(1);
-        core.handshake_until = turn.now.mono + turn.timeouts.handshake;
-        core.deadline = core.handshake_until;
+        cx.turn.counters.handshakes_begun.add(1);
+        cx.core.handshake_until = cx.turn.now.mono + cx.turn.timeouts.handshake;
+        cx.core.deadline = cx.core.handshake_until;
         let mut dialog = Dialog::new(protocol);
         let mut answer = Vec::new();
         // Through TLS the greeting may have come with the last flight.
@@ -71,65 +70,58 @@ impl<N: Net> Conversing<N> {
         }))
     }
 
-    /// Does what can be done now.
-    pub(super) fn advance(
-        mut self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-        scratch: &mut Scratch,
-    ) -> Next<N> {
-        if core.client.ready.failed {
-            return end_handshake(core.left_early(), turn);
+    pub(super) fn advance(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+        if cx.core.client.ready.failed {
+            return cx.end_handshake(cx.core.left_early());
         }
         loop {
-            if self.send(core, turn).is_err() {
-                return end_handshake(core.left_early(), turn);
+            if self.send(cx).is_err() {
+                return cx.end_handshake(cx.core.left_early());
             }
             match self.progress {
-                Progress::Over(Over::Cancel) => return self.cancel(core, turn),
-                Progress::Over(over) => return self.close(over, core, turn),
+                Progress::Over(Over::Cancel) => return self.cancel(cx),
+                Progress::Over(over) => return self.close(over, cx),
                 _ if !self.answer.is_empty() => return Next::Wait(Phase::Conversing(self)),
-                Progress::Begin => return self.secure(None, core, turn),
+                Progress::Begin => return self.secure(None, cx),
                 Progress::Talking => {}
             }
             let heard = if self.dialog.awaits_greeting() {
-                self.hear_server(turn, scratch)
-            } else if begins_with_tls(core, &self.dialog) {
+                self.hear_server(cx.turn, scratch)
+            } else if begins_with_tls(cx.core, &self.dialog) {
                 // It stays in the socket: the handshake reads it.
-                return self.secure(Some(POSTGRESQL), core, turn);
+                return self.secure(Some(POSTGRESQL), cx);
             } else {
-                self.hear_client(core, turn, scratch)
+                self.hear_client(cx, scratch)
             };
             match heard {
                 Ok(true) => {}
                 Ok(false) => return Next::Wait(Phase::Conversing(self)),
                 Err(reason @ (CloseReason::HandshakeAborted | CloseReason::HealthCheck)) => {
-                    return end_handshake(reason, turn);
+                    return cx.end_handshake(reason);
                 }
                 Err(reason) => {
-                    turn.counters.handshakes_ended.add(1);
-                    return Closing::begin(reason, self.answer.into(), core, turn);
+                    cx.turn.counters.handshakes_ended.add(1);
+                    return Closing::begin(reason, self.answer.into(), cx);
                 }
             }
         }
     }
 
-    /// The talk took too long.
-    pub(super) fn expire(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let reason = CloseReason::HandshakeTimeout;
         let detail = "no TLS was asked for";
-        turn.failures.note(&core.facts, reason, detail, turn.now);
-        end_handshake(reason, turn)
+        cx.note(reason, detail);
+        cx.end_handshake(reason)
     }
 
     /// Sends what the client is to be told, as far as its socket takes it; and to the server what is left of the
     /// handshake with it, where it has TLS. That the server is gone is seen when it is listened to.
-    fn send(&mut self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Result<(), CloseReason> {
-        let counter = &turn.counters.client_bytes_out;
-        let sent = core.client.send(&self.answer, counter);
+    fn send(&mut self, cx: &mut Context<'_, '_, N>) -> Result<(), CloseReason> {
+        let counter = &cx.turn.counters.client_bytes_out;
+        let sent = cx.core.client.send(&self.answer, counter);
         self.answer
             .drain(..sent.map_err(|_| CloseReason::ClientReset)?);
-        let (mut server, back) = self.relay.server_half(turn.counters);
+        let (mut server, back) = self.relay.server_half(cx.turn.counters);
         server.flush(back)
     }
 
@@ -164,50 +156,43 @@ impl<N: Net> Conversing<N> {
     /// Listens to the client. False when it said nothing.
     fn hear_client(
         &mut self,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Result<bool, CloseReason> {
-        if !core.client.ready.readable {
+        if !cx.core.client.ready.readable {
             return Ok(false);
         }
         scratch.clear();
         let input = &mut scratch.plain;
-        let counter = &turn.counters.client_bytes_in;
-        match core.client.receive(input, LONGEST_READ, counter) {
+        match cx.receive(input, LONGEST_READ) {
             Ok(Got::Bytes) => {}
             Ok(Got::Nothing) => return Ok(false),
-            Ok(Got::End) | Err(_) => return Err(core.left_early()),
+            Ok(Got::End) | Err(_) => return Err(cx.core.left_early()),
         }
         self.progress = self.dialog.handle_client(input.filled(), &mut self.answer);
         Ok(true)
     }
 
     /// The client's next byte is TLS. It must offer the protocol by ALPN, if there is one.
-    fn secure(
-        self,
-        insists_on: Option<&'static [u8]>,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
-    ) -> Next<N> {
-        let hello_until = turn.now.mono + turn.timeouts.hello;
-        core.deadline = core.handshake_until.min(hello_until);
+    fn secure(self, insists_on: Option<&'static [u8]>, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        let hello_until = cx.turn.now.mono + cx.turn.timeouts.hello;
+        cx.core.deadline = cx.core.handshake_until.min(hello_until);
         let hello = Hello::behind_talk(self.listener, self.relay, insists_on);
         Next::Go(Phase::Handshaking(Handshaking::Hello(hello)))
     }
 
     /// The client asks to cancel what another connection does. The server that it was connected to is let go.
-    fn cancel(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    fn cancel(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let passes = self.listener.config().cancel_requests;
         let pool = self.listener.pool(0).filter(|_| passes);
         match (pool, self.dialog.cancel_request()) {
-            (Some(pool), Some(request)) => Cancelling::begin(pool, request, core, turn),
-            _ => self.close(Over::Cleartext, core, turn),
+            (Some(pool), Some(request)) => Cancelling::begin(pool, request, cx),
+            _ => self.close(Over::Cleartext, cx),
         }
     }
 
     /// There will be no TLS.
-    fn close(self, over: Over, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    fn close(self, over: Over, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let reason = match over {
             Over::Injected => CloseReason::StarttlsInjected,
             Over::Broken => CloseReason::NotTls,
@@ -223,10 +208,10 @@ impl<N: Net> Conversing<N> {
                 Over::Refused => "the server refuses service",
                 Over::BadGreeting => "the server sent no greeting",
             };
-            turn.failures.note(&core.facts, reason, detail, turn.now);
+            cx.note(reason, detail);
         }
-        turn.counters.handshakes_ended.add(1);
-        Closing::begin(reason, self.answer.into(), core, turn)
+        cx.turn.counters.handshakes_ended.add(1);
+        Closing::begin(reason, self.answer.into(), cx)
     }
 }
 

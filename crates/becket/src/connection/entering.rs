@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use super::connect::{Pending, Purpose};
-use super::{Core, Net, Next, Said, Turn};
+use super::{Context, Net, Next, Said};
 use crate::close_reason::CloseReason;
 use crate::config::Face;
 use crate::connection::listener::ListenerState;
@@ -19,13 +19,12 @@ pub(super) struct Entering {
 }
 
 impl Entering {
-    /// Starts for a client that came through `listener`.
     pub(super) fn new(listener: Rc<ListenerState>) -> Self {
         Self { listener }
     }
 
     /// Goes on to a server.
-    pub(super) fn advance<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn advance<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         // A listener without TLS has no hello to choose by, and so only its own route.
         let Some(pool) = self.listener.pool(0).cloned() else {
             return Next::End(CloseReason::Internal);
@@ -34,6 +33,6 @@ impl Entering {
             Face::StartTls(protocol) => Purpose::Converse(self.listener, protocol),
             _ => Purpose::Relay,
         };
-        Pending::new(pool, purpose).begin(None, Said::default(), core, turn)
+        Pending::new(pool, purpose).begin(None, Said::default(), cx)
     }
 }

@@ -21,7 +21,7 @@ use becket_proto::proxy_header::{
 };
 
 use super::facts::{Facts, Introduced};
-use super::{Core, Net, Next, Phase, Turn};
+use super::{Context, Net, Next, Phase};
 use crate::close_reason::CloseReason;
 use crate::config::{AcceptProxy, Listener};
 use crate::connection::listener::ListenerState;
@@ -36,43 +36,38 @@ pub(super) struct Greeting {
 }
 
 impl Greeting {
-    /// Starts for a client that came through `listener`.
     pub(super) fn new(listener: Rc<ListenerState>) -> Self {
         Self { listener }
     }
 
-    /// Gives the listener back.
     pub(super) fn into_listener(self) -> Rc<ListenerState> {
         self.listener
     }
 
-    /// Does what can be done now.
     pub(super) fn advance<N: Net>(
         self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Next<N> {
         let listener = self.listener.config();
         let Some(accepts) = &listener.accept_proxy else {
             return Next::End(CloseReason::Internal);
         };
-        if !accepts.trusted.contains(core.facts.client.ip()) {
+        if !accepts.trusted.contains(cx.core.facts.client.ip()) {
             let detail = "not in trusted-networks".to_owned();
-            return refuse(CloseReason::UntrustedProxy, detail, core, turn);
+            return refuse(CloseReason::UntrustedProxy, detail, cx);
         }
         scratch.clear();
-        match look(listener, accepts, &mut scratch.sealed_in, core, turn) {
-            Ok(true) => Next::Go(Phase::first(self.listener, turn.counters)),
+        match look(listener, accepts, &mut scratch.sealed_in, cx) {
+            Ok(true) => Next::Go(Phase::first(self.listener, cx.turn.counters)),
             Ok(false) => Next::Wait(Phase::Greeting(self)),
-            Err((reason, detail)) => refuse(reason, detail, core, turn),
+            Err((reason, detail)) => refuse(reason, detail, cx),
         }
     }
 
-    /// The header took too long.
-    pub(super) fn expire<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let detail = "no whole proxy header".to_owned();
-        refuse(CloseReason::HelloTimeout, detail, core, turn)
+        refuse(CloseReason::HelloTimeout, detail, cx)
     }
 }
 
@@ -82,16 +77,15 @@ fn look<N: Net>(
     listener: &Listener,
     accepts: &AcceptProxy,
     seen: &mut Buffer,
-    core: &mut Core<N>,
-    turn: &Turn<'_, N>,
+    cx: &mut Context<'_, '_, N>,
 ) -> Result<bool, (CloseReason, String)> {
     let quietly = |reason| (reason, String::new());
-    match core.client.socket.peek(seen.next(MAX_V2_BYTES)) {
+    match cx.core.client.socket.peek(seen.next(MAX_V2_BYTES)) {
         // What has come is seen before an end or a reset.
         Ok(0) => return Err(quietly(CloseReason::HealthCheck)),
         Ok(n) => seen.advance(n),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
-            core.client.ready.readable = false;
+            cx.core.client.ready.readable = false;
             return Ok(false);
         }
         Err(_) => return Err(quietly(CloseReason::HealthCheck)),
@@ -99,32 +93,31 @@ fn look<N: Net>(
     let (header, len) = match decode(seen.filled(), accepts.versions) {
         Decoded::Header { header, len } => (header, len),
         // What has come stays in the socket, and no event repeats it: the next byte brings one.
-        Decoded::Incomplete if core.client.ready.ended => {
+        Decoded::Incomplete if cx.core.client.ready.ended => {
             let detail = "ended within the proxy header".to_owned();
             return Err((CloseReason::ProxyHeader, detail));
         }
         Decoded::Incomplete => {
-            core.client.ready.readable = false;
+            cx.core.client.ready.readable = false;
             return Ok(false);
         }
         Decoded::Refused(refusal) => {
             return Err((CloseReason::ProxyHeader, refusal.to_string()));
         }
     };
-    introduce(&header, &mut core.facts);
+    introduce(&header, &mut cx.core.facts);
     // A proxy that speaks for itself is trusted, and no client.
     if header.endpoints != Endpoints::Local {
-        let client = core.facts.client.ip();
-        let admitted = turn.admission.admit(listener, client, turn.now.mono);
-        core.count(admitted.map_err(quietly)?);
+        let client = cx.core.facts.client.ip();
+        let admitted = cx.turn.admission.admit(listener, client, cx.turn.now.mono);
+        cx.core.count(admitted.map_err(quietly)?);
     }
     seen.clear();
-    let counter = &turn.counters.client_bytes_in;
-    match core.client.receive(seen, len, counter) {
+    match cx.receive(seen, len) {
         // Just seen, so they come at once; and behind them may be more, of which no event tells.
         Ok(Got::Bytes) if seen.len() == len => {
-            core.client.ready.readable = true;
-            core.header = len as u64;
+            cx.core.client.ready.readable = true;
+            cx.core.header = len as u64;
             Ok(true)
         }
         _ => Err(quietly(CloseReason::HandshakeAborted)),
@@ -152,15 +145,10 @@ fn introduce(header: &ProxyHeader<'_>, facts: &mut Facts) {
 }
 
 /// Ends a connection that has said nothing which deserves an answer.
-fn refuse<N: Net>(
-    reason: CloseReason,
-    detail: String,
-    core: &mut Core<N>,
-    turn: &mut Turn<'_, N>,
-) -> Next<N> {
+fn refuse<N: Net>(reason: CloseReason, detail: String, cx: &mut Context<'_, '_, N>) -> Next<N> {
     if !detail.is_empty() {
-        turn.failures.note(&core.facts, reason, &detail, turn.now);
+        cx.note(reason, &detail);
     }
-    core.client.socket.reset_on_close();
+    cx.core.client.socket.reset_on_close();
     Next::End(reason)
 }

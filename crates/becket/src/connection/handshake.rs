@@ -29,7 +29,7 @@ use super::hello::{self, DECODE_ERROR, Refusal, fatal_alert};
 use super::queued::{AfterQueue, Queued};
 use super::relay::Relaying;
 use super::resumed;
-use super::{Core, Net, Next, Phase, Said, Turn, end_handshake};
+use super::{Context, Net, Next, Phase, Said, Turn};
 use crate::backend::pool::{Pick, Pool};
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
@@ -112,7 +112,6 @@ enum Heard {
 }
 
 impl<N: Net> Handshaking<N> {
-    /// Starts for a client that came through `listener`.
     pub(super) fn new(listener: Rc<ListenerState>) -> Self {
         Self::Hello(Hello {
             listener,
@@ -153,28 +152,21 @@ impl<N: Net> Handshaking<N> {
         ready.readable || ready.ended || (ready.writable && waits)
     }
 
-    /// Does what can be done now.
-    pub(super) fn advance(
-        self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-        scratch: &mut Scratch,
-    ) -> Next<N> {
+    pub(super) fn advance(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
         match self {
-            Self::Hello(hello) => hello.advance(core, turn, scratch),
-            Self::Flights(flights) => flights.advance(core, turn, scratch),
+            Self::Hello(hello) => hello.advance(cx, scratch),
+            Self::Flights(flights) => flights.advance(cx, scratch),
         }
     }
 
-    /// The handshake took too long.
-    pub(super) fn expire(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let reason = match self {
             Self::Hello(_) => CloseReason::HelloTimeout,
             Self::Flights(_) => CloseReason::HandshakeTimeout,
         };
-        let detail = format!("{} bytes received", core.client.traffic.received);
-        turn.failures.note(&core.facts, reason, &detail, turn.now);
-        end_handshake(reason, turn)
+        let detail = format!("{} bytes received", cx.core.client.traffic.received);
+        cx.note(reason, &detail);
+        cx.end_handshake(reason)
     }
 }
 
@@ -193,27 +185,21 @@ impl<N: Net> Hello<N> {
         }
     }
 
-    fn advance(
-        mut self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-        scratch: &mut Scratch,
-    ) -> Next<N> {
-        while core.client.ready.readable {
+    fn advance(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+        while cx.core.client.ready.readable {
             scratch.clear();
             let input = &mut scratch.sealed_in;
             input.push(&self.held);
-            let counter = &turn.counters.client_bytes_in;
-            match core.client.receive(input, READ, counter) {
+            match cx.receive(input, READ) {
                 Ok(Got::Bytes) => {}
                 Ok(Got::Nothing) => break,
-                Ok(Got::End) | Err(_) => return abandon(core, turn),
+                Ok(Got::End) | Err(_) => return abandon(cx),
             }
-            match self.understand(input.filled(), None, core, turn) {
+            match self.understand(input.filled(), None, cx) {
                 Ok(Heard::Part) => self.held = input.filled().to_vec(),
                 Ok(Heard::Full(pool)) => {
                     self.held = input.filled().to_vec();
-                    return Queued::begin(AfterQueue::Handshake(self, pool), core, turn);
+                    return Queued::begin(AfterQueue::Handshake(self, pool), cx);
                 }
                 Ok(Heard::Whole(chosen, slot)) => {
                     let Scratch {
@@ -223,9 +209,9 @@ impl<N: Net> Hello<N> {
                     } = scratch;
                     let flights = self.answer(chosen, slot);
                     let input = sealed_in.filled_mut();
-                    return flights.begin(input, (plain, sealed_out), core, turn);
+                    return flights.begin(input, (plain, sealed_out), cx);
                 }
-                Err(refusal) => return refusal.close(core, turn),
+                Err(refusal) => return refusal.close(cx),
             }
         }
         Next::Wait(Phase::Handshaking(Handshaking::Hello(self)))
@@ -235,23 +221,22 @@ impl<N: Net> Hello<N> {
     pub(super) fn go_on(
         mut self,
         slot: Slot,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Next<N> {
-        core.deadline = core.handshake_until;
+        cx.core.deadline = cx.core.handshake_until;
         let mut held = mem::take(&mut self.held);
-        match self.understand(&held, Some(slot), core, turn) {
+        match self.understand(&held, Some(slot), cx) {
             Ok(Heard::Whole(chosen, slot)) => {
                 scratch.clear();
                 let Scratch {
                     plain, sealed_out, ..
                 } = scratch;
                 let flights = self.answer(chosen, slot);
-                flights.begin(&mut held, (plain, sealed_out), core, turn)
+                flights.begin(&mut held, (plain, sealed_out), cx)
             }
-            Ok(Heard::Part | Heard::Full(_)) => end_handshake(CloseReason::Internal, turn),
-            Err(refusal) => refusal.close(core, turn),
+            Ok(Heard::Part | Heard::Full(_)) => cx.end_handshake(CloseReason::Internal),
+            Err(refusal) => refusal.close(cx),
         }
     }
 
@@ -273,15 +258,14 @@ impl<N: Net> Hello<N> {
         &self,
         input: &[u8],
         mut slot: Option<Slot>,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> Result<Heard, Refusal> {
-        let Some(hello) = hello::look(input, turn.limits.client_hello)? else {
+        let Some(hello) = hello::look(input, cx.turn.limits.client_hello)? else {
             return Ok(Heard::Part);
         };
-        core.deadline = core.handshake_until;
+        cx.core.deadline = cx.core.handshake_until;
         let name = server_name(&hello);
-        core.facts.server_name.clone_from(&name);
+        cx.core.facts.server_name.clone_from(&name);
         let served = match self.listener.router.choose(&hello, name.as_deref()) {
             Choice::Serve(served) => served,
             Choice::Refuse { alert, reason } => return Err(Refusal::by_alert(alert, reason)),
@@ -291,9 +275,12 @@ impl<N: Net> Hello<N> {
             return Err(Refusal::new(CloseReason::AlpnMismatch, String::new())
                 .answering(&fatal_alert(NO_APPLICATION_PROTOCOL)));
         }
-        let permit = turn.admission.handshake_permit(core.facts.client.ip());
+        let permit = cx
+            .turn
+            .admission
+            .handshake_permit(cx.core.facts.client.ip());
         if let Some(permit) = permit.as_ref().filter(|_| !served.may_resume) {
-            permit.look(turn.now.mono).map_err(Refusal::shed)?;
+            permit.look(cx.turn.now.mono).map_err(Refusal::shed)?;
         }
         let route = self.listener.router.route(served.route);
         let (Some((route, configs)), Some(pool)) = (route, self.listener.pool(served.route)) else {
@@ -302,16 +289,16 @@ impl<N: Net> Hello<N> {
         let early_data = route.policy.early_data;
         let has_one = slot.is_some() || self.relay.is_some();
         if pool.backend().queue == QueuePlace::BeforeHandshake && !has_one {
-            slot = claim(pool, (input.len(), early_data), core, turn)?;
+            slot = claim(pool, (input.len(), early_data), cx)?;
             if slot.is_none() {
                 return Ok(Heard::Full(Rc::clone(pool)));
             }
         }
         let asks = configs.verifier().is_some();
         let most_held = if asks {
-            chain::most_held(turn.limits.certificate_chain)
+            chain::most_held(cx.turn.limits.certificate_chain)
         } else {
-            turn.limits.client_hello
+            cx.turn.limits.client_hello
         };
         let may_take_early = served.config.max_early_data_size > 0;
         let engine = Engine::new(served.config, most_held);
@@ -340,11 +327,10 @@ impl<N: Net> Hello<N> {
 fn claim<N: Net>(
     pool: &Pool,
     (held, early_data): (usize, u32),
-    core: &Core<N>,
-    turn: &Turn<'_, N>,
+    cx: &Context<'_, '_, N>,
 ) -> Result<Option<Slot>, Refusal> {
-    let hint = pick_hint(None, core);
-    let had = pool.recall(&hint, turn.now.mono);
+    let hint = pick_hint(None, cx.core);
+    let had = pool.recall(&hint, cx.turn.now.mono);
     match pool.pick(&hint, had, &[]) {
         Pick::Slot(slot) => return Ok(Some(slot)),
         Pick::Nobody => {
@@ -356,7 +342,7 @@ fn claim<N: Net>(
     // Nobody has anything to say behind a hello before it is answered, but early data, which may be
     // meant for another policy; small records double it at most, or are not worth a place.
     let early = USUAL_EARLY_DATA.max(early_data as usize);
-    if held > turn.limits.client_hello + 2 * early {
+    if held > cx.turn.limits.client_hello + 2 * early {
         let alert = fatal_alert(DECODE_ERROR);
         return Err(Refusal::new(CloseReason::HelloTooLarge, String::new()).answering(&alert));
     }
@@ -369,10 +355,9 @@ impl<N: Net> Flights<N> {
         self,
         hello: &mut [u8],
         buffers: (&mut Buffer, &mut Buffer),
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
-        match self.take_in(hello, buffers, core, turn) {
+        match self.take_in(hello, buffers, cx) {
             ControlFlow::Continue(flights) => {
                 Next::Go(Phase::Handshaking(Handshaking::Flights(flights)))
             }
@@ -380,17 +365,11 @@ impl<N: Net> Flights<N> {
         }
     }
 
-    fn advance(
-        mut self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-        scratch: &mut Scratch,
-    ) -> Next<N> {
-        let counter = &turn.counters.client_bytes_out;
-        if core.client.flush(&mut self.flight, counter).is_err() {
-            return end_handshake(CloseReason::HandshakeAborted, turn);
+    fn advance(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+        if cx.flush(&mut self.flight).is_err() {
+            return cx.end_handshake(CloseReason::HandshakeAborted);
         }
-        while self.flight.waiting().is_empty() && core.client.ready.readable {
+        while self.flight.waiting().is_empty() && cx.core.client.ready.readable {
             scratch.clear();
             let Scratch {
                 sealed_in,
@@ -398,16 +377,15 @@ impl<N: Net> Flights<N> {
                 sealed_out,
             } = &mut *scratch;
             sealed_in.push(self.chosen.engine.held());
-            let counter = &turn.counters.client_bytes_in;
-            match core.client.receive(sealed_in, READ, counter) {
+            match cx.receive(sealed_in, READ) {
                 Ok(Got::Bytes) => {}
                 Ok(Got::Nothing) => break,
                 Ok(Got::End) | Err(_) => {
-                    resumed::count_offer(&self.chosen, turn.counters);
-                    return abandon(core, turn);
+                    resumed::count_offer(&self.chosen, cx.turn.counters);
+                    return abandon(cx);
                 }
             }
-            match self.take_in(sealed_in.filled_mut(), (plain, sealed_out), core, turn) {
+            match self.take_in(sealed_in.filled_mut(), (plain, sealed_out), cx) {
                 ControlFlow::Continue(flights) => self = flights,
                 ControlFlow::Break(next) => return next,
             }
@@ -420,71 +398,54 @@ impl<N: Net> Flights<N> {
         mut self,
         input: &mut [u8],
         (plain, out): (&mut Buffer, &mut Buffer),
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> ControlFlow<Next<N>, Self> {
-        match self.chosen.receive(input, (plain, out), turn) {
+        match self.chosen.receive(input, (plain, out), cx.turn) {
             Ok(received) if received.ready => {
                 let said = Said {
                     bytes: plain.filled(),
                     ended: received.ended,
                 };
-                self.note_completion(received, core, turn);
-                let counter = &turn.counters.client_bytes_out;
-                if core
-                    .client
-                    .push(out.filled(), &mut self.flight, counter)
-                    .is_err()
-                {
+                self.note_completion(received, cx);
+                if cx.push(out.filled(), &mut self.flight).is_err() {
                     return ControlFlow::Break(Next::End(CloseReason::ClientReset));
                 }
-                ControlFlow::Break(self.leave(said, out, core, turn))
+                ControlFlow::Break(self.leave(said, out, cx))
             }
             Ok(received) if received.ended => {
-                ControlFlow::Break(end_handshake(CloseReason::HandshakeAborted, turn))
+                ControlFlow::Break(cx.end_handshake(CloseReason::HandshakeAborted))
             }
-            Ok(_) => {
-                let counter = &turn.counters.client_bytes_out;
-                match core.client.push(out.filled(), &mut self.flight, counter) {
-                    Ok(()) => ControlFlow::Continue(self),
-                    Err(_) => {
-                        ControlFlow::Break(end_handshake(CloseReason::HandshakeAborted, turn))
-                    }
-                }
-            }
+            Ok(_) => match cx.push(out.filled(), &mut self.flight) {
+                Ok(()) => ControlFlow::Continue(self),
+                Err(_) => ControlFlow::Break(cx.end_handshake(CloseReason::HandshakeAborted)),
+            },
             Err(refusal) => {
-                resumed::count_offer(&self.chosen, turn.counters);
-                ControlFlow::Break(refusal.answering(out.filled()).close(core, turn))
+                resumed::count_offer(&self.chosen, cx.turn.counters);
+                ControlFlow::Break(refusal.answering(out.filled()).close(cx))
             }
         }
     }
 
     /// Keys are ready: writes down what was agreed on.
-    fn note_completion(&mut self, received: Received, core: &mut Core<N>, turn: &Turn<'_, N>) {
+    fn note_completion(&mut self, received: Received, cx: &mut Context<'_, '_, N>) {
         let chosen = &mut self.chosen;
-        let took = turn.now.mono.saturating_sub(core.facts.accepted);
-        let took = took.saturating_sub(core.facts.queued);
+        let took = cx.turn.now.mono.saturating_sub(cx.core.facts.accepted);
+        let took = took.saturating_sub(cx.core.facts.queued);
         let agreed = Agreed {
-            presented: chosen.presented(&self.listener, core.facts.server_name.as_deref()),
+            presented: chosen.presented(&self.listener, cx.core.facts.server_name.as_deref()),
             early_data: received.early.then_some(chosen.early_data),
             ..resumed::agreed(chosen, took)
         };
-        turn.counters.handshakes_ended.add(1);
-        resumed::count(&agreed, turn.counters);
-        resumed::count_offer(chosen, turn.counters);
-        resumed::count_early(chosen, received.early, turn.counters);
-        core.facts.tls = Some(agreed);
-        core.half_open = None;
+        cx.turn.counters.handshakes_ended.add(1);
+        resumed::count(&agreed, cx.turn.counters);
+        resumed::count_offer(chosen, cx.turn.counters);
+        resumed::count_early(chosen, received.early, cx.turn.counters);
+        cx.core.facts.tls = Some(agreed);
+        cx.core.half_open = None;
     }
 
     /// Goes on to a server.
-    fn leave(
-        self,
-        said: Said<'_>,
-        out: &mut Buffer,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Next<N> {
+    fn leave(self, said: Said<'_>, out: &mut Buffer, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let Chosen {
             pool,
             mut engine,
@@ -496,10 +457,10 @@ impl<N: Net> Flights<N> {
             engine.keep(resuming.take());
         }
         let session = resuming.and_then(|resuming| resuming.session);
-        core.session = session.map(Box::new);
+        cx.core.session = session.map(Box::new);
         let slot = match self.reserved {
             Reserved::Server(relay) => {
-                return relay.admit((engine, self.flight), said, out, (core, turn));
+                return relay.admit((engine, self.flight), said, out, cx);
             }
             Reserved::Slot(slot) => Some(slot),
             Reserved::Nothing => None,
@@ -508,7 +469,7 @@ impl<N: Net> Flights<N> {
         pending.client_tls = Some(engine);
         pending.origin = origin;
         pending.to_client = self.flight;
-        pending.begin(slot, said, core, turn)
+        pending.begin(slot, said, cx)
     }
 }
 
@@ -548,12 +509,12 @@ impl Chosen {
 }
 
 /// The client has gone.
-fn abandon<N: Net>(core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-    let reason = core.left_early();
+fn abandon<N: Net>(cx: &mut Context<'_, '_, N>) -> Next<N> {
+    let reason = cx.core.left_early();
     if reason != CloseReason::HealthCheck {
-        turn.failures.note(&core.facts, reason, "", turn.now);
+        cx.note(reason, "");
     }
-    end_handshake(reason, turn)
+    cx.end_handshake(reason)
 }
 
 /// `asks` says whether the client has to show a certificate: nothing else that it sends behind its

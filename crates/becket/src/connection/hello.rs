@@ -8,7 +8,7 @@ use becket_proto::client_hello::{ClientHello, Malformed, NotHello, Peek, peek};
 use becket_proto::plain_http::PLAIN_HTTP_ANSWER;
 
 use super::closing::Closing;
-use super::{Core, Net, Next, Turn, end_handshake};
+use super::{Context, Net, Next};
 use crate::close_reason::CloseReason;
 use crate::socket::Socket;
 use crate::tls::names;
@@ -55,16 +55,15 @@ impl Refusal {
     }
 
     /// Writes the line of the log, counts, and has the client told.
-    pub(super) fn close<N: Net>(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn close<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let reason = self.reason;
-        turn.failures
-            .note(&core.facts, reason, &self.detail, turn.now);
+        cx.note(reason, &self.detail);
         let Some(answer) = self.answer else {
-            core.client.socket.reset_on_close();
-            return end_handshake(reason, turn);
+            cx.core.client.socket.reset_on_close();
+            return cx.end_handshake(reason);
         };
-        turn.counters.handshakes_ended.add(1);
-        Closing::begin(reason, answer.into(), core, turn)
+        cx.turn.counters.handshakes_ended.add(1);
+        Closing::begin(reason, answer.into(), cx)
     }
 }
 

@@ -65,11 +65,11 @@ use crate::close_reason::CloseReason;
 use crate::config::{Face, Limits, ServerAddress, Timeouts};
 use crate::connection::listener::ListenerState;
 use crate::failure_log::FailureLog;
-use crate::leg::{Leg, Ready};
+use crate::leg::{Got, Leg, Ready};
 use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
-use crate::scratch::Scratch;
-use crate::socket::{Peek, Socket};
+use crate::scratch::{Buffer, Scratch};
+use crate::socket::{Fault, Peek, Socket};
 use becket_proto::session_name::SessionName;
 use becket_sys::clock::Now;
 
@@ -181,6 +181,12 @@ enum Phase<N: Net> {
     Closing(Closing),
 }
 
+/// A connection and its turn, as phases are given them.
+struct Context<'a, 't, N: Net> {
+    core: &'a mut Core<N>,
+    turn: &'a mut Turn<'t, N>,
+}
+
 /// What an advanced phase wants.
 #[derive(Debug)]
 enum Next<N: Net> {
@@ -238,48 +244,48 @@ impl<N: Net> Phase<N> {
         }
     }
 
-    fn advance(self, core: &mut Core<N>, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Next<N> {
+    fn advance(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
         match self {
-            Self::Entering(phase) => phase.advance(core, turn),
-            Self::Greeting(phase) => phase.advance(core, turn, scratch),
-            Self::Peeking(phase) => phase.advance(core, turn, scratch),
-            Self::Conversing(phase) => phase.advance(core, turn, scratch),
-            Self::Cancelling(phase) => phase.advance(core, turn),
-            Self::Handshaking(phase) => phase.advance(core, turn, scratch),
-            Self::Queued(phase) => phase.advance(core, turn, scratch),
-            Self::Connecting(phase) => phase.advance(core, turn),
-            Self::Securing(phase) => phase.advance(core, turn, scratch),
-            Self::Relaying(phase) => phase.advance(core, turn, scratch),
-            Self::Closing(phase) => phase.advance(core, turn, scratch),
+            Self::Entering(phase) => phase.advance(cx),
+            Self::Greeting(phase) => phase.advance(cx, scratch),
+            Self::Peeking(phase) => phase.advance(cx, scratch),
+            Self::Conversing(phase) => phase.advance(cx, scratch),
+            Self::Cancelling(phase) => phase.advance(cx),
+            Self::Handshaking(phase) => phase.advance(cx, scratch),
+            Self::Queued(phase) => phase.advance(cx, scratch),
+            Self::Connecting(phase) => phase.advance(cx),
+            Self::Securing(phase) => phase.advance(cx, scratch),
+            Self::Relaying(phase) => phase.advance(cx, scratch),
+            Self::Closing(phase) => phase.advance(cx, scratch),
         }
     }
 
-    fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Next<N> {
+    fn expire(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Next<N> {
         match self {
-            Self::Entering(phase) => phase.advance(core, turn),
-            Self::Greeting(phase) => phase.expire(core, turn),
-            Self::Peeking(phase) => phase.expire(core, turn),
-            Self::Conversing(phase) => phase.expire(core, turn),
-            Self::Cancelling(phase) => phase.expire(core, turn),
-            Self::Handshaking(phase) => phase.expire(core, turn),
-            Self::Queued(phase) => phase.expire(core, turn),
-            Self::Connecting(phase) => phase.expire(core, turn),
-            Self::Securing(phase) => phase.expire(core, turn),
-            Self::Relaying(phase) => phase.expire(core, turn),
+            Self::Entering(phase) => phase.advance(cx),
+            Self::Greeting(phase) => phase.expire(cx),
+            Self::Peeking(phase) => phase.expire(cx),
+            Self::Conversing(phase) => phase.expire(cx),
+            Self::Cancelling(phase) => phase.expire(cx),
+            Self::Handshaking(phase) => phase.expire(cx),
+            Self::Queued(phase) => phase.expire(cx),
+            Self::Connecting(phase) => phase.expire(cx),
+            Self::Securing(phase) => phase.expire(cx),
+            Self::Relaying(phase) => phase.expire(cx),
             Self::Closing(phase) => phase.expire(),
         }
     }
 
-    fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Next<N> {
+    fn leave_server(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Next<N> {
         match self {
-            Self::Connecting(phase) => phase.leave_server(core, turn),
-            Self::Securing(phase) => phase.leave_server(core, turn),
-            Self::Relaying(phase) => phase.leave_server(core, turn),
+            Self::Connecting(phase) => phase.leave_server(cx),
+            Self::Securing(phase) => phase.leave_server(cx),
+            Self::Relaying(phase) => phase.leave_server(cx),
             Self::Conversing(_) | Self::Handshaking(_) => {
                 // Its slot is free at once, whoever still has to take the last bytes.
                 drop(self);
-                turn.counters.handshakes_ended.add(1);
-                Closing::begin(CloseReason::ServerDown, HalfPipe::default(), core, turn)
+                cx.turn.counters.handshakes_ended.add(1);
+                Closing::begin(CloseReason::ServerDown, HalfPipe::default(), cx)
             }
             phase => Next::Go(phase),
         }
@@ -378,7 +384,6 @@ impl<N: Net> Connection<N> {
         };
     }
 
-    /// Counts the connection for its source.
     pub(crate) fn count(&mut self, admitted: Admitted) {
         self.core.count(admitted);
     }
@@ -438,7 +443,7 @@ impl<N: Net> Connection<N> {
     /// connection's own: so both are one number, whatever becomes of a server's socket.
     fn go_on(
         &mut self,
-        first: impl FnOnce(Phase<N>, &mut Core<N>, &mut Turn<'_, N>, &mut Scratch) -> Next<N>,
+        first: impl FnOnce(Phase<N>, &mut Context<'_, '_, N>, &mut Scratch) -> Next<N>,
         turn: &mut Turn<'_, N>,
         scratch: &mut Scratch,
     ) -> Advanced {
@@ -446,9 +451,11 @@ impl<N: Net> Connection<N> {
             return Advanced::Ended(CloseReason::Internal);
         };
         let before = turn.counters.server_traffic();
-        let mut next = first(phase, &mut self.core, turn, scratch);
+        let core = &mut self.core;
+        let mut cx = Context { core, turn };
+        let mut next = first(phase, &mut cx, scratch);
         while let Next::Go(phase) = next {
-            next = phase.advance(&mut self.core, turn, scratch);
+            next = phase.advance(&mut cx, scratch);
         }
         let after = turn.counters.server_traffic();
         let traffic = &mut self.core.facts.server_traffic;
@@ -466,7 +473,8 @@ impl<N: Net> Connection<N> {
     /// The process has begun to drain: a connection at rest is given less time.
     pub(crate) fn drain(&mut self, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Advanced {
         if let Some(Phase::Relaying(phase)) = &self.phase {
-            let deadline = phase.deadline(&self.core, turn);
+            let core = &mut self.core;
+            let deadline = phase.deadline(&Context { core, turn });
             self.core.deadline = self.core.deadline.min(deadline);
         }
         Advanced::Waiting
@@ -543,7 +551,6 @@ impl<N: Net> Connection<N> {
 }
 
 impl<N: Net> Core<N> {
-    /// Counts the connection for its source.
     fn count(&mut self, admitted: Admitted) {
         self.permit = admitted.permit;
         self.half_open = admitted.half_open;
@@ -559,8 +566,34 @@ impl<N: Net> Core<N> {
     }
 }
 
-/// Counts the end of a handshake that leads to nothing.
-fn end_handshake<N: Net>(reason: CloseReason, turn: &Turn<'_, N>) -> Next<N> {
-    turn.counters.handshakes_ended.add(1);
-    Next::End(reason)
+impl<N: Net> Context<'_, '_, N> {
+    /// Receives from the client; see [`Leg::receive`].
+    fn receive(&mut self, buffer: &mut Buffer, most: usize) -> Result<Got, Fault> {
+        let counter = &self.turn.counters.client_bytes_in;
+        self.core.client.receive(buffer, most, counter)
+    }
+
+    /// Sends to the client what waits for it; see [`Leg::flush`].
+    fn flush(&mut self, pipe: &mut HalfPipe) -> Result<(), Fault> {
+        let counter = &self.turn.counters.client_bytes_out;
+        self.core.client.flush(pipe, counter)
+    }
+
+    /// Sends to the client behind what waits for it; see [`Leg::push`].
+    fn push(&mut self, bytes: &[u8], pipe: &mut HalfPipe) -> Result<(), Fault> {
+        let counter = &self.turn.counters.client_bytes_out;
+        self.core.client.push(bytes, pipe, counter)
+    }
+
+    /// Writes a line about a failure.
+    fn note(&mut self, reason: CloseReason, detail: &str) {
+        let (failures, now) = (&mut self.turn.failures, self.turn.now);
+        failures.note(&self.core.facts, reason, detail, now);
+    }
+
+    /// Counts the end of a handshake that leads to nothing.
+    fn end_handshake(&self, reason: CloseReason) -> Next<N> {
+        self.turn.counters.handshakes_ended.add(1);
+        Next::End(reason)
+    }
 }

@@ -21,7 +21,7 @@ use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
 
 use super::connect::{Pending, Purpose};
 use super::hello::{self, Refusal};
-use super::{Core, Net, Next, Phase, Said, Turn, end_handshake};
+use super::{Context, Net, Next, Phase, Said};
 use crate::backend::pool::{Guest, Pool};
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
@@ -39,7 +39,6 @@ pub(super) struct Peeking {
 }
 
 impl Peeking {
-    /// Starts for a client that came through `listener`.
     pub(super) fn new(listener: Rc<ListenerState>) -> Self {
         Self {
             listener,
@@ -47,67 +46,62 @@ impl Peeking {
         }
     }
 
-    /// Does what can be done now.
     pub(super) fn advance<N: Net>(
         mut self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Next<N> {
-        while core.client.ready.readable {
+        while cx.core.client.ready.readable {
             scratch.clear();
             let input = &mut scratch.plain;
             input.push(&self.held);
-            let counter = &turn.counters.client_bytes_in;
-            match core.client.receive(input, READ, counter) {
+            match cx.receive(input, READ) {
                 Ok(Got::Bytes) => {}
                 Ok(Got::Nothing) => break,
-                Ok(Got::End) | Err(_) => return end_handshake(core.left_early(), turn),
+                Ok(Got::End) | Err(_) => return cx.end_handshake(cx.core.left_early()),
             }
-            match self.choose(input.filled(), core, turn) {
+            match self.choose(input.filled(), cx) {
                 Ok(Some(pending)) => {
-                    turn.counters.handshakes_ended.add(1);
-                    core.half_open = None;
+                    cx.turn.counters.handshakes_ended.add(1);
+                    cx.core.half_open = None;
                     let said = Said {
                         bytes: input.filled(),
                         ended: false,
                     };
-                    return pending.begin(None, said, core, turn);
+                    return pending.begin(None, said, cx);
                 }
                 Ok(None) => self.held = input.filled().to_vec(),
-                Err(refusal) => return refusal.close(core, turn),
+                Err(refusal) => return refusal.close(cx),
             }
         }
         Next::Wait(Phase::Peeking(self))
     }
 
-    /// The hello took too long.
-    pub(super) fn expire<N: Net>(self, core: &Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let reason = CloseReason::HelloTimeout;
-        let detail = format!("{} bytes received", core.client.traffic.received);
-        turn.failures.note(&core.facts, reason, &detail, turn.now);
-        end_handshake(reason, turn)
+        let detail = format!("{} bytes received", cx.core.client.traffic.received);
+        cx.note(reason, &detail);
+        cx.end_handshake(reason)
     }
 
     /// Where the hello leads, once it is whole.
     fn choose<N: Net>(
         &self,
         input: &[u8],
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> Result<Option<Pending>, Refusal> {
-        let Some(hello) = hello::look(input, turn.limits.client_hello)? else {
+        let Some(hello) = hello::look(input, cx.turn.limits.client_hello)? else {
             return Ok(None);
         };
         let name = server_name(&hello);
         let route = self.listener.router.pass(&hello, name.as_deref());
-        core.facts.server_name = name;
+        cx.core.facts.server_name = name;
         let route = route.map_err(|(alert, reason)| Refusal::by_alert(alert, reason))?;
         let Some(pool) = self.listener.pool(route).cloned() else {
             return Err(Refusal::new(CloseReason::Internal, String::new()));
         };
         let learner = Learner::new(&hello, &pool).map(Box::new);
-        let home = home(&hello, &pool, turn.now.mono);
+        let home = home(&hello, &pool, cx.turn.now.mono);
         let mut pending = Pending::new(pool, Purpose::Pass(learner));
         pending.home = home;
         Ok(Some(pending))

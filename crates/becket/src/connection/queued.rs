@@ -19,7 +19,7 @@ use becket_proto::half_pipe::HalfPipe;
 use super::closing::Closing;
 use super::connect::Pending;
 use super::handshake::Hello;
-use super::{Core, Net, Next, Phase, Turn, end_handshake};
+use super::{Context, Net, Next, Phase};
 use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;
 use crate::backend::pool::Pool;
@@ -49,11 +49,7 @@ pub(super) enum AfterQueue<N: Net> {
 
 impl<N: Net> Queued<N> {
     /// Joins the queue, or refuses the client if that is full.
-    pub(super) fn begin(
-        then: AfterQueue<N>,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-    ) -> Next<N> {
+    pub(super) fn begin(then: AfterQueue<N>, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let (pool, tried, before) = match &then {
             AfterQueue::Handshake(_, pool) => (Rc::clone(pool), [].as_slice(), None),
             AfterQueue::Connect(pending) => {
@@ -61,19 +57,19 @@ impl<N: Net> Queued<N> {
                 (pool, pending.tried(), pending.arrival())
             }
         };
-        let Ok(wait) = pool.wait(turn.place, tried, before) else {
+        let Ok(wait) = pool.wait(cx.turn.place, tried, before) else {
             let detail = format!("backend {}", pool.backend().name);
             let reason = CloseReason::QueueFull;
-            turn.failures.note(&core.facts, reason, &detail, turn.now);
-            return then.refuse(reason, core, turn);
+            cx.note(reason, &detail);
+            return then.refuse(reason, cx);
         };
         // One whom a server failed has waited for that one, too.
         let timeout = pool.backend().queue_timeout;
-        core.deadline = turn.now.mono + timeout.saturating_sub(core.facts.queued);
+        cx.core.deadline = cx.turn.now.mono + timeout.saturating_sub(cx.core.facts.queued);
         Next::Go(Phase::Queued(Box::new(Self {
             wait: Some(wait),
             grant: None,
-            since: turn.now.mono,
+            since: cx.turn.now.mono,
             pool,
             then,
         })))
@@ -106,58 +102,55 @@ impl<N: Net> Queued<N> {
         matches!(self.then, AfterQueue::Handshake(..))
     }
 
-    /// Does what can be done now.
     pub(super) fn advance(
         mut self: Box<Self>,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Next<N> {
-        let ready = core.client.ready;
+        let ready = cx.core.client.ready;
         let abandons = ready.ended && self.pool.backend().abort_on_half_close;
         if ready.failed || abandons {
-            return self.leave(turn);
+            return self.leave(cx);
         }
         if let AfterQueue::Connect(pending) = &mut self.then
-            && pending.send_flight(core, turn).is_err()
+            && pending.send_flight(cx).is_err()
         {
-            return self.leave(turn);
+            return self.leave(cx);
         }
         let Some(grant) = self.grant.take() else {
             return Next::Wait(Phase::Queued(self));
         };
-        let waited = turn.now.mono.saturating_sub(self.since);
+        let waited = cx.turn.now.mono.saturating_sub(self.since);
         let Some(slot) = grant.slot else {
             return match self.then {
-                AfterQueue::Connect(pending) => pending.give_up(core, turn),
-                then => then.refuse(CloseReason::NoServer, core, turn),
+                AfterQueue::Connect(pending) => pending.give_up(cx),
+                then => then.refuse(CloseReason::NoServer, cx),
             };
         };
-        core.facts.queued += waited;
-        turn.counters.queue_waited.record(waited);
-        turn.counters.hand_over.record(grant.begun.elapsed());
-        core.handshake_until = turn.now.mono + turn.timeouts.handshake;
+        cx.core.facts.queued += waited;
+        cx.turn.counters.queue_waited.record(waited);
+        cx.turn.counters.hand_over.record(grant.begun.elapsed());
+        cx.core.handshake_until = cx.turn.now.mono + cx.turn.timeouts.handshake;
         match self.then {
-            AfterQueue::Connect(pending) => pending.connect(slot, core, turn),
-            AfterQueue::Handshake(hello, _) => hello.go_on(slot, core, turn, scratch),
+            AfterQueue::Connect(pending) => pending.connect(slot, cx),
+            AfterQueue::Handshake(hello, _) => hello.go_on(slot, cx, scratch),
         }
     }
 
-    /// No slot came in time.
-    pub(super) fn expire(self: Box<Self>, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire(self: Box<Self>, cx: &mut Context<'_, '_, N>) -> Next<N> {
         if self.grant.is_some() {
             return Next::Go(Phase::Queued(self));
         }
         let reason = CloseReason::QueueTimeout;
         let detail = format!("backend {}", self.pool.backend().name);
-        turn.failures.note(&core.facts, reason, &detail, turn.now);
-        self.then.refuse(reason, core, turn)
+        cx.note(reason, &detail);
+        self.then.refuse(reason, cx)
     }
 
     /// The client has gone.
-    fn leave(self, turn: &Turn<'_, N>) -> Next<N> {
+    fn leave(self, cx: &Context<'_, '_, N>) -> Next<N> {
         match self.then {
-            AfterQueue::Handshake(..) => end_handshake(CloseReason::LeftQueue, turn),
+            AfterQueue::Handshake(..) => cx.end_handshake(CloseReason::LeftQueue),
             AfterQueue::Connect(_) => Next::End(CloseReason::LeftQueue),
         }
     }
@@ -166,13 +159,13 @@ impl<N: Net> Queued<N> {
 impl<N: Net> AfterQueue<N> {
     /// Turns the client away. Before the handshake there is nothing to say to it that it would
     /// understand sooner than a reset, which costs the least.
-    fn refuse(self, reason: CloseReason, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
+    fn refuse(self, reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Next<N> {
         match self {
             // No close_notify: the client must not take nothing for a whole answer.
-            Self::Connect(_) => Closing::begin(reason, HalfPipe::default(), core, turn),
+            Self::Connect(_) => Closing::begin(reason, HalfPipe::default(), cx),
             Self::Handshake(..) => {
-                core.client.socket.reset_on_close();
-                end_handshake(reason, turn)
+                cx.core.client.socket.reset_on_close();
+                cx.end_handshake(reason)
             }
         }
     }

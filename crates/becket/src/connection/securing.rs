@@ -17,7 +17,7 @@ use rustls::client::UnbufferedClientConnection;
 
 use super::connect::Attempt;
 use super::facts::Facts;
-use super::{Core, Net, Next, Phase, Said, Turn};
+use super::{Context, Net, Next, Phase, Said, Turn};
 use crate::close_reason::CloseReason;
 use crate::leg::{Got, Leg};
 use crate::scratch::{Buffer, READ, Scratch};
@@ -79,7 +79,6 @@ impl TlsStart {
 }
 
 impl<N: Net> Securing<N> {
-    /// Begins when the server has taken the first bytes.
     pub(super) fn new(
         attempt: Attempt,
         server: Leg<N::Server>,
@@ -92,54 +91,46 @@ impl<N: Net> Securing<N> {
         }
     }
 
-    /// Does what can be done now.
-    pub(super) fn advance(
-        mut self,
-        core: &mut Core<N>,
-        turn: &mut Turn<'_, N>,
-        scratch: &mut Scratch,
-    ) -> Next<N> {
-        if core.client.ready.failed {
+    pub(super) fn advance(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+        if cx.core.client.ready.failed {
             return Next::End(CloseReason::ClientReset);
         }
         loop {
-            if let Err(error) = self.send(turn) {
-                return self.fail(error, core, turn);
+            if let Err(error) = self.send(cx.turn) {
+                return self.fail(error, cx);
             }
             if !self.server.ready.readable {
                 return Next::Wait(Phase::Securing(self));
             }
             scratch.clear();
-            match self.take_in(turn, scratch) {
+            match self.take_in(cx.turn, scratch) {
                 Ok(received) if received.ready => {
                     let said = Said {
                         bytes: scratch.plain.filled(),
                         ended: received.ended,
                     };
-                    return self.leave(said, &mut scratch.sealed_out, core, turn);
+                    return self.leave(said, &mut scratch.sealed_out, cx);
                 }
                 Ok(_) => {}
                 Err(error) => {
                     // The alert that says why.
-                    let _lost = self.send(turn);
-                    return self.fail(error, core, turn);
+                    let _lost = self.send(cx.turn);
+                    return self.fail(error, cx);
                 }
             }
         }
     }
 
-    /// The server did not get there in time.
-    pub(super) fn expire(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
-        self.fail(io::ErrorKind::TimedOut.into(), core, turn)
+    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        self.fail(io::ErrorKind::TimedOut.into(), cx)
     }
 
-    /// The server went out of service meanwhile.
-    pub(super) fn leave_server(self, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    pub(super) fn leave_server(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         drop(self.server);
-        self.attempt.leave_server(core, turn)
+        self.attempt.leave_server(cx)
     }
 
-    fn fail(mut self, error: io::Error, core: &mut Core<N>, turn: &mut Turn<'_, N>) -> Next<N> {
+    fn fail(mut self, error: io::Error, cx: &mut Context<'_, '_, N>) -> Next<N> {
         drop(self.server);
         let tls = self.attempt.pending.pool.tls();
         // Else a few clients with names that no server knows would take all servers out of service.
@@ -147,7 +138,7 @@ impl<N: Net> Securing<N> {
         {
             self.attempt.excused = true;
         }
-        self.attempt.fail(error, core, turn)
+        self.attempt.fail(error, cx)
     }
 
     /// Sends what waits, as far as the socket takes it.
@@ -182,18 +173,13 @@ impl<N: Net> Securing<N> {
     }
 
     /// Keys are ready: seals what each side has said already, and relays.
-    fn leave(
-        mut self,
-        said: Said<'_>,
-        out: &mut Buffer,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
-    ) -> Next<N> {
+    fn leave(mut self, said: Said<'_>, out: &mut Buffer, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let pending = &mut self.attempt.pending;
         let Some(start) = pending.tls_start.take() else {
             return Next::End(CloseReason::Internal);
         };
-        turn.counters
+        cx.turn
+            .counters
             .count_server_handshake(self.engine.handshake_kind());
         out.clear();
         let to_server = self.engine.seal(&start.early, start.client_ended, out);
@@ -216,8 +202,7 @@ impl<N: Net> Securing<N> {
         if to_server.and(to_client).is_err() {
             return Next::End(CloseReason::Internal);
         }
-        self.attempt
-            .join(self.server, Some(self.engine), core, turn)
+        self.attempt.join(self.server, Some(self.engine), cx)
     }
 }
 

@@ -27,7 +27,7 @@ use rustls::server::UnbufferedServerConnection;
 pub(super) use self::half::Half;
 use super::closing::Closing;
 use super::peeking::Learner;
-use super::{Core, Net, Next, Phase, Said, Side, Turn};
+use super::{Context, Core, Net, Next, Phase, Said, Side};
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
 use crate::leg::Leg;
@@ -65,8 +65,8 @@ struct Done {
 
 impl<N: Net> Relaying<N> {
     /// Starts the idle clock.
-    pub(super) fn begin(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
-        core.deadline = self.deadline(core, turn);
+    pub(super) fn begin(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        cx.core.deadline = self.deadline(cx);
         Next::Go(Phase::Relaying(self))
     }
 
@@ -76,7 +76,7 @@ impl<N: Net> Relaying<N> {
         (mut engine, flight): (Engine, HalfPipe),
         said: Said<'_>,
         out: &mut Buffer,
-        (core, turn): (&mut Core<N>, &Turn<'_, N>),
+        cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
         self.asks = !said.bytes.is_empty();
         out.clear();
@@ -106,28 +106,23 @@ impl<N: Net> Relaying<N> {
             return Next::End(CloseReason::Internal);
         }
         self.client_tls = Some(engine);
-        self.begin(core, turn)
+        self.begin(cx)
     }
 
     /// Moves what can be moved now.
-    pub(super) fn advance(
-        mut self,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
-        scratch: &mut Scratch,
-    ) -> Next<N> {
-        if core.client.ready.failed {
-            return self.abort(CloseReason::ClientReset, core, turn);
+    pub(super) fn advance(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+        if cx.core.client.ready.failed {
+            return self.abort(CloseReason::ClientReset, cx);
         }
-        let done = match self.relay(core, turn, scratch) {
+        let done = match self.relay(cx, scratch) {
             Ok(done) => done,
-            Err(reason) => return self.abort(reason, core, turn),
+            Err(reason) => return self.abort(reason, cx),
         };
         if self.to_client.is_finished() && self.to_server.is_finished() {
-            return self.complete(core, turn);
+            return self.complete(cx);
         }
         if done.moved {
-            core.deadline = self.deadline(core, turn);
+            cx.core.deadline = self.deadline(cx);
         }
         if done.spent {
             return Next::Yield(Phase::Relaying(self));
@@ -137,25 +132,24 @@ impl<N: Net> Relaying<N> {
 
     fn relay(
         &mut self,
-        core: &mut Core<N>,
-        turn: &Turn<'_, N>,
+        cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Result<Done, CloseReason> {
         let (slot, learner) = (&self.slot, &mut self.learner);
         let mut learn = |plain: &[u8]| {
             if let Some(watching) = learner
-                && !watching.look(plain, slot.server(), turn.now.mono)
+                && !watching.look(plain, slot.server(), cx.turn.now.mono)
             {
                 *learner = None;
             }
         };
-        let left = turn.limits.bytes_per_turn;
+        let left = cx.turn.limits.bytes_per_turn;
         let mut client = Half::<N::Client, UnbufferedServerConnection> {
             side: Side::Client,
-            leg: &mut core.client,
+            leg: &mut cx.core.client,
             tls: self.client_tls.as_mut(),
             pipe: &mut self.to_client,
-            counters: turn.counters,
+            counters: cx.turn.counters,
             left,
             spoke: false,
             truncated: false,
@@ -165,7 +159,7 @@ impl<N: Net> Relaying<N> {
             leg: &mut self.server,
             tls: self.server_tls.as_deref_mut(),
             pipe: &mut self.to_server,
-            counters: turn.counters,
+            counters: cx.turn.counters,
             left,
             spoke: false,
             truncated: false,
@@ -213,25 +207,24 @@ impl<N: Net> Relaying<N> {
     }
 
     /// The server went out of service, and its connections are to end.
-    pub(super) fn leave_server(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
-        self.abort(CloseReason::ServerDown, core, turn)
+    pub(super) fn leave_server(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        self.abort(CloseReason::ServerDown, cx)
     }
 
-    /// Nothing moved for too long.
-    pub(super) fn expire(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
+    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let reason = if self.is_unfinished() {
             CloseReason::HandshakeTimeout
         } else if self.is_half_closed() {
             CloseReason::HalfClosedTimeout
-        } else if turn.draining
+        } else if cx.turn.draining
             && self.is_at_rest()
-            && turn.timeouts.drain_idle < turn.timeouts.idle
+            && cx.turn.timeouts.drain_idle < cx.turn.timeouts.idle
         {
             CloseReason::Drained
         } else {
             CloseReason::IdleTimeout
         };
-        self.abort(reason, core, turn)
+        self.abort(reason, cx)
     }
 
     /// The process stops: neither side is to take what it got for the whole.
@@ -261,23 +254,23 @@ impl<N: Net> Relaying<N> {
 
     /// When to give up if nothing more moves. A client whose early data is being answered has no
     /// more time for its handshake than any other.
-    pub(super) fn deadline(&self, core: &Core<N>, turn: &Turn<'_, N>) -> Duration {
+    pub(super) fn deadline(&self, cx: &Context<'_, '_, N>) -> Duration {
         let patience = if self.is_half_closed() {
-            turn.timeouts.half_closed
-        } else if turn.draining && self.is_at_rest() {
-            turn.timeouts.idle.min(turn.timeouts.drain_idle)
+            cx.turn.timeouts.half_closed
+        } else if cx.turn.draining && self.is_at_rest() {
+            cx.turn.timeouts.idle.min(cx.turn.timeouts.drain_idle)
         } else {
-            turn.timeouts.idle
+            cx.turn.timeouts.idle
         };
-        let idle = turn.now.mono + patience;
+        let idle = cx.turn.now.mono + patience;
         if self.is_unfinished() {
-            return idle.min(core.handshake_until);
+            return idle.min(cx.core.handshake_until);
         }
         idle
     }
 
     /// Both directions have ended.
-    fn complete(self, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
+    fn complete(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let reason = if self.truncated {
             CloseReason::ClientTruncated
         } else {
@@ -287,11 +280,11 @@ impl<N: Net> Relaying<N> {
             return Next::End(reason);
         }
         // The server took no more, but the client may still be sending.
-        Closing::begin(reason, HalfPipe::default(), core, turn)
+        Closing::begin(reason, HalfPipe::default(), cx)
     }
 
     /// One side failed: the other must not take what it got for the whole.
-    fn abort(mut self, reason: CloseReason, core: &mut Core<N>, turn: &Turn<'_, N>) -> Next<N> {
+    fn abort(mut self, reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Next<N> {
         // A server whose TLS is broken is sent the alert that says so, and a reset would overtake it.
         let told = matches!(
             reason,
@@ -303,7 +296,7 @@ impl<N: Net> Relaying<N> {
         match reason {
             CloseReason::ClientReset => Next::End(reason),
             // What waits is sent, and FIN; close_notify is not.
-            _ => Closing::begin(reason, mem::take(&mut self.to_client), core, turn),
+            _ => Closing::begin(reason, mem::take(&mut self.to_client), cx),
         }
     }
 }
