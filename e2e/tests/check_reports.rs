@@ -30,7 +30,7 @@ fn a_good_configuration_is_fine_and_every_name_made_a_handshake() {
     let found = check(&place, &shape.text(), &["--json"]);
     assert_eq!(found.code, 0, "{}", found.all());
     let json: Value = serde_json::from_str(&found.stdout).unwrap();
-    assert_eq!(json["listeners"][0]["name"], "web");
+    assert_eq!(json["listener"][0]["name"], "web");
     assert_eq!(json["errors"].as_array().map(Vec::len), Some(0));
 }
 

@@ -218,7 +218,7 @@ impl Control {
     /// Starts to prepare, beside everything else: files may take their time.
     fn begin_reload(&mut self, handed: Handed, draining: bool) {
         if draining {
-            tracing::warn!("reload ignored while draining");
+            tracing::warn!("not reloaded while draining");
             return;
         }
         self.supervisor.tell(Progress::Reloading);
@@ -374,7 +374,7 @@ impl Control {
     fn drain(&mut self) -> Instant {
         tracing::info!("draining");
         if self.reloading.give_up() {
-            tracing::warn!("reload ignored while draining");
+            tracing::warn!("not reloaded while draining");
         }
         self.supervisor.tell(Progress::Stopping);
         self.state.set_draining();

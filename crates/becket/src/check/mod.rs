@@ -1,4 +1,4 @@
-//! `becket check`: everything that `run` would load, as a table or as JSON, with its faults.
+//! `becket check`: everything that `run` would load, as the file would say it or as JSON, with its faults.
 //!
 //! It runs the same `prepare` as a start and a reload, so that what passes here starts there, looks up the names of
 //! servers and peers, which those leave for later, and then makes a handshake for every name ([`self_test`]). What it adds
@@ -6,9 +6,6 @@
 //! warning, because a becket that is about to be reloaded holds them rightly. On request it also looks
 //! at what is behind: it connects every server.
 
-mod admission;
-mod backends;
-mod cluster;
 mod connect;
 pub mod script;
 pub mod self_test;
@@ -19,27 +16,23 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::file::File;
 use becket_proto::ticket::UnixSeconds;
 use becket_sys::clock::{Clock, Now};
-use rustls::sign::CertifiedKey;
 use rustls_pki_types::UnixTime;
 use serde::Serialize;
 
-use self::admission::AdmissionSummary;
-use self::backends::BackendSummary;
-use self::cluster::ClusterSummary;
 use self::connect::Tried;
 use self::self_test::TestedHandshake;
 use crate::config::error::{Problem, Report};
 use crate::config::prepare::ServerNames;
 use crate::config::source::Source;
-use crate::config::{ClientAuth, ClientName, Config, Listener, Policy, UnknownNames, worker_count};
+use crate::config::{Cluster, Config, worker_count};
+use crate::control::certificates::{Certificate, certificates};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::files::reason;
 use crate::handover::BoundSockets;
 use crate::log::Timestamp;
-use crate::pki::keys::Facts;
-use crate::tls::names;
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -53,7 +46,7 @@ pub struct Findings {
     pub warnings: Vec<Problem>,
     /// What would run; absent when there are errors.
     #[serde(flatten)]
-    pub(crate) summary: Option<Summary>,
+    pub(crate) running: Option<Running>,
     /// Handshakes that went as they should.
     pub handshakes: Vec<TestedHandshake>,
     /// Servers that were connected; none unless asked to.
@@ -80,7 +73,7 @@ pub fn check(source: &Source, sockets: &BoundSockets, now: UnixTime, connect: bo
             origin,
             errors: rejected.errors,
             warnings: rejected.warnings,
-            summary: None,
+            running: None,
             handshakes: Vec::new(),
             connects: Vec::new(),
         },
@@ -106,7 +99,7 @@ pub fn check(source: &Source, sockets: &BoundSockets, now: UnixTime, connect: bo
                 origin,
                 errors: report.errors,
                 warnings: report.warnings,
-                summary: Some(Summary::of(&prepared.config, now)),
+                running: Some(Running::of(&prepared.config, now)),
                 handshakes,
                 connects,
             }
@@ -152,224 +145,155 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
     probed.collect()
 }
 
-/// What would run.
+/// What would run: the configuration with every default, and what only its files, names and the clock tell.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) struct Summary {
-    listeners: Vec<ListenerSummary>,
-    policies: Vec<PolicySummary>,
-    backends: Vec<BackendSummary>,
-    limits: LimitsSummary,
-    admission: AdmissionSummary,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cluster: Option<ClusterSummary>,
-}
-
-/// What peers can make grow, at most; connections are those that fit where the key is not set.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct LimitsSummary {
+pub(crate) struct Running {
+    /// The same keys as in the file.
+    #[serde(flatten)]
+    file: Arc<File>,
+    /// Connections in all: those of the limits, or what descriptors allow.
     connections: usize,
-    handshakes: usize,
-    client_hello: usize,
-    certificate_chain: usize,
+    /// Every certificate by listener and name.
+    certificates: Arc<[Certificate]>,
+    /// Digests of the policies in use, by name: the same ones share sessions.
+    digests: BTreeMap<String, String>,
+    /// Addresses of servers and peers, by their names.
+    addresses: BTreeMap<String, Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<SharedFacts>,
 }
 
+/// What must be the same on all nodes of a cluster, beside the digests of policies.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-struct ListenerSummary {
-    name: String,
-    bind: Vec<String>,
-    unknown_names: UnknownNames,
-    certificates: Vec<CertificateSummary>,
-    routes: Vec<RouteSummary>,
+struct SharedFacts {
+    /// Ids of the secrets; the first one seals.
+    secrets: Vec<String>,
+    rotation_seconds: u64,
+    epoch: u32,
+    epoch_began: Timestamp,
+    next_rotation: Timestamp,
 }
 
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct CertificateSummary {
-    /// Names for which it is used; `*` where it is the default.
-    names: Vec<String>,
-    kind: String,
-    /// Certificates in the chain.
-    chain: usize,
-    expires: String,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct RouteSummary {
-    names: Vec<String>,
-    alpn: Vec<String>,
-    /// Absent where no TLS ends.
-    policy: Option<String>,
-    /// The beginning of the policy's digest.
-    digest: Option<String>,
-    backend: String,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct PolicySummary {
-    name: String,
-    digest: String,
-    versions: Vec<&'static str>,
-    suites: Vec<&'static str>,
-    groups: Vec<&'static str>,
-    client_certificates: &'static str,
-    /// Names of which a client's certificate must have one; none lets in all.
-    client_names: Vec<ClientName>,
-    require_ems: bool,
-    tls12_tickets: bool,
-    /// Bytes; 0 is none.
-    early_data: u32,
-}
-
-impl Summary {
+impl Running {
     fn of(config: &Config, now: UnixTime) -> Self {
-        let mut policies = BTreeMap::new();
-        let with_tls = config.listeners.iter();
-        for route in with_tls
-            .filter(|listener| listener.ends_tls())
-            .flat_map(|listener| &listener.routes)
-        {
-            let summary = PolicySummary::of(&route.policy);
-            policies.insert(route.policy.name.to_string(), summary);
-        }
-        let listeners = config.listeners.iter();
-        let backends = config.backends.iter();
+        let ending_tls = config.listeners.iter().filter(|one| one.ends_tls());
+        let policies = ending_tls
+            .flat_map(|one| &one.routes)
+            .map(|route| &route.policy);
+        let servers = config.backends.iter().flat_map(|backend| &backend.servers);
+        let servers = servers.map(|one| (one.name.to_string(), texts(&one.addresses)));
+        let peers = config.cluster.iter().flat_map(|cluster| &cluster.peers);
+        let peers = peers.map(|one| (one.name.to_string(), texts(&one.addresses)));
         Self {
-            listeners: listeners
-                .map(|listener| ListenerSummary::of(listener, config))
+            file: Arc::clone(&config.file),
+            connections: config.connections,
+            certificates: certificates(config),
+            digests: policies
+                .map(|one| (one.name.clone(), hex(&one.digest)))
                 .collect(),
-            policies: policies.into_values().collect(),
-            backends: backends
-                .map(|backend| BackendSummary::of(backend))
-                .collect(),
-            limits: LimitsSummary {
-                connections: config.connections,
-                handshakes: config.limits.handshakes,
-                client_hello: config.limits.client_hello,
-                certificate_chain: config.limits.certificate_chain,
-            },
-            admission: AdmissionSummary::of(config),
-            cluster: ClusterSummary::of(config, UnixSeconds(now.as_secs())),
+            addresses: servers.chain(peers).collect(),
+            shared: config
+                .cluster
+                .as_ref()
+                .map(|cluster| SharedFacts::of(cluster, now)),
         }
     }
 }
 
-impl ListenerSummary {
-    fn of(listener: &Listener, config: &Config) -> Self {
-        let routes = listener.routes.iter().map(|route| RouteSummary {
-            names: route.names.iter().map(ToString::to_string).collect(),
-            alpn: route
-                .alpn
-                .iter()
-                .map(|protocol| String::from_utf8_lossy(protocol).into_owned())
-                .collect(),
-            policy: listener.ends_tls().then(|| route.policy.name.to_string()),
-            digest: listener.ends_tls().then(|| short(&route.policy.digest)),
-            backend: config
-                .backends
-                .get(route.backend)
-                .map(|backend| backend.name.to_string())
-                .unwrap_or_default(),
-        });
-        Self {
-            name: listener.name.to_string(),
-            bind: listener.bind.iter().map(ToString::to_string).collect(),
-            unknown_names: listener.unknown_names,
-            certificates: certificates(listener),
-            routes: routes.collect(),
-        }
-    }
-}
-
-/// Every chain of a listener once, with the names it answers to.
-fn certificates(listener: &Listener) -> Vec<CertificateSummary> {
-    let map = &listener.certificates;
-    let named = map.names().flat_map(|(name, keys)| {
-        let name = name.to_string();
-        keys.iter().map(move |key| (name.clone(), key))
-    });
-    let default = map.default_keys().iter().map(|key| ("*".to_owned(), key));
-    let mut by_chain: Vec<(&Arc<CertifiedKey>, Vec<String>)> = Vec::new();
-    for (name, key) in named.chain(default) {
-        match by_chain
-            .iter_mut()
-            .find(|(other, _)| Arc::ptr_eq(other, key))
-        {
-            Some((_, names)) => names.push(name),
-            None => by_chain.push((key, vec![name])),
-        }
-    }
-    let summaries = by_chain.into_iter().map(|(key, mut names)| {
-        names.sort_by_key(|name| (name == "*", name.clone()));
-        let expires = key.cert.first().and_then(|leaf| Facts::of(leaf).ok());
-        let expires = expires.map_or(0, |facts| u64::try_from(facts.not_after).unwrap_or(0));
-        CertificateSummary {
-            names,
-            kind: format!("{:?}", key.key.algorithm()),
-            chain: key.cert.len(),
-            expires: day(expires),
-        }
-    });
-    let mut summaries: Vec<CertificateSummary> = summaries.collect();
-    summaries.sort_by(|a, b| (&a.names, &a.kind).cmp(&(&b.names, &b.kind)));
-    summaries
-}
-
-impl PolicySummary {
-    fn of(policy: &Policy) -> Self {
-        let versions = [
-            (policy.versions.tls12, "1.2"),
-            (policy.versions.tls13, "1.3"),
-        ];
-        let versions = versions.iter().filter(|(allowed, _)| *allowed);
-        let suites = policy
-            .suites
+impl SharedFacts {
+    fn of(cluster: &Cluster, now: UnixTime) -> Self {
+        let length = cluster.rotation;
+        let epoch = length.number_at(UnixSeconds(now.as_secs()));
+        let moment = |seconds| Timestamp::from_unix(Duration::from_secs(seconds));
+        let ids = cluster
+            .secrets
             .iter()
-            .map(|suite| names::suite(suite.suite()));
-        let groups = policy.groups.iter().map(|group| names::group(group.name()));
+            .map(|secret| format!("{:08x}", secret.id.0));
         Self {
-            name: policy.name.to_string(),
-            digest: hex(&policy.digest),
-            versions: versions.map(|(_, name)| *name).collect(),
-            suites: suites.collect(),
-            groups: groups.collect(),
-            client_certificates: match policy.client_auth {
-                ClientAuth::Off => "off",
-                ClientAuth::Optional(_) => "optional",
-                ClientAuth::Required(_) => "required",
-            },
-            client_names: policy.client_names.clone(),
-            require_ems: policy.require_ems,
-            tls12_tickets: policy.tls12_tickets,
-            early_data: policy.early_data,
+            secrets: ids.collect(),
+            rotation_seconds: length.duration().as_secs(),
+            epoch: epoch.0,
+            epoch_began: moment(length.start(epoch).0.into()),
+            next_rotation: moment(length.end(epoch).0),
         }
     }
 }
 
-/// As much of a digest as people compare.
-fn short(digest: &[u8; 32]) -> String {
-    let (first, _) = digest.split_at(8);
-    hex(first)
+fn texts(values: &[impl ToString]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
 }
 
+/// The configuration as the file would say it, then the rest, a line each.
+impl Display for Running {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let file = toml::to_string(&*self.file).map_err(|_| fmt::Error)?;
+        writeln!(f, "{file}")?;
+        for one in self.certificates.iter() {
+            let Certificate {
+                listener,
+                name,
+                key,
+                not_after,
+            } = one;
+            writeln!(
+                f,
+                "certificate {name} of {listener}: {key}, until {not_after}"
+            )?;
+        }
+        for (name, digest) in &self.digests {
+            writeln!(f, "policy {name}: digest {digest}")?;
+            let policy = self
+                .file
+                .policy
+                .iter()
+                .find(|policy| *policy.name == **name);
+            if policy.is_some_and(|policy| policy.early_data.is_some()) {
+                writeln!(
+                    f,
+                    "policy {name}: sessions for early data open once, end with this process, and are not shared"
+                )?;
+            }
+        }
+        for (name, addresses) in &self.addresses {
+            match &addresses[..] {
+                [] => writeln!(f, "address {name}: it does not resolve yet")?,
+                [same] if same == name => {}
+                addresses => writeln!(f, "address {name}: {}", addresses.join(", "))?,
+            }
+        }
+        if let Some(shared) = &self.shared {
+            let SharedFacts {
+                secrets,
+                rotation_seconds,
+                epoch,
+                epoch_began,
+                next_rotation,
+            } = shared;
+            writeln!(f, "secrets {}; the first one seals", secrets.join(", "))?;
+            writeln!(
+                f,
+                "epoch {epoch} since {epoch_began}, the next at {next_rotation}; {rotation_seconds} s"
+            )?;
+            writeln!(
+                f,
+                "secrets, epoch and digests must be the same on all nodes"
+            )?;
+        }
+        writeln!(f, "connections {} at most", self.connections)
+    }
+}
+
+/// Bytes in hex, as digests are shown.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The date of a moment, in seconds since 1970.
-fn day(seconds: u64) -> String {
-    let moment = Timestamp::from_unix(Duration::from_secs(seconds)).to_string();
-    moment.chars().take_while(|c| *c != 'T').collect()
-}
-
 impl Display for Findings {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if let Some(summary) = &self.summary {
-            write!(f, "{summary}")?;
+        if let Some(running) = &self.running {
+            write!(f, "{running}")?;
         }
         for handshake in &self.handshakes {
             writeln!(f, "handshake {handshake}")?;
@@ -397,93 +321,5 @@ impl Display for Findings {
                 )
             }
         }
-    }
-}
-
-impl Display for Summary {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for listener in &self.listeners {
-            write!(f, "{listener}")?;
-        }
-        for policy in &self.policies {
-            writeln!(f, "policy {}", policy.name)?;
-            writeln!(f, "  digest    {}", policy.digest)?;
-            writeln!(f, "  versions  {}", policy.versions.join(", "))?;
-            writeln!(f, "  suites    {}", policy.suites.join("\n            "))?;
-            writeln!(f, "  groups    {}", policy.groups.join(", "))?;
-            writeln!(f, "  clients   certificates {}", policy.client_certificates)?;
-            for name in &policy.client_names {
-                writeln!(f, "            {name}")?;
-            }
-            if policy.early_data > 0 {
-                let text = "its sessions open once, end with this process, and are not shared";
-                writeln!(f, "  early     up to {} bytes; {text}", policy.early_data)?;
-            }
-        }
-        for backend in &self.backends {
-            write!(f, "{backend}")?;
-        }
-        let limits = &self.limits;
-        writeln!(f, "limits")?;
-        writeln!(
-            f,
-            "  at once   {} connections, {} handshakes",
-            limits.connections, limits.handshakes
-        )?;
-        writeln!(
-            f,
-            "  bytes     {} of a hello, {} of a chain of certificates",
-            limits.client_hello, limits.certificate_chain
-        )?;
-        write!(f, "{}", self.admission)?;
-        if let Some(cluster) = &self.cluster {
-            write!(f, "{cluster}")?;
-        }
-        Ok(())
-    }
-}
-
-impl Display for ListenerSummary {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "listener {}", self.name)?;
-        writeln!(f, "  bind      {}", self.bind.join(", "))?;
-        for certificate in &self.certificates {
-            let CertificateSummary {
-                kind,
-                chain,
-                expires,
-                ..
-            } = certificate;
-            let names = certificate.names.join(" ");
-            writeln!(
-                f,
-                "  {kind:<8}  chain of {chain}, expires {expires}: {names}"
-            )?;
-        }
-        for route in &self.routes {
-            let names = match route.names.is_empty() {
-                true => "any name".to_owned(),
-                false => route.names.join(" "),
-            };
-            let alpn = match route.alpn.is_empty() {
-                true => String::new(),
-                false => format!(" ({})", route.alpn.join(", ")),
-            };
-            let backend = &route.backend;
-            match &route.policy {
-                Some(policy) => {
-                    let digest = route.digest.as_deref().unwrap_or_default();
-                    writeln!(
-                        f,
-                        "  route     {names}{alpn} -> {backend}, policy {policy} ({digest})"
-                    )?
-                }
-                None => writeln!(
-                    f,
-                    "  route     {names}{alpn} -> {backend}, no TLS ends here"
-                )?,
-            }
-        }
-        Ok(())
     }
 }

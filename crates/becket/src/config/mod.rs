@@ -52,6 +52,8 @@ use crate::pki::certificates::CertificateMap;
 /// Everything a running terminator was told.
 #[derive(Debug)]
 pub struct Config {
+    /// As it was written, with every default: what is shown.
+    pub file: Arc<file::File>,
     /// Where clients arrive. Names are unique; addresses are unique over all listeners.
     pub listeners: Vec<Arc<Listener>>,
     /// Where connections go. [`Route::backend`] indexes this list.

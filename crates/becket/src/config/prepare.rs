@@ -158,6 +158,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     draft.check_identity();
     let fixed = descriptors::fixed(&listeners, worker_count(&file.process));
     let config = Config {
+        file: std::sync::Arc::new(file.clone()),
         listeners,
         backends,
         limits: file.limits.clone(),

@@ -105,6 +105,7 @@ pub(crate) fn config() -> Config {
     web.insert(wildcard, key("*.example.net"));
     let other = CertificateMap::new(set(key("other.example")));
     Config {
+        file: Arc::default(),
         listeners: vec![listener("web", web), listener("other", other)],
         backends: vec![Arc::new(Backend::plain("app", vec![server()]))],
         limits: LIMITS,

@@ -35,18 +35,19 @@ fn a_sound_configuration_is_fine_and_shown() {
     let table = findings.to_string();
     assert_eq!(findings.exit_code(true), 0, "{table}");
     for part in [
-        &format!("listener web\n  bind      {free}\n"),
-        "  ECDSA     chain of 1, expires 2025-01-01: *.a.test a.test *\n",
-        "  route     any name -> app, policy web (",
-        "backend app\n  balance   round-robin, ",
-        "  server    127.0.0.1:8080\n",
+        &format!("[[listener]]\nname = \"web\"\nbind = [\"{free}\"]\n"),
+        "certificate *.a.test of web: ecdsa, until 2025-01-01T",
+        "policy web: digest ",
+        "[[backend]]\nname = \"app\"\n",
+        "balance = \"round-robin\"\n",
+        "address = \"127.0.0.1:8080\"\n",
         "becket.toml: fine\n",
     ] {
         assert!(table.contains(part), "{part} is not in {table}");
     }
     let json = serde_json::to_value(&findings).unwrap();
-    assert_eq!(json["listeners"][0]["certificates"][0]["chain"], 1);
-    let digest = json["policies"][0]["digest"].as_str().unwrap();
+    assert_eq!(json["certificates"][0]["name"], "*.a.test");
+    let digest = json["digests"]["web"].as_str().unwrap();
     assert_eq!(digest.len(), 64);
 }
 
@@ -73,7 +74,7 @@ fn errors_leave_nothing_to_show_but_themselves() {
     assert_eq!(findings.exit_code(true), 2);
     let json = serde_json::to_value(&findings).unwrap();
     assert_eq!(json["errors"][0]["line"], 5);
-    assert!(json.get("listeners").is_none());
+    assert!(json.get("listener").is_none());
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn sessions_that_end_with_the_process_are_named() {
     let findings = run(&folder, &text);
     let table = findings.to_string();
     assert_eq!(findings.exit_code(true), 0, "{table}");
-    let line = "  early     up to 17408 bytes; its sessions open once, end with this process, and are not shared\n";
+    let line = "policy web: sessions for early data open once, end with this process, and are not shared\n";
     assert!(table.contains(line), "{table}");
 }
 
