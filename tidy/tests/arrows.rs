@@ -39,7 +39,7 @@ const ROOMS: &[&[&str]] = &[
     &["worker"],
     &["script"],
     &["connection"],
-    &["shared", "failure_log"],
+    &["shared"],
     &["backend"],
     &["tls"],
     &["sessions"],

@@ -16,7 +16,6 @@ pub mod connection;
 pub mod control;
 pub mod demo;
 pub mod descriptors;
-pub(crate) mod failure_log;
 pub mod files;
 pub mod handover;
 pub mod launch;
