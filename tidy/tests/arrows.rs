@@ -35,6 +35,7 @@ const ROOMS: &[&[&str]] = &[
     &["server"],
     &["check", "status"],
     &["control"],
+    &["prepare"],
     &["cluster"],
     &["worker"],
     &["script"],
@@ -47,8 +48,8 @@ const ROOMS: &[&[&str]] = &[
     &["log"],
     &["leg"],
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
-    &["socket", "secret", "pki", "handover"],
     &["config"],
+    &["socket", "secret", "pki", "handover"],
     &["close_reason", "files"],
     &["labelled"],
 ];

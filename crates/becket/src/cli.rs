@@ -2,14 +2,14 @@
 //! demo`.
 //!
 //! Only the shape of the arguments is here; clap refuses what does not fit with exit code 2.
-//! What the flags of `run` mean is in `config::flags`, and what is wrong with their values is
-//! said by `config::prepare`, together with everything else.
+//! What the flags of `run` mean is in `prepare::flags`, and what is wrong with their values is
+//! said by `prepare`, together with everything else.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::flags::Flags;
+use crate::prepare::flags::Flags;
 use crate::secret::command::SecretFlags;
 
 /// Arguments of this process.

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use becket_cluster::stud::{self, Reception, Terms};
 use becket_cluster::{Bound, Found, Host, Membership, NoBoot, NotBound, Resolve, Secret, Settings};
+use becket_config::error::Problem;
 use becket_proto::session_table::PolicyTag;
 use zeroize::Zeroizing;
 
 use crate::backend::health::prober;
 use crate::backend::registry::Backends;
 use crate::config::Config;
-use crate::config::error::Problem;
 use crate::resolver::Resolver;
 use crate::shared::Shared;
 

@@ -23,9 +23,6 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::cluster;
-use crate::config::error::{Problem, Rejected};
-use crate::config::prepare::ServerNames;
-use crate::config::source::Source;
 use crate::config::{Config, worker_count};
 use crate::control::access_log::AccessWriter;
 use crate::control::ebb::Ebb;
@@ -38,6 +35,8 @@ use crate::descriptors;
 use crate::handover::link::Link;
 use crate::handover::{BoundSockets, Handed, SocketKind};
 use crate::log::{self, LogError, Logging};
+use crate::prepare::ServerNames;
+use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
 use crate::server::{Control, Server};
 use crate::shared::Shared;
@@ -47,6 +46,7 @@ use becket_cluster::Bound;
 use becket_cluster::Membership;
 use becket_cluster::NoBoot;
 use becket_cluster::stud::Reception;
+use becket_config::error::{Problem, Rejected};
 
 /// Why a server did not start. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]

@@ -24,6 +24,7 @@ pub mod log;
 pub mod metrics;
 pub mod parent;
 pub mod pki;
+pub mod prepare;
 pub mod resolver;
 pub(crate) mod scratch;
 pub mod secret;

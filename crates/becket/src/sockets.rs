@@ -8,9 +8,9 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
+use becket_config::error::Problem;
 use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe};
 
-use crate::config::error::Problem;
 use crate::config::{Config, Listener, SocketOptions};
 use crate::handover::{BoundSockets, SocketKind};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::file::File;
+use becket_config::file::File;
 
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use becket::cluster;
 use becket::config::Config;
-use becket::config::file::File;
-use becket::config::prepare::{ServerNames, World, prepare};
+use becket::prepare::{ServerNames, World, prepare};
 use becket::resolver::Resolver;
 use becket::secret::{base64, file};
 use becket::shared::Shared;
 use becket_cluster::{ClusterStatus, Membership, Outbox, SessionEvent};
+use becket_config::file::File;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Limits, Lives, PolicyTag, Session, SessionTable};
 use becket_proto::ticket::{Origin, OriginId};

@@ -13,12 +13,12 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
+use becket_config::error::{Problem, Report};
 use becket_sys::clock::Clock;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::backend::health::check::{Check, Met};
-use crate::config::error::{Problem, Report};
 use crate::config::{Backend, Config, Server};
 use crate::pki::identity::Identity;
 use crate::tls::names;

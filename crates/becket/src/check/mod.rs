@@ -16,6 +16,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::error::{Problem, Report};
 use becket_config::file::File;
 use becket_proto::ticket::UnixSeconds;
 use becket_sys::clock::{Clock, Now};
@@ -24,15 +25,14 @@ use serde::Serialize;
 
 use self::connect::Tried;
 use self::self_test::TestedHandshake;
-use crate::config::error::{Problem, Report};
-use crate::config::prepare::ServerNames;
-use crate::config::source::Source;
 use crate::config::{Cluster, Config, worker_count};
 use crate::control::certificates::{Certificate, certificates};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::files::reason;
 use crate::handover::BoundSockets;
 use crate::log::Timestamp;
+use crate::prepare::ServerNames;
+use crate::prepare::source::Source;
 
 /// What was found.
 #[derive(Debug, Serialize)]

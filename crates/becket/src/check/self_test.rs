@@ -15,6 +15,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
+use becket_config::error::{Problem, Report};
 use becket_proto::client_hello::{Peek, peek};
 use becket_sys::clock::Now;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -28,7 +29,6 @@ use rustls::{SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
 use crate::close_reason::CloseReason;
-use crate::config::error::{Problem, Report};
 use crate::config::{ClientAuth, Config, Listener, NamePattern, Policy, Route, Sessions};
 use crate::control::rotation::Rotation;
 use crate::log::access::ResumedBy;

@@ -1,27 +1,14 @@
 //! The configuration as the program uses it: validated, immutable, shared by `Arc`.
 //!
 //! A [`Config`] is valid by construction: files are read, keys match their certificates, names
-//! are resolved, every reference between sections is an index. It is made by [`prepare`] from
-//! a [`File`](file::File), which mirrors the text and computes nothing; `prepare` reports every
-//! error at once, each with its key path. A reload makes a second `Config` beside the first and
-//! swaps the `Arc`: nothing in here changes after it was made.
-//!
-//! Built by: `prepare.rs`. Read by: workers (`tls`, `connection`, `listener`) and control.
+//! are resolved, every reference between sections is an index. It is made by [`crate::prepare`] from a [`File`], which mirrors
+//! the text and computes nothing. A reload makes a second `Config` beside the first and swaps the `Arc`: nothing in here
+//! changes after it was made.
 
-pub mod cluster;
-pub mod flags;
-pub mod prepare;
-pub mod source;
-pub mod stud;
-
-mod backends;
 mod balancing;
-mod crl;
+mod cluster;
 mod health;
-mod listeners;
-mod names;
 mod onward;
-mod policies;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -29,14 +16,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::backends::MOST_ADDRESSES;
 pub use becket_config::address::NamePattern;
 pub use becket_config::choices::{AlpnMismatch, Balance, CheckKind, OnDown, QueuePlace, StickBy};
 pub(crate) use becket_config::choices::{LogFormat, ProxyVersion, UnknownNames, UnknownStatus};
 pub(crate) use becket_config::client_name::ClientName;
+use becket_config::file::File;
 pub use becket_config::listener::ListenMode as Face;
 pub use becket_config::process::{Limits, Process, Timeouts};
-pub use becket_config::{error, file, read};
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;
 use becket_proto::proxy_header::Accept;
@@ -44,16 +30,16 @@ use rustls::RootCertStore;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateRevocationListDer;
 
-pub use self::cluster::{Cluster, ClusterLimits};
+pub use self::cluster::{Cluster, ClusterLimits, Stud};
 pub use self::health::Health;
-pub use self::onward::{Onward, ServerAlpn, Sni};
+pub use self::onward::{ChainLimits, Onward, ServerAlpn, Sni};
 use crate::pki::certificates::CertificateMap;
 
 /// Everything a running terminator was told.
 #[derive(Debug)]
 pub struct Config {
     /// As it was written, with every default: what is shown.
-    pub file: Arc<file::File>,
+    pub file: Arc<File>,
     /// Where clients arrive. Names are unique; addresses are unique over all listeners.
     pub listeners: Vec<Arc<Listener>>,
     /// Where connections go. [`Route::backend`] indexes this list.
@@ -381,6 +367,9 @@ pub enum AccessLog {
     /// To a file of its own, reopened on SIGUSR1.
     File(PathBuf),
 }
+
+/// Addresses of a server that are used: some more than a client would be led to, and a DNS server may say thousands.
+pub const MOST_ADDRESSES: usize = 64;
 
 /// How many worker threads there are to be.
 pub(crate) fn worker_count(process: &Process) -> usize {

@@ -1,7 +1,7 @@
 //! The certificates that listeners answer with, and when they expire.
 //!
 //! The list is made once per configuration, since it parses every leaf (some 10 us each), and kept
-//! beside it for the pages. Whether a certificate is sound is `config::prepare`'s question, not asked
+//! beside it for the pages. Whether a certificate is sound is `prepare`'s question, not asked
 //! here: one that does not parse is left out.
 
 use std::sync::Arc;

@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::error::Problem;
 use rustls::pki_types::UnixTime;
 use tokio::task::JoinHandle;
 
-use crate::config::error::Problem;
-use crate::config::prepare::{Prepared, ServerNames};
-use crate::config::source::Source;
 use crate::config::{Config, Listener};
+use crate::prepare::source::Source;
+use crate::prepare::{Prepared, ServerNames};
 use crate::sessions::tickets::Secrets;
 use crate::tls::hello_router::HelloRouter;
 use crate::tls::route_configs::Parts;
@@ -163,7 +163,7 @@ mod tests {
     use becket_proto::ticket::NodeId;
 
     use super::*;
-    use crate::config::cluster::{Cluster, ClusterLimits};
+    use crate::config::{Cluster, ClusterLimits};
     use crate::control::sample;
     use crate::secret::{SecretBytes, SharedSecret};
 

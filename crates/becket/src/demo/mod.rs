@@ -21,7 +21,7 @@ pub use self::display::display;
 use self::backend::Backend;
 use self::certificate::{CertificateFiles, TemporaryFolder, ensure, state_folder};
 use crate::config::ProxyVersion;
-use crate::config::flags::Flags;
+use crate::prepare::flags::Flags;
 
 /// What the demo runs on. Dropping it stops the backend.
 #[derive(Debug)]
@@ -208,9 +208,9 @@ mod tests {
         let flags = demo(dir.path()).flags();
         assert_eq!(flags.frontend, ["127.0.0.1:8443"]);
         assert_eq!(flags.certificates.len(), 1);
-        let source = crate::config::source::Source::new(flags).unwrap();
+        let source = crate::prepare::source::Source::new(flags).unwrap();
         let now = rustls_pki_types::UnixTime::since_unix_epoch(std::time::Duration::ZERO);
-        let names = crate::config::prepare::ServerNames::Now;
+        let names = crate::prepare::ServerNames::Now;
         source.load(now, names).unwrap();
     }
 }

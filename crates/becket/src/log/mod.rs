@@ -1,6 +1,6 @@
 //! Log lines: what is written, where, and how often.
 //!
-//! [`install`] turns `config::Log` into the process' `tracing` subscriber: text or JSON, a filter, and
+//! [`install`] turns [`Log`] into the process' `tracing` subscriber: text or JSON, a filter, and
 //! stderr or a file that SIGUSR1 opens anew. Nobody who logs waits: a [`Backlog`] takes the lines and a
 //! thread writes them. [`access`] is the line that each connection leaves.
 //! What a peer can trigger is bounded by a [`RateLimit`] per call site, and what a peer sent is only
@@ -70,7 +70,7 @@ pub(crate) fn install(log: &Log) -> Result<Logging, LogError> {
     Ok(logging)
 }
 
-/// Says whether a level would be accepted, and if not, why; for `config::prepare`.
+/// Says whether a level would be accepted, and if not, why; for `prepare`.
 ///
 /// # Errors
 /// [`LogError::Filter`] with the reason.

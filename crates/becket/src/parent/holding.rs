@@ -17,8 +17,8 @@ use becket_sys::root_only::{self, RootOnly};
 use becket_sys::socket::{ListenOptions, bind, datagrams, probe};
 
 use super::needs::Needs;
-use crate::config::source::Source;
 use crate::handover::{FileFound, List, SocketKind};
+use crate::prepare::source::Source;
 
 /// Bound sockets by what they are for.
 pub(super) type Held = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;

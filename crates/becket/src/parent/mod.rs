@@ -30,11 +30,11 @@ use tokio::time::{Instant, sleep};
 use self::holding::{Held, Parcel, Seen};
 use self::needs::Needs;
 use crate::config::Log;
-use crate::config::source::Source;
 use crate::control::signals::{Signals, Wanted as Signal};
 use crate::handover::link::{self, Link};
 use crate::handover::{Begin, Handed, Order, Reply};
 use crate::log;
+use crate::prepare::source::Source;
 
 /// What this process is.
 #[derive(Debug)]

@@ -3,16 +3,16 @@
 //! A [`CertificateMap`] is what a listener answers with: exact names, wildcard names (one label,
 //! RFC 6125 section 6.4.3) and a default. Each name has a [`KeySet`]: one chain per kind of key,
 //! so that a client gets ECDSA where it can (3 to 5 times cheaper to sign than RSA) and RSA
-//! otherwise. Lookups do not allocate. Reading files is `config::keys`' work, not done here.
+//! otherwise. Lookups do not allocate. Reading files is `keys`' work, not done here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use becket_config::address::NamePattern;
 use rustls::sign::CertifiedKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
 use super::presented::Presented;
-use crate::config::NamePattern;
 
 /// Chains and keys by name.
 #[derive(Debug)]

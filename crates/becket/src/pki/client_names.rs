@@ -81,9 +81,11 @@ mod tests {
 
     #[test]
     fn each_kind_of_name_lets_in_and_none_stands_for_another() {
-        let wildcard =
-            |name: &str| ClientName::Dns(crate::config::NamePattern::Wildcard(name.into()));
-        let exact = |name: &str| ClientName::Dns(crate::config::NamePattern::Exact(name.into()));
+        let wildcard = |name: &str| {
+            ClientName::Dns(becket_config::address::NamePattern::Wildcard(name.into()))
+        };
+        let exact =
+            |name: &str| ClientName::Dns(becket_config::address::NamePattern::Exact(name.into()));
         let text = String::from;
         for (good, wanted) in [
             (

@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use becket_config::address::NamePattern;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::CryptoProvider;
 use rustls::server::ParsedCertificate;
@@ -19,9 +20,8 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 use becket_config::notation::Text;
 
 use super::pem::Pem;
-use crate::config::NamePattern;
-use crate::config::error::{Problem, Report};
 use crate::files::Files;
+use becket_config::error::{Problem, Report};
 
 /// One chain with its key.
 #[derive(Debug)]

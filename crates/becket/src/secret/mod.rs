@@ -6,7 +6,7 @@
 //! that names a secret on all nodes is a hash of the latter, so it tells nothing about the former.
 //!
 //! Bytes are erased when they are dropped and never shown. Who reads the files and says what is wrong with them is
-//! `config/cluster.rs`; which epochs there are is `control/rotation`'s business.
+//! `prepare/cluster.rs`; which epochs there are is `control/rotation`'s business.
 
 pub mod base64;
 pub mod command;

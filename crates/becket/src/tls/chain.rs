@@ -21,7 +21,7 @@ use webpki::EndEntityCert;
 
 use super::engine::Overfull;
 use super::names;
-use crate::config::Limits;
+use crate::config::ChainLimits;
 use crate::scratch::LARGEST_RECORD;
 
 /// What a chain has too much of.
@@ -67,27 +67,6 @@ impl fmt::Display for Excess {
 }
 
 impl std::error::Error for Excess {}
-
-/// How much of a chain a peer may show.
-#[derive(Clone, Copy, Debug)]
-pub struct ChainLimits {
-    /// `limits.certificate-chain`, the leaf included.
-    pub bytes: usize,
-    /// `limits.chain-intermediates`.
-    pub intermediates: usize,
-    /// `limits.chain-same-subject`.
-    pub same_subject: usize,
-}
-
-impl From<&Limits> for ChainLimits {
-    fn from(limits: &Limits) -> Self {
-        Self {
-            bytes: limits.certificate_chain,
-            intermediates: limits.chain_intermediates,
-            same_subject: limits.chain_same_subject,
-        }
-    }
-}
 
 /// Looks at a chain, and parses each certificate once.
 /// Returns those intermediates that a path could lead through: the leaf's issuers by name, then

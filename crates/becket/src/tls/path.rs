@@ -17,7 +17,8 @@ use webpki::{
     RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
 };
 
-use super::chain::{self, ChainLimits};
+use super::chain;
+use crate::config::ChainLimits;
 use crate::config::{Revocation, UnknownStatus};
 
 /// Finds paths to these authorities.

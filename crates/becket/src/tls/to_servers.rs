@@ -22,9 +22,10 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-use super::chain::{self, ChainLimits};
+use super::chain;
 use super::engine::Engine;
 use super::verifier::until;
+use crate::config::ChainLimits;
 use crate::config::{Backend, Onward, ServerAlpn, Sni};
 use crate::connection::facts::Facts;
 

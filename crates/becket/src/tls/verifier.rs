@@ -24,8 +24,8 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::chain::ChainLimits;
 use super::path::Paths;
+use crate::config::ChainLimits;
 use crate::config::{ClientAuth, Revocation, UnknownStatus};
 use crate::pki::client_names;
 use crate::sessions::context;

@@ -3,15 +3,15 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
+use becket_config::file::File;
 use becket_proto::session_table::SessionTable;
 use mio::Waker;
 use rustls::pki_types::UnixTime;
 
 use super::*;
 use crate::backend::inbox::{BackendEvent, Inbox};
-use crate::config::file::File;
-use crate::config::prepare::{ServerNames, World, prepare};
 use crate::control::rotation::Rotation;
+use crate::prepare::{ServerNames, World, prepare};
 use crate::worker::mailbox::Message;
 
 /// Fewer than wait in the queue of a listening socket of the standard library.

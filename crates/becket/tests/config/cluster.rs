@@ -4,10 +4,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use becket::config::flags::Flags;
-use becket::config::prepare::Prepared;
-use becket::config::prepare::ServerNames;
-use becket::config::source::Source;
+use becket::prepare::Prepared;
+use becket::prepare::ServerNames;
+use becket::prepare::flags::Flags;
+use becket::prepare::source::Source;
 use becket_proto::ticket::NodeId;
 use rustls_pki_types::UnixTime;
 

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{Folder, Made, NOW, lines, site};
-use becket::config::file::File;
-use becket::config::flags::Flags;
-use becket::config::prepare::{ServerNames, World, prepare};
-use becket::config::source::Source;
 use becket::config::{AlpnMismatch, ClientAuth, MOST_ADDRESSES, NamePattern, ServerAddress};
+use becket::prepare::flags::Flags;
+use becket::prepare::source::Source;
+use becket::prepare::{ServerNames, World, prepare};
 use becket::resolver::Resolver;
+use becket_config::file::File;
 use rustls_pki_types::UnixTime;
 
 fn now() -> UnixTime {
@@ -334,7 +334,7 @@ fn an_authority_or_names_without_a_demand_for_certificates_are_an_error() {
 
 #[test]
 fn names_of_clients_say_what_they_are() {
-    let reading = becket::config::read::read(
+    let reading = becket_config::read::read(
         "[[policy]]\nname = 'web'\nclient-names = [\n  'cn:alice',\n  'alice',\n]",
         &Default::default(),
     );

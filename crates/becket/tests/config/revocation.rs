@@ -41,7 +41,7 @@ fn text(crl: &str) -> String {
         + &format!("crl = {crl}\n")
 }
 
-fn policy(prepared: &becket::config::prepare::Prepared) -> &Policy {
+fn policy(prepared: &becket::prepare::Prepared) -> &Policy {
     &prepared.config.listeners[0].routes[0].policy
 }
 

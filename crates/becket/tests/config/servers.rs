@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use becket::config::flags::Flags;
-use becket::config::prepare::ServerNames;
-use becket::config::source::Source;
 use becket::config::{Balance, OnDown, QueuePlace, StickBy};
+use becket::prepare::ServerNames;
+use becket::prepare::flags::Flags;
+use becket::prepare::source::Source;
 use rustls_pki_types::UnixTime;
 
 use crate::common::{Folder, NOW, lines};

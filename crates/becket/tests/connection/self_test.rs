@@ -1,7 +1,7 @@
 //! `becket check` makes handshakes: what it says of them, and what it finds.
 
 use becket::check::self_test::{self, TestedHandshake};
-use becket::config::error::Report;
+use becket_config::error::Report;
 
 use crate::common::{BACKEND, House, house, now};
 

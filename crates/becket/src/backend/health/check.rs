@@ -421,8 +421,7 @@ mod tests {
     use tokio::net::UnixSocket;
 
     use super::*;
-    use crate::config::{Onward, ServerAlpn, Sni};
-    use crate::tls::chain::ChainLimits;
+    use crate::config::{ChainLimits, Onward, ServerAlpn, Sni};
     use crate::tls::to_servers::{Unverified, for_check};
 
     const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,13 +7,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use becket_config::error::{Problem, Rejected};
 use becket_config::file::File;
 use becket_config::read::read;
 use rustls_pki_types::UnixTime;
 
-use super::error::{Problem, Rejected};
 use super::flags::Flags;
-use super::prepare::{Prepared, ServerNames, World, prepare_text};
+use super::{Prepared, ServerNames, World, prepare_text};
 use crate::files::{Files, reason};
 
 /// The origin of the configuration of this process.

@@ -1,4 +1,4 @@
-//! The keys of `[cluster]` by which sessions of stud and hitch are received, and the part of `prepare` that checks them.
+//! The keys of `[cluster]` by which sessions of stud and hitch are received.
 //!
 //! The key that seals their datagrams comes from the RSA key of a certificate: SHA-1 of its PKCS#1 form. With a
 //! certificate of another kind stud and hitch have a key of zeros, which everybody knows, so there is none here.
@@ -6,7 +6,6 @@
 //! The sessions come under one policy. It must be in use, must allow TLS 1.2, and must not ask clients for certificates:
 //! the sender does not say who the client was.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use becket_cluster::stud::StudKey;
@@ -16,39 +15,15 @@ use becket_config::key;
 use becket_proto::session_table::PolicyTag;
 use rustls::ProtocolVersion;
 
-use super::prepare::Draft;
-use super::{Config, Listener, Policy};
+use super::Draft;
+use crate::config::{self, Listener, Policy, Stud};
 use crate::pki::keys::{read, shown, warn_if_readable};
-
-/// Terms on which sessions of stud and hitch are taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stud {
-    /// Where their datagrams arrive.
-    pub listen: SocketAddr,
-    /// What seals them.
-    pub key: StudKey,
-    /// Configuration name of the policy.
-    pub policy_name: String,
-    /// The policy under which they resume.
-    pub policy: PolicyTag,
-    /// Numbers of its suites for TLS 1.2.
-    pub suites: Vec<u16>,
-    /// It refuses sessions without extended master secret.
-    pub require_ems: bool,
-}
-
-impl Config {
-    /// Terms on which sessions of stud and hitch are taken, if they are.
-    pub fn stud(&self) -> Option<&Stud> {
-        self.cluster.as_ref()?.stud.as_ref()
-    }
-}
 
 impl Draft<'_> {
     /// Completes the cluster once the policies of the listeners are known.
     pub(super) fn stud(
         &mut self,
-        cluster: &mut Option<super::Cluster>,
+        cluster: &mut Option<config::Cluster>,
         listeners: &[Arc<Listener>],
     ) {
         let Some(file) = self.file.cluster.as_ref() else {

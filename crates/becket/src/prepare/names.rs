@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use becket_config::address::Address;
+use becket_config::file::File;
 
-use super::file::File;
 use crate::resolver::{Found, Resolver};
 
 /// Whether names of servers and peers are looked up with the configuration.

@@ -1,4 +1,4 @@
-//! The part of `prepare` that makes backends.
+//! Makes backends.
 //!
 //! Names are looked up while becket runs (`backend/health/prober.rs`): a server without an address gets no connections,
 //! and one that had some keeps them over a reload. `becket check` resolves them here. A name may have several addresses;
@@ -14,8 +14,10 @@ use becket_config::choices::ProxyTlv;
 use becket_config::key;
 use becket_proto::health::{Checks, Passive, Rules};
 
-use super::prepare::Draft;
-use super::{Backend, CheckKind, Health, ProxyTlvs, Server, ServerAddress, StickBy};
+use super::Draft;
+use crate::config::{
+    Backend, CheckKind, Health, MOST_ADDRESSES, ProxyTlvs, Server, ServerAddress, StickBy,
+};
 use crate::files::reason;
 
 impl Draft<'_> {
@@ -126,6 +128,3 @@ fn health(health: &backend::Health) -> Health {
         expect: health.expect.clone(),
     }
 }
-
-/// Addresses of a server that are used: some more than a client would be led to, and a DNS server may say thousands.
-pub const MOST_ADDRESSES: usize = 64;

@@ -5,8 +5,19 @@
 //! a harmless value where it found one and goes on, and the outcome is a `Config` only if there
 //! was no error at all. Blocks on files and name resolution. Never panics, whatever the file.
 //!
-//! This file holds the sections with plain values; `listeners.rs`, `policies.rs` and
-//! `backends.rs` hold the rest.
+//! This file holds the sections with plain values; a file for each other part holds the rest.
+
+pub mod flags;
+pub mod source;
+
+mod backends;
+mod cluster;
+mod crl;
+mod listeners;
+mod names;
+mod onward;
+mod policies;
+mod stud;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroU32;
@@ -14,19 +25,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use becket_config::address::Address;
+use becket_config::error::{Problem, Rejected, Report};
+use becket_config::file::File;
 use becket_config::key;
+use becket_config::read::{Reading, read};
 use becket_proto::admission::{Prefixes, Rate, Share};
 use becket_sys::identity::Identity;
 use rustls_pki_types::UnixTime;
 use toml::Table;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::error::{Problem, Rejected, Report};
-use super::file::File;
-use super::names::Names;
-pub use super::names::ServerNames;
-use super::read::{Reading, read};
-use super::{AccessLog, Admin, Admission, Config, Log, Sessions, worker_count};
+use self::names::Names;
+pub use self::names::ServerNames;
+use crate::config::{AccessLog, Admin, Admission, Config, Log, Sessions, worker_count};
 use crate::descriptors;
 use crate::files::{Files, reason};
 use crate::log::check_level;
@@ -188,18 +199,18 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
 }
 
 /// A configuration in the making.
-pub(super) struct Draft<'a> {
-    pub(super) file: &'a File,
-    pub(super) world: &'a World<'a>,
-    pub(super) loader: Loader,
-    pub(super) report: Report,
+struct Draft<'a> {
+    file: &'a File,
+    world: &'a World<'a>,
+    loader: Loader,
+    report: Report,
     names: Names,
-    pub(super) files: Vec<PathBuf>,
-    pub(super) ratchets: Vec<Ratchet>,
+    files: Vec<PathBuf>,
+    ratchets: Vec<Ratchet>,
     /// Addresses taken so far, with the key that takes them.
-    pub(super) binds: Vec<(SocketAddr, String)>,
+    binds: Vec<(SocketAddr, String)>,
     /// Full handshakes are limited, so keys cost a token.
-    pub(super) metered: bool,
+    metered: bool,
 }
 
 impl Draft<'_> {
@@ -290,7 +301,7 @@ impl Draft<'_> {
     }
 
     /// The socket addresses of an address; none, and an error, if there is none.
-    pub(super) fn resolve(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
+    fn resolve(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
         self.look_up(address).unwrap_or_else(|why| {
             let fault = format!("the name does not resolve: {why}");
             let accepted = "a name that DNS or /etc/hosts knows";
@@ -319,7 +330,7 @@ impl Draft<'_> {
 
     /// Where a server or a peer is, as far as it is known with the configuration: a name is not, unless all are
     /// looked up, and one that does not resolve is a warning.
-    pub(super) fn whereabouts(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
+    fn whereabouts(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
         let is_name = matches!(address, Address::Name(..));
         if is_name && self.world.server_names == ServerNames::Later {
             return Vec::new();
@@ -332,7 +343,7 @@ impl Draft<'_> {
     }
 
     /// Takes an address for a socket of ours; of two that overlap the second is an error.
-    pub(super) fn claim(&mut self, path: &str, address: SocketAddr) {
+    fn claim(&mut self, path: &str, address: SocketAddr) {
         let overlaps = |other: &SocketAddr| {
             let (a, b) = (address.ip(), other.ip());
             let covers = a == b || a.is_unspecified() || b.is_unspecified();

@@ -1,4 +1,4 @@
-//! The part of `prepare` that makes listeners: addresses, the map of certificates, routes.
+//! Makes listeners: addresses, the map of certificates, routes.
 //!
 //! Certificates are loaded in the order of the list, those of a directory by file name. Of two
 //! with one name and one kind of key the later wins. The default, for clients without a name
@@ -15,8 +15,8 @@ use becket_config::listener::{self, Certificate, ListenMode, Pair};
 use becket_config::policy;
 use becket_proto::networks::Networks;
 
-use super::prepare::Draft;
-use super::{AcceptProxy, Listener, NamePattern, Policy, Route, SocketOptions};
+use super::Draft;
+use crate::config::{AcceptProxy, Listener, NamePattern, Policy, Route, SocketOptions};
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::pki::keys::{Loaded, shown};
 use crate::tls::metered::metered;

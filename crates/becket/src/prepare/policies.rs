@@ -1,4 +1,4 @@
-//! The part of `prepare` that makes policies: suites, groups and client certificates.
+//! Makes policies: suites, groups and client certificates.
 //!
 //! A listener that names no policy has the one of its own name, or else one with every default.
 //! Two policies never share sessions, whatever they have in common: the digest covers the name.
@@ -15,8 +15,8 @@ use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::{ALL_CIPHER_SUITES, kx_group};
 use rustls::{ProtocolVersion, SupportedCipherSuite};
 
-use super::prepare::Draft;
-use super::{ClientAuth, Policy, Versions};
+use super::Draft;
+use crate::config::{ClientAuth, Policy, Versions};
 use crate::pki::keys;
 use crate::tls::policy::digest;
 use crate::tls::{chain, verifier};

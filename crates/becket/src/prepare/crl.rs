@@ -1,4 +1,4 @@
-//! The part of `prepare` that reads certificate revocation lists (RFC 5280, section 5).
+//! Reads certificate revocation lists (RFC 5280, section 5).
 //!
 //! A list is taken as it is signed: whether its signature holds is asked by the verifier, for each
 //! client, or server. What can be seen before any comes is said here: a list that does not parse is
@@ -16,8 +16,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::pem::{Error, SectionKind};
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
-use super::prepare::Draft;
-use super::{ClientAuth, Revocation, UnknownStatus};
+use super::Draft;
+use crate::config::{ClientAuth, Revocation, UnknownStatus};
 use crate::files::{Files, reason};
 use crate::pki::keys::shown;
 use crate::tls::verifier;
