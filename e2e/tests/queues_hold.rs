@@ -11,7 +11,7 @@ use std::time::Duration;
 use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, eventually, holds_for};
 
 /// What one who is served said, and the socket to answer on.
-struct Guest {
+struct Request {
     word: Vec<u8>,
     stream: TcpStream,
 }
@@ -21,20 +21,20 @@ struct Counting {
     backend: Backend,
     most: Arc<AtomicUsize>,
     /// Those who have said something, in order, with the socket to answer on.
-    here: Arc<Mutex<Vec<Guest>>>,
+    here: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Counting {
     /// Keeps everybody waiting until [`Self::answer`].
     fn new() -> Self {
         let most = Arc::<AtomicUsize>::default();
-        let here = Arc::<Mutex<Vec<Guest>>>::default();
+        let here = Arc::<Mutex<Vec<Request>>>::default();
         let (seen, list) = (Arc::clone(&most), Arc::clone(&here));
         let backend = Backend::new(move |mut stream| {
             let mut word = [0; 3];
             stream.read_exact(&mut word)?;
             let mut here = list.lock().unwrap();
-            here.push(Guest {
+            here.push(Request {
                 word: word.to_vec(),
                 stream,
             });
@@ -54,9 +54,9 @@ impl Counting {
 
     /// Answers whoever came first, and says who that was.
     fn answer(&self) -> String {
-        let mut guest = self.here.lock().unwrap().remove(0);
-        guest.stream.write_all(b"done").unwrap();
-        String::from_utf8(guest.word).unwrap()
+        let mut request = self.here.lock().unwrap().remove(0);
+        request.stream.write_all(b"done").unwrap();
+        String::from_utf8(request.word).unwrap()
     }
 }
 

@@ -1,6 +1,6 @@
 //! PEM files: certificates and keys are read, or it is said what is broken.
 
-use becket::pki::keys::Facts;
+use becket::pki::keys::CertificateFacts;
 use becket::pki::pem::Pem;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 
@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) -> usize {
             return 0;
         }
     };
-    let certificates = pem.certificates.iter().map(Facts::of);
+    let certificates = pem.certificates.iter().map(CertificateFacts::of);
     let keys = pem.keys.iter().map(|key| any_supported_type(key));
     certificates.filter(Result::is_ok).count() + keys.filter(Result::is_ok).count()
 }

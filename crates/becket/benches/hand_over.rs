@@ -20,7 +20,7 @@ use std::{io, thread};
 
 use becket::backend::backend_state::Wait;
 use becket::backend::inbox::{BackendEvent, Grant, Inbox};
-use becket::backend::pool::{Guest, Pick, Pool};
+use becket::backend::pool::{Pick, PickHint, Pool};
 use becket::backend::registry::lone_state;
 use becket::backend::slot::Slot;
 use becket::config::{Backend, Server, ServerAddress};
@@ -238,12 +238,12 @@ impl<'a> Worker<'a> {
     }
 
     fn run(mut self, samples: u64) -> Vec<Duration> {
-        let guest = Guest {
+        let hint = PickHint {
             source: IpAddr::from([192, 0, 2, 1]),
             name: None,
             origin: None,
         };
-        if let Pick::Slot(slot) = self.pool.pick(&guest, None, &[]) {
+        if let Pick::Slot(slot) = self.pool.pick(&hint, None, &[]) {
             self.send_back(slot);
         }
         let mut events = Events::with_capacity(64);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use becket::backend::backend_state::{BackendState, Wait};
 use becket::backend::inbox::{BackendEvent, Inbox, TestInbox};
-use becket::backend::pool::{Guest, Pick, Pool};
+use becket::backend::pool::{Pick, PickHint, Pool};
 use becket::backend::registry::lone_state;
 use becket::backend::slot::Slot;
 use becket::config::{Backend, Balance, Server, ServerAddress, StickBy};
@@ -45,8 +45,8 @@ fn backend(servers: usize, balance: Balance, maxconn: u32) -> Backend {
     backend
 }
 
-fn guest() -> Guest<'static> {
-    Guest {
+fn hint() -> PickHint<'static> {
+    PickHint {
         source: IpAddr::from([192, 0, 2, 1]),
         name: Some("www.example.org"),
         origin: Some(OriginId(7)),
@@ -71,7 +71,7 @@ fn choose_claim_and_give_back(bencher: Bencher<'_, '_>, balance: Balance) {
         POOL.with_borrow_mut(|held| {
             let mine = held.take_if(|(of, _)| Arc::ptr_eq(of, &backend));
             let mine = mine.unwrap_or_else(|| (Arc::clone(&backend), pool(&backend, &state)));
-            drop(black_box(mine.1.pick(&guest(), None, &[])));
+            drop(black_box(mine.1.pick(&hint(), None, &[])));
             *held = Some(mine);
         });
     });
@@ -87,9 +87,9 @@ fn the_same_for_a_client_that_sticks(bencher: Bencher<'_, '_>) {
     let pool = pool(&backend, &state);
     let now = Duration::from_secs(1);
     bencher.bench_local(|| {
-        let had = pool.recall(&guest(), now);
-        if let Pick::Slot(slot) = pool.pick(&guest(), had, &[]) {
-            pool.learn(&guest(), slot.server(), now);
+        let had = pool.recall(&hint(), now);
+        if let Pick::Slot(slot) = pool.pick(&hint(), had, &[]) {
+            pool.learn(&hint(), slot.server(), now);
         }
     });
 }
@@ -104,10 +104,9 @@ fn hand_over_past(bencher: Bencher<'_, '_>, waiting: usize) {
     let test_inbox = Arc::<TestInbox>::default();
     let inbox = Arc::clone(&test_inbox) as Arc<dyn Inbox>;
     let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0);
-    let (Pick::Slot(first), Pick::Slot(_other)) = (
-        pool.pick(&guest(), None, &[]),
-        pool.pick(&guest(), None, &[]),
-    ) else {
+    let (Pick::Slot(first), Pick::Slot(_other)) =
+        (pool.pick(&hint(), None, &[]), pool.pick(&hint(), None, &[]))
+    else {
         return;
     };
     let tried = [first.server().key()];
@@ -141,7 +140,7 @@ fn hand_over(bencher: Bencher<'_, '_>, waiting: usize) {
     let test_inbox = Arc::<TestInbox>::default();
     let inbox = Arc::clone(&test_inbox) as Arc<dyn Inbox>;
     let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0);
-    let Pick::Slot(first) = pool.pick(&guest(), None, &[]) else {
+    let Pick::Slot(first) = pool.pick(&hint(), None, &[]) else {
         return;
     };
     let mut held = Some(first);

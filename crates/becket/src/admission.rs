@@ -5,7 +5,7 @@
 //! client: the kernel spreads the connections of a source over the workers, and each admits its part of the bound.
 //!
 //! [`SharedAdmission`] is what all workers share: one bucket for all full handshakes, which is one atomic number, and the
-//! sources, spread over shards with a lock each. An [`Admission`] is a worker's way in, under the rules of its configuration;
+//! sources, spread over shards with a lock each. A [`WorkerAdmission`] is a worker's way in, under the rules of its configuration;
 //! what is not limited takes neither a lock nor an atomic number.
 //!
 //! The signature is what a full handshake costs more than a resumed one, so only the former needs a
@@ -141,14 +141,14 @@ pub struct Admitted {
 
 /// One worker's way in.
 #[derive(Debug)]
-pub struct Admission {
+pub struct WorkerAdmission {
     shared: Arc<SharedAdmission>,
     rules: config::Admission,
     /// This worker's clients without keys, counted as connections.
     half_open: Rc<RefCell<Sources<RandomState>>>,
 }
 
-impl Admission {
+impl WorkerAdmission {
     /// Admission under these rules, which the tables take their limit from. It goes on with what the worker's before it
     /// has counted.
     pub fn new(
@@ -349,7 +349,7 @@ impl Drop for FullHandshake {
 /// The right of one handshake to be a full one, to be claimed when it turns out to be that.
 #[derive(Debug)]
 pub(crate) struct HandshakePermit {
-    admission: Rc<Admission>,
+    admission: Rc<WorkerAdmission>,
     client: IpAddr,
     state: PermitState,
 }
@@ -418,7 +418,7 @@ mod tests {
         Some(Rate::new(number, number))
     }
 
-    fn admission(all: Share, source: Share) -> (Arc<SharedAdmission>, Rc<Admission>) {
+    fn admission(all: Share, source: Share) -> (Arc<SharedAdmission>, Rc<WorkerAdmission>) {
         let shared = Arc::new(SharedAdmission::new(2));
         let rules = config::Admission {
             all,
@@ -428,12 +428,12 @@ mod tests {
             prefixes: Prefixes::default(),
             sources: 1000,
         };
-        let admission = Admission::new(&shared, &rules, None);
+        let admission = WorkerAdmission::new(&shared, &rules, None);
         (shared, admission)
     }
 
     fn begin(
-        admission: &Rc<Admission>,
+        admission: &Rc<WorkerAdmission>,
         client: IpAddr,
         now: Duration,
     ) -> Result<HandshakePermit, CloseReason> {
@@ -573,18 +573,18 @@ mod tests {
             CloseReason::SourceHalfOpen
         );
         assert!(admission.half_open(OTHER, NOW).unwrap().is_some());
-        let again = Admission::new(&shared, &admission.rules, Some(&admission));
+        let again = WorkerAdmission::new(&shared, &admission.rules, Some(&admission));
         assert!(again.half_open(ONE, NOW).is_err());
         held.pop();
         assert!(again.half_open(ONE, NOW).unwrap().is_some());
-        let anothers = Admission::new(&shared, &admission.rules, None);
+        let anothers = WorkerAdmission::new(&shared, &admission.rules, None);
         assert!(anothers.half_open(ONE, NOW).unwrap().is_some());
     }
 
     #[test]
     fn without_limits_nothing_is_counted() {
         let shared = Arc::new(SharedAdmission::new(1));
-        let admission = Admission::new(&shared, &config::Admission::default(), None);
+        let admission = WorkerAdmission::new(&shared, &config::Admission::default(), None);
         assert!(admission.half_open(ONE, NOW).unwrap().is_none());
         assert!(admission.enter(ONE, NOW).unwrap().is_none());
         assert!(admission.handshake_permit(ONE).is_none());

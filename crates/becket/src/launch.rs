@@ -38,7 +38,7 @@ use crate::log::{self, LogError, Logging};
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
-use crate::server::{Control, Server};
+use crate::server::{Control, Terminator};
 use crate::shared::Shared;
 use crate::sockets;
 use crate::worker::workers::{Common, Workers};
@@ -84,7 +84,11 @@ pub enum StartError {
 /// # Errors
 ///
 /// All that is wrong with the configuration, or the first thing that the system refused.
-pub fn launch(source: Source, handed: Handed, link: Option<Link>) -> Result<Server, StartError> {
+pub fn launch(
+    source: Source,
+    handed: Handed,
+    link: Option<Link>,
+) -> Result<Terminator, StartError> {
     let clock = Clock::start();
     let now = clock.now();
     let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
@@ -146,7 +150,7 @@ pub fn launch(source: Source, handed: Handed, link: Option<Link>) -> Result<Serv
         supervisor: Supervisor::new(signals, link)
             .map_err(|error| system("taking orders", error))?,
     };
-    Ok(Server { runtime, control })
+    Ok(Terminator { runtime, control })
 }
 
 fn rejected(source: &Source, errors: Vec<Problem>) -> StartError {

@@ -69,14 +69,14 @@ impl Outcome {
 
 /// A running server.
 #[derive(Debug)]
-pub struct Server {
+pub struct Terminator {
     /// What the control loop runs on.
     pub runtime: Runtime,
     /// The control loop.
     pub control: Control,
 }
 
-impl Server {
+impl Terminator {
     /// Serves until a signal ends it.
     pub fn run(self) -> Outcome {
         let outcome = self.runtime.block_on(self.control.run());

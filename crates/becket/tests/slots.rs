@@ -15,7 +15,7 @@ use std::thread;
 
 use becket::backend::backend_state::{BackendState, Wait};
 use becket::backend::inbox::{BackendEvent, Grant, Inbox, TestInbox};
-use becket::backend::pool::{Guest, Pick, Pool};
+use becket::backend::pool::{Pick, PickHint, Pool};
 use becket::backend::registry::lone_state;
 use becket::backend::server_state::ServerState;
 use becket::backend::slot::Slot;
@@ -35,8 +35,8 @@ fn backend(servers: u32, maxconn: u32) -> Backend {
     Backend::plain("app", (0..servers).map(server).collect())
 }
 
-fn guest() -> Guest<'static> {
-    Guest {
+fn hint() -> PickHint<'static> {
+    PickHint {
         source: IpAddr::from([192, 0, 2, 1]),
         name: None,
         origin: None,
@@ -127,7 +127,7 @@ impl<'a> Worker<'a> {
     }
 
     fn ask(&mut self, tried: &[u64], before: Option<Arrival>) {
-        match self.pool.pick(&guest(), None, tried) {
+        match self.pool.pick(&hint(), None, tried) {
             Pick::Slot(slot) => self.serve(slot),
             Pick::Full => match self.pool.wait(0, tried, before) {
                 Ok(wait) => self.waits.push(wait),
@@ -296,7 +296,7 @@ fn who_waits_is_served_in_the_order_of_arrival_over_all_workers() {
             Pool::new(Arc::clone(&backend), Arc::clone(&state), inbox, 0)
         })
         .collect();
-    let Pick::Slot(first) = pools[0].pick(&guest(), None, &[]) else {
+    let Pick::Slot(first) = pools[0].pick(&hint(), None, &[]) else {
         panic!("a slot");
     };
     // Arrivals go round the workers, and are numbered by their place.

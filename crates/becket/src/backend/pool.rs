@@ -55,7 +55,7 @@ pub struct Pool {
 
 /// By what a client may be known again, or always be given the same server.
 #[derive(Clone, Copy, Debug)]
-pub struct Guest<'a> {
+pub struct PickHint<'a> {
     /// Its address.
     pub source: IpAddr,
     /// The server name of its hello.
@@ -139,7 +139,7 @@ impl Pool {
 
     /// Chooses a server for a newcomer and claims a slot there, unless others wait for it already. `had`
     /// is the server that [`Self::recall`] found, `tried` are those that failed it.
-    pub fn pick(&self, guest: &Guest<'_>, had: Option<u64>, tried: &[u64]) -> Pick {
+    pub fn pick(&self, hint: &PickHint<'_>, had: Option<u64>, tried: &[u64]) -> Pick {
         let unwanted = self.state.unwanted();
         let is_open = |server: &u64| {
             let unwanted = unwanted.as_ref();
@@ -158,7 +158,7 @@ impl Pool {
         for candidate in candidates.iter_mut() {
             candidate.open &= is_open(&candidate.key);
         }
-        while let Some(index) = self.choose(&candidates, guest) {
+        while let Some(index) = self.choose(&candidates, hint) {
             if let Some(slot) = self.servers.get(index).and_then(Slot::claim) {
                 return Pick::Slot(slot);
             }
@@ -200,30 +200,30 @@ impl Pool {
     }
 
     /// By what this client is remembered; nothing where clients do not stick, or it has no session.
-    fn stick_key(&self, guest: &Guest<'_>) -> Option<u64> {
+    fn stick_key(&self, hint: &PickHint<'_>) -> Option<u64> {
         match self.backend.stick {
             StickBy::None => None,
-            StickBy::Source => Some(balance::address_key(guest.source)),
-            StickBy::TlsSession => guest.origin.map(|origin| origin.0),
+            StickBy::Source => Some(balance::address_key(hint.source)),
+            StickBy::TlsSession => hint.origin.map(|origin| origin.0),
         }
     }
 
     /// The server that a client had, if it is remembered.
-    pub fn recall(&self, guest: &Guest<'_>, now: Duration) -> Option<u64> {
-        self.state.recall(self.stick_key(guest)?, now)
+    pub fn recall(&self, hint: &PickHint<'_>, now: Duration) -> Option<u64> {
+        self.state.recall(self.stick_key(hint)?, now)
     }
 
     /// From now on a client has this server. The peers of a cluster are told, if it is news and the
     /// client is known by its session.
-    pub fn learn(&self, guest: &Guest<'_>, server: &ServerState, now: Duration) {
-        let Some(client) = self.stick_key(guest) else {
+    pub fn learn(&self, hint: &PickHint<'_>, server: &ServerState, now: Duration) {
+        let Some(client) = self.stick_key(hint) else {
             return;
         };
         let life = self.backend.stick_lifetime;
         let news = self.state.learn(client, server, now, life);
         if news
             && self.backend.stick == StickBy::TlsSession
-            && let (Some(outbox), Some(origin)) = (&self.outbox, guest.origin)
+            && let (Some(outbox), Some(origin)) = (&self.outbox, hint.origin)
         {
             outbox.leave(SessionEvent::Stuck(PeerStick {
                 origin,
@@ -286,7 +286,7 @@ impl Pool {
         }));
     }
 
-    fn choose(&self, candidates: &[Candidate], guest: &Guest<'_>) -> Option<usize> {
+    fn choose(&self, candidates: &[Candidate], hint: &PickHint<'_>) -> Option<usize> {
         let choice = self.choices.get();
         self.choices.set(choice.wrapping_add(1));
         match self.backend.balance {
@@ -297,12 +297,11 @@ impl Pool {
             }
             Balance::First => balance::first(candidates),
             Balance::SourceHash => {
-                balance::rendezvous(candidates, balance::address_key(guest.source))
+                balance::rendezvous(candidates, balance::address_key(hint.source))
             }
-            Balance::SniHash => balance::rendezvous(
-                candidates,
-                balance::name_key(guest.name.unwrap_or_default()),
-            ),
+            Balance::SniHash => {
+                balance::rendezvous(candidates, balance::name_key(hint.name.unwrap_or_default()))
+            }
         }
     }
 

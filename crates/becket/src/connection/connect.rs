@@ -29,7 +29,7 @@ use super::queued::{AfterQueue, Queued};
 use super::relay::Relaying;
 use super::securing::{self, Securing, TlsStart};
 use super::{Context, Core, Net, Next, Phase, Said, Turn, introduction};
-use crate::backend::pool::{Guest, Pick, Pool};
+use crate::backend::pool::{Pick, PickHint, Pool};
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
 use crate::config::ServerAddress;
@@ -408,8 +408,8 @@ impl Pending {
 }
 
 /// What a choice may depend on.
-pub(super) fn pick_hint<N: Net>(origin: Option<OriginId>, core: &Core<N>) -> Guest<'_> {
-    Guest {
+pub(super) fn pick_hint<N: Net>(origin: Option<OriginId>, core: &Core<N>) -> PickHint<'_> {
+    PickHint {
         source: core.facts.client.ip(),
         name: core.facts.server_name.as_deref(),
         origin,

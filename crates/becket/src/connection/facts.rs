@@ -20,7 +20,7 @@ pub struct Facts {
     /// Who connected; by its own word, where a PROXY header is accepted.
     pub client: SocketAddr,
     /// What a PROXY header said of it, or what we say in ours.
-    pub(crate) introduced: Option<Box<Introduced>>,
+    pub(crate) introduced: Option<Box<ProxyDetails>>,
     /// The listener's configuration name.
     pub listener: Arc<str>,
     /// Monotonic time of the accept.
@@ -41,7 +41,7 @@ pub struct Facts {
 
 /// What is known of few connections.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Introduced {
+pub(crate) struct ProxyDetails {
     /// The address that the client connected to, as a PROXY header claims.
     pub(crate) arrived_at: Option<SocketAddr>,
     /// A name of the connection, from such a header or for ours; at most 128 bytes.

@@ -20,7 +20,7 @@ use becket_proto::proxy_header::{
     Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, Transport, decode,
 };
 
-use super::facts::{Facts, Introduced};
+use super::facts::{Facts, ProxyDetails};
 use super::{Context, Net, Next, Phase};
 use crate::close_reason::CloseReason;
 use crate::config::{AcceptProxy, Listener};
@@ -128,9 +128,9 @@ fn look<N: Net>(
 /// receiver must use the real connection endpoints" (LOCAL), or "should ignore address
 /// information" (unspecified), and a path is no address that anything here could use.
 fn introduce(header: &ProxyHeader<'_>, facts: &mut Facts) {
-    let mut introduced = Introduced {
+    let mut introduced = ProxyDetails {
         unique_id: header.tlvs.unique_id.map(Box::from),
-        ..Introduced::default()
+        ..ProxyDetails::default()
     };
     if let Endpoints::Inet {
         source,

@@ -57,7 +57,7 @@ use self::peeking::Peeking;
 use self::queued::Queued;
 use self::relay::Relaying;
 use self::securing::Securing;
-use crate::admission::{Admission, Admitted, HalfOpen, SourcePermit};
+use crate::admission::{Admitted, HalfOpen, SourcePermit, WorkerAdmission};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
 use crate::backend::server_state::ServerState;
@@ -118,7 +118,7 @@ pub struct Turn<'a, N> {
     /// Where failures are told, at a bounded rate.
     pub(crate) failures: &'a mut FailureLog,
     /// Who is let in.
-    pub admission: &'a Rc<Admission>,
+    pub admission: &'a Rc<WorkerAdmission>,
     /// Where cancels are left.
     pub cancels: &'a Cancels,
     /// The process takes no new clients, and ends when the last one has left.

@@ -22,7 +22,7 @@ use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
 use super::connect::{Pending, Purpose};
 use super::hello::{self, Refusal};
 use super::{Context, Net, Next, Phase, Said};
-use crate::backend::pool::{Guest, Pool};
+use crate::backend::pool::{PickHint, Pool};
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::config::StickBy;
@@ -129,13 +129,13 @@ fn node_of(ticket: &[u8]) -> Option<NodeId> {
 
 /// A client as the table of those who stick has it: by a session ID, in place of an origin that only
 /// whoever ends TLS could know. The ID is the server's 32 random bytes: to fold them is to hash them.
-fn known_by(id: &[u8]) -> Guest<'static> {
+fn known_by(id: &[u8]) -> PickHint<'static> {
     let key = id.chunks(8).fold(id.len() as u64, |key, part| {
         let mut word = [0; 8];
         word.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
         key.rotate_left(5) ^ u64::from_le_bytes(word)
     });
-    Guest {
+    PickHint {
         source: Ipv4Addr::UNSPECIFIED.into(),
         name: None,
         origin: Some(OriginId(key)),

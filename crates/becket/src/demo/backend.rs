@@ -25,14 +25,14 @@ use super::introduction::{Introduced, Introduction, Introductions};
 
 /// The running server; stops when it is dropped.
 #[derive(Debug)]
-pub struct Backend {
+pub struct DemoBackend {
     address: SocketAddr,
     /// Dropping it ends the server.
     stop: Option<oneshot::Sender<Infallible>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Backend {
+impl DemoBackend {
     /// Starts the server on a free port of 127.0.0.1.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Backend {
     }
 }
 
-impl Drop for Backend {
+impl Drop for DemoBackend {
     fn drop(&mut self) {
         drop(self.stop.take());
         // A panic over there was already printed; the demo ends anyway.
@@ -173,7 +173,7 @@ mod tests {
     use std::net::TcpStream;
     use std::time::Duration;
 
-    fn connect(backend: &Backend) -> BufReader<TcpStream> {
+    fn connect(backend: &DemoBackend) -> BufReader<TcpStream> {
         let stream = TcpStream::connect(backend.address()).unwrap();
         stream
             .set_read_timeout(Some(Duration::from_secs(10)))
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_page_tells_what_the_proxy_header_said() {
-        let backend = Backend::start().unwrap();
+        let backend = DemoBackend::start().unwrap();
         let mut stream = connect(&backend);
         stream.get_mut().write_all(&header()).unwrap();
         for _ in 0..2 {
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_header_in_pieces_that_ends_within_a_segment_of_the_request_is_taken_off() {
-        let backend = Backend::start().unwrap();
+        let backend = DemoBackend::start().unwrap();
         let mut stream = connect(&backend);
         stream.get_mut().set_nodelay(true).unwrap();
         let mut bytes = header();
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn bytes_are_counted_exactly_on_a_connection_that_stays_open() {
-        let backend = Backend::start().unwrap();
+        let backend = DemoBackend::start().unwrap();
         let mut stream = connect(&backend);
         for count in [0, 1, 65_536, 65_537, 1_000_000] {
             ask(&mut stream, &format!("/bytes/{count}"));
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn garbage_and_a_broken_header_end_only_their_own_connection() {
-        let backend = Backend::start().unwrap();
+        let backend = DemoBackend::start().unwrap();
         let mut broken = header();
         *broken.last_mut().unwrap() ^= 1;
         for bytes in [b"\0\0\0\0\r\n\r\n".to_vec(), broken] {
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_backend_that_is_dropped_stops_listening() {
-        let backend = Backend::start().unwrap();
+        let backend = DemoBackend::start().unwrap();
         let address = backend.address();
         drop(backend);
         assert!(TcpStream::connect(address).is_err());

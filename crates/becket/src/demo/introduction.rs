@@ -75,21 +75,21 @@ impl Introductions {
 }
 
 impl Listener for Introductions {
-    type Io = Guest;
+    type Io = ProxiedStream;
     type Addr = Introduced;
 
-    async fn accept(&mut self) -> (Guest, Introduced) {
+    async fn accept(&mut self) -> (ProxiedStream, Introduced) {
         // Nobody closes the semaphore; were it closed, connections would be counted no more.
         let slot = Arc::clone(&self.slots).acquire_owned().await.ok();
         let (stream, _) = Listener::accept(&mut self.listener).await;
         let introduced = Introduced::default();
-        let guest = Guest {
+        let stream = ProxiedStream {
             stream,
             _slot: slot,
             introduced: introduced.clone(),
             start: Start::Header(Vec::new()),
         };
-        (guest, introduced)
+        (stream, introduced)
     }
 
     fn local_addr(&self) -> io::Result<Introduced> {
@@ -99,7 +99,7 @@ impl Listener for Introductions {
 
 /// One connection, read from behind its header.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct ProxiedStream {
     stream: TcpStream,
     _slot: Option<OwnedSemaphorePermit>,
     introduced: Introduced,
@@ -115,7 +115,7 @@ enum Start {
     Rest(Vec<u8>),
 }
 
-impl Guest {
+impl ProxiedStream {
     /// Reads until it is known what the connection starts with; returns what was read behind that.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut Vec<u8>>> {
         while let Start::Header(bytes) = &mut self.start {
@@ -143,7 +143,7 @@ impl Guest {
     }
 }
 
-impl AsyncRead for Guest {
+impl AsyncRead for ProxiedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -161,7 +161,7 @@ impl AsyncRead for Guest {
     }
 }
 
-impl AsyncWrite for Guest {
+impl AsyncWrite for ProxiedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

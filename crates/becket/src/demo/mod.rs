@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 pub use self::display::display;
 
-use self::backend::Backend;
+use self::backend::DemoBackend;
 use self::certificate::{CertificateFiles, TemporaryFolder, ensure, state_folder};
 use crate::config::ProxyVersion;
 use crate::prepare::flags::Flags;
@@ -32,7 +32,7 @@ pub struct Demo {
     pub backend: SocketAddr,
     /// Certificate and key.
     pub files: CertificateFiles,
-    _backend: Backend,
+    _backend: DemoBackend,
     /// Where the files are if there is no better place.
     _temporary: Option<TemporaryFolder>,
 }
@@ -66,7 +66,7 @@ pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
         None => free(FIRST_PORT, LAST_PORT),
     };
     let listen = listen.map_err(DemoError::Port)?;
-    let backend = Backend::start().map_err(DemoError::Backend)?;
+    let backend = DemoBackend::start().map_err(DemoError::Backend)?;
     Ok(Demo {
         listen,
         backend: backend.address(),
@@ -160,7 +160,7 @@ mod tests {
 
     fn demo(folder: &Path) -> Demo {
         let (files, _temporary) = files(Some(folder), UNIX_EPOCH).unwrap();
-        let backend = Backend::start().unwrap();
+        let backend = DemoBackend::start().unwrap();
         Demo {
             listen: "127.0.0.1:8443".parse().unwrap(),
             backend: backend.address(),

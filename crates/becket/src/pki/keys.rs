@@ -153,7 +153,7 @@ impl Loader {
         path: &str,
         file: &Path,
         chain: &[CertificateDer<'_>],
-        facts: &[Facts],
+        facts: &[CertificateFacts],
         report: &mut Report,
     ) -> bool {
         for (at, pair) in facts.windows(2).enumerate() {
@@ -192,7 +192,7 @@ impl Loader {
 
     /// Verifies the signatures, with the last certificate taken for the root. Dates and purposes
     /// that concern the client alone are left out.
-    fn verify(&self, chain: &[CertificateDer<'_>], facts: &[Facts]) -> Option<Error> {
+    fn verify(&self, chain: &[CertificateDer<'_>], facts: &[CertificateFacts]) -> Option<Error> {
         let [leaf, between @ .., last] = chain else {
             return None;
         };
@@ -222,7 +222,13 @@ impl Loader {
         }
     }
 
-    fn check_dates(&self, path: &str, file: &Path, facts: &[Facts], report: &mut Report) {
+    fn check_dates(
+        &self,
+        path: &str,
+        file: &Path,
+        facts: &[CertificateFacts],
+        report: &mut Report,
+    ) {
         let now = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX);
         for (at, facts) in facts.iter().enumerate() {
             let left = facts.not_after.saturating_sub(now);
@@ -240,7 +246,7 @@ impl Loader {
 
 /// What a certificate says, as far as it matters here.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct CertificateFacts {
     /// Whom it names, for people.
     pub subject: String,
     /// Who signed it, for people.
@@ -258,7 +264,7 @@ pub struct Facts {
     issuer_der: Vec<u8>,
 }
 
-impl Facts {
+impl CertificateFacts {
     /// Parses a certificate.
     ///
     /// # Errors
@@ -308,8 +314,8 @@ fn facts_of(
     file: &Path,
     chain: &[CertificateDer<'_>],
     report: &mut Report,
-) -> Option<Vec<Facts>> {
-    let parsed: Result<Vec<_>, _> = chain.iter().map(Facts::of).collect();
+) -> Option<Vec<CertificateFacts>> {
+    let parsed: Result<Vec<_>, _> = chain.iter().map(CertificateFacts::of).collect();
     parsed
         .map_err(|fault| report.error(shown(path, file, fault)))
         .ok()

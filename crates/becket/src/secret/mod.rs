@@ -120,7 +120,7 @@ impl TicketRoot {
 
 /// What a file held.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedSecret {
     /// For the configuration.
     pub secret: SharedSecret,
     /// The chain, where the file is a state.
@@ -131,11 +131,11 @@ pub struct Opened {
 ///
 /// # Errors
 /// What is wrong with it, in words.
-pub fn open(files: &Files, path: &Path, user: &RunUser) -> Result<Opened, FileFault> {
+pub fn open(files: &Files, path: &Path, user: &RunUser) -> Result<OpenedSecret, FileFault> {
     let text = file::read(files, path, user)?;
     if ratchet::is_state(&text) {
         let ratchet = Ratchet::parse(&text, path)?;
-        return Ok(Opened {
+        return Ok(OpenedSecret {
             secret: ratchet.shared(),
             ratchet: Some(ratchet),
         });
@@ -146,7 +146,7 @@ pub fn open(files: &Files, path: &Path, user: &RunUser) -> Result<Opened, FileFa
     let root = SecretBytes::new(bytes);
     let derived = || FileFault::new(NotDerived.to_string(), ROOT_FILE);
     let secret = SharedSecret::of_root(root, path).map_err(|_| derived())?;
-    Ok(Opened {
+    Ok(OpenedSecret {
         secret,
         ratchet: None,
     })

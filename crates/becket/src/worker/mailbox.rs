@@ -114,7 +114,7 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::pool::{Guest, Pick, Pool};
+    use crate::backend::pool::{Pick, PickHint, Pool};
     use crate::config::{Backend, Server, ServerAddress};
 
     #[test]
@@ -144,13 +144,13 @@ mod tests {
         let backend = Arc::new(Backend::plain("app", vec![server]));
         let inbox = Arc::clone(&mailbox) as Arc<dyn Inbox>;
         let pool = Pool::lone(backend, inbox);
-        let guest = Guest {
+        let hint = PickHint {
             source: [192, 0, 2, 1].into(),
             name: None,
             origin: None,
         };
         for late in [false, true] {
-            let Pick::Slot(slot) = pool.pick(&guest, None, &[]) else {
+            let Pick::Slot(slot) = pool.pick(&hint, None, &[]) else {
                 panic!("the slot is not free");
             };
             let wait = pool.wait(0, &[], None).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use mio::{Interest, Token};
 
 use super::{Ending, FIRST_ACCEPTOR, Worker};
-use crate::admission::Admission;
+use crate::admission::WorkerAdmission;
 use crate::backend::inbox::{BackendEvent, Grant, Inbox};
 use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
@@ -140,7 +140,7 @@ impl Worker {
             entry.insert(Acceptor::new(socket, address, bound.inherited, state));
         }
         let (shared, before) = (&self.shared.admission, Some(&*self.admission));
-        self.admission = Admission::new(shared, &config.admission, before);
+        self.admission = WorkerAdmission::new(shared, &config.admission, before);
         self.config = config;
         self.pools = pools;
         Ok(())

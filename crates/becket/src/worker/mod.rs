@@ -33,7 +33,7 @@ use mio::{Events, Poll, Token};
 use slab::Slab;
 
 use self::overdue::Sweep;
-use crate::admission::Admission;
+use crate::admission::WorkerAdmission;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
 use crate::config::{Config, Limits};
@@ -72,7 +72,7 @@ pub(crate) struct Worker {
     acceptors: Slab<Acceptor>,
     first_acceptor: usize,
     /// Who is asked about new clients.
-    admission: Rc<Admission>,
+    admission: Rc<WorkerAdmission>,
     /// By backend index; kept when only ticket keys change.
     pools: Rc<[Rc<Pool>]>,
     /// On the heap each: growing the slab then moves pointers, not connections.
@@ -149,7 +149,7 @@ impl Worker {
         let now = clock.now();
         let net = RealNet::new(start.poll.registry().try_clone()?);
         let rules = &adopted.config().admission;
-        let admission = Admission::new(&shared.admission, rules, None);
+        let admission = WorkerAdmission::new(&shared.admission, rules, None);
         let mut worker = Self {
             poll: start.poll,
             counters: Arc::clone(&shared.counters[start.number]),

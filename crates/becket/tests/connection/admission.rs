@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::admission::{Admission, SharedAdmission};
+use becket::admission::{SharedAdmission, WorkerAdmission};
 use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use rustls::ClientConfig;
@@ -24,7 +24,7 @@ fn house(admission: &str) -> (House, Stage, Arc<SharedAdmission>) {
     ));
     let admission = Arc::new(SharedAdmission::new(1));
     let mut stage = house.stage();
-    stage.admission = Admission::new(&admission, &house.config.admission, None);
+    stage.admission = WorkerAdmission::new(&admission, &house.config.admission, None);
     (house, stage, admission)
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::backend::pool::{Guest, Pick};
+use becket::backend::pool::{Pick, PickHint};
 use becket::backend::slot::Slot;
 use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
@@ -463,12 +463,12 @@ fn a_policy_without_early_data_takes_none() {
 
 /// Takes the only slot, as another connection would.
 fn take(house: &House) -> Slot {
-    let guest = Guest {
+    let hint = PickHint {
         source: [192, 0, 2, 9].into(),
         name: None,
         origin: None,
     };
-    match house.pool(0).pick(&guest, None, &[]) {
+    match house.pool(0).pick(&hint, None, &[]) {
         Pick::Slot(slot) => slot,
         other => panic!("{other:?}"),
     }

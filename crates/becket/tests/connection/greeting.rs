@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::admission::{Admission, SharedAdmission};
+use becket::admission::{SharedAdmission, WorkerAdmission};
 use becket::check::script::net::Plan;
 use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
@@ -304,7 +304,7 @@ fn half_open_handshakes_are_counted_by_the_address_of_the_header() {
         half_open_per_source: Some(1),
         ..house.config.admission
     };
-    let admission = Admission::new(&Arc::new(SharedAdmission::new(1)), &rules, None);
+    let admission = WorkerAdmission::new(&Arc::new(SharedAdmission::new(1)), &rules, None);
     let come = |source: &str| {
         let mut stage = house.stage();
         stage.admission = Rc::clone(&admission);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::backend::pool::{Guest, Pick};
+use becket::backend::pool::{Pick, PickHint};
 use becket::backend::slot::Slot;
 use becket::check::script::net::Plan;
 use becket::check::script::stage::Stage;
@@ -27,12 +27,12 @@ fn house(keys: &str) -> House {
 
 /// Takes a slot, as another connection would.
 fn take(house: &House) -> Slot {
-    let guest = Guest {
+    let hint = PickHint {
         source: IpAddr::from([192, 0, 2, 9]),
         name: None,
         origin: None,
     };
-    match house.pool(0).pick(&guest, None, &[]) {
+    match house.pool(0).pick(&hint, None, &[]) {
         Pick::Slot(slot) => slot,
         other => panic!("{other:?}"),
     }

@@ -1,6 +1,6 @@
 //! Keeps an eye on servers, from the control thread: checks them, counts their connects, resolves their names anew.
 //!
-//! A [`Prober`] has a [`Watch`] for each server of the configuration. [`Prober::tick`] does what is due and never waits:
+//! A [`Prober`] has a [`ServerWatch`] for each server of the configuration. [`Prober::tick`] does what is due and never waits:
 //! checks and lookups run beside it, bounded in number, and come back through [`Prober::ended`] and [`Prober::take`].
 //! What is thought of a server is [`becket_proto::health`]'s; what follows from it is written into the server's state,
 //! which the data path reads. Each change of condition is logged once, with its reason.
@@ -34,7 +34,7 @@ pub(crate) struct Prober {
     resolver: Resolver,
     /// What the watches were made for.
     config: Option<Arc<Config>>,
-    watches: Vec<Watch>,
+    watches: Vec<ServerWatch>,
     running: JoinSet<Ended>,
     checks_running: usize,
     lookups_running: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Prober {
 
 /// One server.
 #[derive(Debug)]
-struct Watch {
+struct ServerWatch {
     backend: Arc<Backend>,
     server: Arc<ServerState>,
     rules: Rules,
@@ -145,7 +145,7 @@ impl Prober {
             Ended::Lookup(index, found) => {
                 self.lookups_running = self.lookups_running.saturating_sub(1);
                 let watch = self.watches.get_mut(index);
-                if let Some((name, server)) = watch.and_then(Watch::named) {
+                if let Some((name, server)) = watch.and_then(ServerWatch::named) {
                     name.handle_lookup(found, server, now.mono);
                 }
             }
@@ -179,7 +179,7 @@ impl Prober {
                     .iter()
                     .position(|watch| Arc::ptr_eq(&watch.server, state));
                 let known = known.map(|index| before.swap_remove(index));
-                let watch = Watch::new(backend, server, Arc::clone(state), now);
+                let watch = ServerWatch::new(backend, server, Arc::clone(state), now);
                 self.watches.push(watch.remembering(known));
             }
         }
@@ -250,7 +250,7 @@ impl Prober {
     }
 }
 
-impl Watch {
+impl ServerWatch {
     fn new(
         backend: &Arc<Backend>,
         config: &Server,

@@ -29,8 +29,8 @@ fn fixture(backend: Backend) -> Fixture {
     }
 }
 
-fn guest() -> Guest<'static> {
-    Guest {
+fn hint() -> PickHint<'static> {
+    PickHint {
         source: IpAddr::from([192, 0, 2, 1]),
         name: Some("a.test"),
         origin: Some(OriginId(7)),
@@ -39,7 +39,7 @@ fn guest() -> Guest<'static> {
 
 impl Fixture {
     fn try_pick(&self) -> Option<Slot> {
-        match self.pool.pick(&guest(), None, &[]) {
+        match self.pool.pick(&hint(), None, &[]) {
             Pick::Slot(slot) => Some(slot),
             Pick::Full | Pick::Nobody => None,
         }
@@ -94,7 +94,7 @@ fn every_way_to_balance_finds_the_free_server_and_counts_it() {
         let fixture = fixture(backend);
         let slots: Vec<Slot> = (0..6).map(|_| fixture.pick()).collect();
         assert_eq!(fixture.in_use(), [2, 2, 2], "{balance:?}");
-        assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+        assert!(matches!(fixture.pool.pick(&hint(), None, &[]), Pick::Full));
         drop(slots);
         assert_eq!(fixture.in_use(), [0, 0, 0]);
     }
@@ -113,7 +113,7 @@ fn round_robin_honours_weights_and_workers_begin_apart() {
     let begins = |start| {
         let test_inbox = Arc::new(TestInbox::default());
         let pool = Pool::new(Arc::clone(&backend), Arc::clone(&state), test_inbox, start);
-        let Pick::Slot(slot) = pool.pick(&guest(), None, &[]) else {
+        let Pick::Slot(slot) = pool.pick(&hint(), None, &[]) else {
             panic!("a slot");
         };
         slot.server().name().to_string()
@@ -131,7 +131,7 @@ fn servers_that_are_out_of_service_get_nobody() {
     assert_eq!(fixture.picks(5), [3; 5]);
     fixture.servers[3].set_failing(true);
     assert!(matches!(
-        fixture.pool.pick(&guest(), None, &[]),
+        fixture.pool.pick(&hint(), None, &[]),
         Pick::Nobody
     ));
     fixture.servers[2].set_failing(false);
@@ -147,7 +147,7 @@ fn backups_serve_when_nobody_else_can_and_not_because_the_others_are_full() {
     let fixture = fixture(backend);
     let held = fixture.pick();
     assert_eq!(fixture.place(&held), 0);
-    assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+    assert!(matches!(fixture.pool.pick(&hint(), None, &[]), Pick::Full));
     drop(held);
     fixture.servers[0].set_failing(true);
     assert_eq!(fixture.picks(4), [1, 2, 1, 2]);
@@ -157,13 +157,13 @@ fn backups_serve_when_nobody_else_can_and_not_because_the_others_are_full() {
 fn a_server_that_failed_is_not_chosen_again() {
     let fixture = fixture(Backend::plain("app", servers(2)));
     let tried = [fixture.servers[0].key()];
-    let Pick::Slot(slot) = fixture.pool.pick(&guest(), None, &tried) else {
+    let Pick::Slot(slot) = fixture.pool.pick(&hint(), None, &tried) else {
         panic!("a slot");
     };
     assert_eq!(fixture.place(&slot), 1);
     let both = [fixture.servers[0].key(), fixture.servers[1].key()];
     assert!(matches!(
-        fixture.pool.pick(&guest(), None, &both),
+        fixture.pool.pick(&hint(), None, &both),
         Pick::Nobody
     ));
 }
@@ -184,7 +184,7 @@ fn a_free_slot_goes_to_the_longest_waiter_and_newcomers_go_behind() {
     assert!(fixture.granted().is_empty());
     drop(held);
     assert_eq!(fixture.in_use(), [1], "handed over");
-    assert!(matches!(fixture.pool.pick(&guest(), None, &[]), Pick::Full));
+    assert!(matches!(fixture.pool.pick(&hint(), None, &[]), Pick::Full));
     let grant = fixture.granted().remove(0);
     assert!(first.is_over_by(&grant) && !second.is_over_by(&grant));
     assert_eq!(grant.place, 10);
@@ -301,7 +301,7 @@ fn who_comes_while_a_name_is_looked_up_for_the_first_time_waits_for_the_outcome(
             vec![Server::plain("a.test:80", vec![])],
         ));
         let server = &fixture.servers[0];
-        let pick = || fixture.pool.pick(&guest(), None, &[]);
+        let pick = || fixture.pool.pick(&hint(), None, &[]);
         assert!(matches!(pick(), Pick::Full));
         let wait = fixture.pool.wait(10, &[], None).unwrap();
         assert!(fixture.granted().is_empty());
@@ -349,20 +349,20 @@ fn a_client_that_sticks_has_its_server_again_while_that_has_room() {
     backend.servers[5].maxconn = Some(1);
     let fixture = fixture(backend);
     let now = Duration::from_secs(1);
-    assert_eq!(fixture.pool.recall(&guest(), now), None);
-    fixture.pool.learn(&guest(), &fixture.servers[5], now);
-    let had = fixture.pool.recall(&guest(), now);
-    let Pick::Slot(slot) = fixture.pool.pick(&guest(), had, &[]) else {
+    assert_eq!(fixture.pool.recall(&hint(), now), None);
+    fixture.pool.learn(&hint(), &fixture.servers[5], now);
+    let had = fixture.pool.recall(&hint(), now);
+    let Pick::Slot(slot) = fixture.pool.pick(&hint(), had, &[]) else {
         panic!("a slot");
     };
     assert_eq!(fixture.place(&slot), 5);
-    let Pick::Slot(other) = fixture.pool.pick(&guest(), had, &[]) else {
+    let Pick::Slot(other) = fixture.pool.pick(&hint(), had, &[]) else {
         panic!("a slot");
     };
     assert_ne!(fixture.place(&other), 5, "full: balanced as usual");
     drop(slot);
     fixture.servers[5].set_failing(true);
-    let Pick::Slot(other) = fixture.pool.pick(&guest(), had, &[]) else {
+    let Pick::Slot(other) = fixture.pool.pick(&hint(), had, &[]) else {
         panic!("a slot");
     };
     assert_ne!(
@@ -385,12 +385,12 @@ fn while_others_wait_for_one_server_the_rest_are_balanced_and_stuck_to_as_ever()
     for index in [0, 1] {
         let _others = [(); 3].map(|()| Slot::claim(&fixture.servers[index]).unwrap());
         assert_eq!(fixture.picks(1), hashed);
-        let Pick::Slot(slot) = fixture.pool.pick(&guest(), Some(keys[index]), &[]) else {
+        let Pick::Slot(slot) = fixture.pool.pick(&hint(), Some(keys[index]), &[]) else {
             panic!("it is free");
         };
         assert_eq!(fixture.place(&slot), index);
     }
-    let only_that = fixture.pool.pick(&guest(), Some(keys[2]), &keys[..2]);
+    let only_that = fixture.pool.pick(&hint(), Some(keys[2]), &keys[..2]);
     assert!(matches!(only_that, Pick::Full), "behind who waits");
     drop(held);
     assert!(waits.is_over_by(&fixture.granted()[0]));

@@ -13,7 +13,7 @@ use becket_sys::clock::Now;
 
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
-use crate::admission::{Admission, SharedAdmission};
+use crate::admission::{SharedAdmission, WorkerAdmission};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::{BackendEvent, TestInbox};
 use crate::close_reason::CloseReason;
@@ -39,8 +39,8 @@ pub struct Stage {
     pub timeouts: Timeouts,
     /// What a worker counts.
     pub counters: Counters,
-    /// Admission, if it is on.
-    pub admission: Rc<Admission>,
+    /// WorkerAdmission, if it is on.
+    pub admission: Rc<WorkerAdmission>,
     /// Where slots arrive for which the connection waits; pools must have been given the same.
     pub inbox: Arc<TestInbox>,
     /// Where cancels are left.
@@ -72,7 +72,7 @@ impl Stage {
             limits,
             timeouts,
             counters: Counters::default(),
-            admission: Admission::new(
+            admission: WorkerAdmission::new(
                 &Arc::new(SharedAdmission::new(1)),
                 &Default::default(),
                 None,
