@@ -61,6 +61,35 @@ fn a_drain_lets_connections_finish_and_exits_with_0() {
 }
 
 #[test]
+fn another_becket_starts_beside_one_that_drains() {
+    let backend = Backend::echo();
+    let place = Place::new();
+    let shape = Shape::new(backend.address).timeouts("drain-idle = \"10m\"");
+    let mut first = Becket::start(&place, &shape);
+    let mut client = talk(&first, &Trust::new(&place));
+    let (other, mut third) = (Place::new(), shape.clone());
+    third.web = fresh_address();
+    other.write("becket.toml", &third.text());
+    let command = Becket::command(&other, &["run", "--config", "becket.toml"]);
+    let mut third = Becket::spawn(command, other.folder(), third.web, third.admin);
+    assert_eq!(third.ended(), Some(2), "two do not share the pages");
+    assert!(third.logs().contains("admin.address"), "{}", third.logs());
+    first.signal(Signal::TERM);
+    until("the address of clients is free", || {
+        TcpStream::connect(first.web).err()
+    });
+    let place = Place::new();
+    let second = Becket::start(&place, &shape);
+    for _ in 0..20 {
+        assert_eq!(second.status()["state"], "serving", "the pages are its own");
+    }
+    echo(&mut client);
+    drop(client);
+    assert_eq!(first.ended(), Some(0));
+    assert_eq!(second.status()["state"], "serving");
+}
+
+#[test]
 fn a_drain_without_connections_is_over_at_once() {
     let place = Place::new();
     let backend = Backend::echo();

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use becket_proto::session_table::{Limits, SessionTable};
 use becket_sys::clock::{Clock, Now};
 use becket_sys::identity::Identity;
-use becket_sys::{privileges, rlimit};
+use becket_sys::{privileges, rlimit, socket};
 use rustls::pki_types::UnixTime;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
@@ -185,7 +185,7 @@ fn bind(
         let address = admin.address;
         let bound = match given.take_one(SocketKind::Admin, address) {
             Some(given) => given.map(TcpListener::from),
-            None => TcpListener::bind(address),
+            None => socket::succeed(address),
         };
         bound.map_err(|error| {
             let problem = Problem::new("admin.address", error.to_string());

@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use becket_sys::clock::{Clock, Now};
 use becket_sys::memory;
-use becket_sys::priority::give_way;
+use becket_sys::priority;
+use becket_sys::socket;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -122,7 +123,7 @@ pub struct Control {
 impl Control {
     async fn run(mut self) -> Outcome {
         // Behind the workers, which are there by now and keep what they had.
-        if let Err(error) = give_way(STEPS_BEHIND) {
+        if let Err(error) = priority::give_way(STEPS_BEHIND) {
             tracing::debug!(%error, "control does not give way");
         }
         self.start_admin();
@@ -175,11 +176,12 @@ impl Control {
         outcome
     }
 
-    fn start_admin(&mut self) {
-        let Some(listener) = self.admin.take() else {
+    fn start_admin(&self) {
+        let Some(listener) = &self.admin else {
             return;
         };
-        if let Err(error) = admin::start(listener, Arc::clone(&self.state)) {
+        let listener = listener.try_clone();
+        if let Err(error) = listener.and_then(|it| admin::start(it, Arc::clone(&self.state))) {
             tracing::error!(%error, "admin pages not served");
         }
     }
@@ -379,6 +381,10 @@ impl Control {
         self.supervisor.tell(Progress::Stopping);
         self.state.set_draining();
         self.workers.drain();
+        // The next becket has the pages from its start on; until then they show how the drain goes.
+        if let Some(Err(error)) = self.admin.as_ref().map(socket::give_way) {
+            tracing::warn!(%error, "the admin address is kept until the end");
+        }
         Instant::now() + self.state.config().timeouts.drain
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use becket_config::file::File;
 use becket_sys::fd_passing::InheritedListener;
 use becket_sys::regular;
 use becket_sys::root_only::{self, RootOnly};
-use becket_sys::socket::{ListenOptions, bind, datagrams, probe};
+use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 
 use super::needs::Needs;
 use crate::handover::{FileFound, List, SocketKind};
@@ -205,7 +205,7 @@ fn sockets(
     while sockets.len() < count {
         sockets.push(match kind {
             SocketKind::Clients | SocketKind::Passed => bind(address, &ListenOptions::default())?,
-            SocketKind::Admin => TcpListener::bind(address)?.into(),
+            SocketKind::Admin => succeed(address)?.into(),
             SocketKind::Datagrams => datagrams(address, BUFFER)?.into(),
         });
     }

@@ -7,12 +7,14 @@
 //! same user: [`probe`] finds that out. Closing one listener resets what is queued on it: [`refuse_new`] stops the queue from
 //! growing, so that the owner can accept until it is empty and then close.
 //!
+//! A socket that has its address alone can hand it over while it still serves: [`give_way`] and [`succeed`].
+//!
 //! Which addresses, when and by whom, is the business of the terminator's own listener module.
 //! Source: socket(7), ip(7), ipv6(7), tcp(7); RFC 5082 (the TTL security mechanism).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
@@ -167,6 +169,70 @@ pub fn probe(address: SocketAddr) -> io::Result<()> {
         ..ListenOptions::default()
     };
     bind(address, &options).map(drop)
+}
+
+/// Lets a process of the same user [`succeed`] to the address of a listening socket. Until then nothing changes.
+///
+/// # Errors
+/// What setsockopt(2) returns; on an open TCP socket, nothing.
+pub fn give_way(listener: impl AsFd) -> io::Result<()> {
+    SockRef::from(&listener).set_reuse_port(true)
+}
+
+/// Listens on an address that nobody else listens on, or whose holder gives way ([`give_way`]): then all that comes from now on
+/// comes here, and the holder keeps what waits for it.
+///
+/// How: both join a `SO_REUSEPORT` group for the time that the other is there, with a program that always chooses its second
+/// socket. The kernel chooses by itself when there is none, so the last one that is left gets everything. It also remembers
+/// that the port was shared: it does not refuse a third socket of the same user beside a successor that has not given way.
+///
+/// # Errors
+/// As [`bind`].
+pub fn succeed(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+        bound => return bound,
+    }
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(clamp(DEFAULT_BACKLOG.into()))?;
+    choose_second(&socket)?;
+    // Of three, the last one: IPv4 prefers the newest that does not share.
+    socket.set_reuse_port(false)?;
+    Ok(socket.into())
+}
+
+/// Has the kernel bring new connections of a `SO_REUSEPORT` group to the socket that joined it as the second.
+fn choose_second(socket: &Socket) -> io::Result<()> {
+    let mut program = [libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: 1,
+    }];
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: the descriptor is borrowed, hence open; the pointer and length describe `program`, whose one instruction is
+    // there as well. The kernel copies both.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Makes a listening socket deaf to new connections, so that it can be emptied by accepting and then closed without a reset.
@@ -346,6 +412,32 @@ mod tests {
             listen(address, &alone).unwrap_err().kind(),
             io::ErrorKind::AddrInUse
         );
+    }
+
+    #[test]
+    fn an_address_goes_to_the_successor_of_who_gives_way() {
+        let hosts = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        for host in hosts.map(|host: std::net::IpAddr| SocketAddr::new(host, 0)) {
+            let Ok(mut holder) = succeed(host) else {
+                becket_tidy::skip("needs IPv6");
+                continue;
+            };
+            let address = holder.local_addr().unwrap();
+            let in_use = succeed(address).unwrap_err();
+            assert_eq!(in_use.kind(), io::ErrorKind::AddrInUse);
+            // The second one is a successor itself.
+            for _ in 0..2 {
+                give_way(&holder).unwrap();
+                let waits = TcpStream::connect(address).unwrap();
+                let next = succeed(address).unwrap();
+                let later = TcpStream::connect(address).unwrap();
+                for (listener, client) in [(&holder, waits), (&next, later)] {
+                    let (_, from) = listener.accept().unwrap();
+                    assert_eq!(from, client.local_addr().unwrap());
+                }
+                holder = next;
+            }
+        }
     }
 
     #[test]
