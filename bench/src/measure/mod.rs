@@ -169,7 +169,7 @@ fn check_alike(settings: &Settings, column: &Column) -> Result<(), Error> {
     let group_differs = group
         .as_ref()
         .is_some_and(|g| !g.eq_ignore_ascii_case(wanted_group));
-    let version_differs = version.replace("TLSv1_", "1.") != settings.tls;
+    let version_differs = version.strip_prefix("TLSv") != Some(settings.tls.as_str());
     if version_differs || !suite.contains(wanted_suite) || group_differs {
         return Err(Error::Unlike(format!(
             "{} negotiated {version}, {suite}, {} where TLS {}, {wanted_suite}, {wanted_group} was asked: its figures would not be comparable",

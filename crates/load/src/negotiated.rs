@@ -1,7 +1,9 @@
-//! What a handshake agreed on, in the words of the report.
+//! What a handshake agreed on, in the words of the report: suites and groups as IANA has them, versions as OpenSSL does,
+//! which is how becket logs them.
 
 use becket_stats::report::Negotiated;
 use rustls::client::UnbufferedClientConnection;
+use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
 use crate::tls::Tls;
 
@@ -9,21 +11,53 @@ use crate::tls::Tls;
 pub fn of(connection: &UnbufferedClientConnection, tls: Option<&Tls>, resumed: bool) -> Negotiated {
     let group = connection
         .negotiated_key_exchange_group()
-        .map(|group| format!("{:?}", group.name()));
+        .map(|kx| group(kx.name()));
     let alpn = connection
         .alpn_protocol()
         .map(|alpn| String::from_utf8_lossy(alpn).into_owned());
     Negotiated {
-        version: connection
-            .protocol_version()
-            .map_or(String::new(), |version| format!("{version:?}")),
+        version: connection.protocol_version().map_or(String::new(), version),
         suite: connection
             .negotiated_cipher_suite()
-            .map_or(String::new(), |suite| format!("{:?}", suite.suite())),
+            .map_or(String::new(), |agreed| suite(agreed.suite())),
         group,
         signature: tls.filter(|_| !resumed).and_then(Tls::signature),
         alpn,
         tickets_per_full: None,
         tickets_per_resumed: None,
     }
+}
+
+/// Such as `TLSv1.3`; [`TLS13`] is the one whose tickets are counted.
+fn version(version: ProtocolVersion) -> String {
+    version.as_str().unwrap_or("unknown").replace('_', ".")
+}
+
+/// Such as `TLS_AES_128_GCM_SHA256`, which rustls calls `TLS13_AES_128_GCM_SHA256`.
+pub(crate) fn suite(suite: CipherSuite) -> String {
+    let name = suite.as_str().unwrap_or("unknown");
+    name.replacen("TLS13_", "TLS_", 1)
+}
+
+/// Such as `x25519` or `X25519MLKEM768`.
+fn group(group: NamedGroup) -> String {
+    match group {
+        NamedGroup::X25519 => "x25519".to_owned(),
+        other => other.as_str().unwrap_or("unknown").to_owned(),
+    }
+}
+
+/// How a report names TLS 1.3.
+pub(crate) const TLS13: &str = "TLSv1.3";
+
+#[test]
+fn names_are_those_that_becket_logs() {
+    assert_eq!(version(ProtocolVersion::TLSv1_3), TLS13);
+    assert_eq!(version(ProtocolVersion::TLSv1_2), "TLSv1.2");
+    let tls13 = CipherSuite::TLS13_AES_128_GCM_SHA256;
+    assert_eq!(suite(tls13), "TLS_AES_128_GCM_SHA256");
+    let tls12 = CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256;
+    assert_eq!(suite(tls12), "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256");
+    assert_eq!(group(NamedGroup::X25519), "x25519");
+    assert_eq!(group(NamedGroup::secp256r1), "secp256r1");
 }

@@ -22,7 +22,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::Error;
 use crate::sessions::Sessions;
-use crate::{key_share, random};
+use crate::{key_share, negotiated, random};
 
 /// How sessions may be resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -160,7 +160,7 @@ pub fn suites(names: &str) -> Result<Vec<SupportedCipherSuite>, Error> {
     for name in names.split(',') {
         let wanted = plain_name(name);
         let matches = |suite: &&SupportedCipherSuite| {
-            let known = plain_name(&format!("{:?}", suite.suite()));
+            let known = plain_name(&negotiated::suite(suite.suite()));
             let short = matches!(wanted.as_str(), "AES128" | "AES256" | "CHACHA20");
             known == wanted
                 || format!("{wanted}SHA256") == known
@@ -169,13 +169,10 @@ pub fn suites(names: &str) -> Result<Vec<SupportedCipherSuite>, Error> {
         let before = chosen.len();
         chosen.extend(all.iter().filter(matches).copied());
         if chosen.len() == before {
-            let known: Vec<String> = all
-                .iter()
-                .map(|suite| format!("{:?}", suite.suite()))
-                .collect();
+            let known = all.iter().map(|known| negotiated::suite(known.suite()));
             return Err(Error::Plan(format!(
                 "unknown suite `{name}` (accepted: aes128, aes256, chacha20, {})",
-                known.join(", ")
+                known.collect::<Vec<_>>().join(", ")
             )));
         }
     }
@@ -322,16 +319,13 @@ mod tests {
         suites(names)
             .unwrap()
             .iter()
-            .map(|suite| format!("{:?}", suite.suite()))
+            .map(|suite| negotiated::suite(suite.suite()))
             .collect()
     }
 
     #[test]
     fn suites_go_by_three_kinds_of_names() {
-        assert_eq!(
-            named("TLS_AES_128_GCM_SHA256"),
-            ["TLS13_AES_128_GCM_SHA256"]
-        );
+        assert_eq!(named("TLS_AES_128_GCM_SHA256"), ["TLS_AES_128_GCM_SHA256"]);
         let gcm = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
         assert_eq!(named("ECDHE-ECDSA-AES128-GCM-SHA256"), [gcm]);
         assert_eq!(named(gcm), [gcm]);
@@ -348,7 +342,7 @@ mod tests {
             suites("RC4-MD5")
                 .unwrap_err()
                 .to_string()
-                .contains("TLS13_AES_128_GCM_SHA256")
+                .contains("TLS_AES_128_GCM_SHA256")
         );
         assert!(
             groups("x25519,secp521r1")

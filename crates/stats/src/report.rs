@@ -91,7 +91,7 @@ pub struct Conditions {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Negotiated {
-    /// `TLSv1_2` or `TLSv1_3`.
+    /// `TLSv1.2` or `TLSv1.3`.
     pub version: String,
     /// Cipher suite.
     pub suite: String,

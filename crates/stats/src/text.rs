@@ -338,7 +338,7 @@ mod tests {
         let report = Report {
             steps: vec![step],
             negotiated: Some(Negotiated {
-                version: "TLSv1_3".to_owned(),
+                version: "TLSv1.3".to_owned(),
                 ..Negotiated::default()
             }),
             verdict: "fine".to_owned(),
@@ -349,7 +349,7 @@ mod tests {
             "refused: 10",
             "750 resumed by PSK (75.0 % resumed)",
             "120.0 us",
-            "TLSv1_3",
+            "TLSv1.3",
             "fine",
         ] {
             assert!(page.contains(expected), "{expected} is missing in\n{page}");

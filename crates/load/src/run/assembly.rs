@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use becket_stats::report::{Conditions, Negotiated, Report, Step};
 
-use super::crew::Mark;
+use super::workers::Mark;
 use crate::clock;
 use crate::cpu::Spent;
+use crate::negotiated;
 use crate::plan::Plan;
 use crate::sample::Samples;
 use crate::summary::{self, Around};
@@ -29,7 +30,10 @@ pub(super) fn assemble(
             .zip(&harvest.samples)
             .for_each(|(into, from)| into.merge(from));
     }
-    if let Some(negotiated) = negotiated.as_mut().filter(|n| n.version == "TLSv1_3") {
+    if let Some(negotiated) = negotiated
+        .as_mut()
+        .filter(|n| n.version == negotiated::TLS13)
+    {
         let each = |tickets: u64, handshakes: u64| {
             (handshakes > 0).then(|| tickets as f64 / handshakes as f64)
         };

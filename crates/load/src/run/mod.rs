@@ -4,7 +4,7 @@
 //! reads CPU times there, and collects what the threads give back.
 
 mod assembly;
-mod crew;
+mod workers;
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use becket_stats::report::Report;
 
 use self::assembly::{assemble, conditions};
-use self::crew::Crew;
+use self::workers::Workers;
 use crate::Error;
 use crate::cpu;
 use crate::plan::Plan;
@@ -26,8 +26,8 @@ pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<Report, Error> {
     let plan = prepare(plan)?;
     let conditions = conditions(&plan);
     let plan = Arc::new(plan);
-    let crew = Crew::start(&plan, stop)?;
-    let (marks, harvests) = crew.watch(&plan, stop)?;
+    let workers = Workers::start(&plan, stop)?;
+    let (marks, harvests) = workers.watch(&plan, stop)?;
     let mut report = assemble(&plan, &marks, harvests, conditions);
     report.interrupted = stop.load(Ordering::Relaxed);
     Ok(report)

@@ -102,7 +102,7 @@ pub fn run(responder: &Responder, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         desks.push(Desk::new(responder, bound)?);
     }
     println!("listening on {bound}");
-    let crew = desks.into_iter().enumerate().map(|(index, mut desk)| {
+    let threads = desks.into_iter().enumerate().map(|(index, mut desk)| {
         desk.in_service = Arc::clone(&in_service);
         let (stop, cpu) = (Arc::clone(stop), responder.cpus.get(index).copied());
         std::thread::spawn(move || {
@@ -113,8 +113,8 @@ pub fn run(responder: &Responder, stop: &Arc<AtomicBool>) -> Result<(), Error> {
             desk.work(&stop)
         })
     });
-    let crew: Vec<_> = crew.collect();
-    for thread in crew {
+    let threads: Vec<_> = threads.collect();
+    for thread in threads {
         thread.join().unwrap_or(Ok(()))?;
     }
     Ok(())

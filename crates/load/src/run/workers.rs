@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::worker::{Harvest, Task, Worker};
 
 /// The threads at work.
-pub(super) struct Crew {
+pub(super) struct Workers {
     threads: Vec<JoinHandle<()>>,
     tids: Vec<i32>,
     lives: Vec<Arc<Live>>,
@@ -36,7 +36,7 @@ pub(super) struct Mark {
     pub(super) threads: Vec<(Duration, Duration)>,
 }
 
-impl Crew {
+impl Workers {
     pub(super) fn start(plan: &Arc<Plan>, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
         let begin = clock::now() + SETTLE;
         let timeline = Timeline::new(begin + plan.warm_up, &plan.steps());
@@ -47,7 +47,7 @@ impl Crew {
         let budget = Arc::new(AtomicU64::new(budget));
         let (tid_sender, tid_receiver) = mpsc::channel();
         let (sender, results) = mpsc::channel();
-        let mut crew = Self {
+        let mut workers = Self {
             threads: vec![],
             tids: vec![],
             lives: vec![],
@@ -57,12 +57,12 @@ impl Crew {
         };
         for thread in 0..plan.threads {
             let live = Arc::new(Live::default());
-            crew.lives.push(Arc::clone(&live));
+            workers.lives.push(Arc::clone(&live));
             let task = Task {
                 thread,
                 plan: Arc::clone(plan),
                 begin,
-                timeline: crew.timeline.clone(),
+                timeline: workers.timeline.clone(),
                 budget: Arc::clone(&budget),
                 stop: Arc::clone(stop),
                 live,
@@ -79,12 +79,13 @@ impl Crew {
                     // The main thread may have given up: then nobody wants to know.
                     drop((told, sender.send(result)));
                 });
-            crew.threads
+            workers
+                .threads
                 .push(spawned.map_err(|e| Error::os("starting a thread", e))?);
         }
         drop(tid_sender);
-        crew.tids = tid_receiver.iter().take(plan.threads).collect();
-        Ok(crew)
+        workers.tids = tid_receiver.iter().take(plan.threads).collect();
+        Ok(workers)
     }
 
     /// Waits for the end, reading the CPU times at every boundary.
