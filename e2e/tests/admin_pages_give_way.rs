@@ -141,6 +141,6 @@ fn control_and_pages_stand_behind_the_workers() {
     });
     let nices: BTreeMap<String, i32> = nices.collect();
     let worker = nices["becket-0"];
-    assert_eq!(nices["visits"], worker + 5, "{nices:?}");
+    assert_eq!(nices["admin-http"], worker + 5, "{nices:?}");
     assert_eq!(nices["becket"], worker + 5, "{nices:?}");
 }

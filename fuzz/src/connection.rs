@@ -403,7 +403,7 @@ fn listener_state(config: &Config, listener: usize, now: Now) -> Rc<ListenerStat
     let pools = config.backends.iter();
     let pools = pools.map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<TestInbox>::default())));
     Rc::new(ListenerState {
-        face: config.listeners[listener].face,
+        mode: config.listeners[listener].mode,
         router: HelloRouter::new(Arc::clone(&config.listeners[listener]), &parts)
             .expect("a router"),
         pools: pools.collect(),

@@ -21,7 +21,7 @@ use becket_proto::ticket::{NodeId, SecretId};
 /// is always due and never done.
 pub fn run(data: &[u8]) -> usize {
     let (mut one, mut two) = joined();
-    let mut shelf = Shelf::default();
+    let mut sink = TestSink::default();
     let mut now = SECOND * 10;
     let mut rest = data;
     let mut sequence = 1000;
@@ -31,19 +31,19 @@ pub fn run(data: &[u8]) -> usize {
         rest = after;
         now += Duration::from_millis(len as u64);
         let mut datagram = bytes.to_vec();
-        one.receive(TWO.into(), &mut datagram, now, &mut shelf);
+        one.receive(TWO.into(), &mut datagram, now, &mut sink);
         let Some(envelope) = envelope(&mut two, now) else {
             continue;
         };
         sequence += 1;
         let mut datagram = enclosed(&envelope, sequence, bytes);
-        one.receive(TWO.into(), &mut datagram, now, &mut shelf);
+        one.receive(TWO.into(), &mut datagram, now, &mut sink);
         settle(&mut one, now, &mut Vec::new());
         one.check_invariants();
     }
     round_trip(data);
     assert!(one.live() <= 4 * Limits::default().peers);
-    shelf.records
+    sink.records
 }
 
 /// A record that can be read can be written, and is then read as the same.
@@ -67,17 +67,17 @@ fn joined() -> (Replica<Clear>, Replica<Clear>) {
     };
     let (mut one, mut two) = (node(1), node(2));
     one.set_peers(&[TWO.into()]);
-    let mut shelf = Shelf::default();
+    let mut sink = TestSink::default();
     for turn in 1..5 {
         let now = SECOND * turn;
         let (mut to_two, mut to_one) = (Vec::new(), Vec::new());
         settle(&mut one, now, &mut to_two);
         for datagram in &mut to_two {
-            two.receive(ONE.into(), datagram, now, &mut shelf);
+            two.receive(ONE.into(), datagram, now, &mut sink);
         }
         settle(&mut two, now, &mut to_one);
         for datagram in &mut to_one {
-            one.receive(TWO.into(), datagram, now, &mut shelf);
+            one.receive(TWO.into(), datagram, now, &mut sink);
         }
     }
     assert!(one.live() == 1 && two.live() == 1, "the nodes did not join");
@@ -108,7 +108,7 @@ fn enclosed(envelope: &[u8; 8], sequence: u64, text: &[u8]) -> Vec<u8> {
 fn settle(node: &mut Replica<Clear>, now: Duration, sent: &mut Vec<Vec<u8>>) {
     let mut turns = 0;
     loop {
-        node.poll(now, &mut Shelf::default(), &mut |_, bytes| {
+        node.poll(now, &mut TestSink::default(), &mut |_, bytes| {
             sent.push(bytes.to_vec());
             true
         });
@@ -126,11 +126,11 @@ const TWO: ([u8; 4], u16) = ([192, 0, 2, 2], 7000);
 
 /// Takes everything, and holds nothing.
 #[derive(Default)]
-struct Shelf {
+struct TestSink {
     records: usize,
 }
 
-impl Sink for Shelf {
+impl Sink for TestSink {
     fn take(&mut self, _: PeerName, record: Record<'_>) -> Taken {
         self.records += 1;
         if let Record::New(session) | Record::Sync(session) = record {
@@ -144,7 +144,7 @@ impl Sink for Shelf {
     }
 }
 
-impl Source for Shelf {
+impl Source for TestSink {
     fn visit(
         &mut self,
         _: Cursor,

@@ -74,7 +74,7 @@ fn identifiers_and_file_names_keep_to_the_lexicon() {
 fn is_excepted(path: &str, word: &str) -> bool {
     match word {
         "manager" => path.starts_with("crates/sys/"),
-        "util" => path == "crates/becket/src/control/visits.rs",
+        "util" => path == "crates/becket/src/control/admin_http.rs",
         _ => false,
     }
 }
@@ -91,10 +91,10 @@ fn each_name_is_one_type_of_its_crate() {
             *places.entry((krate.into(), name)).or_default() += 1;
         }
     }
-    let twins = places.into_iter().filter(|(_, places)| *places > 1);
+    let doubles = places.into_iter().filter(|(_, places)| *places > 1);
     demand_none(
         "two types",
-        twins
+        doubles
             .map(|((krate, name), _)| format!("{krate} {name}"))
             .collect(),
     );
@@ -170,4 +170,27 @@ fn crates_and_rooms_import_along_the_arrows() {
             .flat_map(|file| arrows::of_room(&file.path, &file.text)),
     );
     demand_none("arrow", faults);
+}
+
+/// The table of `docs/architecture.md` is how a reader finds a file: each path of its first column is there.
+#[test]
+fn the_architecture_names_files_that_exist() {
+    let workspace = &*WORKSPACE;
+    let page = workspace
+        .files
+        .iter()
+        .find(|file| file.path == "docs/architecture.md");
+    let rows = page.expect("the page").text.lines();
+    let cells = rows.filter_map(|row| row.strip_prefix("| `")?.split(" | ").next());
+    let paths: Vec<&str> = cells
+        .flat_map(|cell| cell.split(['`', ',', ' ']))
+        .filter(|word| word.ends_with(".rs") || word.ends_with('/'))
+        .collect();
+    assert!(paths.len() > 50, "the table was not found");
+    let is_there = |path: &&str| {
+        let path = format!("crates/becket/src/{path}");
+        workspace.rust().any(|file| file.path.starts_with(&path))
+    };
+    let missing = paths.into_iter().filter(|path| !is_there(path));
+    demand_none("no file", missing.map(str::to_owned).collect());
 }

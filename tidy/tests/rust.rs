@@ -154,6 +154,11 @@ const FORBIDDEN: &[&str] = &[
     "helpers",
     "util",
     "utils",
+    "crew",
+    "errand",
+    "guest",
+    "rehearsal",
+    "shelf",
 ];
 
 #[test]

@@ -93,7 +93,7 @@ fn measure(case: &Case, cpus: &[usize]) -> io::Result<()> {
         .register(&mut theirs, STEPS, Interest::READABLE)?;
     let desk = Arc::new(Desk {
         mailbox: Arc::new(Mailbox::new(Waker::new(poll.registry(), MAIL)?)),
-        bell: Mutex::new(ours),
+        wakeup: Mutex::new(ours),
         relays: AtomicU64::new(0),
         handshakes: AtomicU64::new(0),
         returned: Mutex::new(None),
@@ -142,7 +142,7 @@ fn measure(case: &Case, cpus: &[usize]) -> io::Result<()> {
 struct Desk {
     mailbox: Arc<Mailbox>,
     /// Rung for steps, as a socket would be.
-    bell: Mutex<UnixStream>,
+    wakeup: Mutex<UnixStream>,
     /// Steps that have arrived and were not begun.
     relays: AtomicU64,
     handshakes: AtomicU64,
@@ -190,8 +190,8 @@ impl<'a> Giver<'a> {
             }
             if arrived {
                 // A full socket has rung already.
-                let bell = self.desk.bell.lock();
-                let _rung = bell.map(|mut bell| bell.write(&[0]));
+                let wakeup = self.desk.wakeup.lock();
+                let _rung = wakeup.map(|mut wakeup| wakeup.write(&[0]));
             }
             if let Ok(mut returned) = self.desk.returned.try_lock()
                 && let Some(slot) = returned.take()
@@ -214,7 +214,7 @@ impl<'a> Giver<'a> {
 /// Waits for the slot again and again, busy with other things.
 struct Worker<'a> {
     poll: Poll,
-    bell: UnixStream,
+    wakeup: UnixStream,
     desk: &'a Desk,
     pool: Pool,
     wait: Option<Wait>,
@@ -224,10 +224,10 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(poll: Poll, bell: UnixStream, desk: &'a Desk, pool: Pool, case: &Case) -> Self {
+    fn new(poll: Poll, wakeup: UnixStream, desk: &'a Desk, pool: Pool, case: &Case) -> Self {
         Self {
             poll,
-            bell,
+            wakeup,
             desk,
             pool,
             wait: None,
@@ -254,7 +254,7 @@ impl<'a> Worker<'a> {
                 break;
             }
             if events.iter().any(|event| event.token() == STEPS) {
-                let _rung = self.bell.read(&mut [0; 4096]);
+                let _rung = self.wakeup.read(&mut [0; 4096]);
             }
             if events.iter().any(|event| event.token() == MAIL) {
                 self.read_mail();

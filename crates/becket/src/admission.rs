@@ -29,7 +29,7 @@ use std::time::Duration;
 use becket_proto::admission::{Bucket, Claim, Rate, Source, Sources};
 
 use crate::close_reason::CloseReason;
-use crate::config::{self, Face};
+use crate::config::{self, ListenMode};
 
 /// What all workers share.
 #[derive(Debug)]
@@ -185,9 +185,11 @@ impl WorkerAdmission {
         if !listener.lets_in(client) {
             return Err(CloseReason::DeniedNetwork);
         }
-        let half_open = match listener.face {
-            Face::Plain => None,
-            Face::Tls | Face::Passthrough | Face::StartTls(_) => self.half_open(client, now)?,
+        let half_open = match listener.mode {
+            ListenMode::Plain => None,
+            ListenMode::Tls | ListenMode::Passthrough | ListenMode::StartTls(_) => {
+                self.half_open(client, now)?
+            }
         };
         let permit = self.enter(client, now)?;
         Ok(Admitted { permit, half_open })

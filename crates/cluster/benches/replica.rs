@@ -68,7 +68,7 @@ fn receive(bencher: Bencher<'_, '_>) {
         .bench_refs(|(hub, datagrams)| {
             let node = &mut hub.nodes[0];
             for datagram in datagrams {
-                node.receive(address(0), datagram, SECOND * 6, &mut Shelf);
+                node.receive(address(0), datagram, SECOND * 6, &mut TestSink);
             }
             assert!(node.total().received_records >= RECORDS as u64);
         });
@@ -102,21 +102,21 @@ impl Hub {
 
     fn exchange(&mut self, now: Duration) {
         let mut out = Vec::new();
-        self.node.poll(now, &mut Shelf, &mut |to, bytes| {
+        self.node.poll(now, &mut TestSink, &mut |to, bytes| {
             out.push((to, bytes.to_vec()));
             true
         });
         for (to, mut bytes) in out {
             let number = to.port() - PORT;
             let peer = &mut self.nodes[usize::from(number) - 1];
-            peer.receive(address(0), &mut bytes, now, &mut Shelf);
+            peer.receive(address(0), &mut bytes, now, &mut TestSink);
             let mut back = Vec::new();
-            peer.poll(now, &mut Shelf, &mut |_, bytes| {
+            peer.poll(now, &mut TestSink, &mut |_, bytes| {
                 back.push(bytes.to_vec());
                 true
             });
             for mut bytes in back {
-                self.node.receive(to, &mut bytes, now, &mut Shelf);
+                self.node.receive(to, &mut bytes, now, &mut TestSink);
             }
         }
     }
@@ -141,7 +141,7 @@ impl Hub {
     fn poll(&mut self, sent: &mut impl FnMut(&[u8])) {
         for now in [SECOND * 6, SECOND * 6 + Limits::default().flush] {
             while self.node.next_deadline().is_some_and(|due| due <= now) {
-                self.node.poll(now, &mut Shelf, &mut |_, bytes| {
+                self.node.poll(now, &mut TestSink, &mut |_, bytes| {
                     sent(bytes);
                     true
                 });
@@ -155,16 +155,16 @@ fn address(number: u16) -> std::net::SocketAddr {
 }
 
 /// Looks at what comes, and holds nothing.
-struct Shelf;
+struct TestSink;
 
-impl Sink for Shelf {
+impl Sink for TestSink {
     fn take(&mut self, _: PeerName, record: Record<'_>) -> Taken {
         black_box(record);
         Taken::Taken
     }
 }
 
-impl Source for Shelf {
+impl Source for TestSink {
     fn visit(
         &mut self,
         _: Cursor,

@@ -86,11 +86,11 @@ impl Cases {
     /// Sessions that a server offers to becket, where TLS begins.
     fn tickets(&mut self) {
         let kind = worker("ticket of a server", "256 for each MiB of data");
-        let doors = ["to-tls", "to-tickets"].map(|name| self.places.of(name));
-        let choose = |messages: usize| doors[usize::from(messages > 0)];
-        self.meter.within(kind, TICKETS, choose, |door| {
+        let listeners = ["to-tls", "to-tickets"].map(|name| self.places.of(name));
+        let choose = |messages: usize| listeners[usize::from(messages > 0)];
+        self.meter.within(kind, TICKETS, choose, |listener| {
             let before = SENT.load(std::sync::atomic::Ordering::Relaxed);
-            exchange(door, b"", true);
+            exchange(listener, b"", true);
             SENT.load(std::sync::atomic::Ordering::Relaxed) - before
         });
     }

@@ -150,7 +150,7 @@ impl Who {
             Self::Worker => &["becket-0"],
             Self::Control => &["becket"],
             Self::WorkerAndControl => &["becket-0", "becket"],
-            Self::Pages => &["visits", "page"],
+            Self::Pages => &["admin-http", "page"],
         }
     }
 

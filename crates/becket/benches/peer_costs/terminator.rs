@@ -1,4 +1,4 @@
-//! A becket of its own with a door for each kind of peer, and the CPU time of its threads.
+//! A becket of its own with a listener for each kind of peer, and the CPU time of its threads.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -168,7 +168,7 @@ const TLS: &str = "# with TLS\n";
 /// Those of `app`, `mail`, `tls`, `tickets`, and sixteen that take cancels.
 pub(crate) const SERVERS: usize = 4 + 16;
 
-/// A door for each kind of peer, and what its configuration says.
+/// A listener for each kind of peer, and what its configuration says.
 const LISTENERS: &[(&str, &str)] = &[
     ("web", "certificates = ['p256.pem']\nbackend = 'app'"),
     ("rsa", "certificates = ['rsa.pem']\nbackend = 'app'"),

@@ -21,7 +21,7 @@ pub use becket_config::choices::{AlpnMismatch, Balance, CheckKind, OnDown, Queue
 pub(crate) use becket_config::choices::{LogFormat, ProxyVersion, UnknownNames, UnknownStatus};
 pub(crate) use becket_config::client_name::ClientName;
 use becket_config::file::File;
-pub use becket_config::listener::ListenMode as Face;
+pub use becket_config::listener::ListenMode;
 pub use becket_config::process::{Limits, Process, Timeouts};
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;
@@ -64,13 +64,13 @@ pub struct Config {
     pub process: Process,
 }
 
-/// One front door: addresses, certificates, and routes behind it.
+/// A listener: addresses, certificates, and routes behind it.
 #[derive(Debug)]
 pub struct Listener {
     /// Configuration name, unique; a label of metrics and logs.
     pub name: Arc<str>,
     /// What clients speak here.
-    pub face: Face,
+    pub mode: ListenMode,
     /// Addresses to bind, at least one.
     pub bind: Vec<SocketAddr>,
     /// Options of the listening sockets; accepted ones inherit them.
@@ -94,7 +94,7 @@ pub struct Listener {
 impl Listener {
     /// Whether clients' TLS ends here, at once or after some talk.
     pub(crate) fn ends_tls(&self) -> bool {
-        matches!(self.face, Face::Tls | Face::StartTls(_))
+        matches!(self.mode, ListenMode::Tls | ListenMode::StartTls(_))
     }
 
     /// Whether a client may come in from this address. Costs a binary search where there is a list.

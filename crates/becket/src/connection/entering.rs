@@ -9,7 +9,7 @@ use std::rc::Rc;
 use super::connect::{Pending, Purpose};
 use super::{Context, Net, Next, Said};
 use crate::close_reason::CloseReason;
-use crate::config::Face;
+use crate::config::ListenMode;
 use crate::connection::listener::ListenerState;
 
 /// A client that was accepted by a listener without TLS, or with STARTTLS.
@@ -29,8 +29,8 @@ impl Entering {
         let Some(pool) = self.listener.pool(0).cloned() else {
             return Next::End(CloseReason::Internal);
         };
-        let purpose = match self.listener.face {
-            Face::StartTls(protocol) => Purpose::Converse(self.listener, protocol),
+        let purpose = match self.listener.mode {
+            ListenMode::StartTls(protocol) => Purpose::Converse(self.listener, protocol),
             _ => Purpose::Relay,
         };
         Pending::new(pool, purpose).begin(None, Said::default(), cx)

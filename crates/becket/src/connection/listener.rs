@@ -7,14 +7,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::backend::pool::Pool;
-use crate::config::{Face, Listener};
+use crate::config::{ListenMode, Listener};
 use crate::tls::hello_router::HelloRouter;
 
 /// A listener as one worker serves it.
 #[derive(Debug)]
 pub struct ListenerState {
-    /// What clients begin with: the listener's face, unless a rehearsal skips the talk in clear.
-    pub face: Face,
+    /// What clients begin with: the listener's mode, unless the self-test skips the talk in clear.
+    pub mode: ListenMode,
     /// Certificates and routes.
     pub router: HelloRouter,
     /// Pools by backend index; routes refer to them.

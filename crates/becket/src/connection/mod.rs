@@ -63,7 +63,7 @@ use crate::backend::inbox::Grant;
 use crate::backend::server_state::ServerState;
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
-use crate::config::{Face, Limits, ServerAddress, Timeouts};
+use crate::config::{Limits, ListenMode, ServerAddress, Timeouts};
 use crate::connection::failure_log::FailureLog;
 use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Leg, Ready};
@@ -232,16 +232,16 @@ pub enum Side {
 impl<N: Net> Phase<N> {
     /// Where a client begins who needs no introduction, or has had one.
     fn first(listener: Rc<ListenerState>, counters: &Counters) -> Self {
-        match listener.face {
-            Face::Tls => {
+        match listener.mode {
+            ListenMode::Tls => {
                 counters.handshakes_begun.add(1);
                 Self::Handshaking(Handshaking::new(listener))
             }
-            Face::Passthrough => {
+            ListenMode::Passthrough => {
                 counters.handshakes_begun.add(1);
                 Self::Peeking(Peeking::new(listener))
             }
-            Face::Plain | Face::StartTls(_) => Self::Entering(Entering::new(listener)),
+            ListenMode::Plain | ListenMode::StartTls(_) => Self::Entering(Entering::new(listener)),
         }
     }
 
@@ -349,7 +349,7 @@ impl<N: Net> Connection<N> {
     ) -> Self {
         let handshake_until = facts.accepted + timeouts.handshake;
         let deadline = handshake_until.min(facts.accepted + timeouts.hello);
-        let face = listener.face;
+        let mode = listener.mode;
         let phase = match listener.config().accept_proxy {
             Some(_) => Phase::Greeting(Greeting::new(listener)),
             None => Phase::first(listener, counters),
@@ -367,7 +367,7 @@ impl<N: Net> Connection<N> {
                 handshake_until,
                 header: 0,
                 session: None,
-                fin_is_an_end: face == Face::Plain,
+                fin_is_an_end: mode == ListenMode::Plain,
                 permit: None,
                 half_open: None,
             },
@@ -375,7 +375,7 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Goes on as if no PROXY header were expected: for a rehearsal, which has nobody in front.
+    /// Goes on as if no PROXY header were expected: for the self-test, which has nobody in front.
     pub(crate) fn skip_greeting(&mut self, counters: &Counters) {
         self.phase = match self.phase.take() {
             Some(Phase::Greeting(greeting)) => {

@@ -1,7 +1,7 @@
 //! The admin pages: `/`, `/metrics`, `/status`, `/healthz`.
 //!
 //! Read-only, without authentication: the address is meant for loopback or a management network.
-//! They have two threads of their own: one lets clients in and speaks with them ([`visits`]) and answers
+//! They have two threads of their own: one lets clients in and speaks with them ([`admin_http`]) and answers
 //! `/healthz`, one makes the other pages, one at a time, from a [`Snapshot`] of the server. So whoever floods
 //! them takes time from other pages, but health checks do not wait for pages, and signals, reloads and
 //! rotation, which are control's, wait for neither.
@@ -22,12 +22,12 @@ use tokio::runtime::Builder;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
+use super::admin_http::{self, Refusal};
 use super::exposition::{self, exposition};
 use super::host;
 use super::page::page as text;
 use super::snapshot::Snapshot;
 use super::state::State;
-use super::visits::{self, Refusal};
 use crate::log::Escaped;
 
 /// Serves the pages until the process ends.
@@ -46,11 +46,11 @@ fn serve(listener: std::net::TcpListener, desk: Desk) -> io::Result<()> {
         .thread_name("page")
         .max_blocking_threads(1);
     let runtime = runtime.build()?;
-    let thread = thread::Builder::new().name("visits".to_owned());
+    let thread = thread::Builder::new().name("admin-http".to_owned());
     thread.spawn(move || {
         let served = runtime.block_on(async {
             let listener = TcpListener::from_std(listener)?;
-            match visits::receive(listener, Arc::new(desk)).await {}
+            match admin_http::receive(listener, Arc::new(desk)).await {}
         });
         let served: io::Result<()> = served;
         if let Err(error) = served {
@@ -76,7 +76,7 @@ impl Desk {
         }
     }
 
-    /// Counts a visit that did not get what it was for.
+    /// Counts a connection that was not served.
     pub(super) fn count(&self, refusal: Refusal) {
         self.state.refusals().of(refusal).add(1);
     }

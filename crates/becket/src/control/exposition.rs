@@ -24,8 +24,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use super::admin_http::Refusal;
 use super::snapshot::Snapshot;
-use super::visits::Refusal;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
@@ -152,7 +152,7 @@ impl Snapshot {
             Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.access_lines_dropped;
             Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = ok;
             Gauge becket_reload_timestamp_seconds "Time of the last reload, or of the start" = tried.unix_seconds();
-            Counter becket_admin_refused "Visits of the admin pages that did not get what they were for" [reason]
+            Counter becket_admin_refused "Connections to the admin pages that were not served" [reason]
                 = Refusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
             Counter becket_cancels "Cancels of PostgreSQL clients, for each server that was to be told" [outcome]
                 = [(["passed"], self.cancels.0), (["failed"], self.cancels.1)];

@@ -1,7 +1,7 @@
 //! Control's rooms: what watches and shows the server, never on the data path.
 //!
 //! [`admin`] serves pages over HTTP, on a thread of its own, each made of a [`snapshot::Snapshot`] of the [`state`];
-//! [`exposition`] is `/metrics`, [`page`] is text for people. [`visits`] lets clients of the pages in. [`access_log`] writes what connections leave behind;
+//! [`exposition`] is `/metrics`, [`page`] is text for people. [`admin_http`] lets clients of the pages in. [`access_log`] writes what connections leave behind;
 //! [`ebb`] says when their memory is given back.
 
 pub(crate) mod access_log;
@@ -11,6 +11,7 @@ pub(crate) mod ebb;
 pub(crate) mod exposition;
 mod host;
 
+pub mod admin_http;
 pub mod page;
 pub mod process;
 pub(crate) mod reload;
@@ -19,7 +20,6 @@ pub(crate) mod signals;
 pub(crate) mod snapshot;
 pub mod state;
 pub mod supervisor;
-pub mod visits;
 
 #[cfg(test)]
 pub(crate) mod sample;

@@ -18,7 +18,7 @@ use super::rotation::Rotation;
 use super::snapshot::Reload;
 use super::state::{Replication, State};
 use crate::config::{
-    Backend, ClientAuth, Config, Face, Limits, Listener, Log, LogFormat, NamePattern, Policy,
+    Backend, ClientAuth, Config, Limits, ListenMode, Listener, Log, LogFormat, NamePattern, Policy,
     Process, Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames,
     Versions,
 };
@@ -140,7 +140,7 @@ fn server() -> Server {
 fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
     Arc::new(Listener {
         name: name.into(),
-        face: Face::Tls,
+        mode: ListenMode::Tls,
         bind: vec![([127, 0, 0, 1], 8443).into()],
         socket: SocketOptions {
             backlog: 16,

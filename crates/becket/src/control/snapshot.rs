@@ -13,10 +13,10 @@ use becket_cluster::ClusterStatus;
 use becket_cluster::stud::StudStatus;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use super::admin_http::Refusal;
 use super::certificates::Certificate;
 use super::process::ProcessUsage;
 use super::rotation::Standing;
-use super::visits::Refusal;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
@@ -42,7 +42,7 @@ pub(crate) struct Snapshot {
     pub workers: usize,
     /// Sums over all workers.
     pub(crate) totals: Totals,
-    /// Front doors, as configured.
+    /// Listeners, as configured.
     pub listeners: Vec<ListenerStatus>,
     /// Pools, and how their servers are.
     pub backends: Vec<RunningBackend>,
@@ -69,7 +69,7 @@ pub(crate) struct Snapshot {
     /// Cancels of PostgreSQL clients that a server took, and those that could not be brought to one.
     #[serde(skip)]
     pub cancels: (u64, u64),
-    /// Visits of the pages that did not get what they were for, in the order of [`Refusal::ALL`].
+    /// Connections to the admin pages that were not served, in the order of [`Refusal::ALL`].
     #[serde(skip)]
     pub(crate) admin_refused: [u64; Refusal::ALL.len()],
     /// What the kernel says.

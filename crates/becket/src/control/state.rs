@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use becket_cluster::Node;
 use becket_cluster::stud::Watch;
 
+use super::admin_http::{Refusal, Refusals};
 use super::certificates::{Certificate, certificates};
 use super::process::ProcessUsage;
 use super::rotation::{Rotation, Standing};
 use super::snapshot::{
     AdmissionCounts, Occupancy, Reload, RunningBackend, Snapshot, TicketKeys, Totals, listener,
 };
-use super::visits::{Refusal, Refusals};
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::shared::Shared;
@@ -179,7 +179,7 @@ impl State {
         self.draining.load(Relaxed)
     }
 
-    /// Visits of the pages that did not get what they were for; the pages count them here.
+    /// Connections to the admin pages that were not served; the pages count them here.
     pub(crate) fn refusals(&self) -> &Refusals {
         &self.refusals
     }

@@ -204,9 +204,9 @@ impl Loader {
             Ok(leaf) => leaf,
             Err(error) => return Some(error),
         };
-        let born = facts.first().map_or(0, |facts| facts.not_before);
+        let not_before = facts.first().map_or(0, |facts| facts.not_before);
         let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(
-            u64::try_from(born).unwrap_or_default(),
+            u64::try_from(not_before).unwrap_or_default(),
         ));
         let algorithms = self.provider.signature_verification_algorithms.all;
         let verified =

@@ -40,8 +40,8 @@ impl Draft<'_> {
         listener: &listener::Listener,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
-        let face = listener.speaks();
-        let certificates = match face.ends_tls() {
+        let mode = listener.speaks();
+        let certificates = match mode.ends_tls() {
             true => self.certificates(&key!(path, listener.certificates), &listener.certificates),
             false => CertificateMap::new(KeySet::default()),
         };
@@ -49,7 +49,7 @@ impl Draft<'_> {
         let networks = |list: &[_]| -> Networks { list.iter().copied().collect() };
         Listener {
             name: Arc::clone(&listener.name.0),
-            face,
+            mode,
             bind: self.bind(&key!(path, listener.bind), listener),
             socket: SocketOptions {
                 backlog: listener.backlog,

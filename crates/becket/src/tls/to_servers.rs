@@ -42,7 +42,7 @@ struct Generation {
 pub struct ServerTls {
     /// Where its TLS is configured.
     backend: Arc<Backend>,
-    servers: Vec<Face>,
+    servers: Vec<ServerTlsConfig>,
     sni: Sni,
     alpn: ServerAlpn,
     /// What an engine holds of an unfinished record or message, in bytes.
@@ -51,7 +51,7 @@ pub struct ServerTls {
 
 /// One server's.
 #[derive(Debug)]
-struct Face {
+struct ServerTlsConfig {
     server: Arc<str>,
     sessions: RefCell<Generation>,
     /// The name that is sent when neither the client nor the configuration says another.
@@ -66,7 +66,7 @@ impl ServerTls {
         Some(Self {
             backend: Arc::clone(backend),
             servers: servers
-                .map(|server| Face::new(onward, &server.name))
+                .map(|server| ServerTlsConfig::new(onward, &server.name))
                 .collect(),
             sni: onward.sni.clone(),
             alpn: onward.alpn.clone(),
@@ -91,20 +91,23 @@ impl ServerTls {
         client: &Facts,
         now: UnixSeconds,
     ) -> Result<Engine<UnbufferedClientConnection>, Error> {
-        let known = self.servers.iter().find(|face| *face.server == *server);
+        let known = self
+            .servers
+            .iter()
+            .find(|server_tls| *server_tls.server == *server);
         let onward = self.backend.tls.as_ref();
         let onward = onward.ok_or_else(|| Error::General("a backend without TLS".into()))?;
         // A reload brought it, and this client has waited since before. It resumes nothing.
         let fresh;
-        let face = match known {
-            Some(face) => face,
+        let server_tls = match known {
+            Some(server_tls) => server_tls,
             None => {
-                fresh = Face::new(onward, &Arc::from(server));
+                fresh = ServerTlsConfig::new(onward, &Arc::from(server));
                 &fresh
             }
         };
         let sent = match &self.sni {
-            Sni::Own => face.own.clone(),
+            Sni::Own => server_tls.own.clone(),
             Sni::Fixed(name) => name.clone(),
             Sni::Client => client
                 .server_name
@@ -120,7 +123,7 @@ impl ServerTls {
                 agreed.map(<[u8]>::to_vec).into_iter().collect()
             }
         };
-        let config = face.config(onward, now);
+        let config = server_tls.config(onward, now);
         let connection = UnbufferedClientConnection::new_with_alpn(config, sent, alpn)?;
         Ok(Engine::of(connection, self.most_held))
     }
@@ -134,22 +137,22 @@ pub(crate) fn for_check(
     server: &Arc<str>,
     alpn: impl Fn(&[u8]) -> bool,
 ) -> (Arc<ClientConfig>, ServerName<'static>) {
-    let face = Face::new(onward, server);
-    let mut config = (*face.sessions.into_inner().config).clone();
+    let server_tls = ServerTlsConfig::new(onward, server);
+    let mut config = (*server_tls.sessions.into_inner().config).clone();
     // A check sees what a new client would, the certificate among it.
     config.resumption = Resumption::disabled();
     if let ServerAlpn::Fixed(protocols) = &onward.alpn {
         config.alpn_protocols = protocols.iter().filter(|one| alpn(one)).cloned().collect();
     }
     let name = match &onward.sni {
-        Sni::Own | Sni::Client => face.own,
+        Sni::Own | Sni::Client => server_tls.own,
         Sni::Fixed(name) => name.clone(),
         Sni::Off => no_name(),
     };
     (Arc::new(config), name)
 }
 
-impl Face {
+impl ServerTlsConfig {
     fn new(onward: &Onward, server: &Arc<str>) -> Self {
         let name = onward.name_of(server);
         Self {

@@ -154,7 +154,7 @@ impl Worker {
         let state = |listener: &Arc<_>| {
             let router = HelloRouter::new(Arc::clone(listener), &self.parts(config))?;
             Ok(Rc::new(ListenerState {
-                face: listener.face,
+                mode: listener.mode,
                 router,
                 pools: Rc::clone(pools),
             }))

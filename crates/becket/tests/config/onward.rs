@@ -1,6 +1,6 @@
 //! `[backend.tls]` and listeners without TLS.
 
-use becket::config::{Face, ServerAlpn, Sni};
+use becket::config::{ListenMode, ServerAlpn, Sni};
 use becket_proto::starttls::Protocol;
 
 use crate::common::{Folder, Made, lines};
@@ -27,7 +27,7 @@ fn a_backend_with_tls_verifies_the_host_of_each_server() {
         .unwrap();
     assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
     let listener = &prepared.config.listeners[0];
-    assert_eq!(listener.face, Face::Plain);
+    assert_eq!(listener.mode, ListenMode::Plain);
     assert_eq!(
         listener.socket.defer_accept, None,
         "the server may speak first"
@@ -126,28 +126,28 @@ fn faces_and_what_goes_with_them() {
              [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:80'\n"
         )
     };
-    for (listener, face) in [
+    for (listener, mode) in [
         (
             "mode = 'passthrough'\n[[listener.route]]\nnames = ['x.test']\nalpn = ['h2']",
-            Face::Passthrough,
+            ListenMode::Passthrough,
         ),
         (
             "starttls = 'smtp'\ncertificates = ['own.pem']",
-            Face::StartTls(Protocol::Smtp),
+            ListenMode::StartTls(Protocol::Smtp),
         ),
         (
             "starttls = 'postgresql'\ncertificates = ['own.pem']",
-            Face::StartTls(Protocol::Postgresql),
+            ListenMode::StartTls(Protocol::Postgresql),
         ),
     ] {
         let prepared = folder.prepare(&text(listener)).unwrap();
         assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
         let listener = &prepared.config.listeners[0];
-        assert_eq!(listener.face, face);
-        let waits = face == Face::StartTls(Protocol::Smtp);
-        assert_eq!(listener.socket.defer_accept.is_none(), waits, "{face:?}");
+        assert_eq!(listener.mode, mode);
+        let waits = mode == ListenMode::StartTls(Protocol::Smtp);
+        assert_eq!(listener.socket.defer_accept.is_none(), waits, "{mode:?}");
         let last = listener.routes.last().unwrap();
-        let libpq = face == Face::StartTls(Protocol::Postgresql);
+        let libpq = mode == ListenMode::StartTls(Protocol::Postgresql);
         assert_eq!(last.alpn == [b"postgresql".to_vec()], libpq);
     }
     for (listener, starts) in [

@@ -115,7 +115,7 @@ impl House {
         };
         let listener = Arc::clone(&self.config.listeners[listener]);
         Rc::new(ListenerState {
-            face: listener.face,
+            mode: listener.mode,
             router: HelloRouter::new(listener, &parts).unwrap(),
             pools: Rc::clone(&self.pools),
         })

@@ -117,7 +117,11 @@ impl<V: Vault> Replica<V> {
             return Err(self.refuse(from, Cause::UnknownSecret, secret, now));
         }
         let listed = self.joins.is_listed(from);
-        if to.is_none() && !self.gate.admits(from.ip(), listed, &self.limits, now) {
+        if to.is_none()
+            && !self
+                .hello_limits
+                .admits(from.ip(), listed, &self.limits, now)
+        {
             return Err(Cause::HelloLimited);
         }
         let (header, rest) = datagram

@@ -24,7 +24,7 @@
 //! Times are durations since one arbitrary origin of a monotonic clock, the caller's.
 
 mod datagram;
-mod gate;
+mod hello_limits;
 mod join;
 mod joins;
 mod limits;
@@ -48,7 +48,7 @@ use zeroize::Zeroize;
 
 use self::datagram::PairId;
 pub use self::datagram::SIGNATURE;
-use self::gate::Gate;
+use self::hello_limits::HelloLimits;
 use self::join::MAX_BOOTS_OF_NODE;
 use self::joins::Joins;
 pub use self::limits::Limits;
@@ -75,7 +75,7 @@ pub struct Replica<V: Vault> {
     joins: Joins<V::Share>,
     pairs: BTreeMap<PairId, Pair<V::Keys>>,
     peers: BTreeMap<PeerName, Peer>,
-    gate: Gate,
+    hello_limits: HelloLimits,
     pace: Pace,
     sync_pace: Pace,
     warming: Warming,
@@ -165,7 +165,7 @@ impl<V: Vault> Replica<V> {
             joins: Joins::new(),
             pairs: BTreeMap::new(),
             peers: BTreeMap::new(),
-            gate: Gate::new(&limits),
+            hello_limits: HelloLimits::new(&limits),
             pace: Pace::new(limits.bytes_per_second, BURST),
             sync_pace: Pace::new(limits.sync_bytes_per_second, BURST),
             warming: Warming::new(),
@@ -178,7 +178,7 @@ impl<V: Vault> Replica<V> {
     /// Changes the bounds. Sizes of queues and the longest time to live count for peers that join from now on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
-        self.gate.set_limits(&limits);
+        self.hello_limits.set_limits(&limits);
         self.pace.set_rate(limits.bytes_per_second);
         self.sync_pace.set_rate(limits.sync_bytes_per_second);
     }

@@ -90,14 +90,14 @@ impl Intake {
         let sent = u64::from(datagram.time);
         let made = session.time.map_or(sent, |time| time.min(sent));
         let life = self.life(made, session.timeout, now)?;
-        let born = made.min(now.unix.as_secs());
-        let state = state::encode(&session, born).ok_or(StudOutcome::ServerName)?;
+        let made_at = made.min(now.unix.as_secs());
+        let state = state::encode(&session, made_at).ok_or(StudOutcome::ServerName)?;
         if self.holds(session.id, now) {
             return Ok(StudOutcome::Known);
         }
         let origin = Origin {
             id: origin_id(datagram.id),
-            at: UnixSeconds(born),
+            at: UnixSeconds(made_at),
         };
         let kept = Session::new(state, origin);
         let lives = Lives {

@@ -53,13 +53,13 @@ pub(crate) struct Node {
     secrets: Vec<(u32, u64)>,
     list: Vec<SocketAddr>,
     clock: Clock,
-    pub(crate) shelf: Shelf,
+    pub(crate) sink: TestSink,
     /// The wake-up that counts; others are out of date.
     wake: Duration,
 }
 
 /// What a node holds, and how often each record came.
-pub(crate) struct Shelf {
+pub(crate) struct TestSink {
     table: Table,
     now: Duration,
     news: HashMap<Vec<u8>, u32>,
@@ -170,7 +170,7 @@ impl Cluster {
             secrets: secrets.to_vec(),
             list: Vec::new(),
             clock,
-            shelf: Shelf::new(),
+            sink: TestSink::new(),
             wake: Duration::MAX,
         });
         self.settle(number);
@@ -231,7 +231,7 @@ impl Cluster {
         at.vault = ToyVault::new(seed, &at.secrets, &self.audit);
         at.replica = Replica::new(at.name.node, boot, at.limits, at.vault.clone());
         at.replica.set_peers(&at.list);
-        at.shelf = Shelf::new();
+        at.sink = TestSink::new();
         at.clock.origin = origin;
         at.running = true;
         self.settle(node);
@@ -252,7 +252,7 @@ impl Cluster {
             origin: OriginId(self.offered),
             state: &state,
         };
-        at.shelf.put(&session, now);
+        at.sink.put(&session, now);
         at.replica.offer(&Record::New(session), now);
         self.settle(node);
         id
@@ -269,9 +269,9 @@ impl Cluster {
         let now = self.local(node);
         let at = &mut self.nodes[node];
         let opens = self.audit.borrow().opens;
-        at.shelf.now = now;
+        at.sink.now = now;
         at.replica
-            .receive(from, &mut bytes.to_vec(), now, &mut at.shelf);
+            .receive(from, &mut bytes.to_vec(), now, &mut at.sink);
         assert!(
             self.audit.borrow().opens <= opens + 1,
             "more than one open for one datagram"
@@ -316,7 +316,7 @@ impl Cluster {
         if !at.running {
             return;
         }
-        at.shelf.now = now;
+        at.sink.now = now;
         let (network, from) = (&mut self.network, at.address);
         let mut send = |to: SocketAddr, bytes: &[u8]| {
             assert!(bytes.len() <= 1400);
@@ -325,7 +325,7 @@ impl Cluster {
         };
         let mut turns = 0;
         let deadline = loop {
-            at.replica.poll(now, &mut at.shelf, &mut send);
+            at.replica.poll(now, &mut at.sink, &mut send);
             let deadline = at.replica.next_deadline();
             if deadline.is_none_or(|deadline| deadline > now) {
                 break deadline;
@@ -366,8 +366,8 @@ impl Cluster {
     /// Whether a node holds a session.
     pub(crate) fn holds(&self, node: usize, id: &[u8]) -> bool {
         let now = self.local(node);
-        let shelf = &self.nodes[node].shelf;
-        matches!(shelf.table.get(POLICY, id, now), Lookup::Hit(_))
+        let sink = &self.nodes[node].sink;
+        matches!(sink.table.get(POLICY, id, now), Lookup::Hit(_))
     }
 
     /// By how many thousandths of true time the clocks of the nodes run apart.
@@ -378,8 +378,8 @@ impl Cluster {
 
     /// How often a session came to a node as a new one.
     pub(crate) fn came(&self, node: usize, id: &[u8]) -> u32 {
-        let shelf = &self.nodes[node].shelf;
-        shelf.news.get(id).copied().unwrap_or(0)
+        let sink = &self.nodes[node].sink;
+        sink.news.get(id).copied().unwrap_or(0)
     }
 }
 
@@ -465,7 +465,7 @@ impl Clock {
     }
 }
 
-impl Shelf {
+impl TestSink {
     fn new() -> Self {
         let limits = TableLimits {
             entries: 100_000,
@@ -502,7 +502,7 @@ impl Shelf {
     }
 }
 
-impl Sink for Shelf {
+impl Sink for TestSink {
     fn take(&mut self, _: PeerName, record: Record<'_>) -> Taken {
         self.taken += 1;
         let session = match record {
@@ -537,7 +537,7 @@ impl Sink for Shelf {
     }
 }
 
-impl Source for Shelf {
+impl Source for TestSink {
     fn visit(
         &mut self,
         from: Cursor,

@@ -95,7 +95,7 @@ fn who_left_and_goes_on_talking_is_forgotten_in_time() {
         cluster.offer(1);
         cluster.run(SECOND);
     }
-    assert!(cluster.nodes[0].shelf.taken > 10, "it is heard");
+    assert!(cluster.nodes[0].sink.taken > 10, "it is heard");
     assert!(states(&mut cluster, 0).is_empty());
 }
 

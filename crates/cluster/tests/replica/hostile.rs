@@ -60,21 +60,21 @@ fn garbage_of_every_length_is_dropped_without_an_open() {
 #[test]
 fn every_datagram_cut_anywhere_is_dropped() {
     let (mut cluster, recorded) = tapped(2);
-    let taken = cluster.nodes[1].shelf.taken;
+    let taken = cluster.nodes[1].sink.taken;
     for (from, to, bytes) in &recorded {
         let node = usize::from(*to == cluster.nodes[1].address);
         for len in 0..bytes.len() {
             cluster.deliver(node, *from, &bytes[..len]);
         }
     }
-    assert_eq!(cluster.nodes[1].shelf.taken, taken);
+    assert_eq!(cluster.nodes[1].sink.taken, taken);
     still_works(&mut cluster);
 }
 
 #[test]
 fn every_datagram_with_any_bit_turned_is_dropped() {
     let (mut cluster, recorded) = tapped(3);
-    let taken = cluster.nodes[1].shelf.taken;
+    let taken = cluster.nodes[1].sink.taken;
     let before = cluster.live(1);
     for (from, to, bytes) in &recorded {
         let node = usize::from(*to == cluster.nodes[1].address);
@@ -84,7 +84,7 @@ fn every_datagram_with_any_bit_turned_is_dropped() {
             cluster.deliver(node, *from, &bytes);
         }
     }
-    assert_eq!(cluster.nodes[1].shelf.taken, taken);
+    assert_eq!(cluster.nodes[1].sink.taken, taken);
     assert_eq!(cluster.live(1), before);
     let drops = cluster.status(1).total.drops;
     for cause in [
@@ -370,14 +370,14 @@ fn a_call_that_is_repeated_from_everywhere_leaves_room_for_others() {
 #[test]
 fn what_we_sent_is_not_taken_when_it_comes_back() {
     let (mut cluster, recorded) = tapped(8);
-    let taken = (cluster.nodes[0].shelf.taken, cluster.nodes[1].shelf.taken);
+    let taken = (cluster.nodes[0].sink.taken, cluster.nodes[1].sink.taken);
     for (from, to, bytes) in &recorded {
         let sender = usize::from(*from == cluster.nodes[1].address);
         cluster.deliver(sender, *to, bytes);
     }
     assert_eq!(
         taken,
-        (cluster.nodes[0].shelf.taken, cluster.nodes[1].shelf.taken)
+        (cluster.nodes[0].sink.taken, cluster.nodes[1].sink.taken)
     );
     let drops = cluster.status(0).total.drops;
     assert!(drops.of(Cause::Own) > 0 && drops.of(Cause::UnknownKey) > 0);

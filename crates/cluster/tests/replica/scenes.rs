@@ -106,7 +106,7 @@ fn records_travel_packed_and_arrive_as_they_were_offered() {
     });
     cluster.offer_record(0, &stick);
     cluster.run(SECOND);
-    assert_eq!(cluster.nodes[1].shelf.last, Some(format!("{stick:?}")));
+    assert_eq!(cluster.nodes[1].sink.last, Some(format!("{stick:?}")));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_restarted_node_is_given_what_the_others_hold() {
     cluster.run(SECOND * 5);
     assert_eq!(cluster.status(1).warm_up, WarmUp::Done);
     assert!(ids.iter().all(|id| cluster.holds(1, id)));
-    assert_eq!(cluster.nodes[1].shelf.taken, 3000, "one peer was asked");
+    assert_eq!(cluster.nodes[1].sink.taken, 3000, "one peer was asked");
     let peers = cluster.status(0).peers;
     let states: Vec<_> = peers.iter().map(|peer| (peer.node.0, peer.state)).collect();
     let old = (2, PeerState::Replaced);
@@ -202,7 +202,7 @@ fn a_dump_that_stops_in_the_middle_is_asked_for_elsewhere() {
         cluster.run(Duration::from_millis(50));
     }
     // It says that it holds more than the other, is asked, and is slow.
-    cluster.nodes[0].shelf.claims = 1_000_000;
+    cluster.nodes[0].sink.claims = 1_000_000;
     cluster.set_limits(0, |limits| limits.sync_bytes_per_second = 50_000);
     cluster.run(SECOND * 10);
     cluster.restart(1);
@@ -211,11 +211,11 @@ fn a_dump_that_stops_in_the_middle_is_asked_for_elsewhere() {
         panic!("{:?}", cluster.status(1).warm_up)
     };
     assert_eq!(from, cluster.nodes[0].name.node);
-    assert!(records > 0 && cluster.nodes[1].shelf.len() < 4000);
+    assert!(records > 0 && cluster.nodes[1].sink.len() < 4000);
     cluster.kill(0);
     cluster.run(SECOND * 20);
     assert_eq!(cluster.status(1).warm_up, WarmUp::Done);
-    assert_eq!(cluster.nodes[1].shelf.len(), 4000);
+    assert_eq!(cluster.nodes[1].sink.len(), 4000);
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn a_dump_keeps_to_its_rate_and_lets_new_sessions_pass() {
     }
     assert!(cluster.status(0).peers.iter().any(|peer| peer.dumping));
     cluster.run(SECOND * 20);
-    assert_eq!(cluster.nodes[1].shelf.len(), cluster.nodes[0].shelf.len());
+    assert_eq!(cluster.nodes[1].sink.len(), cluster.nodes[0].sink.len());
 }
 
 #[test]
@@ -418,7 +418,7 @@ fn a_node_that_dumps_nothing_says_so_at_once() {
     cluster.restart(1);
     cluster.run(SECOND * 4);
     assert_eq!(cluster.status(1).warm_up, WarmUp::Done);
-    assert_eq!(cluster.nodes[1].shelf.len(), 0);
+    assert_eq!(cluster.nodes[1].sink.len(), 0);
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn one_peer_has_a_bounded_number_of_sessions_in_the_table() {
     }
     cluster.run(SECOND);
     let peer = cluster.status(1).peers[0].clone();
-    assert_eq!((peer.entries, cluster.nodes[1].shelf.len()), (50, 50));
+    assert_eq!((peer.entries, cluster.nodes[1].sink.len()), (50, 50));
     assert_eq!(peer.traffic.drops.of(Cause::TooManyEntries), 30);
 }
 
@@ -439,7 +439,7 @@ fn one_peer_has_a_bounded_number_of_sessions_in_the_table() {
 fn what_the_table_does_not_take_is_counted_for_the_peer() {
     let mut cluster = Cluster::full(22, 2);
     cluster.run(SECOND * 10);
-    cluster.nodes[1].shelf.answer = Taken::UnknownPolicy;
+    cluster.nodes[1].sink.answer = Taken::UnknownPolicy;
     let id = [1; 8];
     cluster.offer_record(
         0,
@@ -497,7 +497,7 @@ fn what_the_socket_does_not_take_is_counted_as_unsent() {
         now,
     );
     let later = now + SECOND;
-    node.replica.poll(later, &mut node.shelf, &mut |_, _| false);
+    node.replica.poll(later, &mut node.sink, &mut |_, _| false);
     assert_eq!(node.replica.total().drops.of(Cause::Unsent), 1);
 }
 

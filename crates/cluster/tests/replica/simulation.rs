@@ -138,7 +138,7 @@ fn run(seed: u64, census: &mut Census) {
     exactly_once(&mut cluster, count, census);
     if let Some(stranger) = stranger {
         assert!(cluster.live(stranger).is_empty());
-        assert_eq!(cluster.nodes[stranger].shelf.taken, 0);
+        assert_eq!(cluster.nodes[stranger].sink.taken, 0);
     }
     take_census(&mut cluster, census);
 }

@@ -14,7 +14,7 @@ fn a_node_that_joins_is_told_who_sticks_where() {
     let mut cluster = Cluster::full(33, 2);
     cluster.run(SECOND * 10);
     for origin in 0..500 {
-        let sticks = &mut cluster.nodes[0].shelf.sticks;
+        let sticks = &mut cluster.nodes[0].sink.sticks;
         sticks.insert(origin, ServerTag(origin * 3));
     }
     let id = cluster.offer(0);
@@ -22,8 +22,8 @@ fn a_node_that_joins_is_told_who_sticks_where() {
     cluster.run(SECOND * 5);
     assert_eq!(cluster.status(1).warm_up, WarmUp::Done);
     assert!(cluster.holds(1, &id));
-    assert_eq!(cluster.nodes[1].shelf.sticks.len(), 500);
-    assert_eq!(cluster.nodes[1].shelf.sticks[&7], ServerTag(21));
+    assert_eq!(cluster.nodes[1].sink.sticks.len(), 500);
+    assert_eq!(cluster.nodes[1].sink.sticks[&7], ServerTag(21));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn one_peer_has_a_bounded_number_of_clients_that_stick() {
     (0..80).for_each(|origin| stick(&mut cluster, origin));
     cluster.run(SECOND);
     let peer = cluster.status(1).peers[0].clone();
-    assert_eq!((peer.sticks, cluster.nodes[1].shelf.sticks.len()), (50, 50));
+    assert_eq!((peer.sticks, cluster.nodes[1].sink.sticks.len()), (50, 50));
     assert_eq!(peer.traffic.drops.of(Cause::TooManyEntries), 30);
     assert_eq!(peer.entries, 0, "sessions are counted apart");
     cluster.run(SECOND * 130);

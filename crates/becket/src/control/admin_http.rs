@@ -3,7 +3,7 @@
 //! Everybody is let in at once, so that a health check never waits for others. What is bounded are
 //! those who have not asked for anything yet ([`NEWCOMERS`]: when one more comes, the oldest of the address that
 //! has most of them goes), the time until they must have asked ([`HEADER`]), the pages on their way (the desk's places), and the
-//! time of a visit in all ([`LIFETIME`]). Each visit has one request; every answer closes it.
+//! time of a connection in all ([`LIFETIME`]). Each connection has one request; every answer closes it.
 //!
 //! What is answered is [`Desk`]'s work.
 
@@ -28,7 +28,7 @@ use becket_proto::labelled;
 use crate::metrics::Counter;
 
 labelled! {
-/// Why a visit ended without the answer that it was for.
+/// Why a connection ended without the answer that it was for.
 pub enum Refusal {
     /// It had not asked for anything, and a newer one came.
     Crowded = "crowded",
@@ -52,29 +52,29 @@ impl Refusals {
     }
 }
 
-/// What is known of a visit while it lasts.
+/// What is known of a connection while it lasts.
 #[derive(Default)]
-struct Visit {
+struct Connection {
     has_asked: AtomicBool,
     /// The place of its page, until all of the page was sent.
     place: OnceLock<Option<OwnedSemaphorePermit>>,
 }
 
-/// A visit that was seen without a request when it was last looked at.
+/// A connection that was seen without a request when it was last looked at.
 struct Newcomer {
     from: IpAddr,
-    visit: Weak<Visit>,
+    connection: Weak<Connection>,
     task: AbortHandle,
 }
 
 impl Newcomer {
     fn is_silent(&self) -> bool {
-        let visit = self.visit.upgrade();
-        visit.is_some_and(|visit| !visit.has_asked.load(Relaxed))
+        let connection = self.connection.upgrade();
+        connection.is_some_and(|connection| !connection.has_asked.load(Relaxed))
     }
 }
 
-/// Lets visits in for ever.
+/// Lets connections in for ever.
 pub(super) async fn receive(mut listener: TcpListener, desk: Arc<Desk>) -> Infallible {
     let mut newcomers = Vec::new();
     loop {
@@ -85,11 +85,11 @@ pub(super) async fn receive(mut listener: TcpListener, desk: Arc<Desk>) -> Infal
             newcomers.remove(first_of_most(from)).task.abort();
             desk.count(Refusal::Crowded);
         }
-        let visit = Arc::default();
+        let connection = Arc::default();
         newcomers.push(Newcomer {
             from: network(from.ip()),
-            visit: Arc::downgrade(&visit),
-            task: tokio::spawn(attend(stream, visit, Arc::clone(&desk))).abort_handle(),
+            connection: Arc::downgrade(&connection),
+            task: tokio::spawn(attend(stream, connection, Arc::clone(&desk))).abort_handle(),
         });
         // Its request may be here already: that is looked at before more are let in.
         tokio::task::yield_now().await;
@@ -113,14 +113,14 @@ fn first_of_most(from: impl Iterator<Item = IpAddr> + Clone) -> usize {
 }
 
 /// One request, one answer.
-async fn attend(stream: TcpStream, visit: Arc<Visit>, desk: Arc<Desk>) {
+async fn attend(stream: TcpStream, connection: Arc<Connection>, desk: Arc<Desk>) {
     let service = service_fn(|request| {
-        let (visit, desk) = (Arc::clone(&visit), Arc::clone(&desk));
+        let (connection, desk) = (Arc::clone(&connection), Arc::clone(&desk));
         async move {
-            visit.has_asked.store(true, Relaxed);
+            connection.has_asked.store(true, Relaxed);
             let (answer, place) = desk.answer(&request).await;
             // There is one request, so it was not set before.
-            visit.place.set(place).ok();
+            connection.place.set(place).ok();
             Ok::<_, Infallible>(answer)
         }
     });
@@ -139,12 +139,12 @@ async fn attend(stream: TcpStream, visit: Arc<Visit>, desk: Arc<Desk>) {
     }
 }
 
-/// Visits that have not asked for anything yet. A scraper or two, a balancer's probes and some browsers need
+/// Connections that have not asked for anything yet. A scraper or two, a balancer's probes and some browsers need
 /// ten; to push out a client that is alone at its address it takes so many other addresses, within a round trip.
 const NEWCOMERS: usize = 32;
 /// For a whole header, which fits into one segment.
 const HEADER: Duration = Duration::from_secs(1);
-/// For one visit in all. A page takes milliseconds.
+/// For one connection in all. A page takes milliseconds.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// For the header that comes, and of the page that goes. A browser sends a kilobyte.
 const BUFFER: usize = 16 * 1024;

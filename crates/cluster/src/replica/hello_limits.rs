@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::limits::Limits;
 use super::pace::Pace;
 
-pub(super) struct Gate {
+pub(super) struct HelloLimits {
     all: Pace,
     sources: Vec<Source>,
 }
@@ -21,7 +21,7 @@ struct Source {
     used: Duration,
 }
 
-impl Gate {
+impl HelloLimits {
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             all: Pace::new(limits.hellos_per_second.into(), BURST),
@@ -123,43 +123,46 @@ mod tests {
 
     #[test]
     fn one_source_has_its_own_rate_and_recovers() {
-        let mut gate = Gate::new(&limits());
-        let admitted = |gate: &mut Gate, now| {
+        let mut hello_limits = HelloLimits::new(&limits());
+        let admitted = |hello_limits: &mut HelloLimits, now| {
             (0..100)
-                .filter(|_| gate.admits(address(1), true, &limits(), now))
+                .filter(|_| hello_limits.admits(address(1), true, &limits(), now))
                 .count()
         };
-        assert_eq!(admitted(&mut gate, NOW), 5);
-        assert_eq!(admitted(&mut gate, NOW + Duration::from_millis(250)), 1);
+        assert_eq!(admitted(&mut hello_limits, NOW), 5);
+        assert_eq!(
+            admitted(&mut hello_limits, NOW + Duration::from_millis(250)),
+            1
+        );
     }
 
     #[test]
     fn a_flood_from_invented_addresses_does_not_keep_a_listed_peer_out() {
-        let mut gate = Gate::new(&limits());
+        let mut hello_limits = HelloLimits::new(&limits());
         let admitted = (10..100_000)
-            .filter(|number| gate.admits(address(*number), false, &limits(), NOW))
+            .filter(|number| hello_limits.admits(address(*number), false, &limits(), NOW))
             .count();
         assert_eq!(admitted, 21);
-        assert!(!gate.admits(address(2), false, &limits(), NOW));
-        assert!(gate.admits(address(1), true, &limits(), NOW));
+        assert!(!hello_limits.admits(address(2), false, &limits(), NOW));
+        assert!(hello_limits.admits(address(1), true, &limits(), NOW));
     }
 
     #[test]
     fn memory_for_sources_is_bounded() {
-        let mut gate = Gate::new(&limits());
+        let mut hello_limits = HelloLimits::new(&limits());
         for number in 0..10_000 {
-            assert!(gate.admits(address(number), true, &limits(), NOW));
+            assert!(hello_limits.admits(address(number), true, &limits(), NOW));
         }
-        assert_eq!(gate.sources.len(), SOURCES);
+        assert_eq!(hello_limits.sources.len(), SOURCES);
     }
 
     #[test]
     fn addresses_of_one_ipv6_network_share_a_rate() {
-        let mut gate = Gate::new(&limits());
+        let mut hello_limits = HelloLimits::new(&limits());
         let admitted = (0..100_u128)
             .filter(|host| {
                 let address = Ipv6Addr::from_bits(0x2001_0db8 << 96 | host);
-                gate.admits(IpAddr::V6(address), false, &limits(), NOW)
+                hello_limits.admits(IpAddr::V6(address), false, &limits(), NOW)
             })
             .count();
         assert_eq!(admitted, 5);
@@ -167,24 +170,25 @@ mod tests {
 
     #[test]
     fn a_listed_peer_has_a_rate_of_its_own_beside_its_network_s() {
-        let mut gate = Gate::new(&limits());
+        let mut hello_limits = HelloLimits::new(&limits());
         let host = |host: u128| IpAddr::V6(Ipv6Addr::from_bits(0x2001_0db8 << 96 | host));
-        let admitted = (100..200).filter(|at| gate.admits(host(*at), false, &limits(), NOW));
+        let admitted =
+            (100..200).filter(|at| hello_limits.admits(host(*at), false, &limits(), NOW));
         assert_eq!(admitted.count(), 5);
-        assert!(gate.admits(host(1), true, &limits(), NOW));
-        assert!(gate.admits(host(2), true, &limits(), NOW));
+        assert!(hello_limits.admits(host(1), true, &limits(), NOW));
+        assert!(hello_limits.admits(host(2), true, &limits(), NOW));
     }
 
     #[test]
     fn a_rate_holds_also_when_every_listed_address_is_invented() {
-        let mut gate = Gate::new(&limits());
+        let mut hello_limits = HelloLimits::new(&limits());
         let listed = Limits::default().addresses as u32;
-        let admitted = |gate: &mut Gate| {
+        let admitted = |hello_limits: &mut HelloLimits| {
             (0..listed)
-                .filter(|number| gate.admits(address(*number), true, &limits(), NOW))
+                .filter(|number| hello_limits.admits(address(*number), true, &limits(), NOW))
                 .count()
         };
-        let all: usize = (0..20).map(|_| admitted(&mut gate)).sum();
+        let all: usize = (0..20).map(|_| admitted(&mut hello_limits)).sum();
         assert_eq!(all, 5 * listed as usize);
     }
 
@@ -194,6 +198,6 @@ mod tests {
             hellos_per_source: 0,
             ..limits()
         };
-        assert!(!Gate::new(&closed).admits(address(1), true, &closed, NOW));
+        assert!(!HelloLimits::new(&closed).admits(address(1), true, &closed, NOW));
     }
 }
