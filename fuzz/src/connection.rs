@@ -10,12 +10,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::script::link::End;
+use crate::script::net::Plan;
+use crate::script::stage::Stage;
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use becket::backend::inbox::TestInbox;
 use becket::backend::pool::Pool;
-use becket::check::script::link::End;
-use becket::check::script::net::Plan;
-use becket::check::script::stage::Stage;
 use becket::config::Config;
 use becket::connection::listener::ListenerState;
 use becket::control::rotation::Rotation;

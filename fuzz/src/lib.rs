@@ -14,6 +14,9 @@ pub mod mutations;
 pub mod pem;
 pub mod proxy_header;
 pub mod replica;
+#[path = "../../crates/becket/tests/script/mod.rs"]
+#[expect(dead_code, reason = "shared with the tests of connections")]
+mod script;
 pub mod server_hello;
 pub mod session_state;
 pub mod starttls;

@@ -38,7 +38,6 @@ const ROOMS: &[&[&str]] = &[
     &["prepare"],
     &["cluster"],
     &["worker"],
-    &["script"],
     &["connection"],
     &["shared"],
     &["backend"],

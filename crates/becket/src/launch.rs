@@ -24,7 +24,6 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use crate::cluster;
 use crate::config::{Config, worker_count};
-use crate::control::access_log::AccessWriter;
 use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
@@ -34,6 +33,7 @@ use crate::control::supervisor::Supervisor;
 use crate::descriptors;
 use crate::handover::link::Link;
 use crate::handover::{BoundSockets, Handed, SocketKind};
+use crate::log::access_log::AccessWriter;
 use crate::log::{self, LogError, Logging};
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;

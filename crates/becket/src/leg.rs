@@ -9,7 +9,7 @@ use becket_proto::half_pipe::HalfPipe;
 
 use crate::metrics::Counter;
 use crate::scratch::Buffer;
-use crate::socket::{Fault, Socket};
+use crate::socket::{Fault, Ready, Socket, Traffic};
 
 /// One side's socket.
 #[derive(Debug)]
@@ -22,28 +22,6 @@ pub(crate) struct Leg<S> {
     pub traffic: Traffic,
     /// A send was told that the peer had reset.
     reset: bool,
-}
-
-/// Bytes that a leg carried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// From the peer.
-    pub received: u64,
-    /// To the peer.
-    pub sent: u64,
-}
-
-/// Readiness of a socket, gathered until a phase looks at it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ready {
-    /// Bytes, the end or an error may be received.
-    pub(crate) readable: bool,
-    /// Bytes may be sent, or a connect was decided.
-    pub(crate) writable: bool,
-    /// The peer has ended its stream: what is received is the last.
-    pub ended: bool,
-    /// The connection was reset or timed out.
-    pub failed: bool,
 }
 
 /// What [`Leg::receive`] got.
@@ -161,15 +139,5 @@ impl<S: Socket> Leg<S> {
             pipe.block_sink();
         }
         Ok(())
-    }
-}
-
-impl Ready {
-    /// Adds what an event says.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.readable |= other.readable;
-        self.writable |= other.writable;
-        self.ended |= other.ended;
-        self.failed |= other.failed;
     }
 }

@@ -26,7 +26,7 @@ pub mod parent;
 pub mod pki;
 pub mod prepare;
 pub mod resolver;
-pub(crate) mod scratch;
+pub mod scratch;
 pub mod secret;
 pub mod server;
 pub mod sessions;

@@ -13,7 +13,7 @@ use rustls::HandshakeKind;
 use becket_proto::labelled;
 
 use crate::close_reason::CloseReason;
-use crate::leg::Traffic;
+use crate::socket::Traffic;
 
 /// A number that one thread counts up and any thread reads.
 #[derive(Debug, Default)]

@@ -86,25 +86,16 @@ impl fmt::Debug for Buffer {
 
 /// One worker's buffers.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     /// Ciphertext from a client.
     pub(crate) sealed_in: Buffer,
     /// Plaintext, in either direction.
-    pub plain: Buffer,
+    pub(crate) plain: Buffer,
     /// Ciphertext to a client.
     pub(crate) sealed_out: Buffer,
 }
 
 impl Scratch {
-    /// Allocates the buffers.
-    pub(crate) fn new() -> Self {
-        Self {
-            sealed_in: Buffer::at(SEALED_IN_OFFSET, READ + LARGEST_RECORD),
-            plain: Buffer::at(PLAIN_OFFSET, READ + LARGEST_RECORD),
-            sealed_out: Buffer::at(SEALED_OUT_OFFSET, READ + READ / 16),
-        }
-    }
-
     /// Empties all buffers.
     pub(crate) fn clear(&mut self) {
         self.sealed_in.clear();
@@ -115,7 +106,11 @@ impl Scratch {
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self::new()
+        Self {
+            sealed_in: Buffer::at(SEALED_IN_OFFSET, READ + LARGEST_RECORD),
+            plain: Buffer::at(PLAIN_OFFSET, READ + LARGEST_RECORD),
+            sealed_out: Buffer::at(SEALED_OUT_OFFSET, READ + READ / 16),
+        }
     }
 }
 

@@ -50,6 +50,28 @@ impl Peek for TcpStream {
     }
 }
 
+/// Readiness of a socket, gathered until a phase looks at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// Bytes, the end or an error may be received.
+    pub readable: bool,
+    /// Bytes may be sent, or a connect was decided.
+    pub writable: bool,
+    /// The peer has ended its stream: what is received is the last.
+    pub ended: bool,
+    /// The connection was reset or timed out.
+    pub failed: bool,
+}
+
+/// Bytes that a socket carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From the peer.
+    pub received: u64,
+    /// To the peer.
+    pub sent: u64,
+}
+
 /// Why a socket gave nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -59,6 +81,16 @@ pub enum Fault {
     Closed,
     /// The peer reset the connection, or the network did.
     Reset,
+}
+
+impl Ready {
+    /// Adds what an event says.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.readable |= other.readable;
+        self.writable |= other.writable;
+        self.ended |= other.ended;
+        self.failed |= other.failed;
+    }
 }
 
 impl From<io::Error> for Fault {

@@ -8,11 +8,13 @@
 #[path = "connection/common.rs"]
 #[expect(dead_code, reason = "shared with the other tests of connections")]
 mod common;
+#[expect(dead_code, reason = "shared with the other tests of connections")]
+mod script;
 
 use std::alloc::System;
 use std::sync::Arc;
 
-use becket::check::script::net::ScriptedNet;
+use crate::script::net::ScriptedNet;
 use becket::connection::Connection;
 use becket::worker::net::RealNet;
 use cap::Cap;

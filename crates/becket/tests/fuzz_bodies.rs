@@ -12,6 +12,8 @@ mod connection;
 #[path = "../../../fuzz/src/pem.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod pem;
+#[expect(dead_code, reason = "shared with the tests of connections")]
+mod script;
 #[path = "../../../fuzz/src/ticket.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod ticket;

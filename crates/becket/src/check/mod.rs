@@ -7,7 +7,6 @@
 //! at what is behind: it connects every server.
 
 mod connect;
-pub mod script;
 pub mod self_test;
 
 use std::collections::BTreeMap;

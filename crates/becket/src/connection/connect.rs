@@ -34,8 +34,9 @@ use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
 use crate::config::ServerAddress;
 use crate::connection::listener::ListenerState;
-use crate::leg::{Leg, Ready};
+use crate::leg::Leg;
 use crate::socket::Fault;
+use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::Engine;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::close_reason::CloseReason;
-use crate::leg::Traffic;
 use crate::log::Timestamp;
 use crate::log::access::{AccessRecord, ResumedBy};
 use crate::pki::identity::Identity;
 use crate::pki::presented::Presented;
+use crate::socket::Traffic;
 use crate::tls::names;
 use becket_sys::clock::Now;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};

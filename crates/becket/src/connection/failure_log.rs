@@ -12,21 +12,13 @@ use crate::log::{Escaped, RateLimit};
 
 /// Tells of failures.
 #[derive(Debug)]
-pub(crate) struct FailureLog {
+pub struct FailureLog {
     clients: RateLimit,
     /// Of their own: a flood of clients must not hide them.
     servers: RateLimit,
 }
 
 impl FailureLog {
-    /// Starts with an unused second.
-    pub(crate) fn new() -> Self {
-        Self {
-            clients: RateLimit::per_second(LINES_PER_SECOND),
-            servers: RateLimit::per_second(LINES_PER_SECOND),
-        }
-    }
-
     /// Writes a line, or counts it as suppressed. What is wrong with servers, or with becket, is for somebody to mend: a
     /// warning. What clients do is not.
     pub(crate) fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
@@ -56,9 +48,13 @@ impl FailureLog {
     }
 }
 
+/// Starts with an unused second.
 impl Default for FailureLog {
     fn default() -> Self {
-        Self::new()
+        Self {
+            clients: RateLimit::per_second(LINES_PER_SECOND),
+            servers: RateLimit::per_second(LINES_PER_SECOND),
+        }
     }
 }
 
@@ -95,7 +91,7 @@ mod tests {
         let subscriber = tracing_subscriber::fmt().with_ansi(false);
         let subscriber = subscriber.with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {
-            let mut log = FailureLog::new();
+            let mut log = FailureLog::default();
             for _ in 0..100 {
                 log.note(&facts, CloseReason::NotTls, "", now);
             }

@@ -40,10 +40,6 @@ impl Greeting {
         Self { listener }
     }
 
-    pub(super) fn into_listener(self) -> Rc<ListenerState> {
-        self.listener
-    }
-
     pub(super) fn advance<N: Net>(
         self,
         cx: &mut Context<'_, '_, N>,

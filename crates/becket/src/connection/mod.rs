@@ -24,7 +24,7 @@ mod connect;
 mod conversing;
 mod entering;
 pub mod facts;
-pub(crate) mod failure_log;
+pub mod failure_log;
 mod greeting;
 mod handshake;
 mod hello;
@@ -66,11 +66,11 @@ use crate::close_reason::CloseReason;
 use crate::config::{Limits, ListenMode, ServerAddress, Timeouts};
 use crate::connection::failure_log::FailureLog;
 use crate::connection::listener::ListenerState;
-use crate::leg::{Got, Leg, Ready};
+use crate::leg::{Got, Leg};
 use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
 use crate::scratch::{Buffer, Scratch};
-use crate::socket::{Fault, Peek, Socket};
+use crate::socket::{Fault, Peek, Ready, Socket};
 use becket_proto::session_name::SessionName;
 use becket_sys::clock::Now;
 
@@ -116,7 +116,7 @@ pub struct Turn<'a, N> {
     /// Time-outs of the current configuration.
     pub timeouts: &'a Timeouts,
     /// Where failures are told, at a bounded rate.
-    pub(crate) failures: &'a mut FailureLog,
+    pub failures: &'a mut FailureLog,
     /// Who is let in.
     pub admission: &'a Rc<WorkerAdmission>,
     /// Where cancels are left.
@@ -211,7 +211,7 @@ struct Said<'a> {
 
 /// What [`Connection::advance`] left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Advanced {
+pub enum Advanced {
     /// Nothing to do before the next event or deadline.
     Waiting,
     /// More to do, in the next turn.
@@ -375,22 +375,12 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Goes on as if no PROXY header were expected: for the self-test, which has nobody in front.
-    pub(crate) fn skip_greeting(&mut self, counters: &Counters) {
-        self.phase = match self.phase.take() {
-            Some(Phase::Greeting(greeting)) => {
-                Some(Phase::first(greeting.into_listener(), counters))
-            }
-            phase => phase,
-        };
-    }
-
     pub(crate) fn count(&mut self, admitted: Admitted) {
         self.core.count(admitted);
     }
 
     /// Takes note of readiness. Returns whether the connection should be advanced for it.
-    pub(crate) fn handle_ready(&mut self, side: Side, ready: Ready) -> bool {
+    pub fn handle_ready(&mut self, side: Side, ready: Ready) -> bool {
         let Some(phase) = &mut self.phase else {
             return false;
         };
@@ -408,7 +398,7 @@ impl<N: Net> Connection<N> {
 
     /// The wait for a slot is over, for whoever waits by this grant. Returns whether the connection
     /// should be advanced for it; if not, the slot goes to the next.
-    pub(crate) fn handle_grant(&mut self, grant: Grant) -> bool {
+    pub fn handle_grant(&mut self, grant: Grant) -> bool {
         match &mut self.phase {
             Some(Phase::Queued(phase)) => phase.handle_grant(grant),
             _ => false,
@@ -416,27 +406,23 @@ impl<N: Net> Connection<N> {
     }
 
     /// Whether this server is connected, or being connected.
-    pub(crate) fn is_at(&self, server: &Arc<ServerState>) -> bool {
+    pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
         let slot = self.phase.as_ref().and_then(Phase::slot);
         slot.is_some_and(|slot| Arc::ptr_eq(slot.server(), server))
     }
 
     /// Ends what goes on with the server, which went out of service; see [`Self::is_at`].
-    pub(crate) fn leave_server(
-        &mut self,
-        turn: &mut Turn<'_, N>,
-        scratch: &mut Scratch,
-    ) -> Advanced {
+    pub fn leave_server(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.go_on(Phase::leave_server, turn, scratch)
     }
 
     /// Does all that can be done now.
-    pub(crate) fn advance(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
+    pub fn advance(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.go_on(Phase::advance, turn, scratch)
     }
 
     /// The deadline has passed: gives up, or tries the next server.
-    pub(crate) fn expire(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
+    pub fn expire(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.go_on(Phase::expire, turn, scratch)
     }
 
@@ -472,7 +458,7 @@ impl<N: Net> Connection<N> {
     }
 
     /// The process has begun to drain: a connection at rest is given less time.
-    pub(crate) fn drain(&mut self, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Advanced {
+    pub fn drain(&mut self, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Advanced {
         if let Some(Phase::Relaying(phase)) = &self.phase {
             let core = &mut self.core;
             let deadline = phase.deadline(&Context { core, turn });
@@ -482,13 +468,13 @@ impl<N: Net> Connection<N> {
     }
 
     /// When [`Self::expire`] is due.
-    pub(crate) fn deadline(&self) -> Duration {
+    pub fn deadline(&self) -> Duration {
         self.core.deadline
     }
 
     /// Whether the handshake is still going on, or has still to begin. One that waits for a slot
     /// does not go on.
-    pub(crate) fn is_handshaking(&self) -> bool {
+    pub fn is_handshaking(&self) -> bool {
         match &self.phase {
             Some(Phase::Queued(phase)) => phase.is_handshaking(),
             Some(Phase::Greeting(_)) => true,
@@ -522,7 +508,7 @@ impl<N: Net> Connection<N> {
     }
 
     /// The line of the access log.
-    pub(crate) fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
+    pub fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
         self.core
             .facts
             .record(self.core.client.traffic, reason, now)
@@ -536,7 +522,7 @@ impl<N: Net> Connection<N> {
     }
 
     /// The process stops: counts what is being cut off. Who would take FIN for an end is reset.
-    pub(crate) fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
+    pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
         if self.phase.as_ref().is_some_and(Phase::lacks_keys) {
             turn.counters.handshakes_ended.add(1);
         }

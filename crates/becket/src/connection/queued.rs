@@ -24,8 +24,8 @@ use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
-use crate::leg::Ready;
 use crate::scratch::Scratch;
+use crate::socket::Ready;
 use crate::socket::Socket;
 
 /// A client without a slot.

@@ -64,7 +64,8 @@ impl TlsStart {
         facts: &Facts,
         now: Now,
     ) -> io::Result<(Box<Engine<UnbufferedClientConnection>>, HalfPipe)> {
-        let engine = tls.open(server, facts, now.unix.into());
+        let alpn = facts.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
+        let engine = tls.open(server, facts.server_name.as_deref(), alpn, now.unix.into());
         let mut engine = engine.map_err(io::Error::other)?;
         let (mut plain, mut hello) = (Buffer::at(0, 0), Buffer::at(0, HELLO));
         engine

@@ -1,17 +1,15 @@
 //! Control's rooms: what watches and shows the server, never on the data path.
 //!
 //! [`admin`] serves pages over HTTP, on a thread of its own, each made of a [`snapshot::Snapshot`] of the [`state`];
-//! [`exposition`] is `/metrics`, [`page`] is text for people. [`admin_http`] lets clients of the pages in. [`access_log`] writes what connections leave behind;
+//! [`exposition`] is `/metrics`, [`page`] is text for people. [`admin_http`] lets clients of the pages in.
 //! [`ebb`] says when their memory is given back.
 
-pub(crate) mod access_log;
 pub mod admin;
+pub mod admin_http;
 pub mod certificates;
 pub(crate) mod ebb;
 pub(crate) mod exposition;
 mod host;
-
-pub mod admin_http;
 pub mod page;
 pub mod process;
 pub(crate) mod reload;

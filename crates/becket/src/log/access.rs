@@ -1,7 +1,7 @@
 //! The line that each connection leaves in the access log.
 //!
 //! An [`AccessRecord`] is filled by the worker when the connection ends and written by a thread
-//! (`control::access_log`). [`AccessRecord::fields`] is the one list of what a line has; text and JSON both follow it,
+//! (`log::access_log`). [`AccessRecord::fields`] is the one list of what a line has; text and JSON both follow it,
 //! and so does `docs/metrics.md` by a test. What came from the peer (server name, protocol) is
 //! escaped in both formats; JSON escapes the backslash once more.
 //!

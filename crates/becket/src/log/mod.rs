@@ -2,14 +2,15 @@
 //!
 //! [`install`] turns [`Log`] into the process' `tracing` subscriber: text or JSON, a filter, and
 //! stderr or a file that SIGUSR1 opens anew. Nobody who logs waits: a [`Backlog`] takes the lines and a
-//! thread writes them. [`access`] is the line that each connection leaves.
+//! thread writes them. [`access`] is the line that each connection leaves, [`access_log`] its way
+//! from the workers to its file.
 //! What a peer can trigger is bounded by a [`RateLimit`] per call site, and what a peer sent is only
 //! ever written as [`Escaped`].
 //!
-//! Not here: which events are logged (each call site), the way of access lines from the workers to
-//! their file (`control::access_log`), signals (`control`).
+//! Not here: which events are logged (each call site), signals (`control`).
 
 pub mod access;
+pub(crate) mod access_log;
 mod backlog;
 mod escape;
 mod last_words;

@@ -3,7 +3,7 @@
 //! A file is opened by the rights of this process. Names of our own streams, such as `/dev/stderr`, are not opened: that user may not,
 //! and a socket cannot be.
 //!
-//! One thread owns an [`Output`] and writes whole lines to it (`backlog`, `control::access_log`). A reopen that fails keeps the
+//! One thread owns an [`Output`] and writes whole lines to it (`backlog`, `log::access_log`). A reopen that fails keeps the
 //! old file, so that no line is lost; the caller says so.
 
 use std::fmt::{self, Display};

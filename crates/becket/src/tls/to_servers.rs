@@ -27,7 +27,6 @@ use super::engine::Engine;
 use super::verifier::until;
 use crate::config::ChainLimits;
 use crate::config::{Backend, Onward, ServerAlpn, Sni};
-use crate::connection::facts::Facts;
 
 /// Sessions that end together, in the configuration that offers them.
 #[derive(Debug)]
@@ -80,7 +79,7 @@ impl ServerTls {
         self.sni == Sni::Client || self.alpn == ServerAlpn::Client
     }
 
-    /// Begins TLS to a server for a client, at this time.
+    /// Begins TLS to a server at this time, for a client that sent this name and has agreed on this protocol.
     ///
     /// # Errors
     ///
@@ -88,7 +87,8 @@ impl ServerTls {
     pub fn open(
         &self,
         server: &str,
-        client: &Facts,
+        client_name: Option<&str>,
+        client_alpn: Option<&[u8]>,
         now: UnixSeconds,
     ) -> Result<Engine<UnbufferedClientConnection>, Error> {
         let known = self
@@ -109,19 +109,14 @@ impl ServerTls {
         let sent = match &self.sni {
             Sni::Own => server_tls.own.clone(),
             Sni::Fixed(name) => name.clone(),
-            Sni::Client => client
-                .server_name
-                .as_deref()
+            Sni::Client => client_name
                 .and_then(|name| ServerName::try_from(name.to_owned()).ok())
                 .unwrap_or_else(no_name),
             Sni::Off => no_name(),
         };
         let alpn = match &self.alpn {
             ServerAlpn::Fixed(protocols) => protocols.clone(),
-            ServerAlpn::Client => {
-                let agreed = client.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
-                agreed.map(<[u8]>::to_vec).into_iter().collect()
-            }
+            ServerAlpn::Client => client_alpn.map(<[u8]>::to_vec).into_iter().collect(),
         };
         let config = server_tls.config(onward, now);
         let connection = UnbufferedClientConnection::new_with_alpn(config, sent, alpn)?;

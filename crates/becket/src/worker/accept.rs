@@ -18,7 +18,7 @@ use crate::close_reason::CloseReason;
 use crate::connection::facts::Facts;
 use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side};
-use crate::leg::Traffic;
+use crate::socket::Traffic;
 use crate::worker::acceptor::{Accepted, Acceptor};
 use crate::worker::net::BOTH;
 

@@ -39,13 +39,13 @@ use crate::close_reason::CloseReason;
 use crate::config::{Config, Limits};
 use crate::connection::failure_log::FailureLog;
 use crate::connection::{Advanced, Connection, Side, Turn};
-use crate::control::access_log::AccessSender;
-use crate::leg::Ready;
 use crate::log::RateLimit;
+use crate::log::access_log::AccessSender;
 use crate::metrics::Counters;
 use crate::scratch::Scratch;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
+use crate::socket::Ready;
 use crate::sockets::Bound;
 use crate::worker::acceptor::Acceptor;
 use crate::worker::mailbox::Mailbox;
@@ -163,8 +163,8 @@ impl Worker {
             clock,
             now,
             net,
-            scratch: Scratch::new(),
-            failures: FailureLog::new(),
+            scratch: Scratch::default(),
+            failures: FailureLog::default(),
             acceptors: Slab::new(),
             first_acceptor: 0,
             admission,

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::backend::inbox::Inbox;
 use crate::backend::registry::Adopted;
 use crate::config::Config;
-use crate::control::access_log::AccessWriter;
+use crate::log::access_log::AccessWriter;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
 use crate::sockets::Bound;

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::script::stage::Stage;
 use becket::admission::{SharedAdmission, WorkerAdmission};
-use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};

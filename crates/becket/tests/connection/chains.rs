@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use becket::check::script::stage::Stage;
+use crate::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::config::{ClientAuth, Limits, Revocation};
 use becket::log::access::ResumedBy;

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::script::link::End;
+use crate::script::net::Plan;
+use crate::script::stage::Stage;
 use becket::backend::inbox::{Inbox, TestInbox};
 use becket::backend::pool::Pool;
-use becket::check::script::link::End;
-use becket::check::script::net::Plan;
-use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::config::Config;
 use becket::connection::listener::ListenerState;

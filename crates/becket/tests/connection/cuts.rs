@@ -4,9 +4,9 @@
 use std::io::Write;
 use std::time::Duration;
 
-use becket::check::script::link::{End, Watch};
-use becket::check::script::net::Plan;
-use becket::check::script::stage::Stage;
+use crate::script::link::{End, Watch};
+use crate::script::net::Plan;
+use crate::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::socket::Socket;
 use proptest::prelude::*;

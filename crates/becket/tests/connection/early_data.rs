@@ -4,9 +4,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::script::stage::Stage;
 use becket::backend::pool::{Pick, PickHint};
 use becket::backend::slot::Slot;
-use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::log::access::ResumedBy;
 use rustls::ClientConfig;

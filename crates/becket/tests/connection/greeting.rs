@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::script::net::Plan;
+use crate::script::stage::Stage;
 use becket::admission::{SharedAdmission, WorkerAdmission};
-use becket::check::script::net::Plan;
-use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket_proto::networks::Network;
 use becket_proto::proxy_header::{

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::check::script::link::End;
-use becket::check::script::stage::Stage;
+use crate::script::link::End;
+use crate::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use rustls::AlertDescription as Alert;
 use rustls::Error::AlertReceived;

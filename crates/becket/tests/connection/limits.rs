@@ -10,7 +10,7 @@ use crate::common::{Client, House, house, server_got, server_says};
 
 const CAPACITY: usize = 64 * 1024;
 
-fn relaying(house: &House, capacity: usize) -> (becket::check::script::stage::Stage, Client) {
+fn relaying(house: &House, capacity: usize) -> (crate::script::stage::Stage, Client) {
     let mut stage = house.stage_of(capacity);
     let config = Arc::new(house.client(&TLS13));
     let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");

@@ -16,6 +16,8 @@ mod payload;
 mod queue;
 mod relay;
 mod resumption;
+#[path = "../script/mod.rs"]
+mod script;
 mod self_test;
 mod servers;
 mod starttls;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use becket::check::script::stage::Stage;
+use crate::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket_proto::proxy_header::{Accept, Decoded, decode};
 use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId, TicketHeader, TicketPolicy};
@@ -184,10 +184,7 @@ fn an_id_that_the_client_chose_is_not_learnt() {
     client.tls.write_tls(&mut hello).unwrap();
     for _ in 0..6 {
         let mut stage = house.stage();
-        let mut end = stage.admit(
-            house.listener(0),
-            [becket::check::script::net::Plan::Accept],
-        );
+        let mut end = stage.admit(house.listener(0), [crate::script::net::Plan::Accept]);
         end.write_all(&hello).unwrap();
         let mut host = Host::new(&host);
         host.settle(&mut stage);
@@ -254,8 +251,8 @@ fn a_home_that_refuses_is_passed_over() {
     let config = Arc::new(without_tickets(house.client(&TLS12)));
     visit(&house, &config, &host, "a.test");
     let mut stage: Stage = house.stage();
-    let refuse = becket::check::script::net::Plan::Refuse(std::io::ErrorKind::ConnectionRefused);
-    let plans = [refuse, becket::check::script::net::Plan::Accept];
+    let refuse = crate::script::net::Plan::Refuse(std::io::ErrorKind::ConnectionRefused);
+    let plans = [refuse, crate::script::net::Plan::Accept];
     let mut client = Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
     client.talk(&mut stage);
     let mut host = Host::new(&host);

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use becket::check::script::link::Watch;
-use becket::check::script::net::Plan;
-use becket::check::script::stage::Stage;
+use crate::script::link::Watch;
+use crate::script::net::Plan;
+use crate::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::socket::Socket;
 use proptest::prelude::*;

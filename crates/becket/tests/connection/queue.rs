@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::script::net::Plan;
+use crate::script::stage::Stage;
 use becket::backend::pool::{Pick, PickHint};
 use becket::backend::slot::Slot;
-use becket::check::script::net::Plan;
-use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::metrics::{Histogram, Times};
 use rustls::version::{TLS12, TLS13};

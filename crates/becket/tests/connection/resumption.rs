@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket::check::script::stage::Stage;
+use crate::script::stage::Stage;
 use becket::log::access::ResumedBy;
 use becket::metrics::{Offer, Resumption};
 use rustls::ClientConfig;

@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use becket::check::script::net::Plan;
-use becket::check::script::stage::Stage;
+use crate::script::net::Plan;
+use crate::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket_proto::proxy_header::{Accept, Decoded, decode};
 use rustls::version::{TLS12, TLS13};

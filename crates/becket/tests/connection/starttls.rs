@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::script::link::End;
+use crate::script::net::Plan;
+use crate::script::stage::Stage;
 use becket::backend::inbox::{BackendEvent, Inbox};
-use becket::check::script::link::End;
-use becket::check::script::net::Plan;
-use becket::check::script::stage::Stage;
 use becket::close_reason::CloseReason;
 use becket::socket::Socket;
 use rustls::pki_types::ServerName;

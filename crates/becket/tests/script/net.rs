@@ -5,12 +5,12 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 
 use super::link::{End, Watch, pair};
-use crate::config::ServerAddress;
-use crate::connection::Net;
+use becket::config::ServerAddress;
+use becket::connection::Net;
 
 /// What becomes of a connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plan {
+pub(crate) enum Plan {
     /// Connected at once.
     Accept,
     /// Decided later, by [`Watch::establish`] or [`Watch::fail`] on [`Dialled::near`].
@@ -21,31 +21,31 @@ pub enum Plan {
 
 /// A connect that was not refused.
 #[derive(Debug)]
-pub struct Dialled {
+pub(crate) struct Dialled {
     /// To where.
-    pub address: ServerAddress,
+    pub(crate) address: ServerAddress,
     /// From where, if that was asked for.
-    pub source: Option<IpAddr>,
+    pub(crate) source: Option<IpAddr>,
     /// The server's end.
-    pub far: End,
+    pub(crate) far: End,
     /// The connection's end, from outside.
-    pub near: Watch,
+    pub(crate) near: Watch,
 }
 
 /// A network of scripted servers.
 #[derive(Debug)]
-pub struct ScriptedNet {
+pub(crate) struct ScriptedNet {
     /// For the next connects, in order; when there is none left, all are refused.
-    pub plans: VecDeque<Plan>,
+    pub(crate) plans: VecDeque<Plan>,
     /// Bytes that a stream to a server holds each way.
-    pub capacity: usize,
+    pub(crate) capacity: usize,
     /// Servers that were dialled, in order.
-    pub dialled: Vec<Dialled>,
+    pub(crate) dialled: Vec<Dialled>,
 }
 
 impl ScriptedNet {
     /// Makes a network whose streams hold `capacity` bytes each way.
-    pub fn new(plans: impl IntoIterator<Item = Plan>, capacity: usize) -> Self {
+    pub(crate) fn new(plans: impl IntoIterator<Item = Plan>, capacity: usize) -> Self {
         Self {
             plans: plans.into_iter().collect(),
             capacity,
@@ -54,7 +54,7 @@ impl ScriptedNet {
     }
 
     /// The connection's end towards the server that was dialled last.
-    pub fn near(&self) -> Option<&Watch> {
+    pub(crate) fn near(&self) -> Option<&Watch> {
         self.dialled.last().map(|dialled| &dialled.near)
     }
 }

@@ -18,9 +18,9 @@ use std::sync::mpsc::{
 use std::thread;
 use std::time::Duration;
 
+use super::access::AccessRecord;
+use super::{Output, PATIENCE};
 use crate::config::{AccessLog, LogFormat};
-use crate::log::access::AccessRecord;
-use crate::log::{Output, PATIENCE};
 
 /// A worker's end: gives records away.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! Connections without a kernel: scripted sockets, and a stage on which a connection runs.
 //!
-//! The life of a connection is written against [`Net`](crate::connection::Net), so it runs here
-//! exactly as in a worker, one turn at a time, with time as a value. `becket check` makes its
-//! handshakes on it; tests and fuzz targets drive it into every corner.
+//! The life of a connection is written against [`Net`](becket::connection::Net), so it runs here
+//! exactly as in a worker, one turn at a time, with time as a value. Tests drive it into every corner, and so does
+//! the fuzz target of the connection, which includes this folder by its path.
 //!
 //! * [`link`]: a stream in memory with two ends, bounded, with the readiness edges of epoll;
 //! * [`net`]: servers that accept, refuse, or make up their mind later;
@@ -11,6 +11,6 @@
 //! Nothing here reads a clock, sleeps or draws a random number: what happens is what the script
 //! does, in its order.
 
-pub mod link;
-pub mod net;
-pub mod stage;
+pub(crate) mod link;
+pub(crate) mod net;
+pub(crate) mod stage;

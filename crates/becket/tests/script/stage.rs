@@ -1,6 +1,6 @@
 //! One connection and what a worker lends it, advanced as a worker would.
 //!
-//! A [`Stage`] does for one connection what `worker.rs` does for many: it passes readiness on as
+//! A [`Stage`] does for one connection what the event loop of a worker does for many: it passes readiness on as
 //! edges, advances only what asked for it, and expires what is overdue. It owns the clock, which
 //! stands still until it is told to move.
 
@@ -13,40 +13,38 @@ use becket_sys::clock::Now;
 
 use super::link::{End, Watch, pair};
 use super::net::{Plan, ScriptedNet};
-use crate::admission::{SharedAdmission, WorkerAdmission};
-use crate::backend::cancel::Cancels;
-use crate::backend::inbox::{BackendEvent, TestInbox};
-use crate::close_reason::CloseReason;
-use crate::config::{Limits, Timeouts};
-use crate::connection::facts::Facts;
-use crate::connection::failure_log::FailureLog;
-use crate::connection::listener::ListenerState;
-use crate::connection::{Advanced, Connection, Side, Turn};
-use crate::log::access::AccessRecord;
-use crate::metrics::Counters;
-use crate::scratch::Scratch;
+use becket::admission::{SharedAdmission, WorkerAdmission};
+use becket::backend::cancel::Cancels;
+use becket::backend::inbox::{BackendEvent, TestInbox};
+use becket::close_reason::CloseReason;
+use becket::config::{Limits, Timeouts};
+use becket::connection::facts::Facts;
+use becket::connection::failure_log::FailureLog;
+use becket::connection::listener::ListenerState;
+use becket::connection::{Advanced, Connection, Side, Turn};
+use becket::log::access::AccessRecord;
+use becket::metrics::Counters;
+use becket::scratch::Scratch;
 
 /// A connection under a script.
 #[derive(Debug)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// The servers.
-    pub net: ScriptedNet,
+    pub(crate) net: ScriptedNet,
     /// The clocks that the connection sees.
-    pub now: Now,
+    pub(crate) now: Now,
     /// Bounds of the configuration.
-    pub limits: Limits,
+    pub(crate) limits: Limits,
     /// Time-outs of the configuration.
-    pub timeouts: Timeouts,
+    pub(crate) timeouts: Timeouts,
     /// What a worker counts.
-    pub counters: Counters,
-    /// WorkerAdmission, if it is on.
-    pub admission: Rc<WorkerAdmission>,
+    pub(crate) counters: Counters,
+    /// Admission, if it is on.
+    pub(crate) admission: Rc<WorkerAdmission>,
     /// Where slots arrive for which the connection waits; pools must have been given the same.
-    pub inbox: Arc<TestInbox>,
+    pub(crate) inbox: Arc<TestInbox>,
     /// Where cancels are left.
-    pub cancels: Arc<Cancels>,
-    /// Clients need no PROXY header, whatever the listener says.
-    pub(crate) skips_greeting: bool,
+    pub(crate) cancels: Arc<Cancels>,
     scratch: Scratch,
     failures: FailureLog,
     connection: Option<Connection<ScriptedNet>>,
@@ -65,7 +63,7 @@ pub struct Stage {
 
 impl Stage {
     /// Sets an empty stage; streams hold `capacity` bytes each way.
-    pub fn new(limits: Limits, timeouts: Timeouts, now: Now, capacity: usize) -> Self {
+    pub(crate) fn new(limits: Limits, timeouts: Timeouts, now: Now, capacity: usize) -> Self {
         Self {
             net: ScriptedNet::new([], capacity),
             now,
@@ -79,9 +77,8 @@ impl Stage {
             ),
             inbox: Arc::default(),
             cancels: Arc::default(),
-            skips_greeting: false,
-            scratch: Scratch::new(),
-            failures: FailureLog::new(),
+            scratch: Scratch::default(),
+            failures: FailureLog::default(),
             connection: None,
             client: None,
             queued: false,
@@ -95,7 +92,7 @@ impl Stage {
 
     /// Accepts a client through `listener`, in place of an earlier one, and returns its end. Servers
     /// answer by `plans`.
-    pub fn admit(
+    pub(crate) fn admit(
         &mut self,
         listener: Rc<ListenerState>,
         plans: impl IntoIterator<Item = Plan>,
@@ -108,10 +105,7 @@ impl Stage {
         self.client = Some(near.watch());
         let name = listener.config().name.clone();
         let facts = Facts::new(CLIENT, name, self.now);
-        let mut connection = Connection::new(near, listener, facts, &self.timeouts, &self.counters);
-        if self.skips_greeting {
-            connection.skip_greeting(&self.counters);
-        }
+        let connection = Connection::new(near, listener, facts, &self.timeouts, &self.counters);
         self.connection = Some(connection);
         self.queued = true;
         self.closed = None;
@@ -119,7 +113,7 @@ impl Stage {
     }
 
     /// Does one turn of a worker's loop. False when the connection had nothing to do.
-    pub fn turn(&mut self) -> bool {
+    pub(crate) fn turn(&mut self) -> bool {
         self.note_readiness();
         self.read_mail();
         let Some(connection) = &mut self.connection else {
@@ -166,49 +160,49 @@ impl Stage {
     }
 
     /// Does turns until there is nothing to do. False when it does not come to rest.
-    pub fn settle(&mut self) -> bool {
+    pub(crate) fn settle(&mut self) -> bool {
         (0..MOST_TURNS).any(|_| !self.turn())
     }
 
     /// The process stops, and cuts the connection off if there is one.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.stops = true;
         self.queued = true;
         self.turn();
     }
 
     /// The process begins to drain.
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         (self.draining, self.drains, self.queued) = (true, true, true);
         self.turn();
     }
 
     /// Moves the clocks on.
-    pub fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         self.now.mono += time;
         self.now.instant += time;
         self.now.unix += time;
     }
 
     /// Whether the handshake is still going on.
-    pub fn is_handshaking(&self) -> bool {
+    pub(crate) fn is_handshaking(&self) -> bool {
         self.connection
             .as_ref()
             .is_some_and(Connection::is_handshaking)
     }
 
     /// Whether there is more to do before the next event: a budget was spent.
-    pub fn is_unfinished(&self) -> bool {
+    pub(crate) fn is_unfinished(&self) -> bool {
         self.queued && self.connection.is_some()
     }
 
     /// How the connection ended, once it has.
-    pub fn closed(&self) -> Option<CloseReason> {
+    pub(crate) fn closed(&self) -> Option<CloseReason> {
         self.closed.as_ref().map(|record| record.reason)
     }
 
     /// What is known of the connection, as its line in the access log would say now.
-    pub fn record(&self) -> Option<AccessRecord> {
+    pub(crate) fn record(&self) -> Option<AccessRecord> {
         match &self.connection {
             Some(connection) => Some(connection.record(CloseReason::Stopped, self.now)),
             None => self.closed.clone(),

@@ -18,12 +18,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use crate::leg::Ready;
-use crate::socket::{Peek, Socket};
+use becket::socket::{Peek, Ready, Socket};
 
 /// One end of a stream; dropping it closes it.
 #[derive(Debug)]
-pub struct End {
+pub(crate) struct End {
     halves: Rc<RefCell<[Half; 2]>>,
     side: usize,
     local: Option<SocketAddr>,
@@ -31,7 +30,7 @@ pub struct End {
 
 /// Sees one end from outside, whoever owns it.
 #[derive(Clone, Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     halves: Rc<RefCell<[Half; 2]>>,
     side: usize,
 }
@@ -61,7 +60,7 @@ struct Half {
 }
 
 /// Makes a stream that holds up to `capacity` bytes in each direction.
-pub fn pair(capacity: usize) -> (End, End) {
+pub(crate) fn pair(capacity: usize) -> (End, End) {
     let half = || Half {
         capacity,
         edges: WRITABLE,
@@ -78,13 +77,13 @@ pub fn pair(capacity: usize) -> (End, End) {
 
 impl End {
     /// Gives the end an address, as TCP sockets have one.
-    pub fn at(mut self, local: SocketAddr) -> Self {
+    pub(crate) fn at(mut self, local: SocketAddr) -> Self {
         self.local = Some(local);
         self
     }
 
     /// Watches this end.
-    pub fn watch(&self) -> Watch {
+    pub(crate) fn watch(&self) -> Watch {
         Watch {
             halves: Rc::clone(&self.halves),
             side: self.side,
@@ -92,7 +91,7 @@ impl End {
     }
 
     /// Watches the other end.
-    pub fn watch_peer(&self) -> Watch {
+    pub(crate) fn watch_peer(&self) -> Watch {
         Watch {
             halves: Rc::clone(&self.halves),
             side: 1 - self.side,
@@ -100,7 +99,11 @@ impl End {
     }
 
     /// Resets the stream now: nothing goes in or out any more.
-    pub fn reset(&mut self) {
+    #[allow(
+        clippy::needless_pass_by_ref_mut,
+        reason = "a socket of this kind takes it so, and it ends what others write to"
+    )]
+    pub(crate) fn reset(&mut self) {
         let mut halves = self.halves.borrow_mut();
         let [me, peer] = sides(&mut halves, self.side);
         me.broken = true;
@@ -108,7 +111,7 @@ impl End {
     }
 
     /// Receives all that has arrived. Says nothing of how the stream stands; see [`Watch`].
-    pub fn receive_all(&mut self) -> Vec<u8> {
+    pub(crate) fn receive_all(&mut self) -> Vec<u8> {
         let mut all = Vec::new();
         let mut buffer = [0; 4096];
         while let Ok(n @ 1..) = self.receive(&mut buffer) {
@@ -255,13 +258,13 @@ impl Watch {
     }
 
     /// From now on, what is sent to this end stays on the way until it is delivered.
-    pub fn hold(&self) {
+    pub(crate) fn hold(&self) {
         self.with(|me, _| me.held = true);
     }
 
     /// Lets up to `n` bytes arrive that were held, and the end behind them if there is one and
     /// `n` is more than what was on the way.
-    pub fn deliver(&self, n: usize) {
+    pub(crate) fn deliver(&self, n: usize) {
         self.with(|me, _| me.deliver(n));
     }
 
@@ -274,31 +277,31 @@ impl Watch {
     }
 
     /// The connect succeeds.
-    pub fn establish(&self) {
+    pub(crate) fn establish(&self) {
         self.with(|me, _| {
             if std::mem::take(&mut me.connecting) {
-                me.edges.add(WRITABLE);
+                me.edges.writable = true;
             }
         });
     }
 
     /// The connect fails, or the network does.
-    pub fn fail(&self, kind: ErrorKind) {
+    pub(crate) fn fail(&self, kind: ErrorKind) {
         self.with(|me, _| me.fail(kind));
     }
 
     /// Bytes and ends that are on the way and not delivered.
-    pub fn on_the_way(&self) -> usize {
+    pub(crate) fn on_the_way(&self) -> usize {
         self.with(|me, _| me.on_the_way.len() + usize::from(me.end_on_the_way))
     }
 
     /// The peer's end has arrived, in good order.
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         self.with(|me, _| me.ended && !me.broken)
     }
 
     /// The peer has reset the stream.
-    pub fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.with(|me, _| me.broken)
     }
 
