@@ -5,11 +5,13 @@ use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use becket_e2e::{
     AS_NOBODY, Backend, Becket, Client, Key, PATIENCE, Place, REQUEST, Shape, Signal, Trust,
-    eventually, finish, fresh_host, give, http_get, nobody, open_to_all, read_to_end, until,
+    becket_program, eventually, finish, fresh_host, give, http_get, nobody, open_to_all,
+    read_to_end, until,
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, kill_process, pidfd_getfd, pidfd_open};
 
@@ -162,6 +164,16 @@ fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
     let becket = start(&place, &shape);
     let trust = Trust::new(&place);
     assert!(answer(becket.web, &trust).is_ok());
+    let ask = |user: Option<u32>| {
+        let mut command = Command::new(becket_program());
+        command.args(["reload", "--admin", &becket.admin.to_string()]);
+        user.map(|user| command.uid(user));
+        finish(command, "")
+    };
+    assert_eq!(ask(None).code, 0);
+    let refused = ask(nobody());
+    assert_eq!(refused.code, 1);
+    assert!(refused.all().contains("or as root"), "{}", refused.all());
     let first = becket.child();
     signal(first, Signal::KILL);
     // It connects whether there is a child or not, and is served in the end.

@@ -3,13 +3,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Tool, Trust, eventually,
-    fresh_address, until,
+    Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Tool, Trust, becket_program,
+    eventually, finish, fresh_address, until,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -78,6 +79,43 @@ impl Visitors {
             .map(|thread| thread.join().unwrap());
         failures.flatten().collect()
     }
+}
+
+/// What `becket reload` exits with and says.
+fn ask_to_reload(place: &Place, arguments: &[&str]) -> (i32, String) {
+    let mut command = Command::new(becket_program());
+    command
+        .arg("reload")
+        .args(arguments)
+        .current_dir(place.folder());
+    let asked = finish(command, "");
+    (asked.code, asked.all())
+}
+
+#[test]
+fn whoever_asks_for_a_reload_hears_how_it_went() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let admin = becket.admin.to_string();
+    for place_flag in [["--config", "becket.toml"], ["--admin", &admin]] {
+        assert_eq!(ask_to_reload(&place, &place_flag), (0, "reloaded\n".into()));
+    }
+    place.write("site.pem", "none");
+    let (code, said) = ask_to_reload(&place, &["--admin", &admin]);
+    assert_eq!(code, 1, "{said}");
+    assert!(
+        said.contains("nothing changed") && said.contains("site.pem"),
+        "{said}"
+    );
+    assert_eq!(ask_to_reload(&place, &[]).0, 2);
+    let status = becket.status();
+    assert_eq!(
+        status["reloads"].to_string(),
+        r#"{"done":2,"refused":1,"running":false}"#
+    );
+    drop(becket);
+    assert_eq!(ask_to_reload(&place, &["--admin", &admin]).0, 1);
 }
 
 #[test]

@@ -31,7 +31,7 @@ const CRATES: &[(&str, &[&str])] = &[
 const ROOMS: &[&[&str]] = &[
     &["main"],
     &["cli", "demo"],
-    &["parent", "launch"],
+    &["parent", "launch", "reload"],
     &["server"],
     &["check", "status"],
     &["control"],

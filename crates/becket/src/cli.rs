@@ -1,5 +1,5 @@
-//! The command line: `becket run`, `becket check`, `becket status`, `becket secret`, `becket
-//! demo`.
+//! The command line: `becket run`, `becket check`, `becket status`, `becket reload`, `becket secret`,
+//! `becket demo`.
 //!
 //! Only the shape of the arguments is here; clap refuses what does not fit with exit code 2.
 //! What the flags of `run` mean is in `prepare::flags`, and what is wrong with their values is
@@ -40,6 +40,9 @@ pub enum Command {
     /// Ask a running becket how it is
     #[command(after_help = STATUS)]
     Status(StatusFlags),
+    /// Have a running becket reload, and wait for the outcome
+    #[command(after_help = RELOAD)]
+    Reload(PlaceFlags),
     /// Make a secret for a cluster, in a file that only its owner can read
     #[command(after_help = SECRET, after_long_help = SECRET)]
     Secret(SecretFlags),
@@ -68,9 +71,9 @@ pub struct CheckFlags {
     pub json: bool,
 }
 
-/// Arguments of `becket status`.
+/// Which running becket is meant.
 #[derive(Clone, Debug, Default, Args)]
-pub struct StatusFlags {
+pub struct PlaceFlags {
     /// Admin address of the becket to ask
     #[arg(long, value_name = "ADDR", required_unless_present = "config")]
     pub admin: Option<String>,
@@ -78,6 +81,14 @@ pub struct StatusFlags {
     /// Configuration file in which the admin address is
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+/// Arguments of `becket status`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct StatusFlags {
+    /// Which becket.
+    #[command(flatten)]
+    pub place: PlaceFlags,
 
     /// Print JSON instead of a page
     #[arg(long, conflicts_with = "watch")]
@@ -109,6 +120,8 @@ Examples:
       Find every fault of a configuration before it is used.
   becket status --config /etc/becket/becket.toml
       Ask the becket that runs with it: problems, rates, certificates, servers, peers.
+  becket reload --config /etc/becket/becket.toml
+      Have it read certificates and configuration again; say what is wrong with them.
   becket secret /etc/becket/cluster.secret
       Make what several hosts need to resume each other's sessions.";
 
@@ -159,6 +172,17 @@ Rates are of the second between two askings. What somebody has to look at stands
 
 Exit codes: 0 it answered and nothing is wrong, 1 it did not answer, 2 wrong arguments,
 3 it answered and has a problem.";
+
+const RELOAD: &str = "\
+Examples:
+  becket reload --config /etc/becket/becket.toml
+      Reads admin.address there.
+  becket reload --admin 127.0.0.1:9443
+
+It sends SIGHUP to the main process, which only root and the user of that process may do: root, where
+root started becket. Then it asks how that went.
+
+Exit codes: 0 reloaded, 1 not reloaded, for the reasons printed, 2 wrong arguments.";
 
 const SECRET: &str = "\
 Beckets that have the same secret resume each other's sessions. Whoever else has it can read and
@@ -255,8 +279,10 @@ mod tests {
         ] {
             assert!(parse(&format!("becket status {line}")).is_ok(), "{line}");
         }
-        let error = parse("becket status --json").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument);
+        for line in ["status --json", "reload"] {
+            let error = parse(&format!("becket {line}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument);
+        }
     }
 
     #[test]

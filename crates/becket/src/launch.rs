@@ -133,8 +133,10 @@ pub fn launch(
     let (origin, connections) = (source.origin(), config.connections);
     tracing::info!(workers = count, connections, origin, "serving");
     let heard = heard(&cluster, &stud);
+    let parent = link.as_ref().map(|_| std::os::unix::process::parent_id());
+    let pid = parent.unwrap_or_else(std::process::id);
     let control = Control {
-        state: Arc::new(State::new(shared, config, &rotation, heard)),
+        state: Arc::new(State::new(pid, shared, config, &rotation, heard)),
         source,
         workers,
         rotation,

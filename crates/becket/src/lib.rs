@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod parent;
 pub mod pki;
 pub mod prepare;
+pub mod reload;
 pub mod resolver;
 pub mod scratch;
 pub mod secret;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use becket::check::check;
-use becket::cli::{CheckFlags, Cli, Command, DemoFlags, StatusFlags};
+use becket::cli::{CheckFlags, Cli, Command, DemoFlags, PlaceFlags, StatusFlags};
 use becket::control::page::{brief, page, problems};
 use becket::handover::Handed;
 use becket::launch::launch;
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Run(flags) => run(*flags),
         Command::Check(flags) => run_check(*flags),
         Command::Status(flags) => status(flags),
+        Command::Reload(flags) => reload(flags),
         Command::Secret(flags) => Ok(make_secret(&flags)),
         Command::Demo(flags) => demo(&flags),
     };
@@ -81,9 +82,19 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
+fn place(flags: PlaceFlags) -> Place {
+    let PlaceFlags { admin, config } = flags;
+    Place { admin, config }
+}
+
+fn reload(flags: PlaceFlags) -> anyhow::Result<ExitCode> {
+    becket::reload::reload(&place(flags))?;
+    say("reloaded\n")?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
-    let (admin, config) = (flags.admin, flags.config);
-    let place = Place { admin, config };
+    let place = place(flags.place);
     let mut before = place.ask()?;
     if flags.json {
         say(serde_json::to_string_pretty(&before)? + "\n")?;

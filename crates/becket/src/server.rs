@@ -224,6 +224,7 @@ impl Control {
             return;
         }
         self.supervisor.tell(Progress::Reloading);
+        self.state.begin_reload();
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());
         self.sockets = handed.sockets;
@@ -248,7 +249,8 @@ impl Control {
         } else {
             Progress::Refused
         };
-        self.state.set_reload(Reload { time, errors });
+        let running = self.reloading.is_running();
+        self.state.set_reload(Reload { time, errors }, running);
         self.sockets = BoundSockets::default();
         self.supervisor.tell(progress);
     }

@@ -19,6 +19,7 @@ pub mod memory;
 pub mod notify;
 pub mod priority;
 pub mod privileges;
+pub mod process;
 pub mod regular;
 pub mod reserve;
 pub mod rlimit;

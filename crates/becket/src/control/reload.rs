@@ -45,6 +45,11 @@ impl Reloading {
         std::mem::take(self).running.is_some()
     }
 
+    /// Whether one is on its way.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Waits for what is being prepared, for ever when there is nothing. Nothing is lost when
     /// the future is dropped.
     pub(crate) async fn prepared(&mut self) -> Result<Prepared, Vec<String>> {

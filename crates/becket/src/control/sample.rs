@@ -34,11 +34,10 @@ pub(super) fn state() -> State {
     shared.backends.adopt(&config);
     let now = shared.clock.now();
     let rotation = Rotation::start(config.sessions.ticket_rotation, now).unwrap();
-    let state = State::new(shared, config, &rotation, Replication::default());
-    state.set_reload(Reload {
-        time: Timestamp::from_unix(now.unix),
-        errors: vec!["listener.web.bind: \"<b>\" is not an address".to_owned()],
-    });
+    let state = State::new(1, shared, config, &rotation, Replication::default());
+    let errors = vec!["listener.web.bind: \"<b>\" is not an address".to_owned()];
+    let time = Timestamp::from_unix(now.unix);
+    state.set_reload(Reload { time, errors }, false);
     state
 }
 

@@ -34,6 +34,8 @@ pub(crate) struct Snapshot {
     pub state: &'static str,
     /// The time of this reading.
     pub now: Timestamp,
+    /// The main process: the one to signal.
+    pub(crate) pid: u32,
     /// When the process started.
     pub started: Timestamp,
     /// Since then, by the monotonic clock.
@@ -50,6 +52,8 @@ pub(crate) struct Snapshot {
     pub certificates: Arc<[Certificate]>,
     /// The last reload; `null` before the first.
     pub(crate) reload: Option<Reload>,
+    /// How many there were.
+    pub(crate) reloads: Reloads,
     /// The table of TLS 1.2 sessions.
     pub sessions: Occupancy,
     /// TLS 1.3 sessions that admit early data.
@@ -155,6 +159,17 @@ pub(crate) struct Reload {
     pub time: Timestamp,
     /// Why nothing was changed; empty if it succeeded.
     pub errors: Vec<String>,
+}
+
+/// Reloads since the start.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub(crate) struct Reloads {
+    /// Those that were done.
+    pub(crate) done: u64,
+    /// Those that were refused and changed nothing.
+    pub(crate) refused: u64,
+    /// One is under way, or asked for.
+    pub(crate) running: bool,
 }
 
 /// How full a table is.

@@ -11,7 +11,8 @@ use super::certificates::{Certificate, certificates};
 use super::process::ProcessUsage;
 use super::rotation::{Rotation, Standing};
 use super::snapshot::{
-    AdmissionCounts, Occupancy, Reload, RunningBackend, Snapshot, TicketKeys, Totals, listener,
+    AdmissionCounts, Occupancy, Reload, Reloads, RunningBackend, Snapshot, TicketKeys, Totals,
+    listener,
 };
 use crate::config::Config;
 use crate::log::Timestamp;
@@ -22,6 +23,7 @@ use crate::shared::Shared;
 pub struct State {
     shared: Arc<Shared>,
     stud: Option<Arc<Watch>>,
+    pid: u32,
     started: Timestamp,
     draining: AtomicBool,
     refusals: Refusals,
@@ -44,12 +46,14 @@ struct Current {
     certificates: Arc<[Certificate]>,
     node: Option<Arc<Node>>,
     reload: Option<Reload>,
+    reloads: Reloads,
     rotation: Standing,
 }
 
 impl State {
-    /// The state at the start.
+    /// The state at the start. `pid` is of the main process.
     pub fn new(
+        pid: u32,
         shared: Arc<Shared>,
         config: Arc<Config>,
         rotation: &Rotation,
@@ -59,6 +63,7 @@ impl State {
         Self {
             shared,
             stud: replication.stud,
+            pid,
             started,
             draining: AtomicBool::new(false),
             refusals: Refusals::default(),
@@ -67,6 +72,7 @@ impl State {
                 config,
                 node: replication.node,
                 reload: None,
+                reloads: Reloads::default(),
                 rotation: rotation.standing(),
             }),
         }
@@ -96,9 +102,23 @@ impl State {
         self.change(|current| current.node = node);
     }
 
-    /// A reload was tried.
-    pub(crate) fn set_reload(&self, reload: Reload) {
-        self.change(|current| current.reload = Some(reload));
+    /// A reload has begun.
+    pub(crate) fn begin_reload(&self) {
+        self.change(|current| current.reloads.running = true);
+    }
+
+    /// A reload was tried, and perhaps another has begun.
+    pub(crate) fn set_reload(&self, reload: Reload, running: bool) {
+        self.change(|current| {
+            let reloads = &mut current.reloads;
+            if reload.errors.is_empty() {
+                reloads.done += 1;
+            } else {
+                reloads.refused += 1;
+            }
+            reloads.running = running;
+            current.reload = Some(reload);
+        });
     }
 
     /// Ticket keys were rotated, or come from other secrets.
@@ -136,6 +156,7 @@ impl State {
                 "serving"
             },
             now: Timestamp::from_unix(now.unix),
+            pid: self.pid,
             started: self.started,
             uptime_seconds: now.mono.as_secs(),
             workers: shared.workers,
@@ -144,6 +165,7 @@ impl State {
             backends: backends.collect(),
             certificates: current.certificates,
             reload: current.reload,
+            reloads: current.reloads,
             sessions: Occupancy {
                 entries: shared.table.len(),
                 capacity: config.sessions.table_entries,

@@ -1,0 +1,50 @@
+//! Other processes.
+
+use std::fs;
+use std::io;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Sends SIGHUP to a process that has the name of this one. It ends most others, and whoever told the number may be wrong, or
+/// in another PID namespace.
+///
+/// # Errors
+/// `InvalidInput` for a process of another name; `NotFound` where there is none; `PermissionDenied` where only its user, or root,
+/// may signal it.
+pub fn hang_up(pid: u32) -> io::Result<()> {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let number = number.ok_or(io::ErrorKind::InvalidInput)?;
+    // Before its name is read: from here on nobody else gets the number.
+    let process = match pidfd_open(number, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => return Err(io::ErrorKind::NotFound.into()),
+        opened => opened?,
+    };
+    if fs::read(format!("/proc/{pid}/comm"))? != fs::read("/proc/self/comm")? {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(pidfd_send_signal(process, Signal::HUP)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_program_is_left_alone() {
+        let mut other = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let refused = hang_up(other.id()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        let pid = other.id();
+        other.wait().unwrap();
+        assert!(hang_up(pid).is_err());
+        for pid in [0, u32::MAX] {
+            let refused = hang_up(pid).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}
