@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use becket_proto::health::{Checks, Passive, Rules};
 use becket_proto::http_status::Expected;
 use serde::{Deserialize, Serialize};
 
@@ -183,6 +184,25 @@ impl Default for Health {
             slow_start: None,
             passive_failures: None,
             passive_pause: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Health {
+    /// What takes a server out of service and brings it back.
+    pub fn rules(&self) -> Rules {
+        let checks = Checks {
+            interval: self.interval,
+            fast_interval: self.fast_interval,
+            rise: self.rise,
+            fall: self.fall,
+        };
+        let pause = self.passive_pause;
+        let passive = self.passive_failures;
+        Rules {
+            checks: (self.check != CheckKind::None).then_some(checks),
+            passive: passive.map(|failures| Passive { failures, pause }),
+            slow_start: self.slow_start.unwrap_or_default(),
         }
     }
 }

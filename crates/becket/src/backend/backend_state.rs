@@ -122,7 +122,7 @@ impl BackendState {
         self.room.store(config.queue_length, SeqCst);
         let closes = config.on_down == OnDown::Close;
         self.closes_on_down.store(closes, Relaxed);
-        self.stick.set_limit(config.stick_entries);
+        self.stick.set_limit(config.most_remembered());
         // At most some days, so it fits.
         let life = config.stick_lifetime.as_millis() as u64;
         self.stick_life.store(life, Relaxed);

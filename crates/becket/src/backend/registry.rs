@@ -22,7 +22,7 @@ use crate::config::{Backend, Config, Server, StickBy};
 /// workers.
 pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<BackendState> {
     let inboxes = Arc::new(OnceLock::from(inboxes));
-    let state = Arc::new(BackendState::new(backend.name.clone(), inboxes));
+    let state = Arc::new(BackendState::new(backend.name.to_string(), inboxes));
     adopt_servers(&state, backend);
     state
 }
@@ -97,10 +97,10 @@ impl Backends {
         let found = |name: &str| held.iter().find(|state| state.name() == name).cloned();
         let mut adopt = |backend: &Arc<Backend>| {
             let state = before
-                .remove(&backend.name)
+                .remove(&*backend.name)
                 .or_else(|| found(&backend.name))
                 .unwrap_or_else(|| self.make(backend));
-            by_name.insert(backend.name.clone(), Arc::clone(&state));
+            by_name.insert(backend.name.to_string(), Arc::clone(&state));
             adopt_servers(&state, backend);
             state
         };
@@ -127,7 +127,7 @@ impl Backends {
 
     fn make(&self, backend: &Backend) -> Arc<BackendState> {
         let inboxes = Arc::clone(&self.inboxes);
-        Arc::new(BackendState::new(backend.name.clone(), inboxes))
+        Arc::new(BackendState::new(backend.name.to_string(), inboxes))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
@@ -382,7 +382,7 @@ mod tests {
         backends.adopt(&config(&[("app", &["/b"])]));
         // Only now a worker takes over the first one, of which this backend has gone.
         let (backend, late) = first.backends().nth(1).unwrap();
-        assert_eq!(backend.name, "old");
+        assert_eq!(&*backend.name, "old");
         assert!(late.servers().is_empty(), "nobody is sent there");
         let third = backends.adopt(&config(&[("old", &["/a"])]));
         let (_, again) = third.backends().next().unwrap();

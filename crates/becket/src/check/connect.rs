@@ -98,7 +98,7 @@ impl Attempt {
     fn all(backend: &Backend, one: (usize, &Server), timeout: Duration) -> Vec<Self> {
         let (index, server) = one;
         let tried = |address: Option<String>, outcome| Tried {
-            backend: backend.name.clone(),
+            backend: backend.name.to_string(),
             server: server.name.to_string(),
             index,
             address,

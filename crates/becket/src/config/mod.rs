@@ -5,9 +5,8 @@
 //! the text and computes nothing. A reload makes a second `Config` beside the first and swaps the `Arc`: nothing in here
 //! changes after it was made.
 
-mod balancing;
+mod backend;
 mod cluster;
-mod health;
 mod onward;
 
 use std::fmt;
@@ -17,7 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use becket_config::address::NamePattern;
-pub use becket_config::choices::{AlpnMismatch, Balance, CheckKind, OnDown, QueuePlace, StickBy};
+pub use becket_config::choices::{
+    AlpnMismatch, Balance, CheckKind, OnDown, ProxyTlv, QueuePlace, StickBy,
+};
 pub(crate) use becket_config::choices::{LogFormat, ProxyVersion, UnknownNames, UnknownStatus};
 pub(crate) use becket_config::client_name::ClientName;
 use becket_config::file::File;
@@ -30,8 +31,8 @@ use rustls::RootCertStore;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateRevocationListDer;
 
+pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, ClusterLimits, Stud};
-pub use self::health::Health;
 pub use self::onward::{ChainLimits, Onward, ServerAlpn, Sni};
 use crate::pki::certificates::CertificateMap;
 
@@ -201,69 +202,6 @@ pub struct Revocation {
     pub unknown: UnknownStatus,
 }
 
-/// A pool of servers.
-#[derive(Debug)]
-pub struct Backend {
-    /// Configuration name, unique; a label of metrics and logs.
-    pub name: String,
-    /// Servers, at least one.
-    pub servers: Vec<Server>,
-    /// The PROXY header that is sent first on every connection.
-    pub proxy_header: Option<ProxyVersion>,
-    /// What a header of version 2 says beyond what it always does.
-    pub proxy_tlvs: ProxyTlvs,
-    /// TLS towards the servers; `None` is plain TCP.
-    pub tls: Option<Onward>,
-    /// Who gets the next connection.
-    pub balance: Balance,
-    /// How many connections may wait for a slot; 0 refuses at once.
-    pub queue_length: usize,
-    /// How long one may wait.
-    pub queue_timeout: Duration,
-    /// When a connection asks for a slot.
-    pub queue: QueuePlace,
-    /// Whether a client that ends its stream while it waits gives up its place.
-    pub abort_on_half_close: bool,
-    /// Further servers or addresses that are tried when a connect fails.
-    pub retries: u32,
-    /// What becomes of a server's connections when it goes out of service.
-    pub on_down: OnDown,
-    /// By what clients are known again.
-    pub stick: StickBy,
-    /// How many are remembered; 0 where clients do not stick.
-    pub stick_entries: usize,
-    /// How long one is remembered that does not come back.
-    pub stick_lifetime: Duration,
-    /// How the servers are looked after.
-    pub health: Health,
-    /// How often server names are resolved anew; `None` is only when the configuration is taken over.
-    pub resolve_interval: Option<Duration>,
-    /// Addresses of this host to connect from, in turn; the kernel chooses when there is none.
-    pub source: Vec<IpAddr>,
-}
-
-/// One server of a backend.
-#[derive(Debug)]
-pub struct Server {
-    /// Its address as configured; a label of metrics and logs.
-    pub name: Arc<str>,
-    /// Its addresses, tried in order; a unix socket has one. None for a name, unless names of servers were
-    /// looked up with the configuration: those of a server that runs are in its state.
-    pub addresses: Vec<ServerAddress>,
-    /// Its share of new connections, 0 to 256; with 0 it gets only clients that stick to it.
-    pub weight: u32,
-    /// How many connections it may have; `None` is no limit.
-    pub maxconn: Option<u32>,
-    /// How many it may have while nobody waits; never without `maxconn`, and not above it.
-    pub minconn: Option<u32>,
-    /// Serves only when no other server can.
-    pub backup: bool,
-    /// Gets no connections.
-    pub disabled: bool,
-    /// Its number in becket's tickets, when it is a becket itself.
-    pub node: Option<u16>,
-}
-
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAddress {
@@ -280,17 +218,6 @@ impl fmt::Display for ServerAddress {
             Self::Unix(path) => path.display().fmt(f),
         }
     }
-}
-
-/// What a PROXY header of version 2 says only if asked to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProxyTlvs {
-    /// A checksum of the header.
-    pub checksum: bool,
-    /// A name of the connection: the one that a header from in front gave it, or one of ours.
-    pub unique_id: bool,
-    /// The client's certificate.
-    pub client_certificate: bool,
 }
 
 /// Options of listening sockets.

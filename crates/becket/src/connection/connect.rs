@@ -315,8 +315,8 @@ impl Pending {
         self.asks = !said.bytes.is_empty();
         let mut header = Vec::new();
         if let Some(version) = self.pool.backend().proxy_header {
-            let wanted = (version, self.pool.backend().proxy_tlvs);
-            match introduction::proxy_header(wanted, cx.core, self.client_tls.as_ref()) {
+            let also = &self.pool.backend().proxy_tlvs;
+            match introduction::proxy_header((version, also), cx.core, self.client_tls.as_ref()) {
                 Ok(encoded) => header = encoded,
                 Err(_) => {
                     let nothing = HalfPipe::default();
@@ -401,7 +401,7 @@ impl Pending {
             None => (CloseReason::NoServer, "no server is in service".to_owned()),
             Some(failures) => (reason_of(&failures.last), in_words(&failures.last)),
         };
-        let detail = format!("backend {}: {detail}", self.pool.backend().name);
+        let detail = format!("backend {}: {detail}", &*self.pool.backend().name);
         cx.note(reason, &detail);
         // No close_notify: the client must not take nothing for a whole answer.
         Closing::begin(reason, HalfPipe::default(), cx)

@@ -335,7 +335,7 @@ fn claim<N: Net>(
     match pool.pick(&hint, had, &[]) {
         Pick::Slot(slot) => return Ok(Some(slot)),
         Pick::Nobody => {
-            let detail = format!("backend {}", pool.backend().name);
+            let detail = format!("backend {}", &*pool.backend().name);
             return Err(Refusal::new(CloseReason::NoServer, detail));
         }
         Pick::Full => {}

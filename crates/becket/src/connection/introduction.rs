@@ -9,7 +9,7 @@ use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, Ss
 
 use super::facts::{Agreed, Facts};
 use super::{Core, Net};
-use crate::config::{ProxyTlvs, ProxyVersion};
+use crate::config::{ProxyTlv, ProxyVersion};
 use crate::socket::Socket;
 use crate::tls::engine::Engine;
 use crate::tls::names;
@@ -20,11 +20,12 @@ use crate::tls::names;
 ///
 /// When a field is longer than the protocol can say.
 pub(super) fn proxy_header<N: Net>(
-    (version, also): (ProxyVersion, ProxyTlvs),
+    (version, also): (ProxyVersion, &[ProxyTlv]),
     core: &mut Core<N>,
     engine: Option<&Engine>,
 ) -> Result<Vec<u8>, EncodeError> {
-    if also.unique_id {
+    let says = |tlv| also.contains(&tlv);
+    if says(ProxyTlv::UniqueId) {
         name_connection(&mut core.facts);
     }
     let facts = &core.facts;
@@ -38,7 +39,7 @@ pub(super) fn proxy_header<N: Net>(
     let unique_id = introduced.and_then(|known| known.unique_id.as_deref());
     let ssl = tls.map(|tls| SslTlv {
         client_certificate: engine
-            .filter(|_| also.client_certificate)
+            .filter(|_| says(ProxyTlv::ClientCertificate))
             .and_then(certificate),
         ..ssl(tls)
     });
@@ -47,7 +48,7 @@ pub(super) fn proxy_header<N: Net>(
         tlvs: Tlvs {
             alpn: tls.and_then(|tls| tls.alpn.as_deref()),
             authority: facts.server_name.as_deref(),
-            unique_id: unique_id.filter(|_| also.unique_id),
+            unique_id: unique_id.filter(|_| says(ProxyTlv::UniqueId)),
             ssl,
             early_data: tls.and_then(|tls| tls.early_data),
         },
@@ -55,7 +56,7 @@ pub(super) fn proxy_header<N: Net>(
     let format = match version {
         ProxyVersion::V1 => Format::V1,
         ProxyVersion::V2 => Format::V2 {
-            checksum: also.checksum,
+            checksum: says(ProxyTlv::Crc32c),
             padding: None,
         },
     };

@@ -58,7 +58,7 @@ impl<N: Net> Queued<N> {
             }
         };
         let Ok(wait) = pool.wait(cx.turn.place, tried, before) else {
-            let detail = format!("backend {}", pool.backend().name);
+            let detail = format!("backend {}", &*pool.backend().name);
             let reason = CloseReason::QueueFull;
             cx.note(reason, &detail);
             return then.refuse(reason, cx);
@@ -142,7 +142,7 @@ impl<N: Net> Queued<N> {
             return Next::Go(Phase::Queued(self));
         }
         let reason = CloseReason::QueueTimeout;
-        let detail = format!("backend {}", self.pool.backend().name);
+        let detail = format!("backend {}", &*self.pool.backend().name);
         cx.note(reason, &detail);
         self.then.refuse(reason, cx)
     }

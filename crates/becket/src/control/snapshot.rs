@@ -220,7 +220,7 @@ impl Serialize for RunningBackend {
             Some(RunningServer { config, state })
         });
         let mut object = to.serialize_map(None)?;
-        object.serialize_entry("name", &config.name)?;
+        object.serialize_entry("name", &*config.name)?;
         object.serialize_entry("balance", &config.balance)?;
         object.serialize_entry("waiting", &state.waiting())?;
         object.serialize_entry("queue_length", &config.queue_length)?;

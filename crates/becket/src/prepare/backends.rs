@@ -6,18 +6,13 @@
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
-use std::time::Duration;
 
 use becket_config::address::Address;
 use becket_config::backend;
-use becket_config::choices::ProxyTlv;
 use becket_config::key;
-use becket_proto::health::{Checks, Passive, Rules};
 
 use super::Draft;
-use crate::config::{
-    Backend, CheckKind, Health, MOST_ADDRESSES, ProxyTlvs, Server, ServerAddress, StickBy,
-};
+use crate::config::{Backend, MOST_ADDRESSES, Server, ServerAddress};
 use crate::files::reason;
 
 impl Draft<'_> {
@@ -37,43 +32,18 @@ impl Draft<'_> {
             if let Some(address) = &server.address {
                 let path = key!(path, server.address);
                 servers.push(Server {
+                    keys: server.clone(),
                     name: Arc::clone(&address.text),
                     addresses: self.server_addresses(&path, &address.address),
-                    weight: server.weight,
-                    maxconn: server.maxconn,
-                    minconn: server.minconn,
-                    backup: server.backup,
-                    disabled: server.disabled,
-                    node: server.node,
                 });
             }
         }
-        let sticks = backend.stick != StickBy::None;
-        let has = |tlv| backend.proxy_tlvs.contains(&tlv);
         self.check_sources(&key!(path, backend.source), &backend.source);
         Backend {
-            name: backend.name.to_string(),
-            tls: self.onward(&key!(path, backend.tls), backend.tls.as_ref()),
+            keys: backend.clone(),
             servers,
-            proxy_header: backend.proxy_header,
-            proxy_tlvs: ProxyTlvs {
-                checksum: has(ProxyTlv::Crc32c),
-                unique_id: has(ProxyTlv::UniqueId),
-                client_certificate: has(ProxyTlv::ClientCertificate),
-            },
-            balance: backend.balance,
-            queue_length: backend.queue_length,
+            tls: self.onward(&key!(path, backend.tls), backend.tls.as_ref()),
             queue_timeout: backend.queue_timeout.unwrap_or(self.file.timeouts.connect),
-            queue: backend.queue,
-            abort_on_half_close: backend.abort_on_half_close,
-            retries: backend.retries,
-            on_down: backend.on_down,
-            stick: backend.stick,
-            stick_entries: if sticks { backend.stick_entries } else { 0 },
-            stick_lifetime: backend.stick_lifetime,
-            health: health(&backend.health),
-            resolve_interval: backend.resolve_interval,
-            source: backend.source.clone(),
         }
     }
 
@@ -101,30 +71,5 @@ impl Draft<'_> {
                 self.report.refuse(path, reason(&error), accepted);
             }
         }
-    }
-}
-
-fn health(health: &backend::Health) -> Health {
-    let checks = Checks {
-        interval: health.interval,
-        fast_interval: health.fast_interval,
-        rise: health.rise,
-        fall: health.fall,
-    };
-    let passive = health.passive_failures.map(|failures| Passive {
-        failures,
-        pause: health.passive_pause,
-    });
-    Health {
-        check: health.check,
-        rules: Rules {
-            checks: (health.check != CheckKind::None).then_some(checks),
-            passive,
-            slow_start: health.slow_start.unwrap_or(Duration::ZERO),
-        },
-        timeout: health.timeout,
-        path: health.path.0.clone(),
-        host: health.host.as_ref().map(|host| host.0.clone()),
-        expect: health.expect.clone(),
     }
 }

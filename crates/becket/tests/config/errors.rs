@@ -10,6 +10,7 @@ use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::prepare::{ServerNames, World, prepare};
 use becket::resolver::Resolver;
+use becket_config::choices::ProxyTlv;
 use becket_config::file::File;
 use rustls_pki_types::UnixTime;
 
@@ -453,8 +454,8 @@ fn a_header_from_in_front_needs_someone_to_believe_and_the_other_way_round() {
         let address = address.parse().unwrap();
         assert_eq!(accepts.trusted.contains(address), is_trusted);
     }
-    let tlvs = prepared.config.backends[0].proxy_tlvs;
-    assert!(tlvs.checksum && tlvs.unique_id && !tlvs.client_certificate);
+    let tlvs = &prepared.config.backends[0].proxy_tlvs;
+    assert_eq!(*tlvs, [ProxyTlv::Crc32c, ProxyTlv::UniqueId]);
     for (text, expected) in [
         (
             with("accept-proxy = 'v1'", ""),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use becket::config::{CheckKind, Health};
+use becket_config::backend::Health;
+use becket_config::choices::CheckKind;
 use becket_proto::health::{Checks, Passive};
 
 use crate::common::{Folder, lines, site};
@@ -28,8 +29,11 @@ fn health(keys: &str) -> Health {
 fn nobody_looks_after_servers_unless_asked() {
     let health = health("");
     assert_eq!(health.check, CheckKind::None);
-    assert_eq!((health.rules.checks, health.rules.passive), (None, None));
-    assert_eq!(health.rules.slow_start, Duration::ZERO);
+    assert_eq!(
+        (health.rules().checks, health.rules().passive),
+        (None, None)
+    );
+    assert_eq!(health.rules().slow_start, Duration::ZERO);
 }
 
 #[test]
@@ -48,9 +52,9 @@ fn keys_become_rules() {
         failures: 4,
         pause: Duration::from_secs(10),
     };
-    assert_eq!(health.rules.checks, Some(checks));
-    assert_eq!(health.rules.passive, Some(passive));
-    assert_eq!(health.rules.slow_start, Duration::from_secs(30));
+    assert_eq!(health.rules().checks, Some(checks));
+    assert_eq!(health.rules().passive, Some(passive));
+    assert_eq!(health.rules().slow_start, Duration::from_secs(30));
     let expects = |status| health.expect.iter().any(|one| one.contains(status));
     assert!(expects(204) && expects(301) && !expects(200));
 }

@@ -44,7 +44,7 @@ fn every_key_of_backends_and_servers_is_read() {
         (backend.on_down, backend.stick),
         (OnDown::Close, StickBy::Source)
     );
-    assert_eq!(backend.stick_entries, 5);
+    assert_eq!(backend.most_remembered(), 5);
     assert_eq!(backend.stick_lifetime, Duration::from_secs(60));
     let [plain, full] = &backend.servers[..] else {
         panic!("two servers");
@@ -67,7 +67,7 @@ fn a_client_waits_for_a_slot_as_long_as_for_a_connect_unless_told_otherwise() {
     let text = site(&folder, "", &[""]) + "[timeouts]\nconnect = '3s'\n";
     let config = folder.prepare(&text).unwrap().config;
     assert_eq!(config.backends[0].queue_timeout, Duration::from_secs(3));
-    assert_eq!(config.backends[0].stick_entries, 0, "nobody sticks");
+    assert_eq!(config.backends[0].most_remembered(), 0, "nobody sticks");
 }
 
 #[test]

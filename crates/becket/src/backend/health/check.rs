@@ -124,11 +124,11 @@ impl Check {
             CheckKind::Http => backend.tls.is_some(),
         };
         let request = || {
-            let host = health.host.as_deref().unwrap_or(&server.name);
+            let host = health.host.as_ref().map_or(&*server.name, |host| &host.0);
             // A unix socket has a path, which is no host (RFC 9112, section 3.2).
             let is_path = host.starts_with('/');
             let host = if is_path { "localhost" } else { host };
-            Request::get(&health.path, host, &health.expect)
+            Request::get(&health.path.0, host, &health.expect)
         };
         Some(Self {
             addresses: server.addresses.clone().into(),
@@ -423,6 +423,7 @@ mod tests {
     use super::*;
     use crate::config::{ChainLimits, Onward, ServerAlpn, Sni};
     use crate::tls::to_servers::{Unverified, for_check};
+    use becket_config::backend::RequestHost;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -555,7 +556,7 @@ mod tests {
         let asked = |name: &str, host: Option<&str>| {
             let mut backend = Backend::plain("app", vec![Server::plain(name, Vec::new())]);
             backend.health.check = CheckKind::Http;
-            backend.health.host = host.map(str::to_owned);
+            backend.health.host = host.map(|host| RequestHost(host.to_owned()));
             let check = Check::of(&backend, &backend.servers[0]).unwrap();
             String::from_utf8(check.request.unwrap().bytes.to_vec()).unwrap()
         };

@@ -257,7 +257,7 @@ impl ServerWatch {
         server: Arc<ServerState>,
         now: Duration,
     ) -> Self {
-        let rules = backend.health.rules;
+        let rules = backend.health.rules();
         Self {
             check: Check::of(backend, config),
             health: health::Health::new(&rules),
@@ -327,7 +327,7 @@ impl ServerWatch {
             (Some(change), Err(failure)) => self.note(change, &failure, now),
             (None, Ok(())) => {}
             (None, Err(failure)) => tracing::debug!(
-                backend = self.backend.name,
+                backend = &*self.backend.name,
                 server = %self.server.name(),
                 %failure,
                 "check failed"
@@ -338,7 +338,7 @@ impl ServerWatch {
     /// Tells everybody.
     fn note(&mut self, change: Change, reason: &dyn Display, now: Now) {
         let failing = !change.to.is_usable();
-        let (backend, server) = (&self.backend.name, self.server.name());
+        let (backend, server) = (&*self.backend.name, self.server.name());
         let (from, to) = (change.from.label(), change.to.label());
         if failing {
             tracing::warn!(backend, %server, from, to, %reason, "server out of service");

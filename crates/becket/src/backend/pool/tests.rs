@@ -399,10 +399,8 @@ fn while_others_wait_for_one_server_the_rest_are_balanced_and_stuck_to_as_ever()
 #[test]
 fn sources_take_turns_within_their_family() {
     let sources = ["192.0.2.1", "::1", "192.0.2.2"].map(|one| one.parse().unwrap());
-    let backend = Backend {
-        source: sources.to_vec(),
-        ..Backend::plain("app", servers(1))
-    };
+    let mut backend = Backend::plain("app", servers(1));
+    backend.source = sources.to_vec();
     let pool = fixture(backend).pool;
     let from = |to: &str| {
         let to = ServerAddress::Tcp(to.parse().unwrap());

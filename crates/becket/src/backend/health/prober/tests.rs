@@ -3,31 +3,27 @@
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-use becket_proto::health::{Checks, Passive};
+use becket_config::backend::{self, RequestPath};
 use becket_sys::clock::Clock;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 use crate::backend::slot::Slot;
-use crate::config;
 use crate::config::CheckKind;
 
-const CHECKED: config::Health = config::Health {
+const CHECKED: backend::Health = backend::Health {
     check: CheckKind::Connect,
-    rules: Rules {
-        checks: Some(Checks {
-            interval: Duration::from_secs(10),
-            fast_interval: Duration::from_secs(1),
-            rise: 1,
-            fall: 2,
-        }),
-        passive: None,
-        slow_start: Duration::from_secs(10),
-    },
+    interval: Duration::from_secs(10),
+    fast_interval: Duration::from_secs(1),
     timeout: Duration::from_secs(5),
-    path: String::new(),
+    rise: 1,
+    fall: 2,
+    path: RequestPath(String::new()),
     host: None,
     expect: Vec::new(),
+    slow_start: Some(Duration::from_secs(10)),
+    passive_failures: None,
+    passive_pause: Duration::ZERO,
 };
 
 /// What a resolver says next, and how often it was asked.
@@ -104,13 +100,12 @@ impl Fixture {
     }
 }
 
-fn backend(server: &str, address: &str, health: config::Health) -> Backend {
+fn backend(server: &str, address: &str, health: backend::Health) -> Backend {
     let addresses = vec![ServerAddress::Tcp(address.parse().unwrap())];
-    Backend {
-        health,
-        resolve_interval: Some(Duration::from_secs(60)),
-        ..Backend::plain("app", vec![Server::plain(server, addresses)])
-    }
+    let mut backend = Backend::plain("app", vec![Server::plain(server, addresses)]);
+    backend.health = health;
+    backend.resolve_interval = Some(Duration::from_secs(60));
+    backend
 }
 
 #[test]
@@ -151,7 +146,7 @@ fn what_is_known_outlives_a_reload_and_ends_with_the_checks() {
     assert!(!server.is_in_service());
     let same = fixture.adopt(backend(nobody, nobody, CHECKED));
     assert!(Arc::ptr_eq(&server, &same) && !server.is_in_service());
-    fixture.adopt(backend(nobody, nobody, config::Health::default()));
+    fixture.adopt(backend(nobody, nobody, backend::Health::default()));
     assert!(server.is_in_service());
     assert_eq!(server.watched().condition, Condition::Unchecked);
     fixture
@@ -162,15 +157,10 @@ fn what_is_known_outlives_a_reload_and_ends_with_the_checks() {
 
 #[test]
 fn connects_that_fail_pause_a_server() {
-    let health = config::Health {
-        rules: Rules {
-            passive: Some(Passive {
-                failures: 3,
-                pause: Duration::from_secs(5),
-            }),
-            ..config::Health::default().rules
-        },
-        ..config::Health::default()
+    let health = backend::Health {
+        passive_failures: Some(3),
+        passive_pause: Duration::from_secs(5),
+        ..backend::Health::default()
     };
     let mut fixture = Fixture::new();
     let server = fixture.adopt(backend("127.0.0.1:9", "127.0.0.1:9", health));
@@ -199,7 +189,7 @@ fn addresses(server: &ServerState) -> Vec<String> {
 #[test]
 fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
     let mut fixture = Fixture::new();
-    let none = config::Health::default();
+    let none = backend::Health::default();
     let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
     fixture.oracle.says(&["192.0.2.1", "192.0.2.2"]);
     fixture.settle();
@@ -246,7 +236,7 @@ fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
 #[test]
 fn a_name_with_addresses_without_end_has_some() {
     let mut fixture = Fixture::new();
-    let none = config::Health::default();
+    let none = backend::Health::default();
     let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
     let many = (0..4000u32).map(|n| std::net::Ipv4Addr::from_bits(n).to_string());
     let many: Vec<String> = many.collect();
@@ -300,7 +290,7 @@ fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does(
 #[test]
 fn without_an_interval_a_name_is_looked_up_until_it_resolves() {
     let mut fixture = Fixture::new();
-    let mut config = backend("app.test:80", "192.0.2.1:80", config::Health::default());
+    let mut config = backend("app.test:80", "192.0.2.1:80", backend::Health::default());
     config.servers[0].addresses.clear();
     config.resolve_interval = None;
     let server = fixture.adopt(config);
@@ -318,7 +308,7 @@ fn an_address_or_a_socket_is_not_resolved() {
     fixture.adopt(backend(
         "192.0.2.1:80",
         "192.0.2.1:80",
-        config::Health::default(),
+        backend::Health::default(),
     ));
     fixture.after(600);
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 0);
@@ -330,10 +320,8 @@ fn not_all_servers_are_checked_at_a_time() {
     let address = ServerAddress::Tcp(listener.local_addr().unwrap());
     let server = |index: usize| Server::plain(&format!("/{index}"), vec![address.clone()]);
     let mut fixture = Fixture::new();
-    let backend = Backend {
-        health: CHECKED,
-        ..Backend::plain("app", (0..100).map(server).collect())
-    };
+    let mut backend = Backend::plain("app", (0..100).map(server).collect());
+    backend.health = CHECKED;
     fixture.adopt(backend);
     let Fixture {
         runtime,

@@ -1,0 +1,107 @@
+//! Backends and servers as they are used: what the file says, and what was built of it.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use becket_config::address::{Address, SectionName, ServerAddress as Written};
+use becket_config::backend;
+use becket_config::notation::Text;
+
+use super::{Onward, ServerAddress, StickBy};
+
+/// A pool of servers: the keys of its section, by `Deref`, and in front of them what was built.
+#[derive(Debug)]
+pub struct Backend {
+    /// As the file has it.
+    pub keys: backend::Backend,
+    /// Servers, at least one.
+    pub servers: Vec<Server>,
+    /// TLS towards the servers; `None` is plain TCP.
+    pub tls: Option<Onward>,
+    /// How long a connection may wait for a slot: the key, or else `timeouts.connect`.
+    pub queue_timeout: Duration,
+}
+
+/// One server of a backend: the keys of its section, by `Deref`, and where it is.
+#[derive(Debug)]
+pub struct Server {
+    /// As the file has it.
+    pub keys: backend::Server,
+    /// Its address as configured; a label of metrics and logs.
+    pub name: Arc<str>,
+    /// Its addresses, tried in order; a unix socket has one. None for a name, unless names of servers were
+    /// looked up with the configuration: those of a server that runs are in its state.
+    pub addresses: Vec<ServerAddress>,
+}
+
+impl Backend {
+    /// A backend with every key at its default and no names to look up, for tests and benches.
+    pub fn plain(name: &str, servers: Vec<Server>) -> Self {
+        Self {
+            keys: backend::Backend {
+                name: SectionName(name.into()),
+                resolve_interval: None,
+                ..Default::default()
+            },
+            servers,
+            tls: None,
+            queue_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// How many clients are remembered.
+    pub fn most_remembered(&self) -> usize {
+        match self.stick {
+            StickBy::None => 0,
+            StickBy::Source | StickBy::TlsSession => self.stick_entries,
+        }
+    }
+}
+
+impl Server {
+    /// A server with every key at its default, for tests and benches.
+    pub fn plain(name: &str, addresses: Vec<ServerAddress>) -> Self {
+        Self {
+            keys: backend::Server::default(),
+            name: name.into(),
+            addresses,
+        }
+    }
+
+    /// Host and port, where the server is known by a name.
+    pub fn host(&self) -> Option<(String, u16)> {
+        match Written::parse(&self.name).ok()?.address {
+            Address::Name(host, port) => Some((host, port)),
+            _ => None,
+        }
+    }
+}
+
+impl Deref for Backend {
+    type Target = backend::Backend;
+
+    fn deref(&self) -> &Self::Target {
+        &self.keys
+    }
+}
+
+impl DerefMut for Backend {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.keys
+    }
+}
+
+impl Deref for Server {
+    type Target = backend::Server;
+
+    fn deref(&self) -> &Self::Target {
+        &self.keys
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.keys
+    }
+}
