@@ -97,7 +97,6 @@ impl Draft<'_> {
         secrets: &mut Vec<SharedSecret>,
     ) {
         let file = self.world.base.join(text);
-        self.files.push(file.clone());
         let problem = |fault: &str| Problem::new(path, fault).text(&file.to_string_lossy());
         let opened = match secret::open(&self.world.files, &file, &self.run_user()) {
             Ok(opened) => opened,

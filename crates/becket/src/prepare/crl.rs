@@ -62,7 +62,6 @@ impl Draft<'_> {
                 let issued = self.check_list(&path, &file, &list, asked);
                 lists.extend(issued.map(|issued| (issued, list)));
             }
-            self.files.push(file);
         }
         lists.sort_by_key(|(issued, _)| std::cmp::Reverse(*issued));
         Revocation {

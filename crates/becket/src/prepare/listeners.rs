@@ -95,7 +95,7 @@ impl Draft<'_> {
                     let place = self.world.base.join(text);
                     match self.world.files.is_folder(&place) {
                         true => self.directory(&path, &place, &mut loaded),
-                        false => loaded.extend(self.bundle(&path, &place)),
+                        false => loaded.extend(self.loader.bundle(&path, &place, &mut self.report)),
                     }
                 }
                 Certificate::Pair(pair) => {
@@ -115,26 +115,22 @@ impl Draft<'_> {
     fn pair(&mut self, path: &str, pair: &Pair) -> Option<Loaded> {
         let place = |text: &Option<String>| Some(self.world.base.join(text.as_ref()?));
         let (chain, key) = (place(&pair.chain)?, place(&pair.key)?);
-        self.files.extend([chain.clone(), key.clone()]);
         self.loader.pair(path, &chain, &key, &mut self.report)
     }
 
     /// One chain with its key, by bundle or pair.
     pub(super) fn credential(&mut self, path: &str, entry: &Certificate) -> Option<Loaded> {
         match entry {
-            Certificate::Path(text) => self.bundle(path, &self.world.base.join(text)),
+            Certificate::Path(text) => {
+                let file = self.world.base.join(text);
+                self.loader.bundle(path, &file, &mut self.report)
+            }
             Certificate::Pair(pair) => self.pair(path, pair),
         }
     }
 
-    fn bundle(&mut self, path: &str, file: &Path) -> Option<Loaded> {
-        self.files.push(file.to_owned());
-        self.loader.bundle(path, file, &mut self.report)
-    }
-
     /// Loads every `*.pem` of a directory, by name; hidden files are left alone.
     fn directory(&mut self, path: &str, folder: &Path, loaded: &mut Vec<Loaded>) {
-        self.files.push(folder.to_owned());
         let entries = match self.world.files.list(folder) {
             Ok(entries) => entries,
             Err(error) => {
@@ -151,7 +147,7 @@ impl Draft<'_> {
             self.report.error(problem.accepted("at least one *.pem"));
         }
         for file in files {
-            loaded.extend(self.bundle(path, &file));
+            loaded.extend(self.loader.bundle(path, &file, &mut self.report));
         }
     }
 

@@ -85,8 +85,6 @@ pub struct Prepared {
     pub config: Config,
     /// Not wrong enough to refuse.
     pub warnings: Vec<Problem>,
-    /// Every file and directory that a reload must be able to read again.
-    pub files: Vec<PathBuf>,
     /// The chains of those secrets of the cluster that forget; none of them stays in the
     /// configuration, which would keep what they have forgotten.
     pub ratchets: Vec<Ratchet>,
@@ -150,7 +148,6 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         },
         report: Report::default(),
         names: Names::new(world.resolver.clone()),
-        files: Vec::new(),
         ratchets: Vec::new(),
         binds: Vec::new(),
         metered: false,
@@ -193,7 +190,6 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     Ok(Prepared {
         config,
         warnings,
-        files: draft.files,
         ratchets: draft.ratchets,
     })
 }
@@ -205,7 +201,6 @@ struct Draft<'a> {
     loader: Loader,
     report: Report,
     names: Names,
-    files: Vec<PathBuf>,
     ratchets: Vec<Ratchet>,
     /// Addresses taken so far, with the key that takes them.
     binds: Vec<(SocketAddr, String)>,

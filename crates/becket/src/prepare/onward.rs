@@ -77,7 +77,6 @@ impl Draft<'_> {
         let roots = match &tls.ca {
             Some(text) => {
                 let file = self.world.base.join(text);
-                self.files.push(file.clone());
                 keys::authorities(&self.world.files, &at, &file, &mut self.report)?
             }
             None => self.system_authorities(&at)?,
@@ -111,7 +110,6 @@ impl Draft<'_> {
                 roots.add_parsable_certificates(pem.certificates);
             }
             if !roots.is_empty() {
-                self.files.push(file);
                 return Some(roots);
             }
         }

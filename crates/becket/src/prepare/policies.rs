@@ -80,7 +80,6 @@ impl Draft<'_> {
             return ClientAuth::Off;
         }
         let file = self.world.base.join(text);
-        self.files.push(file.clone());
         let Some(roots) = keys::authorities(&self.world.files, &path, &file, &mut self.report)
         else {
             return ClientAuth::Off;

@@ -105,7 +105,6 @@ impl Source {
         };
         match prepare_text(&text, &self.flags.to_table(&self.base), &world) {
             Ok(mut prepared) => {
-                prepared.files.extend(path);
                 prepared.warnings.iter_mut().for_each(place);
                 Ok(prepared)
             }

@@ -57,7 +57,6 @@ impl Draft<'_> {
         let path = &key!("cluster", file.stud_certificate);
         let text = file.stud_certificate.as_ref()?;
         let at = self.world.base.join(text);
-        self.files.push(at.clone());
         let pem = read(&self.world.files, path, &at, &mut self.report)?;
         warn_if_readable(path, &at, &pem, &mut self.report);
         let fault = match pem.keys.as_slice() {

@@ -31,11 +31,6 @@ fn a_bundle_a_pair_and_a_directory_load() {
     for name in ["x.y.bundle.test", "hidden.test"] {
         assert!(map.named(name).is_none(), "{name}");
     }
-    let files = &prepared.files;
-    assert!(
-        files.contains(&folder.path().join("dir/b.pem")),
-        "{files:?}"
-    );
 }
 
 #[test]
