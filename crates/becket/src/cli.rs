@@ -229,6 +229,16 @@ mod tests {
     }
 
     #[test]
+    fn the_unit_for_systemd_has_commands_that_there_are() {
+        let unit = include_str!("../../../packaging/becket.service");
+        let commands: Vec<_> = unit.split("/usr/bin/").skip(1).collect();
+        assert_eq!(commands.len(), 2);
+        for command in commands {
+            parse(command.lines().next().unwrap()).unwrap();
+        }
+    }
+
+    #[test]
     fn run_takes_addresses_and_certificates() {
         let line = "becket run --frontend :443 --frontend [::1]:444 --backend /run/app \
                     --alpn h2,http/1.1 --proxy-header v2 a.pem b.pem";
