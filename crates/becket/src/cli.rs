@@ -37,7 +37,7 @@ pub enum Command {
     /// Load everything that `run` would, say what is wrong, and stop
     #[command(after_help = CHECK)]
     Check(Box<CheckFlags>),
-    /// Ask a running becket how it is
+    /// Show the state of a running becket
     #[command(after_help = STATUS)]
     Status(StatusFlags),
     /// Have a running becket reload, and wait for the outcome
@@ -46,7 +46,7 @@ pub enum Command {
     /// Make a secret for a cluster, in a file that only its owner can read
     #[command(after_help = SECRET, after_long_help = SECRET)]
     Secret(SecretFlags),
-    /// Show it at work: a certificate and a backend made on the spot
+    /// Run a demo, with a certificate and a backend made on the spot
     #[command(after_help = DEMO)]
     Demo(DemoFlags),
 }
@@ -123,7 +123,7 @@ Examples:
   becket reload --config /etc/becket/becket.toml
       Have it read certificates and configuration again; say what is wrong with them.
   becket secret /etc/becket/cluster.secret
-      Make what several hosts need to resume each other's sessions.";
+      Make the secret by which several hosts resume each other's sessions.";
 
 const RUN: &str = "\
 Examples:
@@ -135,7 +135,7 @@ Examples:
       The backend learns the client's address from the PROXY header.
   becket run --frontend :443 --backend 10.0.0.1:80 --backend 10.0.0.2:80 \\
              --balance least-connections --maxconn 50 --queue-timeout 3s site.pem
-      Two servers with 50 connections each at most; who finds both full waits for 3 s.
+      Two servers with 50 connections each at most; further clients wait for up to 3 s.
   becket run --frontend :443 --backend 127.0.0.1:80 --cluster-secret cluster.secret --node 1 \\
              --cluster-listen 10.0.0.1:7443 --cluster-peer 10.0.0.2:7443 site.pem
       One of two hosts: a client resumes its session on either.
@@ -144,7 +144,7 @@ Examples:
 
 Signals:
   SIGHUP   read certificates and configuration again; a fault changes nothing
-  SIGTERM  stop accepting, finish what is open for timeouts.drain at most; again: stop now
+  SIGTERM  drain: open connections finish, for timeouts.drain at most; again: stop now
   SIGINT   stop now
   SIGUSR1  open the log files again
 
@@ -154,11 +154,12 @@ Exit codes: 0 done, 1 a worker failed, 2 nothing was started: wrong configuratio
 const CHECK: &str = "\
 Examples:
   becket check --config /etc/becket/becket.toml
-      Everything that can be known without a network but DNS.
+      Everything that can be tested without connecting a server.
   becket check --connect --config /etc/becket/becket.toml
-      Also whether the servers are there, are who they should be, and pass their health checks.
+      Also whether the servers answer, have the right certificates, and pass their health checks.
 
-Exit codes: 0 fine, 1 warnings (a certificate that expires soon, a port in use), 2 errors; with\n--connect also a server that cannot be used.";
+Exit codes: 0 no error, 1 warnings, with --strict (a certificate that expires soon, a port in
+use), 2 errors; with --connect also a server that cannot be used.";
 
 const STATUS: &str = "\
 Examples:
@@ -168,7 +169,7 @@ Examples:
   becket status --admin 127.0.0.1:9443 --watch 5
       Every five seconds.
 
-Rates are of the second between two askings. What somebody has to look at stands on top.
+Rates are those of the second between two requests. Problems stand on top.
 
 Exit codes: 0 it answered and nothing is wrong, 1 it did not answer, 2 wrong arguments,
 3 it answered and has a problem.";
@@ -185,7 +186,7 @@ root started becket. Then it asks how that went.
 Exit codes: 0 reloaded, 1 not reloaded, for the reasons printed, 2 wrong arguments.";
 
 const SECRET: &str = "\
-Beckets that have the same secret resume each other's sessions. Whoever else has it can read and
+Beckets with the same secret resume each other's sessions. A thief of the secret can read and
 forge their tickets (docs/security.md says what that opens), so treat it like a private key.
 
 Begin:
@@ -210,7 +211,7 @@ Exit codes: 0 made, 1 the system refused, 2 wrong arguments, or the file is ther
 
 const DEMO: &str = "\
 The certificate is for localhost and kept under the user's state directory, so that a client
-that was told to trust it keeps working.";
+that trusts it keeps working.";
 
 #[cfg(test)]
 mod tests {
