@@ -278,8 +278,12 @@ impl Draft<'_> {
         if let Some(user) = &process.user
             && let Err(error) = Identity::find(user, process.group.as_deref())
         {
-            let accepted = "a user, and perhaps a group, of this machine";
-            let path = key!("process", process.user);
+            let (path, accepted) = if Identity::find(user, None).is_ok() {
+                (key!("process", process.group), "a group of this machine")
+            } else {
+                let accepted = "a user, and perhaps a group, of this machine";
+                (key!("process", process.user), accepted)
+            };
             self.report.refuse(path, reason(&error), accepted);
         }
     }

@@ -53,6 +53,8 @@ fn every_error_is_reported_with_its_key_path() {
         address = ":9443"
         [process]
         workers = 0
+        user = "root"
+        group = "no-such-group"
     "#;
     let errors = lines(&folder.prepare(text).unwrap_err().errors);
     let expected = [
@@ -76,6 +78,7 @@ fn every_error_is_reported_with_its_key_path() {
         r#"log.level = "loud": not a filter"#,
         r#"admin.address = ":9443": the admin page has no password"#,
         r#"process.workers = 0: not in range; accepted: "auto" or 1 to 1024"#,
+        "process.group = \"no-such-group\": there is no group",
     ];
     for expected in expected {
         let found = errors.iter().any(|error| error.starts_with(expected));
