@@ -5,26 +5,26 @@
 
 use crate::notation::{Text, as_text, meant};
 
-/// A version of TLS.
+/// A version of TLS, by its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// RFC 5246.
-    Tls12,
+    Tls12 = 0x0303,
     /// RFC 8446.
-    Tls13,
+    Tls13 = 0x0304,
 }
 
-/// A key exchange group.
+/// A key exchange group, by its number at IANA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// X25519 and ML-KEM-768 together; TLS 1.3 only.
-    X25519MlKem768,
+    X25519MlKem768 = 0x11ec,
     /// RFC 7748.
-    X25519,
+    X25519 = 0x001d,
     /// NIST's curve of 256 bits.
-    P256,
+    P256 = 0x0017,
     /// NIST's curve of 384 bits.
-    P384,
+    P384 = 0x0018,
 }
 
 /// Suites that one name stands for: one by its own name, three by the name of a cipher.
@@ -41,79 +41,17 @@ impl Suites {
 }
 
 /// The number of each suite, its cipher, and its names at IANA and in OpenSSL.
+#[rustfmt::skip]
 const SUITES: [(u16, [&str; 3]); 9] = [
-    (
-        0x1301,
-        [
-            "AES-128-GCM",
-            "TLS_AES_128_GCM_SHA256",
-            "TLS_AES_128_GCM_SHA256",
-        ],
-    ),
-    (
-        0x1302,
-        [
-            "AES-256-GCM",
-            "TLS_AES_256_GCM_SHA384",
-            "TLS_AES_256_GCM_SHA384",
-        ],
-    ),
-    (
-        0x1303,
-        [
-            "CHACHA20-POLY1305",
-            "TLS_CHACHA20_POLY1305_SHA256",
-            "TLS_CHACHA20_POLY1305_SHA256",
-        ],
-    ),
-    (
-        0xc02b,
-        [
-            "AES-128-GCM",
-            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-            "ECDHE-ECDSA-AES128-GCM-SHA256",
-        ],
-    ),
-    (
-        0xc02f,
-        [
-            "AES-128-GCM",
-            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-            "ECDHE-RSA-AES128-GCM-SHA256",
-        ],
-    ),
-    (
-        0xc02c,
-        [
-            "AES-256-GCM",
-            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-            "ECDHE-ECDSA-AES256-GCM-SHA384",
-        ],
-    ),
-    (
-        0xc030,
-        [
-            "AES-256-GCM",
-            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-            "ECDHE-RSA-AES256-GCM-SHA384",
-        ],
-    ),
-    (
-        0xcca9,
-        [
-            "CHACHA20-POLY1305",
-            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
-            "ECDHE-ECDSA-CHACHA20-POLY1305",
-        ],
-    ),
-    (
-        0xcca8,
-        [
-            "CHACHA20-POLY1305",
-            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
-            "ECDHE-RSA-CHACHA20-POLY1305",
-        ],
-    ),
+    (0x1301, ["AES-128-GCM", "TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]),
+    (0x1302, ["AES-256-GCM", "TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"]),
+    (0x1303, ["CHACHA20-POLY1305", "TLS_CHACHA20_POLY1305_SHA256", "TLS_CHACHA20_POLY1305_SHA256"]),
+    (0xc02b, ["AES-128-GCM", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"]),
+    (0xc02f, ["AES-128-GCM", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"]),
+    (0xc02c, ["AES-256-GCM", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES256-GCM-SHA384"]),
+    (0xc030, ["AES-256-GCM", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "ECDHE-RSA-AES256-GCM-SHA384"]),
+    (0xcca9, ["CHACHA20-POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"]),
+    (0xcca8, ["CHACHA20-POLY1305", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"]),
 ];
 
 const VERSIONS: [(Version, &[&str]); 2] = [
@@ -127,6 +65,26 @@ const GROUPS: [(Group, &[&str]); 4] = [
     (Group::P256, &["secp256r1", "P-256", "prime256v1"]),
     (Group::P384, &["secp384r1", "P-384"]),
 ];
+
+/// What IANA and OpenSSL call a suite.
+pub fn suite_names(number: u16) -> Option<[&'static str; 2]> {
+    let (_, [_, iana, openssl]) = SUITES.iter().find(|(suite, _)| *suite == number)?;
+    Some([iana, openssl])
+}
+
+/// What OpenSSL calls a version.
+pub fn version_name(number: u16) -> Option<&'static str> {
+    let named = VERSIONS
+        .iter()
+        .find(|(version, _)| *version as u16 == number);
+    named.map(|(_, names)| names[0])
+}
+
+/// What IANA calls a group.
+pub fn group_name(number: u16) -> Option<&'static str> {
+    let named = GROUPS.iter().find(|(group, _)| *group as u16 == number);
+    named.map(|(_, names)| names[0])
+}
 
 /// The entry that has a name, in any case and with either dash; or what is wrong, with the name that was meant.
 fn named<T: Copy>(text: &str, what: &str, all: &[(T, &[&str])]) -> Result<T, String> {
@@ -167,10 +125,7 @@ impl Text for Version {
     }
 
     fn write(&self) -> String {
-        match self {
-            Self::Tls12 => "TLSv1.2".to_owned(),
-            Self::Tls13 => "TLSv1.3".to_owned(),
-        }
+        version_name(*self as u16).unwrap_or_default().to_owned()
     }
 }
 
@@ -182,8 +137,7 @@ impl Text for Group {
     }
 
     fn write(&self) -> String {
-        let names = GROUPS.iter().find(|(group, _)| group == self);
-        names.map_or("", |(_, names)| names[0]).to_owned()
+        group_name(*self as u16).unwrap_or_default().to_owned()
     }
 }
 

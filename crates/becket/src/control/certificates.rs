@@ -9,10 +9,10 @@ use std::sync::Arc;
 use rustls::SignatureAlgorithm;
 use rustls::sign::CertifiedKey;
 use serde::Serialize;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::config::{Config, Listener};
 use crate::log::Timestamp;
+use crate::pki::facts;
 
 /// One name of one listener and the certificate for one kind of key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,13 +56,12 @@ fn of(listener: &Listener) -> Vec<Certificate> {
 }
 
 fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certificate> {
-    let (_, leaf) = X509Certificate::from_der(key.cert.first()?).ok()?;
-    let not_after = u64::try_from(leaf.validity().not_after.timestamp()).unwrap_or(0);
+    let not_after = facts::not_after(key.cert.first()?)?;
     Some(Certificate {
         listener: listener.name.to_string(),
         name: name.to_owned(),
         key: kind(key.key.algorithm()),
-        not_after: Timestamp::from_unix(std::time::Duration::from_secs(not_after)),
+        not_after: Timestamp::from_unix(std::time::Duration::from_secs(not_after.0)),
     })
 }
 

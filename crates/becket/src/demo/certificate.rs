@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose};
-use x509_parser::pem::parse_x509_pem;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use crate::pki::facts;
 
 /// Where certificate and key are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,8 +118,8 @@ fn is_usable(files: &CertificateFiles, now: Duration) -> bool {
 /// [`RENEWAL`] from now; `None` if something does not parse.
 fn fits(certificate: &str, bundle: &str, now: Duration) -> Option<bool> {
     let key = KeyPair::from_pem(bundle.strip_prefix(certificate)?).ok()?;
-    let (_, pem) = parse_x509_pem(certificate.as_bytes()).ok()?;
-    let leaf = pem.parse_x509().ok()?;
+    let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
+    let leaf = facts::certificate(&der)?;
     let validity = leaf.validity();
     let now = i64::try_from(now.as_secs()).ok()?;
     let until = now.checked_add(i64::try_from(RENEWAL.as_secs()).ok()?)?;
@@ -248,8 +251,8 @@ mod tests {
     #[test]
     fn the_certificate_is_for_localhost_and_not_an_authority() {
         let (certificate, _) = generate(NOW).unwrap();
-        let (_, pem) = parse_x509_pem(certificate.as_bytes()).unwrap();
-        let leaf = pem.parse_x509().unwrap();
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let leaf = facts::certificate(&der).unwrap();
         let names = leaf.subject_alternative_name().unwrap().unwrap();
         assert_eq!(names.value.general_names.len(), NAMES.len());
         assert!(!leaf.is_ca());

@@ -14,11 +14,11 @@ use rustls::RootCertStore;
 use rustls_pki_types::CertificateRevocationListDer;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::pem::{Error, SectionKind};
-use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 use super::Draft;
 use crate::config::{ClientAuth, Revocation, UnknownStatus};
 use crate::files::{Files, reason};
+use crate::pki::facts;
 use crate::pki::keys::shown;
 use crate::tls::verifier;
 
@@ -96,11 +96,11 @@ impl Draft<'_> {
         list: &CertificateRevocationListDer<'static>,
         asked: &Asked<'_>,
     ) -> Option<i64> {
-        let parsed = CertificateRevocationList::from_der(list);
+        let parsed = facts::revocation_list(list);
         let usable = verifier::accepts(asked.authorities, list);
         let (parsed, fault) = match (&parsed, usable) {
-            (Ok((_, parsed)), Ok(())) => (parsed, None),
-            (Ok((_, parsed)), Err(error)) => (parsed, Some(error.to_string())),
+            (Ok(parsed), Ok(())) => (parsed, None),
+            (Ok(parsed), Err(error)) => (parsed, Some(error.to_string())),
             (Err(error), _) => {
                 let fault = format!("not a revocation list: {error}");
                 self.report.error(shown(path, file, fault));

@@ -1,49 +1,28 @@
-//! What versions, suites and groups are called in logs and PROXY headers: the names of the IANA
-//! TLS registries, and OpenSSL's for versions, as every reader of such fields expects.
+//! What versions, suites, groups and alerts are called in logs and PROXY headers: as in the configuration
+//! ([`becket_config::suites`]), and as RFC 8446 calls alerts.
 
+use becket_config::suites::{group_name, suite_names, version_name};
 use rustls::{AlertDescription, CipherSuite, NamedGroup, ProtocolVersion};
 
 /// Such as `TLSv1.3`.
 pub fn version(version: ProtocolVersion) -> &'static str {
-    match version {
-        ProtocolVersion::TLSv1_2 => "TLSv1.2",
-        ProtocolVersion::TLSv1_3 => "TLSv1.3",
-        _ => "unknown",
-    }
+    version_name(version.into()).unwrap_or(UNKNOWN)
 }
 
 /// Such as `TLS_AES_128_GCM_SHA256`.
 pub fn suite(suite: CipherSuite) -> &'static str {
-    match suite {
-        CipherSuite::TLS13_AES_128_GCM_SHA256 => "TLS_AES_128_GCM_SHA256",
-        CipherSuite::TLS13_AES_256_GCM_SHA384 => "TLS_AES_256_GCM_SHA384",
-        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => "TLS_CHACHA20_POLY1305_SHA256",
-        other => other.as_str().unwrap_or("unknown"),
-    }
+    suite_names(suite.into()).map_or(UNKNOWN, |[iana, _]| iana)
 }
 
-/// The same as OpenSSL calls it, such as `ECDHE-RSA-AES128-GCM-SHA256`: what readers of PROXY
-/// headers expect. The suites of TLS 1.3 have one name.
+/// What OpenSSL calls it, such as `ECDHE-RSA-AES128-GCM-SHA256`: what readers of PROXY headers expect. The
+/// suites of TLS 1.3 have one name.
 pub(crate) fn openssl_suite(suite: CipherSuite) -> &'static str {
-    match suite {
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 => "ECDHE-ECDSA-AES128-GCM-SHA256",
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 => "ECDHE-ECDSA-AES256-GCM-SHA384",
-        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 => {
-            "ECDHE-ECDSA-CHACHA20-POLY1305"
-        }
-        CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 => "ECDHE-RSA-AES128-GCM-SHA256",
-        CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => "ECDHE-RSA-AES256-GCM-SHA384",
-        CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => "ECDHE-RSA-CHACHA20-POLY1305",
-        other => self::suite(other),
-    }
+    suite_names(suite.into()).map_or(UNKNOWN, |[_, openssl]| openssl)
 }
 
 /// Such as `X25519MLKEM768`.
 pub fn group(group: NamedGroup) -> &'static str {
-    match group {
-        NamedGroup::X25519 => "x25519",
-        other => other.as_str().unwrap_or("unknown"),
-    }
+    group_name(group.into()).unwrap_or(UNKNOWN)
 }
 
 /// Such as `bad_certificate`; the number of one that has no name.
@@ -69,9 +48,12 @@ pub fn words(camel: &str, between: char) -> String {
     words
 }
 
+/// What we do not speak. A handshake agrees on nothing of that kind.
+const UNKNOWN: &str = "unknown";
+
 #[cfg(test)]
 mod tests {
-    use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
+    use rustls::crypto::aws_lc_rs::{ALL_CIPHER_SUITES, DEFAULT_KX_GROUPS};
 
     use super::*;
 
@@ -92,8 +74,16 @@ mod tests {
     }
 
     #[test]
-    fn every_suite_has_a_name_of_openssl() {
+    fn all_that_is_spoken_has_a_name() {
+        for spoken in DEFAULT_KX_GROUPS {
+            let (name, number) = (group(spoken.name()), u16::from(spoken.name()));
+            assert!(
+                name.eq_ignore_ascii_case(spoken.name().as_str().unwrap()),
+                "{number}: {name}"
+            );
+        }
         for suite in ALL_CIPHER_SUITES {
+            assert_eq!(self::suite(suite.suite()).split('_').next(), Some("TLS"));
             let name = openssl_suite(suite.suite());
             let tls13 = suite.version().version == ProtocolVersion::TLSv1_3;
             let prefix = if tls13 { "TLS_" } else { "ECDHE-" };

@@ -24,9 +24,9 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::chain;
 use super::engine::Engine;
-use super::verifier::until;
 use crate::config::ChainLimits;
 use crate::config::{Backend, Onward, ServerAlpn, Sni};
+use crate::pki::facts::not_after;
 
 /// Sessions that end together, in the configuration that offers them.
 #[derive(Debug)]
@@ -221,7 +221,10 @@ impl ServerCertVerifier for Named {
             now,
         )?;
         // What is over already is on no path that verified: servers show such ones, too.
-        let ends = [end_entity].into_iter().chain(&usable).filter_map(until);
+        let ends = [end_entity]
+            .into_iter()
+            .chain(&usable)
+            .filter_map(|one| not_after(one));
         if let Some(first) = ends
             .map(|end| end.0)
             .filter(|end| *end > now.as_secs())

@@ -11,7 +11,6 @@
 use std::sync::Arc;
 
 use becket_config::client_name::ClientName;
-use becket_proto::ticket::UnixSeconds;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -22,12 +21,11 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
     SignatureScheme,
 };
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::path::Paths;
 use crate::config::ChainLimits;
 use crate::config::{ClientAuth, Revocation, UnknownStatus};
-use crate::pki::client_names;
+use crate::pki::{client_names, facts};
 use crate::sessions::context;
 
 /// Makes the verifier of a policy; `None` when no certificate is asked for. Chains have at most what
@@ -128,7 +126,7 @@ impl ClientCertVerifier for Noting {
             return Err(CertificateError::ApplicationVerificationFailure.into());
         }
         context::with(|resuming| {
-            resuming.client_until = until(leaf);
+            resuming.client_until = facts::not_after(leaf);
             resuming.client_path = Some(path);
         });
         Ok(ClientCertVerified::assertion())
@@ -155,11 +153,4 @@ impl ClientCertVerifier for Noting {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.inner.supported_verify_schemes()
     }
-}
-
-/// The end of a certificate's validity.
-pub(super) fn until(leaf: &CertificateDer<'_>) -> Option<UnixSeconds> {
-    let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
-    let seconds = leaf.validity().not_after.timestamp();
-    u64::try_from(seconds).ok().map(UnixSeconds)
 }
