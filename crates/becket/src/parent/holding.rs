@@ -120,7 +120,7 @@ impl Parcel {
         self.list.files.push((path, found));
     }
 
-    /// Binds what is needs and not held yet. Returns what is to be held from now on.
+    /// Binds what is needed and not held yet. Returns what is to be held from now on.
     pub(super) fn bind(
         &mut self,
         needs: &Needs,
