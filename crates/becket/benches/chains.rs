@@ -11,8 +11,9 @@ mod tangle;
 
 use std::sync::Arc;
 
-use becket::config::{ClientAuth, Limits, Revocation};
+use becket::config::{ClientAuth, Revocation};
 use becket::tls::verifier;
+use becket_config::process::Limits;
 use divan::Bencher;
 use rustls::RootCertStore;
 use rustls::pki_types::UnixTime;

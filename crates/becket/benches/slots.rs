@@ -15,7 +15,8 @@ use becket::backend::inbox::{BackendEvent, Inbox, TestInbox};
 use becket::backend::pool::{Pick, PickHint, Pool};
 use becket::backend::registry::lone_state;
 use becket::backend::slot::Slot;
-use becket::config::{Backend, Balance, Server, ServerAddress, StickBy};
+use becket::config::{Backend, Server, ServerAddress};
+use becket_config::choices::{Balance, StickBy};
 use becket_proto::ticket::OriginId;
 use divan::{Bencher, black_box};
 

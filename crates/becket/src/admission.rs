@@ -29,7 +29,8 @@ use std::time::Duration;
 use becket_proto::admission::{Bucket, Claim, Rate, Source, Sources};
 
 use crate::close_reason::CloseReason;
-use crate::config::{self, ListenMode};
+use crate::config::{self};
+use becket_config::listener::ListenMode;
 
 /// What all workers share.
 #[derive(Debug)]

@@ -27,7 +27,8 @@ use super::inbox::{BackendEvent, Grant, Inbox};
 use super::pool::Pick;
 use super::server_state::ServerState;
 use super::slot::Slot;
-use crate::config::{Backend, OnDown};
+use crate::config::Backend;
+use becket_config::choices::OnDown;
 
 /// One backend, seen by all threads.
 #[derive(Debug)]

@@ -27,8 +27,9 @@ use super::inbox::Inbox;
 use super::registry::lone_state;
 use super::server_state::ServerState;
 use super::slot::Slot;
-use crate::config::{Backend, Balance, ServerAddress, StickBy};
+use crate::config::{Backend, ServerAddress};
 use crate::tls::to_servers::ServerTls;
+use becket_config::choices::{Balance, StickBy};
 
 /// One worker's view of a backend.
 #[derive(Debug)]

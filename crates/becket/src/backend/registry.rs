@@ -16,7 +16,8 @@ use becket_proto::ticket::OriginId;
 use super::backend_state::BackendState;
 use super::inbox::Inbox;
 use super::server_state::ServerState;
-use crate::config::{Backend, Config, Server, StickBy};
+use crate::config::{Backend, Config, Server};
+use becket_config::choices::StickBy;
 
 /// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
 /// workers.

@@ -29,7 +29,7 @@ use rustls::{SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
 use crate::close_reason::CloseReason;
-use crate::config::{ClientAuth, Config, Listener, NamePattern, Policy, Route, Sessions};
+use crate::config::{ClientAuth, Config, Listener, Policy, Route, Sessions};
 use crate::control::rotation::Rotation;
 use crate::log::access::ResumedBy;
 use crate::pki::certificates::KeySet;
@@ -38,6 +38,7 @@ use crate::tls::chain::is_of_old_version;
 use crate::tls::hello_router::{Choice, HelloRouter, server_name};
 use crate::tls::names;
 use crate::tls::route_configs::Parts;
+use becket_config::address::NamePattern;
 
 /// A handshake that went as it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

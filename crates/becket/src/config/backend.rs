@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use becket_config::address::{Address, SectionName, ServerAddress as Written};
 use becket_config::backend;
+use becket_config::choices::StickBy;
 use becket_config::notation::Text;
 
-use super::{Onward, ServerAddress, StickBy};
+use super::{Onward, ServerAddress};
 
 /// A pool of servers: the keys of its section, by `Deref`, and in front of them what was built.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use becket_cluster::stud::StudKey;
 use becket_cluster::{Multicast, Peer};
-pub use becket_config::cluster::ClusterLimits;
+use becket_config::cluster::ClusterLimits;
 use becket_proto::epoch::EpochLength;
 use becket_proto::session_table::PolicyTag;
 use becket_proto::ticket::NodeId;

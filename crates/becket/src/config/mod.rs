@@ -15,15 +15,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use becket_config::address::NamePattern;
-pub use becket_config::choices::{
-    AlpnMismatch, Balance, CheckKind, OnDown, ProxyTlv, QueuePlace, StickBy,
-};
-pub(crate) use becket_config::choices::{LogFormat, ProxyVersion, UnknownNames, UnknownStatus};
-pub(crate) use becket_config::client_name::ClientName;
+use becket_config::address::NamePattern;
+use becket_config::choices::{AlpnMismatch, LogFormat, UnknownNames, UnknownStatus};
+use becket_config::client_name::ClientName;
 use becket_config::file::File;
-pub use becket_config::listener::ListenMode;
-pub use becket_config::process::{Limits, Process, Timeouts};
+use becket_config::listener::ListenMode;
+use becket_config::process::{Limits, Process, Timeouts};
 use becket_proto::admission::{Prefixes, Share};
 use becket_proto::networks::Networks;
 use becket_proto::proxy_header::Accept;
@@ -32,8 +29,8 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::CertificateRevocationListDer;
 
 pub use self::backend::{Backend, Server};
-pub use self::cluster::{Cluster, ClusterLimits, Stud};
-pub use self::onward::{ChainLimits, Onward, ServerAlpn, Sni};
+pub use self::cluster::{Cluster, Stud};
+pub use self::onward::{ChainLimits, Onward};
 use crate::pki::certificates::CertificateMap;
 
 /// Everything a running terminator was told.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use becket_config::address::{Address, ServerAddress as Written};
 use becket_config::notation::Text;
-pub use becket_config::policy::{ServerAlpn, Sni};
+use becket_config::policy::{ServerAlpn, Sni};
 use becket_config::process::Limits;
 use rustls::ClientConfig;
 use rustls::client::danger::ServerCertVerifier;

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use super::connect::{Pending, Purpose};
 use super::{Context, Net, Next, Said};
 use crate::close_reason::CloseReason;
-use crate::config::ListenMode;
 use crate::connection::listener::ListenerState;
+use becket_config::listener::ListenMode;
 
 /// A client that was accepted by a listener without TLS, or with STARTTLS.
 #[derive(Debug)]

@@ -33,8 +33,6 @@ use super::{Context, Net, Next, Phase, Said, Turn};
 use crate::backend::pool::{Pick, Pool};
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
-use crate::config::ProxyVersion;
-use crate::config::QueuePlace;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::metrics::Offer;
@@ -45,6 +43,8 @@ use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::{self, Engine, Received};
 use crate::tls::hello_router::{Choice, server_name};
+use becket_config::choices::ProxyVersion;
+use becket_config::choices::QueuePlace;
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]

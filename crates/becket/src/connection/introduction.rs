@@ -9,10 +9,10 @@ use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, Ss
 
 use super::facts::{Agreed, Facts};
 use super::{Core, Net};
-use crate::config::{ProxyTlv, ProxyVersion};
 use crate::socket::Socket;
 use crate::tls::engine::Engine;
 use crate::tls::names;
+use becket_config::choices::{ProxyTlv, ProxyVersion};
 
 /// Encodes the header for a client whose handshake is complete, or who has none with us.
 ///

@@ -7,8 +7,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::backend::pool::Pool;
-use crate::config::{ListenMode, Listener};
+use crate::config::Listener;
 use crate::tls::hello_router::HelloRouter;
+use becket_config::listener::ListenMode;
 
 /// A listener as one worker serves it.
 #[derive(Debug)]

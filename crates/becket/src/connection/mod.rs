@@ -63,7 +63,7 @@ use crate::backend::inbox::Grant;
 use crate::backend::server_state::ServerState;
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
-use crate::config::{Limits, ListenMode, ServerAddress, Timeouts};
+use crate::config::ServerAddress;
 use crate::connection::failure_log::FailureLog;
 use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Leg};
@@ -71,6 +71,8 @@ use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
 use crate::scratch::{Buffer, Scratch};
 use crate::socket::{Fault, Peek, Ready, Socket};
+use becket_config::listener::ListenMode;
+use becket_config::process::{Limits, Timeouts};
 use becket_proto::session_name::SessionName;
 use becket_sys::clock::Now;
 

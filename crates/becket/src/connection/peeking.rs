@@ -25,11 +25,11 @@ use super::{Context, Net, Next, Phase, Said};
 use crate::backend::pool::{PickHint, Pool};
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
-use crate::config::StickBy;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::scratch::{READ, Scratch};
 use crate::tls::hello_router::server_name;
+use becket_config::choices::StickBy;
 
 /// A client whose hello is not whole.
 #[derive(Debug)]

@@ -168,9 +168,10 @@ mod tests {
     use becket_proto::ticket::NodeId;
 
     use super::*;
-    use crate::config::{Cluster, ClusterLimits};
+    use crate::config::Cluster;
     use crate::control::sample;
     use crate::secret::{SecretBytes, SharedSecret};
+    use becket_config::cluster::ClusterLimits;
 
     fn clustered(change: impl FnOnce(&mut Cluster)) -> Config {
         let secret = SecretBytes::new(zeroize::Zeroizing::new([1; 32]));

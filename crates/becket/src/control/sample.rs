@@ -18,13 +18,16 @@ use super::rotation::Rotation;
 use super::snapshot::Reload;
 use super::state::{Replication, State};
 use crate::config::{
-    Backend, ClientAuth, Config, Limits, ListenMode, Listener, Log, LogFormat, NamePattern, Policy,
-    Process, Route, Server, ServerAddress, Sessions, SocketOptions, Timeouts, UnknownNames,
-    Versions,
+    Backend, ClientAuth, Config, Listener, Log, Policy, Route, Server, ServerAddress, Sessions,
+    SocketOptions, Versions,
 };
 use crate::log::Timestamp;
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::shared::Shared;
+use becket_config::address::NamePattern;
+use becket_config::choices::{LogFormat, UnknownNames};
+use becket_config::listener::ListenMode;
+use becket_config::process::{Limits, Process, Timeouts};
 
 /// The server, of one worker.
 pub(super) fn state() -> State {
@@ -159,7 +162,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
             names: vec![NamePattern::Wildcard("example.net".to_owned())],
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             alpn_only: false,
-            alpn_mismatch: crate::config::AlpnMismatch::Continue,
+            alpn_mismatch: becket_config::choices::AlpnMismatch::Continue,
             policy: Arc::new(Policy {
                 name: name.into(),
                 digest: [0xab; 32],

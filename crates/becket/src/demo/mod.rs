@@ -20,8 +20,8 @@ pub use self::display::display;
 
 use self::backend::DemoBackend;
 use self::certificate::{CertificateFiles, TemporaryFolder, ensure, state_folder};
-use crate::config::ProxyVersion;
 use crate::prepare::flags::Flags;
+use becket_config::choices::ProxyVersion;
 
 /// What the demo runs on. Dropping it stops the backend.
 #[derive(Debug)]

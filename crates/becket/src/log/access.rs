@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use super::{Escaped, Timestamp};
 use crate::close_reason::CloseReason;
-use crate::config::LogFormat;
 use crate::pki::identity::Identity;
+use becket_config::choices::LogFormat;
 
 /// What one connection was. A connection that ended early has `None` for what was not known yet.
 #[derive(Clone, Debug)]

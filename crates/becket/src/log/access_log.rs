@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use super::access::AccessRecord;
 use super::{Output, PATIENCE};
-use crate::config::{AccessLog, LogFormat};
+use crate::config::AccessLog;
+use becket_config::choices::LogFormat;
 
 /// A worker's end: gives records away.
 #[derive(Clone, Debug)]

@@ -33,7 +33,8 @@ pub(crate) use output::Output;
 pub(crate) use rate::RateLimit;
 pub use timestamp::Timestamp;
 
-use crate::config::{Log, LogFormat};
+use crate::config::Log;
+use becket_config::choices::LogFormat;
 
 /// The installed log: what a signal or a reload may change about it. Dropped, it waits a moment for the last lines to be written.
 #[derive(Debug)]

@@ -16,11 +16,12 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::pem::{Error, SectionKind};
 
 use super::Draft;
-use crate::config::{ClientAuth, Revocation, UnknownStatus};
+use crate::config::{ClientAuth, Revocation};
 use crate::files::{Files, reason};
 use crate::pki::facts;
 use crate::pki::keys::shown;
 use crate::tls::verifier;
+use becket_config::choices::UnknownStatus;
 
 /// What is asked about the certificates of clients, or of servers.
 pub(super) struct Asked<'a> {

@@ -12,7 +12,7 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
 use toml::{Table, Value};
 
-use crate::config::{Balance, LogFormat, ProxyVersion};
+use becket_config::choices::{Balance, LogFormat, ProxyVersion};
 
 /// What to run: certificates and addresses, or a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]

@@ -16,10 +16,11 @@ use becket_config::policy;
 use becket_proto::networks::Networks;
 
 use super::Draft;
-use crate::config::{AcceptProxy, Listener, NamePattern, Policy, Route, SocketOptions};
+use crate::config::{AcceptProxy, Listener, Policy, Route, SocketOptions};
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::pki::keys::{Loaded, shown};
 use crate::tls::metered::metered;
+use becket_config::address::NamePattern;
 
 impl Draft<'_> {
     /// All listeners, in the order of the file.

@@ -10,8 +10,9 @@ use rustls::ServerConfig;
 
 use super::route_configs::{Parts, RouteConfigs};
 use crate::close_reason::CloseReason;
-use crate::config::{AlpnMismatch, Listener, Route, UnknownNames};
+use crate::config::{Listener, Route};
 use crate::metrics::Offer;
+use becket_config::choices::{AlpnMismatch, UnknownNames};
 
 /// Routes of one listener with their configurations.
 #[derive(Debug)]

@@ -19,7 +19,8 @@ use webpki::{
 
 use super::chain;
 use crate::config::ChainLimits;
-use crate::config::{Revocation, UnknownStatus};
+use crate::config::Revocation;
+use becket_config::choices::UnknownStatus;
 
 /// Finds paths to these authorities.
 #[derive(Debug)]

@@ -25,8 +25,9 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use super::chain;
 use super::engine::Engine;
 use crate::config::ChainLimits;
-use crate::config::{Backend, Onward, ServerAlpn, Sni};
+use crate::config::{Backend, Onward};
 use crate::pki::facts::not_after;
+use becket_config::policy::{ServerAlpn, Sni};
 
 /// Sessions that end together, in the configuration that offers them.
 #[derive(Debug)]

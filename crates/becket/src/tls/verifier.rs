@@ -24,9 +24,10 @@ use rustls::{
 
 use super::path::Paths;
 use crate::config::ChainLimits;
-use crate::config::{ClientAuth, Revocation, UnknownStatus};
+use crate::config::{ClientAuth, Revocation};
 use crate::pki::{client_names, facts};
 use crate::sessions::context;
+use becket_config::choices::UnknownStatus;
 
 /// Makes the verifier of a policy; `None` when no certificate is asked for. Chains have at most what
 /// `most_chain` allows, and certificates have one of `names`, if there are any.

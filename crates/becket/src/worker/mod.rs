@@ -36,7 +36,7 @@ use self::overdue::Sweep;
 use crate::admission::WorkerAdmission;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
-use crate::config::{Config, Limits};
+use crate::config::Config;
 use crate::connection::failure_log::FailureLog;
 use crate::connection::{Advanced, Connection, Side, Turn};
 use crate::log::RateLimit;
@@ -51,6 +51,7 @@ use crate::worker::acceptor::Acceptor;
 use crate::worker::mailbox::Mailbox;
 use crate::worker::net::RealNet;
 use crate::worker::workers::Common;
+use becket_config::process::Limits;
 
 /// A thread that serves connections.
 #[derive(Debug)]

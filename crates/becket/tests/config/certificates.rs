@@ -1,7 +1,7 @@
 //! Certificates as files hold them: what loads, what is refused, and who answers to which name.
 
 use crate::common::{Folder, Made, NOW, lines, site};
-use becket::config::NamePattern;
+use becket_config::address::NamePattern;
 use rustls::SignatureAlgorithm;
 
 #[test]

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{Folder, Made, NOW, lines, site};
-use becket::config::{AlpnMismatch, ClientAuth, MOST_ADDRESSES, NamePattern, ServerAddress};
+use becket::config::{ClientAuth, MOST_ADDRESSES, ServerAddress};
 use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::prepare::{ServerNames, World, prepare};
 use becket::resolver::Resolver;
+use becket_config::address::NamePattern;
+use becket_config::choices::AlpnMismatch;
 use becket_config::choices::ProxyTlv;
 use becket_config::file::File;
 use rustls_pki_types::UnixTime;

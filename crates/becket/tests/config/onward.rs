@@ -1,6 +1,7 @@
 //! `[backend.tls]` and listeners without TLS.
 
-use becket::config::{ListenMode, ServerAlpn, Sni};
+use becket_config::listener::ListenMode;
+use becket_config::policy::{ServerAlpn, Sni};
 use becket_proto::starttls::Protocol;
 
 use crate::common::{Folder, Made, lines};

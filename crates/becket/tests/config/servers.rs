@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use becket::config::{Balance, OnDown, QueuePlace, StickBy};
 use becket::prepare::ServerNames;
 use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
+use becket_config::choices::{Balance, OnDown, QueuePlace, StickBy};
 use rustls_pki_types::UnixTime;
 
 use crate::common::{Folder, NOW, lines};

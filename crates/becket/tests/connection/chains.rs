@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::config::{ClientAuth, Limits, Revocation};
+use becket::config::{ClientAuth, Revocation};
 use becket::log::access::ResumedBy;
 use becket::tls::{chain, verifier};
+use becket_config::process::Limits;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;

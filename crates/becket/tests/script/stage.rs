@@ -17,7 +17,6 @@ use becket::admission::{SharedAdmission, WorkerAdmission};
 use becket::backend::cancel::Cancels;
 use becket::backend::inbox::{BackendEvent, TestInbox};
 use becket::close_reason::CloseReason;
-use becket::config::{Limits, Timeouts};
 use becket::connection::facts::Facts;
 use becket::connection::failure_log::FailureLog;
 use becket::connection::listener::ListenerState;
@@ -25,6 +24,7 @@ use becket::connection::{Advanced, Connection, Side, Turn};
 use becket::log::access::AccessRecord;
 use becket::metrics::Counters;
 use becket::scratch::Scratch;
+use becket_config::process::{Limits, Timeouts};
 
 /// A connection under a script.
 #[derive(Debug)]

@@ -29,9 +29,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::backend::server_state::ServerState;
-use crate::config::{Backend, CheckKind, ProxyVersion, Server, ServerAddress};
+use crate::config::{Backend, Server, ServerAddress};
 use crate::tls::chain;
 use crate::tls::to_servers::{self, Unverified};
+use becket_config::choices::{CheckKind, ProxyVersion};
 
 /// What is done to find out whether a server is well.
 #[derive(Clone, Debug)]
@@ -421,9 +422,10 @@ mod tests {
     use tokio::net::UnixSocket;
 
     use super::*;
-    use crate::config::{ChainLimits, Onward, ServerAlpn, Sni};
+    use crate::config::{ChainLimits, Onward};
     use crate::tls::to_servers::{Unverified, for_check};
     use becket_config::backend::RequestHost;
+    use becket_config::policy::{ServerAlpn, Sni};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 

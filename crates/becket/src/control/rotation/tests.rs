@@ -12,13 +12,14 @@ use rustls::server::ProducesTickets;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::config::{Cluster, ClusterLimits, Config};
+use crate::config::{Cluster, Config};
 use crate::control::sample;
 use crate::metrics::Resumption;
 use crate::secret::file::RunUser;
 use crate::secret::{SecretBytes, SharedSecret};
 use crate::sessions::context::{self, Resuming};
 use crate::sessions::tickets::Ticketer;
+use becket_config::cluster::ClusterLimits;
 
 const HOUR: u64 = 3600;
 const START: u64 = 500_000 * HOUR;

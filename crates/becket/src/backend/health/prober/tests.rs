@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 use crate::backend::slot::Slot;
-use crate::config::CheckKind;
+use becket_config::choices::CheckKind;
 
 const CHECKED: backend::Health = backend::Health {
     check: CheckKind::Connect,
