@@ -63,6 +63,8 @@ plain {
     accept_pauses = "becket_accept_pauses",
     /// Times that accepting paused because limits.connections was reached
     connection_limit_pauses = "becket_connection_limit_pauses",
+    /// Handshakes that were not signed for, because the client had gone
+    signatures_spared = "becket_signatures_spared",
     /// Handshakes that gave no ticket, because it would be too long to come back
     tickets_withheld = "becket_tickets_withheld",
     /// Ciphertext received from clients

@@ -42,11 +42,20 @@ pub trait Peek {
     ///
     /// As [`Socket::receive`].
     fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Whether the peer has ended its side or has reset, also behind bytes that were not received.
+    /// Looks anew: a system call.
+    fn is_gone(&self) -> bool;
 }
 
 impl Peek for TcpStream {
     fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         uninterrupted(|| Self::peek(self, buffer))
+    }
+
+    fn is_gone(&self) -> bool {
+        // Without memory nothing was learnt; the next read tells.
+        becket_sys::socket::client_gone(self).unwrap_or(false)
     }
 }
 

@@ -96,6 +96,8 @@ pub(super) struct Chosen {
     pub(super) resuming: Option<Resuming>,
     /// The client announced early data.
     pub(super) offers_early: bool,
+    /// What comes next is answered by a signature.
+    signs: bool,
     /// By what the client may have offered to resume.
     pub(super) offer: Offer,
     /// How much early data the policy takes.
@@ -316,6 +318,7 @@ impl<N: Net> Hello<N> {
             engine,
             resuming: Some(resuming),
             offers_early,
+            signs: !served.may_resume,
             offer: served.offer,
             early_data,
             asks,
@@ -358,6 +361,9 @@ impl<N: Net> Flights<N> {
         buffers: (&mut Buffer, &mut Buffer),
         cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
+        if self.would_sign_for_nobody(cx) {
+            return abandon(cx);
+        }
         match self.take_in(hello, buffers, cx) {
             ControlFlow::Continue(flights) => {
                 Next::Go(Phase::Handshaking(Handshaking::Flights(flights)))
@@ -386,12 +392,23 @@ impl<N: Net> Flights<N> {
                     return abandon(cx);
                 }
             }
+            if self.would_sign_for_nobody(cx) {
+                resumed::count_offer(&self.chosen, cx.turn.counters);
+                return abandon(cx);
+            }
             match self.take_in(sealed_in.filled_mut(), (plain, sealed_out), cx) {
                 ControlFlow::Continue(flights) => self = flights,
                 ControlFlow::Break(next) => return next,
             }
         }
         Next::Wait(Phase::Handshaking(Handshaking::Flights(self)))
+    }
+
+    /// Whether a signature comes next and the client, who has still to finish, can no longer do so.
+    fn would_sign_for_nobody(&self, cx: &Context<'_, '_, N>) -> bool {
+        let gone = self.chosen.signs && cx.client_is_gone();
+        cx.turn.counters.signatures_spared.add(gone.into());
+        gone
     }
 
     /// Gives what came to TLS, and sends what that answers.
@@ -490,7 +507,11 @@ impl Chosen {
                 resuming.forget_opened();
             }
         }
+        let begins = engine.handshake_kind().is_none();
         let received = context::lend(&mut self.resuming, || engine.receive(input, plain, out));
+        // RFC 8446, section 4.1.4: the second hello is the one that is answered in full.
+        let again = Some(HandshakeKind::FullWithHelloRetryRequest);
+        self.signs = begins && engine.handshake_kind() == again;
         received.map_err(
             |error| match self.resuming.as_ref().and_then(Resuming::shed) {
                 Some(reason) => Refusal::shed(reason),

@@ -574,6 +574,12 @@ impl<N: Net> Context<'_, '_, N> {
         self.core.client.push(bytes, pipe, counter)
     }
 
+    /// Whether the client has ended its side; before a step that is worth the look.
+    fn client_is_gone(&self) -> bool {
+        let client = &self.core.client;
+        client.ready.ended || client.socket.is_gone()
+    }
+
     /// Writes a line about a failure.
     fn note(&mut self, reason: CloseReason, detail: &str) {
         let (failures, now) = (&mut self.turn.failures, self.turn.now);

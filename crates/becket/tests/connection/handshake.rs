@@ -66,6 +66,51 @@ fn a_client_that_leaves_early_has_aborted() {
 }
 
 #[test]
+fn nothing_is_signed_for_a_client_that_has_gone_behind_its_hello() {
+    let house = house("");
+    for version in [&TLS12, &TLS13] {
+        for leave in [|mut end: End| end.reset(), drop] {
+            let mut stage = house.stage();
+            let config = Arc::new(house.client(version));
+            let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
+            client.flush();
+            leave(client.end);
+            stage.settle();
+            assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
+            assert_eq!(stage.counters.signatures_spared.value(), 1);
+            assert_eq!(stage.counters.handshakes_ended.value(), 1);
+            assert_eq!(stage.counters.client_bytes_out.value(), 0);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_signed_for_a_client_that_has_gone_behind_its_second_hello() {
+    let house = house("");
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    // It shows a key of a group that the server does not have, and has to try again.
+    provider.kx_groups = vec![
+        rustls::crypto::aws_lc_rs::kx_group::MLKEM768,
+        rustls::crypto::aws_lc_rs::kx_group::SECP256R1,
+    ];
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_root_certificates(house.roots.clone())
+        .with_no_client_auth();
+    let mut stage = house.stage();
+    let mut client = Client::enter(&mut stage, house.listener(0), &Arc::new(config), "a.test");
+    client.flush();
+    stage.settle();
+    while client.bite() {}
+    assert!(client.flush(), "it was asked for another key");
+    drop(client.end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HandshakeAborted));
+    assert_eq!(stage.counters.signatures_spared.value(), 1);
+}
+
+#[test]
 fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
     let house = house("");
     let limit = house.config.limits.client_hello;

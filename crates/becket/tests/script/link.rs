@@ -215,6 +215,11 @@ impl Peek for End {
             None => Err(ErrorKind::WouldBlock.into()),
         }
     }
+
+    fn is_gone(&self) -> bool {
+        let me = &self.halves.borrow()[self.side];
+        me.ended || me.broken
+    }
 }
 
 /// For peers that are written against blocking streams; `WouldBlock` is an answer.
