@@ -3,7 +3,10 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use becket_e2e::{Backend, Becket, Client, Place, REQUEST, Shape, Trust, finish, fresh_address};
+use becket_e2e::{
+    Backend, Becket, Client, Key, OpenSsl, Place, REQUEST, Shape, Tool, Trust, finish,
+    fresh_address,
+};
 use rustls::version::{TLS12, TLS13};
 
 /// Two beckets that end TLS, each with its own server, and their places.
@@ -113,6 +116,77 @@ fn names_lead_to_their_terminator() {
             "TLS ends elsewhere"
         );
     }
+}
+
+#[test]
+fn one_port_ends_the_tls_of_one_name_and_passes_that_of_another() {
+    let (Some(openssl), Some(curl)) = (OpenSsl::find(), Tool::find("curl")) else {
+        return;
+    };
+    let place = Place::new();
+    let behind = place.issue("behind.pem", &["passed.example.org"], Key::Ecdsa);
+    let (own, far) = (Backend::http("ends here"), Backend::http("ends behind"));
+    let far_place = Place::new();
+    behind.write(&far_place.path("site.pem"));
+    let accepts = "accept-proxy = \"v2\"\ntrusted-networks = [\"127.0.0.0/8\"]";
+    let far = Becket::start(&far_place, &Shape::new(far.address).listener(accepts));
+    let front = Becket::start(
+        &place,
+        &Shape::new(own.address)
+            .listener(
+                "[[listener.route]]\nnames = [\"passed.example.org\"]\nmode = \"passthrough\"\n\
+                 backend = \"far\"",
+            )
+            .section(&format!(
+                "[[backend]]\nname = \"far\"\nproxy-header = \"v2\"\n\
+                 [[backend.server]]\naddress = \"{}\"",
+                far.web
+            )),
+    );
+    let ca = place.text("ca.pem");
+    for (name, body, version) in [
+        ("www.example.org", "ends here", Some("TLSv1.3")),
+        ("passed.example.org", "ends behind", None),
+    ] {
+        let by_openssl = openssl.ask_unnamed(&place, front.web, &["-servername", name]);
+        assert!(by_openssl.stdout.contains(body), "{}", by_openssl.all());
+        let (to, url) = (format!("::{}", front.web), format!("https://{name}/"));
+        let flags = ["-sS", "--noproxy", "*", "--cacert", &ca, "--connect-to"];
+        let by_curl = curl.run([&flags[..], &[&to, &url]].concat(), "");
+        assert_eq!(by_curl.stdout, body, "{}", by_curl.all());
+        for _ in 0..2 {
+            let line = front.next_access();
+            assert_eq!(line["sni"], name, "{line}");
+            assert_eq!(line["version"].as_str(), version, "{line}");
+            assert_eq!(line["reason"], "finished", "{line}");
+        }
+    }
+    assert_eq!(far.next_access()["sni"], "passed.example.org");
+    let mut client = TcpStream::connect(front.web).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(
+        becket_e2e::read_to_end(&mut client)
+            .0
+            .starts_with(b"HTTP/1.1 400 ")
+    );
+    let routes = &front.status()["listeners"][0]["routes"];
+    assert!(routes[0]["policy"].is_null(), "{routes}");
+    assert_eq!(routes[1]["policy"]["name"], "web", "{routes}");
+    let check = finish(
+        Becket::command(&place, &["check", "--config", "becket.toml"]),
+        "",
+    );
+    assert_eq!(check.code, 0, "{}", check.all());
+    assert!(
+        check.stdout.contains("handshake www.example.org"),
+        "{}",
+        check.all()
+    );
+    assert!(
+        !check.stdout.contains("handshake passed."),
+        "{}",
+        check.all()
+    );
 }
 
 #[test]

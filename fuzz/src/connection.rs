@@ -445,6 +445,11 @@ name = 'passing'
 bind = ['127.0.0.1:446']
 mode = 'passthrough'
 backend = 'farm'
+certificates = ['a.pem']
+[[listener.route]]
+names = ['own.test']
+mode = 'terminate'
+backend = 'plain'
 [[listener]]
 name = 'local'
 bind = ['127.0.0.1:447']

@@ -188,9 +188,7 @@ impl WorkerAdmission {
         }
         let half_open = match listener.mode {
             ListenMode::Plain => None,
-            ListenMode::Tls | ListenMode::Passthrough | ListenMode::StartTls(_) => {
-                self.half_open(client, now)?
-            }
+            ListenMode::Tls | ListenMode::StartTls(_) => self.half_open(client, now)?,
         };
         let permit = self.enter(client, now)?;
         Ok(Admitted { permit, half_open })

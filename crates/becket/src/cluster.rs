@@ -42,7 +42,8 @@ pub(crate) fn settings(config: &Config) -> Option<Settings> {
         multicast: cluster.multicast.clone(),
         limits: cluster.limits.clone(),
         policies: routes
-            .map(|route| PolicyTag::from_digest(&route.policy.digest))
+            .filter_map(|route| route.policy.as_ref())
+            .map(|policy| PolicyTag::from_digest(&policy.digest))
             .collect(),
         id_lifetime: config.sessions.id_lifetime,
         max_age: config.sessions.max_age,

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use crate::address::SectionName;
 use crate::backend::Backend;
-use crate::choices::{ClientCertificates, ProxyVersion};
+use crate::choices::{ClientCertificates, Mode, ProxyVersion};
 use crate::cluster::Cluster;
 use crate::error::Report;
 use crate::file::File;
@@ -27,6 +27,8 @@ use crate::suites::Version;
 pub struct Way<'a> {
     /// Its number and itself; absent for the listener's own.
     pub route: Option<(usize, &'a Route)>,
+    /// Their TLS ends here; else it passes, or there is none.
+    pub ends_tls: bool,
     /// Name of the policy: that of the route, of the listener, or the listener's own name.
     pub policy: &'a str,
     /// Name of the backend; absent is a fault.
@@ -37,13 +39,16 @@ impl Listener {
     /// The ways of its clients, in the order in which they are tried. The last one takes every hello.
     pub fn ways(&self) -> Vec<Way<'_>> {
         let policy = self.policy.as_deref().unwrap_or(&self.name);
+        let ends_tls = |mode| self.tls && mode == Mode::Terminate;
         let own = Way {
             route: None,
+            ends_tls: ends_tls(self.mode),
             policy,
             backend: self.backend.as_deref(),
         };
         let ways = self.route.iter().enumerate().map(|(index, route)| Way {
             route: Some((index, route)),
+            ends_tls: ends_tls(route.mode.unwrap_or(self.mode)),
             policy: route.policy.as_deref().unwrap_or(policy),
             backend: route.backend.as_deref().or(own.backend),
         });
@@ -53,6 +58,11 @@ impl Listener {
             ways.push(own);
         }
         ways
+    }
+
+    /// Whether TLS of some clients ends here, at once or after some talk.
+    pub fn ends_tls(&self) -> bool {
+        self.ways().iter().any(|way| way.ends_tls)
     }
 }
 
@@ -97,10 +107,9 @@ impl File {
 
     /// Names of the policies under which TLS ends, each once.
     fn policies_in_use(&self) -> Vec<&str> {
-        let ending = self.listener.iter().filter(|it| it.speaks().ends_tls());
         let mut names = Vec::new();
-        for way in ending.flat_map(Listener::ways) {
-            if !names.contains(&way.policy) {
+        for way in self.listener.iter().flat_map(Listener::ways) {
+            if way.ends_tls && !names.contains(&way.policy) {
                 names.push(way.policy);
             }
         }
@@ -215,7 +224,7 @@ impl File {
     fn check_early_data(&self, report: &mut Report) {
         let mut seen = HashSet::new();
         for listener in &self.listener {
-            for way in listener.ways() {
+            for way in listener.ways().into_iter().filter(|way| way.ends_tls) {
                 let Some(policy) = self.policy_named(way.policy) else {
                     continue;
                 };
@@ -332,6 +341,7 @@ impl File {
     }
 
     fn remark_unused(&self, report: &mut Report) {
+        let in_use = self.policies_in_use();
         let ways = || self.listener.iter().flat_map(Listener::ways);
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
             if !backend.name.is_empty() && !ways().any(|way| way.backend == Some(&backend.name)) {
@@ -339,7 +349,7 @@ impl File {
             }
         }
         for (policy, path) in self.policy.iter().zip(self.policy_paths()) {
-            if !policy.name.is_empty() && !ways().any(|way| *way.policy == *policy.name) {
+            if !policy.name.is_empty() && !in_use.contains(&&*policy.name) {
                 report.remark(path, "no listener uses this policy");
             }
         }

@@ -134,7 +134,7 @@ pub enum Mode {
     /// It ends here.
     #[default]
     Terminate,
-    /// It is looked at and passed on as it is.
+    /// The hello is read, and every byte passed on as it is.
     Passthrough,
 }
 

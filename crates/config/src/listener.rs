@@ -23,7 +23,7 @@ pub struct Listener {
     pub bind: Vec<ListenAddress>,
     /// Whether clients speak TLS.
     pub tls: bool,
-    /// What is done with it.
+    /// What is done with it where no route says otherwise.
     pub mode: Mode,
     /// The protocol in which clients ask for it.
     pub starttls: Option<StartTls>,
@@ -108,22 +108,13 @@ impl Default for Listener {
 /// What clients of a listener speak to us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListenMode {
-    /// TLS, which ends here.
+    /// TLS from the first byte, which ends here or passes, as the route says.
     #[default]
     Tls,
     /// Plain TCP: the client mode of stunnel where the backend has TLS.
     Plain,
-    /// TLS, which ends behind us: the hello is read, and everything passed on as it is.
-    Passthrough,
     /// A protocol in which the client asks for TLS, which then ends here.
     StartTls(Protocol),
-}
-
-impl ListenMode {
-    /// Whether clients' TLS ends here, at once or after some talk.
-    pub fn ends_tls(self) -> bool {
-        matches!(self, Self::Tls | Self::StartTls(_))
-    }
 }
 
 impl Listener {
@@ -131,9 +122,8 @@ impl Listener {
     pub fn speaks(&self) -> ListenMode {
         match (self.tls, self.mode, self.starttls) {
             (false, ..) => ListenMode::Plain,
-            (true, Mode::Passthrough, _) => ListenMode::Passthrough,
             (true, Mode::Terminate, Some(protocol)) => ListenMode::StartTls(protocol.into()),
-            (true, Mode::Terminate, None) => ListenMode::Tls,
+            (true, ..) => ListenMode::Tls,
         }
     }
 
@@ -192,6 +182,8 @@ impl Listener {
 pub struct Route {
     /// Server names, exact or `*.name`; empty means any, also none.
     pub names: Vec<NamePattern>,
+    /// What is done with their TLS; absent is as for the listener.
+    pub mode: Option<Mode>,
     /// Protocols; the route is for clients that offer one of them.
     #[serde(with = "maybe_list")]
     pub alpn: Option<Vec<Vec<u8>>>,

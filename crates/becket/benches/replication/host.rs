@@ -52,7 +52,11 @@ impl Control {
         let (asks, asked) = unbounded_channel();
         let clock = shared.clock;
         thread::spawn(move || serve(membership, asked, clock));
-        let digest = &config.listeners[0].routes[0].policy.digest;
+        let digest = &config.listeners[0].routes[0]
+            .policy
+            .as_ref()
+            .expect("TLS ends")
+            .digest;
         Self {
             shared,
             policy: PolicyTag::from_digest(digest),

@@ -177,10 +177,8 @@ struct SharedFacts {
 
 impl Running {
     fn of(config: &Config, now: UnixTime) -> Self {
-        let ending_tls = config.listeners.iter().filter(|one| one.ends_tls());
-        let policies = ending_tls
-            .flat_map(|one| &one.routes)
-            .map(|route| &route.policy);
+        let routes = config.listeners.iter().flat_map(|one| &one.routes);
+        let policies = routes.filter_map(|route| route.policy.as_ref());
         let servers = config.backends.iter().flat_map(|backend| &backend.servers);
         let servers = servers.map(|one| (one.name.to_string(), texts(&one.addresses)));
         let peers = config.cluster.iter().flat_map(|cluster| &cluster.peers);

@@ -98,7 +98,8 @@ pub fn run(config: &Config, now: Now, report: &mut Report) -> Vec<TestedHandshak
     };
     let parts = Parts::apart(rotation.secrets(), &config.sessions);
     let mut tested = Vec::new();
-    for listener in config.listeners.iter().filter(|one| one.ends_tls()) {
+    let ends_tls = |one: &&Arc<Listener>| one.routes.iter().any(|route| route.policy.is_some());
+    for listener in config.listeners.iter().filter(ends_tls) {
         let path = format!("listener[{}]", listener.name);
         match HelloRouter::new(Arc::clone(listener), &parts) {
             Err(error) => report.error(Problem::new(path, error.to_string())),
@@ -174,22 +175,25 @@ impl SelfTest<'_> {
     fn one_name(&mut self, subject: &Subject<'_>) {
         let listener = self.listener;
         let name = subject.asks_for.as_deref();
-        let routes = || listener.routes.iter().filter(|route| route.is_for(name));
-        let Some(route) = routes().next() else {
-            return self.error(subject, "no route takes it".to_owned());
-        };
-        for version in versions(&route.policy) {
-            self.every_key(subject, route, version);
-        }
+        let mut routes = listener.routes.iter().filter(|route| route.is_for(name));
         let mut tried: Vec<&[u8]> = Vec::new();
-        for (route, protocol) in
-            routes().flat_map(|route| route.alpn.iter().map(move |protocol| (route, protocol)))
-        {
-            if tried.contains(&protocol.as_slice()) {
-                continue;
+        // Up to the route that takes whoever asks for this name, whatever is offered.
+        let last = loop {
+            let Some(route) = routes.next() else {
+                return self.error(subject, "no route takes it".to_owned());
+            };
+            for protocol in &route.alpn {
+                if !tried.contains(&protocol.as_slice()) {
+                    tried.push(protocol);
+                    self.protocol(subject, route, protocol);
+                }
             }
-            tried.push(protocol);
-            self.protocol(subject, route, protocol);
+            if !route.alpn_only {
+                break route;
+            }
+        };
+        for version in last.policy.iter().flat_map(|policy| versions(policy)) {
+            self.every_key(subject, last, version);
         }
     }
 
@@ -204,7 +208,8 @@ impl SelfTest<'_> {
         let mut failed = Vec::new();
         let mut worked = false;
         for (index, key) in subject.keys.iter().enumerate() {
-            let again = resumption(&route.policy, version, &self.config.sessions);
+            let policy = route.policy.as_deref();
+            let again = policy.and_then(|it| resumption(it, version, &self.config.sessions));
             let offer = Offer {
                 asks_for: subject.asks_for.as_deref(),
                 version,
@@ -229,11 +234,13 @@ impl SelfTest<'_> {
 
     /// One protocol, in the highest version of its route.
     fn protocol(&mut self, subject: &Subject<'_>, route: &Route, protocol: &[u8]) {
-        let keys = subject
-            .keys
-            .iter()
-            .next()
-            .zip(versions(&route.policy).next());
+        let keys = subject.keys.iter().next().zip(
+            route
+                .policy
+                .iter()
+                .flat_map(|policy| versions(policy))
+                .next(),
+        );
         let Some((key, version)) = keys else {
             return;
         };
@@ -262,7 +269,9 @@ impl SelfTest<'_> {
         offer: &Offer<'_>,
     ) -> Result<(), String> {
         let client = Arc::new(offer.client().map_err(|error| error.to_string())?);
-        let must_refuse = matches!(route.policy.client_auth, ClientAuth::Required(_));
+        let policy = route.policy.as_ref();
+        let must_refuse =
+            policy.is_some_and(|it| matches!(it.client_auth, ClientAuth::Required(_)));
         let (server, _) = self.handshake(&client, offer, must_refuse)?;
         let again = offer.again.filter(|_| !must_refuse);
         if let Some(expected) = again {
@@ -349,6 +358,7 @@ impl SelfTest<'_> {
         let name = server_name(&hello);
         let served = match self.router.choose(&hello, name.as_deref()) {
             Choice::Serve(served) => served,
+            Choice::Pass(_) => return Err("its TLS passes".to_owned()),
             Choice::Refuse { reason, .. } => return Err(reason.label().to_owned()),
         };
         let server = ServerConnection::new(served.config).map_err(|error| error.to_string())?;

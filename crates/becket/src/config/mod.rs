@@ -90,11 +90,6 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Whether clients' TLS ends here, at once or after some talk.
-    pub(crate) fn ends_tls(&self) -> bool {
-        matches!(self.mode, ListenMode::Tls | ListenMode::StartTls(_))
-    }
-
     /// Whether a client may come in from this address. Costs a binary search where there is a list.
     pub fn lets_in(&self, client: IpAddr) -> bool {
         let allowed = self.allow.as_ref();
@@ -122,8 +117,8 @@ pub struct Route {
     pub alpn_only: bool,
     /// What to do when the client offers ALPN and none of it is ours.
     pub alpn_mismatch: AlpnMismatch,
-    /// TLS parameters and the border that sessions never cross.
-    pub policy: Arc<Policy>,
+    /// TLS parameters and the border that sessions never cross; absent where no TLS ends, since there is none or it passes.
+    pub policy: Option<Arc<Policy>>,
     /// Index into [`Config::backends`].
     pub backend: usize,
 }

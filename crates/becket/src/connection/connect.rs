@@ -24,7 +24,7 @@ use rustls::client::UnbufferedClientConnection;
 
 use super::closing::Closing;
 use super::conversing::Conversing;
-use super::peeking::Learner;
+use super::passing::Learner;
 use super::queued::{AfterQueue, Queued};
 use super::relay::Relaying;
 use super::securing::{self, Securing, TlsStart};

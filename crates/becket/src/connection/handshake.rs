@@ -1,7 +1,8 @@
 //! From the first byte to traffic keys.
 //!
 //! 1. Bytes gather until `proto::client_hello` sees a whole ClientHello.
-//! 2. The [`ListenerState`] chooses route, policy and configuration by it; a refusal is one alert. Where the backend
+//! 2. The [`ListenerState`] chooses route, policy and configuration by it; a refusal is one alert. Where TLS passes,
+//!    the connection goes on to its server as it is (`passing.rs`). Where the backend
 //!    asks for that, a slot of a server is claimed now, or waited for (`queued.rs`).
 //! 3. The same bytes, and all that follow, go to the [`Engine`]; each flight leaves in one send.
 //! 4. When keys are ready (or early data has come, which is before that), the connection goes on to
@@ -20,12 +21,14 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use becket_proto::client_hello::ClientHello;
 use becket_proto::half_pipe::HalfPipe;
 use rustls::{CertificateError, HandshakeKind};
 
 use super::connect::{Pending, Purpose, pick_hint};
 use super::facts::Agreed;
 use super::hello::{self, DECODE_ERROR, Refusal, fatal_alert};
+use super::passing::Passing;
 use super::queued::{AfterQueue, Queued};
 use super::relay::Relaying;
 use super::resumed;
@@ -42,7 +45,7 @@ use crate::sessions::context::{self, Resuming};
 use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::{self, Engine, Received};
-use crate::tls::hello_router::{Choice, server_name};
+use crate::tls::hello_router::{Choice, Served, server_name};
 use becket_config::choices::ProxyVersion;
 use becket_config::choices::QueuePlace;
 
@@ -109,6 +112,8 @@ pub(super) struct Chosen {
 /// Whether a hello is whole, and what it leads to.
 enum Heard {
     Part,
+    /// TLS ends behind us.
+    Passing(Passing),
     /// No server of the pool has a slot.
     Full(Rc<Pool>),
     Whole(Box<Chosen>, Option<Slot>),
@@ -204,6 +209,13 @@ impl<N: Net> Hello<N> {
                     self.held = input.filled().to_vec();
                     return Queued::begin(AfterQueue::Handshake(self, pool), cx);
                 }
+                Ok(Heard::Passing(passing)) => {
+                    let said = Said {
+                        bytes: input.filled(),
+                        ended: false,
+                    };
+                    return passing.begin(said, cx);
+                }
                 Ok(Heard::Whole(chosen, slot)) => {
                     let Scratch {
                         sealed_in,
@@ -238,7 +250,9 @@ impl<N: Net> Hello<N> {
                 let flights = self.answer(chosen, slot);
                 flights.begin(&mut held, (plain, sealed_out), cx)
             }
-            Ok(Heard::Part | Heard::Full(_)) => cx.end_handshake(CloseReason::Internal),
+            Ok(Heard::Part | Heard::Passing(_) | Heard::Full(_)) => {
+                cx.end_handshake(CloseReason::Internal)
+            }
             Err(refusal) => refusal.close(cx),
         }
     }
@@ -260,7 +274,7 @@ impl<N: Net> Hello<N> {
     fn understand(
         &self,
         input: &[u8],
-        mut slot: Option<Slot>,
+        slot: Option<Slot>,
         cx: &mut Context<'_, '_, N>,
     ) -> Result<Heard, Refusal> {
         let Some(hello) = hello::look(input, cx.turn.limits.client_hello)? else {
@@ -268,11 +282,33 @@ impl<N: Net> Hello<N> {
         };
         cx.core.deadline = cx.core.handshake_until;
         let name = server_name(&hello);
-        cx.core.facts.server_name.clone_from(&name);
-        let served = match self.listener.router.choose(&hello, name.as_deref()) {
-            Choice::Serve(served) => served,
-            Choice::Refuse { alert, reason } => return Err(Refusal::by_alert(alert, reason)),
-        };
+        match self.listener.router.choose(&hello, name.as_deref()) {
+            Choice::Serve(served) => {
+                cx.core.facts.server_name.clone_from(&name);
+                self.serve(served, (&hello, name), (slot, input.len()), cx)
+            }
+            Choice::Pass(route) => {
+                cx.core.facts.server_name = name;
+                let pool = self.listener.pool(route);
+                let passing = pool.map(|pool| Passing::new(&hello, pool, cx.turn.now.mono));
+                let passing = passing.map(Heard::Passing);
+                passing.ok_or_else(|| Refusal::new(CloseReason::Internal, String::new()))
+            }
+            Choice::Refuse { alert, reason } => {
+                cx.core.facts.server_name = name;
+                Err(Refusal::by_alert(alert, reason))
+            }
+        }
+    }
+
+    /// Makes what answers a hello. `held` bytes have come.
+    fn serve(
+        &self,
+        served: Served,
+        (hello, name): (&ClientHello<'_>, Option<Box<str>>),
+        (mut slot, held): (Option<Slot>, usize),
+        cx: &Context<'_, '_, N>,
+    ) -> Result<Heard, Refusal> {
         let lacks = |protocol| !hello.alpn().any(|offer| offer == protocol);
         if self.insists_on.is_some_and(lacks) {
             return Err(Refusal::new(CloseReason::AlpnMismatch, String::new())
@@ -285,20 +321,18 @@ impl<N: Net> Hello<N> {
         if let Some(permit) = permit.as_ref().filter(|_| !served.may_resume) {
             permit.look(cx.turn.now.mono).map_err(Refusal::shed)?;
         }
-        let route = self.listener.router.route(served.route);
-        let (Some((route, configs)), Some(pool)) = (route, self.listener.pool(served.route)) else {
+        let Some(pool) = self.listener.pool(served.route) else {
             return Err(Refusal::new(CloseReason::Internal, String::new()));
         };
-        let early_data = route.policy.early_data;
+        let early_data = served.early_data;
         let has_one = slot.is_some() || self.relay.is_some();
         if pool.backend().queue == QueuePlace::BeforeHandshake && !has_one {
-            slot = claim(pool, (input.len(), early_data), cx)?;
+            slot = claim(pool, (held, early_data), cx)?;
             if slot.is_none() {
                 return Ok(Heard::Full(Rc::clone(pool)));
             }
         }
-        let asks = configs.verifier().is_some();
-        let most_held = if asks {
+        let most_held = if served.asks {
             chain::most_held(cx.turn.limits.certificate_chain)
         } else {
             cx.turn.limits.client_hello
@@ -321,7 +355,7 @@ impl<N: Net> Hello<N> {
             signs: !served.may_resume,
             offer: served.offer,
             early_data,
-            asks,
+            asks: served.asks,
         });
         Ok(Heard::Whole(chosen, slot))
     }

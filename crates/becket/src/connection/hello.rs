@@ -1,7 +1,6 @@
 //! What the first bytes of a client are: a ClientHello, the beginning of one, or something else.
 //!
-//! Shared by the phases that begin with a hello, whether TLS ends here or passes. What is no hello
-//! is told apart, and answered where there is an answer: HTTP in clear text with a status 400, TLS
+//! The same whether TLS ends here or passes. What is no hello is told apart, and answered where there is an answer: HTTP in clear text with a status 400, TLS
 //! that is none with a fatal alert.
 
 use becket_proto::client_hello::{ClientHello, Malformed, NotHello, Peek, peek};

@@ -6,7 +6,6 @@
 //!
 //! ```text
 //! [Greeting] ──► Handshaking ──► Connecting ──► [Securing] ──► Relaying ──► (gone)
-//!     ├────────► Peeking ─────────┤  │              │             │
 //!     └────────► Entering ────────┘  │              │             │
 //!                     └──────────────┴──────────────┴─────────────┴──► Closing ──► (gone)
 //!
@@ -14,7 +13,8 @@
 //! from Connecting or Securing when another server has to be found.
 //! ```
 //!
-//! Greeting is left out unless a PROXY header is expected. Where clients ask for TLS in clear, the
+//! Greeting is left out unless a PROXY header is expected. Where TLS passes, Handshaking ends with the
+//! hello. Where clients ask for TLS in clear, the
 //! server comes first: Entering, Connecting, Conversing, Handshaking, Relaying; or, behind Conversing,
 //! Cancelling and no server.
 
@@ -30,7 +30,7 @@ mod handshake;
 mod hello;
 mod introduction;
 pub mod listener;
-mod peeking;
+mod passing;
 mod queued;
 mod relay;
 mod resumed;
@@ -53,7 +53,6 @@ use self::entering::Entering;
 use self::facts::Facts;
 use self::greeting::Greeting;
 use self::handshake::Handshaking;
-use self::peeking::Peeking;
 use self::queued::Queued;
 use self::relay::Relaying;
 use self::securing::Securing;
@@ -164,13 +163,11 @@ enum Phase<N: Net> {
     Entering(Entering),
     /// Until a PROXY header, where one is expected.
     Greeting(Greeting),
-    /// Until the hello is whole, where TLS ends behind us.
-    Peeking(Peeking),
     /// Until the client asks for TLS, where it begins in clear.
     Conversing(Conversing<N>),
     /// Until the servers were told of a cancel, where that is what the client asks for.
     Cancelling(Cancelling),
-    /// Until traffic keys.
+    /// Until traffic keys; until the hello is whole, where TLS ends behind us.
     Handshaking(Handshaking<N>),
     /// Until a server has a slot. On the heap: those who relay, of whom there are many, keep no room for it.
     Queued(Box<Queued<N>>),
@@ -239,10 +236,6 @@ impl<N: Net> Phase<N> {
                 counters.handshakes_begun.add(1);
                 Self::Handshaking(Handshaking::new(listener))
             }
-            ListenMode::Passthrough => {
-                counters.handshakes_begun.add(1);
-                Self::Peeking(Peeking::new(listener))
-            }
             ListenMode::Plain | ListenMode::StartTls(_) => Self::Entering(Entering::new(listener)),
         }
     }
@@ -251,7 +244,6 @@ impl<N: Net> Phase<N> {
         match self {
             Self::Entering(phase) => phase.advance(cx),
             Self::Greeting(phase) => phase.advance(cx, scratch),
-            Self::Peeking(phase) => phase.advance(cx, scratch),
             Self::Conversing(phase) => phase.advance(cx, scratch),
             Self::Cancelling(phase) => phase.advance(cx),
             Self::Handshaking(phase) => phase.advance(cx, scratch),
@@ -267,7 +259,6 @@ impl<N: Net> Phase<N> {
         match self {
             Self::Entering(phase) => phase.advance(cx),
             Self::Greeting(phase) => phase.expire(cx),
-            Self::Peeking(phase) => phase.expire(cx),
             Self::Conversing(phase) => phase.expire(cx),
             Self::Cancelling(phase) => phase.expire(cx),
             Self::Handshaking(phase) => phase.expire(cx),
@@ -297,7 +288,7 @@ impl<N: Net> Phase<N> {
     /// Whether a handshake has begun and not come to its end.
     fn lacks_keys(&self) -> bool {
         match self {
-            Self::Peeking(_) | Self::Conversing(_) | Self::Handshaking(_) => true,
+            Self::Conversing(_) | Self::Handshaking(_) => true,
             Self::Queued(phase) => phase.lacks_keys(),
             _ => false,
         }
@@ -330,7 +321,7 @@ impl<N: Net> Phase<N> {
     /// Whether this readiness of the client's socket can change anything.
     fn cares_for(&self, ready: Ready) -> bool {
         match self {
-            Self::Greeting(_) | Self::Peeking(_) => ready.readable || ready.ended,
+            Self::Greeting(_) => ready.readable || ready.ended,
             Self::Handshaking(phase) => phase.cares_for(ready),
             Self::Queued(phase) => phase.cares_for(ready),
             // Bytes wait until there is a server; a client that is gone does not.
@@ -491,7 +482,6 @@ impl<N: Net> Connection<N> {
             &self.phase,
             Some(
                 Phase::Greeting(_)
-                    | Phase::Peeking(_)
                     | Phase::Conversing(_)
                     | Phase::Handshaking(Handshaking::Hello(_))
             )

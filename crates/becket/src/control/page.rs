@@ -305,11 +305,11 @@ fn listeners(page: &mut Page, status: &Value) {
                 [] => "any name".to_owned(),
                 _ => joined(&route["names"]),
             };
-            let policy = text(&policy["name"]);
-            page.line(
-                "",
-                format_args!("{names} to {backend}, policy {policy} ({digest})"),
-            );
+            let how = match policy["name"].as_str() {
+                Some(name) => format!("policy {} ({digest})", escaped(name)),
+                None => "no TLS ends here".to_owned(),
+            };
+            page.line("", format_args!("{names} to {backend}, {how}"));
         }
     }
 }
@@ -497,6 +497,7 @@ mod tests {
             "tickets": {"epoch": 4, "next_rotation_seconds": 61, "node": 7,
                 "secrets": ["0a0b0c0d", "00000001"]},
             "listeners": [{"name": "web", "bind": [":1", ":2"], "routes": [
+                {"names": ["in.test"], "backend": "farm", "policy": null},
                 {"names": [], "backend": "app", "policy": {"name": "p", "digest": "ab".repeat(32)}}
             ]}],
             "backends": [{"name": "app", "waiting": 4, "servers": [
@@ -528,6 +529,7 @@ mod tests {
             "ticket key   epoch 4, next in 1 min 1 s",
             "secrets      0a0b0c0d, 00000001",
             "listener     web on :1, :2",
+            "             in.test to farm, no TLS ends here",
             "             any name to app, policy p (abababababababab)",
             "backend      app, 4 servers, 4 waiting for a slot",
             "             a:1, 2 of 2 connections, in-service",

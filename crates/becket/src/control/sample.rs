@@ -163,7 +163,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             alpn_only: false,
             alpn_mismatch: becket_config::choices::AlpnMismatch::Continue,
-            policy: Arc::new(Policy {
+            policy: Some(Arc::new(Policy {
                 name: name.into(),
                 digest: [0xab; 32],
                 versions: Versions {
@@ -179,7 +179,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
                 require_ems: false,
                 tls12_tickets: false,
                 early_data: 0,
-            }),
+            })),
             backend: 0,
         }],
     })

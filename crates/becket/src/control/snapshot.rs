@@ -131,8 +131,8 @@ pub(crate) struct RouteStatus {
     pub alpn: Vec<String>,
     /// Configuration name of the backend.
     pub backend: String,
-    /// TLS parameters.
-    pub policy: PolicyStatus,
+    /// TLS parameters; `null` where no TLS ends.
+    pub policy: Option<PolicyStatus>,
 }
 
 /// One policy.
@@ -334,7 +334,7 @@ fn route(config: &Config, route: &Route) -> RouteStatus {
             .map(|p| String::from_utf8_lossy(p).into_owned())
             .collect(),
         backend: backend.map(|b| b.name.to_string()).unwrap_or_default(),
-        policy: policy(&route.policy),
+        policy: route.policy.as_deref().map(policy),
     }
 }
 

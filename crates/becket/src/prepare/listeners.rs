@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use becket_config::check::Way;
 use becket_config::key;
-use becket_config::listener::{self, Certificate, ListenMode, Pair};
+use becket_config::listener::{self, Certificate, Pair};
 use becket_config::policy;
 use becket_proto::networks::Networks;
 
@@ -42,7 +42,7 @@ impl Draft<'_> {
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
         let mode = listener.speaks();
-        let certificates = match mode.ends_tls() {
+        let certificates = match listener.ends_tls() {
             true => self.certificates(&key!(path, listener.certificates), &listener.certificates),
             false => CertificateMap::new(KeySet::default()),
         };
@@ -196,7 +196,7 @@ impl Draft<'_> {
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Route {
         if let Some((index, route)) = way.route
-            && listener.speaks() != ListenMode::Passthrough
+            && way.ends_tls
         {
             let names = key!(format!("{path}.route[{index}]"), route.names);
             for (index, name) in route.names.iter().enumerate() {
@@ -212,15 +212,19 @@ impl Draft<'_> {
         Route {
             names: route.map(|route| route.names.clone()).unwrap_or_default(),
             alpn: match route {
+                Some(route) if route.is_for_alpn() || !way.ends_tls => {
+                    route.alpn.clone().unwrap_or_default()
+                }
                 Some(route) => route.alpn.clone().unwrap_or_else(|| listener.alpn.clone()),
-                None => listener.protocols(),
+                None if way.ends_tls => listener.protocols(),
+                None => Vec::new(),
             },
             alpn_only: route.is_some_and(listener::Route::is_for_alpn),
             alpn_mismatch: listener.alpn_mismatch(),
-            policy: match policies.get(way.policy) {
+            policy: way.ends_tls.then(|| match policies.get(way.policy) {
                 Some(policy) => Arc::clone(policy),
                 None => Arc::new(self.policy(path, way.policy, &policy::Policy::default())),
-            },
+            }),
             // Where there is none, that is an error.
             backend: backend.unwrap_or_default(),
         }

@@ -37,7 +37,7 @@ impl Draft<'_> {
         let key = self.stud_key(file);
         let routes = listeners.iter().flat_map(|listener| &listener.routes);
         let name = self.file.stud_policy();
-        let mut policies = routes.map(|route| &route.policy);
+        let mut policies = routes.filter_map(|route| route.policy.as_ref());
         let policy = policies.find(|policy| Some(policy.name.as_str()) == name);
         if let (Some(cluster), Some(listen), Some(key), Some(policy)) =
             (cluster, listen, key, policy)

@@ -18,7 +18,8 @@ use becket_config::choices::{AlpnMismatch, UnknownNames};
 #[derive(Debug)]
 pub struct HelloRouter {
     listener: Arc<Listener>,
-    configs: Vec<RouteConfigs>,
+    /// By route; none where TLS passes.
+    configs: Vec<Option<RouteConfigs>>,
 }
 
 /// How a hello is answered.
@@ -26,6 +27,8 @@ pub struct HelloRouter {
 pub(crate) enum Choice {
     /// By a handshake.
     Serve(Served),
+    /// By the server that it is passed on to, through the route of this index.
+    Pass(usize),
     /// By a fatal alert.
     Refuse {
         /// AlertDescription (RFC 8446, section 6).
@@ -35,7 +38,7 @@ pub(crate) enum Choice {
     },
 }
 
-/// A hello that a route takes.
+/// A hello that is answered here.
 #[derive(Debug)]
 pub(crate) struct Served {
     /// Index of the route in its listener.
@@ -46,19 +49,27 @@ pub(crate) struct Served {
     pub(crate) may_resume: bool,
     /// What that would be.
     pub offer: Offer,
+    /// How much early data the policy takes.
+    pub(crate) early_data: u32,
+    /// The client is asked for a certificate.
+    pub(crate) asks: bool,
 }
 
 impl HelloRouter {
-    /// Builds the configurations of every route; where no TLS ends, there are none.
+    /// Builds the configurations of every route on which TLS ends.
     ///
     /// # Errors
     ///
     /// As [`RouteConfigs::new`].
     pub fn new(listener: Arc<Listener>, parts: &Parts) -> Result<Self, rustls::Error> {
-        let routes = listener.routes.iter().filter(|_| listener.ends_tls());
-        let configs = routes
-            .map(|route| RouteConfigs::new(route, &listener.certificates, parts))
-            .collect::<Result<_, _>>()?;
+        let certificates = &listener.certificates;
+        let configs = listener.routes.iter().map(|route| {
+            let policy = route.policy.as_deref();
+            let configs =
+                policy.map(|policy| RouteConfigs::new(route, policy, certificates, parts));
+            configs.transpose()
+        });
+        let configs = configs.collect::<Result<_, _>>()?;
         Ok(Self { listener, configs })
     }
 
@@ -67,93 +78,51 @@ impl HelloRouter {
         &self.listener
     }
 
-    /// A route and its configurations, by [`Served::route`].
-    pub fn route(&self, index: usize) -> Option<(&Route, &RouteConfigs)> {
-        self.listener.routes.get(index).zip(self.configs.get(index))
-    }
-
-    /// Chooses the route by name and protocols, then its configuration by what the hello can resume.
+    /// Chooses the route by name and protocols; where TLS ends, also its configuration, by what the hello can resume.
     pub(crate) fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
+        let refuse = |alert, reason| Choice::Refuse { alert, reason };
+        let Some((index, route)) = self.find(hello, name) else {
+            return refuse(INTERNAL_ERROR, CloseReason::Internal);
+        };
+        let configs = self.configs.get(index).and_then(Option::as_ref);
         // rustls would look at signature algorithms first, and answer with the wrong alert.
-        if !hello.offers_tls12() && !hello.offers_tls13() {
-            return Choice::Refuse {
-                alert: PROTOCOL_VERSION,
-                reason: CloseReason::HandshakeFailed,
-            };
+        if configs.is_some() && !hello.offers_tls12() && !hello.offers_tls13() {
+            return refuse(PROTOCOL_VERSION, CloseReason::HandshakeFailed);
         }
         if let Some(name) = name
             && self.listener.unknown_names == UnknownNames::Refuse
-            && self.listener.certificates.named(name).is_none()
         {
-            return Choice::Refuse {
-                alert: UNRECOGNIZED_NAME,
-                reason: CloseReason::UnknownName,
+            let is_known = match configs {
+                Some(_) => self.listener.certificates.named(name).is_some(),
+                None => !route.names.is_empty(),
             };
+            if !is_known {
+                return refuse(UNRECOGNIZED_NAME, CloseReason::UnknownName);
+            }
         }
-        let Some((index, alpn)) = self.find(hello, name) else {
-            return Choice::Refuse {
-                alert: NO_APPLICATION_PROTOCOL,
-                reason: CloseReason::AlpnMismatch,
-            };
+        let Some(configs) = configs else {
+            return Choice::Pass(index);
         };
-        match self.configs.get(index) {
-            Some(configs) => Choice::Serve(Served {
-                route: index,
-                config: Arc::clone(configs.pick(hello, alpn)),
-                may_resume: configs.may_resume(hello),
-                offer: configs.offer(hello),
-            }),
-            None => Choice::Refuse {
-                alert: INTERNAL_ERROR,
-                reason: CloseReason::Internal,
-            },
-        }
-    }
-
-    /// The index of the route of a hello that is passed on as it is.
-    ///
-    /// # Errors
-    ///
-    /// The alert and the reason when no route takes it. A name is unknown here when no route has it.
-    pub(crate) fn pass(
-        &self,
-        hello: &ClientHello<'_>,
-        name: Option<&str>,
-    ) -> Result<usize, (u8, CloseReason)> {
-        let refuses = self.listener.unknown_names == UnknownNames::Refuse;
-        let (index, _) = self
-            .find(hello, name)
-            .ok_or((NO_APPLICATION_PROTOCOL, CloseReason::AlpnMismatch))?;
-        let named = self.listener.routes.get(index);
-        if refuses && name.is_some() && named.is_none_or(|route| route.names.is_empty()) {
-            return Err((UNRECOGNIZED_NAME, CloseReason::UnknownName));
-        }
-        Ok(index)
-    }
-
-    /// The first route that is for this name and, if it insists, for a protocol on offer. The
-    /// flag says whether ALPN is negotiated. Nothing when the lists do not overlap and must.
-    fn find(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Option<(usize, bool)> {
-        let overlaps = |route: &Route| {
-            hello
-                .alpn()
-                .any(|offer| route.alpn.iter().any(|ours| ours == offer))
-        };
-        let (index, route) = self
-            .listener
-            .routes
-            .iter()
-            .enumerate()
-            .find(|(_, route)| route.is_for(name) && (!route.alpn_only || overlaps(route)))?;
         let offered = hello.alpn().next().is_some();
-        if !offered || route.alpn.is_empty() {
-            return Some((index, false));
+        let alpn = offered && route.overlaps(hello);
+        let must = route.alpn_mismatch == AlpnMismatch::Refuse && !route.alpn.is_empty();
+        if offered && !alpn && must {
+            return refuse(NO_APPLICATION_PROTOCOL, CloseReason::AlpnMismatch);
         }
-        match route.alpn_mismatch {
-            _ if overlaps(route) => Some((index, true)),
-            AlpnMismatch::Continue => Some((index, false)),
-            AlpnMismatch::Refuse => None,
-        }
+        Choice::Serve(Served {
+            route: index,
+            config: Arc::clone(configs.pick(hello, alpn)),
+            may_resume: configs.may_resume(hello),
+            offer: configs.offer(hello),
+            early_data: route.policy.as_ref().map_or(0, |policy| policy.early_data),
+            asks: configs.verifier().is_some(),
+        })
+    }
+
+    /// The first route that is for this name and, if it insists, for a protocol on offer.
+    fn find(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Option<(usize, &Route)> {
+        let mut routes = self.listener.routes.iter().enumerate();
+        routes.find(|(_, route)| route.is_for(name) && (!route.alpn_only || route.overlaps(hello)))
     }
 }
 
@@ -164,6 +133,12 @@ impl Route {
             return true;
         }
         name.is_some_and(|name| self.names.iter().any(|pattern| pattern.matches(name)))
+    }
+
+    /// Whether a hello offers a protocol of this route.
+    fn overlaps(&self, hello: &ClientHello<'_>) -> bool {
+        let ours = |offer| self.alpn.iter().any(|ours| ours == offer);
+        hello.alpn().any(ours)
     }
 }
 

@@ -95,10 +95,10 @@ impl RouteConfigs {
     /// is empty, or when there is no ticket secret.
     pub fn new(
         route: &Route,
+        policy: &Policy,
         certificates: &Arc<CertificateMap>,
         parts: &Parts,
     ) -> Result<Self, rustls::Error> {
-        let policy = &route.policy;
         let verifier = policy.verifier.clone();
         let judge = Judge::new(verifier.clone());
         let ticketer = Ticketer::new(&parts.secrets, policy.digest, parts.sessions.max_age)

@@ -45,7 +45,13 @@ fn errors(folder: &Folder, cluster: &str) -> Vec<String> {
 fn without_the_section_there_is_no_cluster_and_tls12_tickets_are_given() {
     let config = folder().prepare(&site("['a.pem']")).unwrap().config;
     assert!(config.cluster.is_none());
-    assert!(config.listeners[0].routes[0].policy.tls12_tickets);
+    assert!(
+        config.listeners[0].routes[0]
+            .policy
+            .as_ref()
+            .unwrap()
+            .tls12_tickets
+    );
     assert_eq!(config.sessions.max_age, Duration::from_secs(86_400));
     assert_eq!(config.sessions.ticket_rotation, Duration::from_secs(28_800));
 }
@@ -58,7 +64,13 @@ fn a_secret_and_a_node_are_enough() {
     assert_eq!((cluster.node, cluster.secrets.len()), (NodeId(7), 1));
     assert_eq!(cluster.rotation.duration(), Duration::from_secs(28_800));
     assert!(cluster.listen.is_none() && cluster.peers.is_empty());
-    assert!(!config.listeners[0].routes[0].policy.tls12_tickets);
+    assert!(
+        !config.listeners[0].routes[0]
+            .policy
+            .as_ref()
+            .unwrap()
+            .tls12_tickets
+    );
     assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
 }
 
@@ -85,7 +97,13 @@ fn every_key_has_its_place() {
     assert_eq!(cluster.limits.queue, 5);
     assert_eq!(cluster.limits.bytes_per_second, 1024 * 1024);
     assert_eq!(config.sessions.max_age, Duration::from_secs(3600));
-    assert!(config.listeners[0].routes[0].policy.tls12_tickets);
+    assert!(
+        config.listeners[0].routes[0]
+            .policy
+            .as_ref()
+            .unwrap()
+            .tls12_tickets
+    );
 }
 
 #[test]
@@ -93,7 +111,13 @@ fn a_policy_without_tickets_has_none_in_a_cluster_with_tickets() {
     let more = "secret = 'one'\nnode = 1\ntls12-tickets = true\n\
                 [[policy]]\nname = 'web'\ntls12-tickets = false\n";
     let config = good(&folder(), more).config;
-    assert!(!config.listeners[0].routes[0].policy.tls12_tickets);
+    assert!(
+        !config.listeners[0].routes[0]
+            .policy
+            .as_ref()
+            .unwrap()
+            .tls12_tickets
+    );
 }
 
 #[test]

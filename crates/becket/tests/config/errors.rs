@@ -290,11 +290,11 @@ fn routes_come_in_order_and_the_listener_itself_is_the_last() {
     assert_eq!(routes[1].names[1], NamePattern::Wildcard("a.test".into()));
     assert_eq!(routes[1].alpn, [b"http/1.1".to_vec()]);
     assert_eq!(routes[1].alpn_mismatch, AlpnMismatch::Refuse);
-    let other = &routes[1].policy;
+    let other = routes[1].policy.as_ref().unwrap();
     assert!(!other.versions.tls12 && other.versions.tls13);
     assert_eq!((other.suites.len(), other.groups.len()), (2, 2));
-    assert_eq!(routes[2].policy.name, *"web");
-    assert_ne!(routes[2].policy.digest, other.digest);
+    assert_eq!(routes[2].policy.as_ref().unwrap().name, *"web");
+    assert_ne!(routes[2].policy.as_ref().unwrap().digest, other.digest);
     let warnings = lines(&prepared.warnings);
     assert_eq!(warnings.len(), 3, "{warnings:#?}");
     assert!(
@@ -313,11 +313,11 @@ fn client_certificates_bring_their_authorities_and_extended_master_secret() {
     let text = site("['a.pem']")
         + "[[policy]]\nname = 'web'\nclient-certificates = 'optional'\nclient-ca = 'ca.pem'\n";
     let config = folder.prepare(&text).unwrap().config;
-    let policy = &config.listeners[0].routes[0].policy;
+    let policy = config.listeners[0].routes[0].policy.as_ref().unwrap();
     assert!(policy.require_ems);
     assert!(matches!(&policy.client_auth, ClientAuth::Optional(roots) if roots.len() == 1));
     let open = folder.prepare(&site("['a.pem']")).unwrap().config;
-    let open = &open.listeners[0].routes[0].policy;
+    let open = open.listeners[0].routes[0].policy.as_ref().unwrap();
     assert!(!open.require_ems);
     assert_eq!(open.name, policy.name);
     assert_ne!(open.digest, policy.digest);
@@ -356,7 +356,11 @@ fn suites_have_short_names_and_the_names_of_iana() {
     let policy = |keys: &str| {
         let text = site("['a.pem']") + "[[policy]]\nname = 'web'\n" + keys;
         folder.prepare(&text).map(|prepared| {
-            let suites = &prepared.config.listeners[0].routes[0].policy.suites;
+            let suites = &prepared.config.listeners[0].routes[0]
+                .policy
+                .as_ref()
+                .unwrap()
+                .suites;
             let names = suites.iter().map(|suite| format!("{:?}", suite.suite()));
             names.collect::<Vec<_>>()
         })
@@ -397,7 +401,11 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
     );
     let prepared = folder.prepare(&sound).unwrap();
     assert_eq!(
-        prepared.config.listeners[0].routes[0].policy.early_data,
+        prepared.config.listeners[0].routes[0]
+            .policy
+            .as_ref()
+            .unwrap()
+            .early_data,
         17_408
     );
     let needs_v2 = "policy[web].early-data = \"17KiB\": early data may be a replay, and without \

@@ -118,19 +118,30 @@ fn every_fault_is_reported_with_its_key_path() {
     );
 }
 
+fn listening(listener: &str) -> String {
+    format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:8443']\nbackend = 'app'\n{listener}\n\
+         [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:80'\n"
+    )
+}
+
 #[test]
-fn faces_and_what_goes_with_them() {
+fn what_clients_speak_follows_from_three_keys() {
     let folder = folder();
-    let text = |listener: &str| {
-        format!(
-            "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:8443']\nbackend = 'app'\n{listener}\n\
-             [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:80'\n"
-        )
-    };
     for (listener, mode) in [
         (
             "mode = 'passthrough'\n[[listener.route]]\nnames = ['x.test']\nalpn = ['h2']",
-            ListenMode::Passthrough,
+            ListenMode::Tls,
+        ),
+        (
+            "certificates = ['own.pem']\nalpn = ['h2']\n\
+             [[listener.route]]\nnames = ['x.test']\nmode = 'passthrough'",
+            ListenMode::Tls,
+        ),
+        (
+            "mode = 'passthrough'\ncertificates = ['own.pem']\n\
+             [[listener.route]]\nmode = 'terminate'\nalpn = ['h2']",
+            ListenMode::Tls,
         ),
         (
             "starttls = 'smtp'\ncertificates = ['own.pem']",
@@ -141,7 +152,7 @@ fn faces_and_what_goes_with_them() {
             ListenMode::StartTls(Protocol::Postgresql),
         ),
     ] {
-        let prepared = folder.prepare(&text(listener)).unwrap();
+        let prepared = folder.prepare(&listening(listener)).unwrap();
         assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
         let listener = &prepared.config.listeners[0];
         assert_eq!(listener.mode, mode);
@@ -151,6 +162,11 @@ fn faces_and_what_goes_with_them() {
         let libpq = mode == ListenMode::StartTls(Protocol::Postgresql);
         assert_eq!(last.alpn == [b"postgresql".to_vec()], libpq);
     }
+}
+
+#[test]
+fn what_does_not_go_with_the_mode_of_a_listener_or_route_is_refused() {
+    let folder = folder();
     for (listener, starts) in [
         (
             "tls = false\nmode = 'passthrough'\nstarttls = 'imap'",
@@ -159,7 +175,7 @@ fn faces_and_what_goes_with_them() {
         (
             "mode = 'passthrough'\nalpn = ['h2']\ncertificates = ['own.pem']\n\
              [[listener.route]]\nnames = ['x.test']\npolicy = 'p'\n[[policy]]\nname = 'p'",
-            &["alpn", "certificates", "route.policy"],
+            &["alpn", "certificates", "route[0].policy"],
         ),
         (
             "starttls = 'pop3'\ncertificates = ['own.pem']\n\
@@ -167,8 +183,17 @@ fn faces_and_what_goes_with_them() {
             &["route"],
         ),
         ("starttls = 'smtp'", &["certificates"]),
+        (
+            "mode = 'passthrough'\n[[listener.route]]\nnames = ['x.test']\nmode = 'terminate'",
+            &["certificates"],
+        ),
+        (
+            "certificates = ['own.pem']\n[[listener.route]]\nnames = ['x.test']\n\
+             mode = 'passthrough'\npolicy = 'p'\n[[policy]]\nname = 'p'",
+            &["route[0].policy"],
+        ),
     ] {
-        let errors = lines(&folder.prepare(&text(listener)).unwrap_err().errors);
+        let errors = lines(&folder.prepare(&listening(listener)).unwrap_err().errors);
         assert_eq!(errors.len(), starts.len(), "{errors:#?}");
         for start in starts {
             let start = format!("listener[web].{start}");

@@ -42,7 +42,10 @@ fn text(crl: &str) -> String {
 }
 
 fn policy(prepared: &becket::prepare::Prepared) -> &Policy {
-    &prepared.config.listeners[0].routes[0].policy
+    prepared.config.listeners[0].routes[0]
+        .policy
+        .as_ref()
+        .unwrap()
 }
 
 #[test]

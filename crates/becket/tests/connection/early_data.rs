@@ -346,7 +346,7 @@ fn early_data_that_is_not_taken_is_not_skipped_for_ever() {
 fn lower_early_data(house: &mut House, early_data: u32) {
     let listener = Arc::get_mut(&mut house.config.listeners[0]).expect("not shared");
     for route in &mut listener.routes {
-        if let Some(policy) = Arc::get_mut(&mut route.policy) {
+        if let Some(policy) = route.policy.as_mut().and_then(Arc::get_mut) {
             policy.early_data = early_data;
         }
     }

@@ -138,6 +138,62 @@ fn names_that_no_route_has_can_be_refused() {
     }
 }
 
+/// One name passes and every other one ends here.
+fn both_on_one_port(listener: &str) -> House {
+    House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'own'\n\
+         certificates = ['a.pem']\nalpn = ['h2']\nalpn-mismatch = 'refuse'\n{listener}\n\
+         [[listener.route]]\nnames = ['*.b.test']\nmode = 'passthrough'\nbackend = 'farm'\n\
+         [[backend]]\nname = 'own'\nproxy-header = 'v2'\n[[backend.server]]\naddress = '127.0.0.1:81'\n\
+         [[backend]]\nname = 'farm'\n[[backend.server]]\naddress = '127.0.0.1:91'\n"
+    ))
+}
+
+#[test]
+fn one_port_ends_the_tls_of_a_name_and_passes_that_of_another() {
+    let house = both_on_one_port("");
+    for version in [&TLS12, &TLS13] {
+        let config = Arc::new(house.client(version));
+        let host = Arc::new(server(&house, "b.pem", &[version]));
+        let (led, _) = visit(&house, &config, &host, "x.b.test");
+        assert!(led.contains(":91"), "{led}");
+        let mut stage = house.stage();
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
+        client.say(b"question");
+        client.talk(&mut stage);
+        assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
+        let got = stage.net.dialled[0].far.receive_all();
+        let Decoded::Header { header, len } = decode(&got, Accept::Either) else {
+            panic!("{got:?}");
+        };
+        assert!(header.tlvs.ssl.is_some(), "becket knows what was agreed on");
+        assert_eq!(&got[len..], b"question");
+    }
+}
+
+#[test]
+fn what_a_route_does_with_tls_does_not_reach_the_names_of_another() {
+    let house = both_on_one_port("unknown-names = 'refuse'");
+    // Protocols are a matter of whoever ends TLS: of us for the one name, of the farm for the other.
+    let mut config = house.client(&TLS13);
+    config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
+    let config = Arc::new(config);
+    for (name, reason) in [
+        ("x.b.test", None),
+        ("a.test", Some(CloseReason::AlpnMismatch)),
+        ("b.test", Some(CloseReason::UnknownName)),
+    ] {
+        let mut stage = house.stage();
+        let mut client = Client::enter(&mut stage, house.listener(0), &config, name);
+        client.talk(&mut stage);
+        drop(client);
+        stage.settle();
+        let led = stage.net.dialled.len() == 1;
+        assert_eq!(led, reason.is_none(), "{name}");
+        assert!(reason.is_none() || stage.closed() == reason, "{name}");
+    }
+}
+
 #[test]
 fn the_proxy_header_tells_the_name() {
     let house = house("", "proxy-header = 'v2'");

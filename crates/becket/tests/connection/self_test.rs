@@ -41,6 +41,22 @@ fn every_name_is_tried_in_every_version_and_with_every_protocol() {
 }
 
 #[test]
+fn names_whose_tls_passes_are_left_to_whoever_ends_it() {
+    let house = House::new(&format!(
+        "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
+         certificates = ['b.pem', 'a.pem']\nalpn = ['h2']\n\
+         [[listener.route]]\nnames = ['*.b.test']\nmode = 'passthrough'\n\
+         [[listener.route]]\nalpn = ['acme-tls/1']\nmode = 'passthrough'\n{BACKEND}"
+    ));
+    let (tested, report) = run(&house);
+    assert!(report.errors.is_empty(), "{:?}", report.errors);
+    let mut names: Vec<&str> = tested.iter().map(|one| one.name.as_str()).collect();
+    names.dedup();
+    assert_eq!(names, ["a.test", "*"]);
+    assert_eq!(tested.len(), 2 * (2 + 1), "{tested:#?}");
+}
+
+#[test]
 fn servers_with_tls_of_their_own_and_names_that_nobody_knows_are_not_in_the_way() {
     let house = House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\

@@ -19,7 +19,7 @@ impl Listener {
             let accepted = "at least one HOST:PORT, [V6]:PORT or :PORT";
             report.refuse(key!(path, self.bind), "missing", accepted);
         }
-        if self.certificates.is_empty() && speaks.ends_tls() {
+        if self.certificates.is_empty() && self.ends_tls() {
             let accepted = "files, directories of *.pem, or { chain = \"..\", key = \"..\" }";
             report.refuse(key!(path, self.certificates), "missing", accepted);
         }
@@ -54,16 +54,15 @@ impl Listener {
 
     /// What does not go with the mode may not be given.
     fn check_mode(&self, path: &str, speaks: ListenMode, report: &mut Report) {
-        let passes = self.mode == Mode::Passthrough;
-        // Without TLS there is no name to choose a route by, and STARTTLS connects before there is.
-        let has_routes = matches!(speaks, ListenMode::Tls | ListenMode::Passthrough);
-        let of_routes = self.route.iter().any(|route| route.policy.is_some());
-        let starts = matches!(speaks, ListenMode::StartTls(_));
-        let ends = speaks.ends_tls();
+        let ends = self.ends_tls();
         for (is_wrong, path, fault) in [
-            (passes && !self.tls, key!(path, self.mode), NO_TLS),
             (
-                self.starttls.is_some() && !starts,
+                self.mode == Mode::Passthrough && !self.tls,
+                key!(path, self.mode),
+                NO_TLS,
+            ),
+            (
+                self.starttls.is_some() && !matches!(speaks, ListenMode::StartTls(_)),
                 key!(path, self.starttls),
                 NOT_ENDED,
             ),
@@ -82,20 +81,15 @@ impl Listener {
                 key!(path, self.alpn),
                 NOT_ENDED,
             ),
+            // Without TLS there is no name to choose a route by, and STARTTLS connects before there is.
             (
-                !self.route.is_empty() && !has_routes,
+                !self.route.is_empty() && speaks != ListenMode::Tls,
                 key!(path, self.route),
                 NO_NAME,
             ),
-            (
-                passes && of_routes,
-                format!("{}.policy", key!(path, self.route)),
-                NOT_ENDED,
-            ),
         ] {
             if is_wrong {
-                let accepted = "only where TLS ends, with tls, mode and starttls as by default";
-                report.refuse(path, format!("given, but {fault}"), accepted);
+                report.refuse(path, format!("given, but {fault}"), WHERE_TLS_ENDS);
             }
         }
     }
@@ -112,6 +106,11 @@ impl Listener {
                 );
             }
             check_once(&names, &route.names, "each name once", report);
+            let passes = route.mode.unwrap_or(self.mode) == Mode::Passthrough;
+            if passes && route.policy.is_some() {
+                let fault = format!("given, but {PASSES}");
+                report.refuse(key!(path, route.policy), fault, WHERE_TLS_ENDS);
+            }
             match &route.alpn {
                 Some(alpn) => {
                     check_once(&key!(path, route.alpn), alpn, "each protocol once", report);
@@ -195,4 +194,6 @@ impl Policy {
 
 const NO_TLS: &str = "clients speak no TLS here";
 const NOT_ENDED: &str = "no TLS ends at this listener";
+const PASSES: &str = "the TLS of this route's clients ends elsewhere";
+const WHERE_TLS_ENDS: &str = "only where TLS ends, with tls, mode and starttls as by default";
 const NO_NAME: &str = "the server is connected before a name is known";

@@ -26,7 +26,7 @@ use rustls::server::UnbufferedServerConnection;
 
 pub(super) use self::half::Half;
 use super::closing::Closing;
-use super::peeking::Learner;
+use super::passing::Learner;
 use super::{Context, Core, Net, Next, Phase, Said, Side};
 use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;

@@ -1,15 +1,12 @@
-//! The hello of a client whose TLS ends behind us: read whole, then passed on as it is.
+//! A client whose TLS ends behind us: its hello, and all that follows, passes on as it is.
 //!
-//! Bytes gather until `proto::client_hello` sees a whole ClientHello, however many segments and
-//! records it is spread over. It chooses the route, by name and protocols, and it may say which
+//! The hello has chosen the route, by name and protocols (`handshake.rs`), and it may say which
 //! server has the client's session ([`home`]); then everything that has come goes to the server,
-//! and nothing of it is changed. What is no hello is refused as where TLS ends here.
+//! and nothing of it is changed.
 //!
 //! A becket behind us is known by the node in the tickets that it made, which travels in clear and
 //! is a hint that nobody has verified; a TLS 1.2 session ID by which server was seen to make it
 //! ([`Learner`]). Neither gives a client more than a server that it could have had by chance.
-//!
-//! What a client can make us hold: `limits.client-hello` bytes, `timeouts.hello` long.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -20,91 +17,36 @@ use becket_proto::server_hello::{self, ServerHelloPeek};
 use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
 
 use super::connect::{Pending, Purpose};
-use super::hello::{self, Refusal};
-use super::{Context, Net, Next, Phase, Said};
+use super::{Context, Net, Next, Said};
 use crate::backend::pool::{PickHint, Pool};
 use crate::backend::server_state::ServerState;
-use crate::close_reason::CloseReason;
-use crate::connection::listener::ListenerState;
-use crate::leg::Got;
-use crate::scratch::{READ, Scratch};
-use crate::tls::hello_router::server_name;
 use becket_config::choices::StickBy;
 
-/// A client whose hello is not whole.
+/// A client whose hello leads to where its TLS ends.
 #[derive(Debug)]
-pub(super) struct Peeking {
-    listener: Rc<ListenerState>,
-    held: Vec<u8>,
+pub(super) struct Passing {
+    pool: Rc<Pool>,
+    learner: Option<Box<Learner>>,
+    /// The server that has the client's session, as far as can be told.
+    home: Option<u64>,
 }
 
-impl Peeking {
-    pub(super) fn new(listener: Rc<ListenerState>) -> Self {
+impl Passing {
+    pub(super) fn new(hello: &ClientHello<'_>, pool: &Rc<Pool>, now: Duration) -> Self {
         Self {
-            listener,
-            held: Vec::new(),
+            pool: Rc::clone(pool),
+            learner: Learner::new(hello, pool).map(Box::new),
+            home: home(hello, pool, now),
         }
     }
 
-    pub(super) fn advance<N: Net>(
-        mut self,
-        cx: &mut Context<'_, '_, N>,
-        scratch: &mut Scratch,
-    ) -> Next<N> {
-        while cx.core.client.ready.readable {
-            scratch.clear();
-            let input = &mut scratch.plain;
-            input.push(&self.held);
-            match cx.receive(input, READ) {
-                Ok(Got::Bytes) => {}
-                Ok(Got::Nothing) => break,
-                Ok(Got::End) | Err(_) => return cx.end_handshake(cx.core.left_early()),
-            }
-            match self.choose(input.filled(), cx) {
-                Ok(Some(pending)) => {
-                    cx.turn.counters.handshakes_ended.add(1);
-                    cx.core.half_open = None;
-                    let said = Said {
-                        bytes: input.filled(),
-                        ended: false,
-                    };
-                    return pending.begin(None, said, cx);
-                }
-                Ok(None) => self.held = input.filled().to_vec(),
-                Err(refusal) => return refusal.close(cx),
-            }
-        }
-        Next::Wait(Phase::Peeking(self))
-    }
-
-    pub(super) fn expire<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        let reason = CloseReason::HelloTimeout;
-        let detail = format!("{} bytes received", cx.core.client.traffic.received);
-        cx.note(reason, &detail);
-        cx.end_handshake(reason)
-    }
-
-    /// Where the hello leads, once it is whole.
-    fn choose<N: Net>(
-        &self,
-        input: &[u8],
-        cx: &mut Context<'_, '_, N>,
-    ) -> Result<Option<Pending>, Refusal> {
-        let Some(hello) = hello::look(input, cx.turn.limits.client_hello)? else {
-            return Ok(None);
-        };
-        let name = server_name(&hello);
-        let route = self.listener.router.pass(&hello, name.as_deref());
-        cx.core.facts.server_name = name;
-        let route = route.map_err(|(alert, reason)| Refusal::by_alert(alert, reason))?;
-        let Some(pool) = self.listener.pool(route).cloned() else {
-            return Err(Refusal::new(CloseReason::Internal, String::new()));
-        };
-        let learner = Learner::new(&hello, &pool).map(Box::new);
-        let home = home(&hello, &pool, cx.turn.now.mono);
-        let mut pending = Pending::new(pool, Purpose::Pass(learner));
-        pending.home = home;
-        Ok(Some(pending))
+    /// Goes on to a server with all that the client has said.
+    pub(super) fn begin<N: Net>(self, said: Said<'_>, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        cx.turn.counters.handshakes_ended.add(1);
+        cx.core.half_open = None;
+        let mut pending = Pending::new(self.pool, Purpose::Pass(self.learner));
+        pending.home = self.home;
+        pending.begin(None, said, cx)
     }
 }
 
