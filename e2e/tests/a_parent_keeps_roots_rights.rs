@@ -7,12 +7,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::Duration;
 
 use becket_e2e::{
     AS_NOBODY, Backend, Becket, Client, Key, PATIENCE, Place, REQUEST, Shape, Signal, Trust,
-    becket_program, eventually, finish, fresh_host, give, http_get, nobody, open_to_all,
+    becket_program, eventually, finish, fresh_host, give, holds_for, http_get, nobody, open_to_all,
     read_to_end, until,
 };
+use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, kill_process, pidfd_getfd, pidfd_open};
 
 fn mode(place: &Place, name: &str, mode: u32) {
@@ -187,6 +189,8 @@ fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
     assert_ne!(becket.child(), first);
     assert!(answer(becket.web, &trust).is_ok());
     assert!(becket.log().contains("started again"), "{}", becket.log());
+    assert_eq!(becket.status()["restarts"], 1);
+    assert_eq!(becket.metrics().sum("becket_restarts_total", &[]) as u64, 1);
     // It reloads as the first one did.
     assert!(becket.reload(), "{}", becket.log());
     assert!(answer(becket.web, &trust).is_ok());
@@ -211,6 +215,81 @@ fn a_child_that_says_what_it_may_not_is_replaced() {
         matches!(http_get(becket.admin, "/healthz"), Ok((200, _))).then_some(())
     });
     assert!(becket.is_alive());
+}
+
+#[test]
+fn a_child_bears_the_name_of_its_program() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let becket = start(&place, &Shape::new("127.0.0.1:1").process(AS_NOBODY));
+    let child = becket.child();
+    let of = |pid: u32, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap();
+    for file in ["comm", "cmdline"] {
+        let (parents, childs) = (of(becket.pid(), file), of(child, file));
+        let text = String::from_utf8_lossy(&childs).into_owned();
+        assert_eq!(parents, childs, "{text}");
+        assert!(text.contains("becket"), "{text}");
+    }
+}
+
+/// CPU time of a process in ticks of a hundredth of a second.
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let fields: Vec<&str> = fields.split(' ').collect();
+    [11, 12]
+        .iter()
+        .map(|at| fields[*at].parse::<u64>().unwrap())
+        .sum()
+}
+
+#[test]
+fn a_child_that_floods_its_parent_costs_it_next_to_nothing() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let becket = start(&place, &Shape::new("127.0.0.1:1").process(AS_NOBODY));
+    let child = becket.child();
+    let pid = Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    let link = pidfd_getfd(pidfd, 0, PidfdGetfdFlags::empty()).unwrap();
+    let signs = [b'a'; 4096];
+    let before = ticks(becket.pid());
+    holds_for(
+        Duration::from_secs(1),
+        "the socket takes what it can",
+        || {
+            // What it does not take is for the next time.
+            while rustix::net::send(&link, &signs, SendFlags::DONTWAIT).is_ok() {}
+            true
+        },
+    );
+    let cost = ticks(becket.pid()) - before;
+    assert!(cost < 30, "{cost} ticks in a second");
+    assert_eq!(becket.child(), child, "signs of life are no fault");
+    assert!(becket.reload(), "{}", becket.log());
+}
+
+#[test]
+fn a_child_that_obeys_no_more_is_told_of_and_killed_in_the_end() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let shape = Shape::new("127.0.0.1:1").process(AS_NOBODY);
+    let mut becket = start(&place, &shape.timeouts("drain = \"100ms\""));
+    let child = becket.child();
+    signal(child, Signal::STOP);
+    becket.signal(Signal::HUP);
+    eventually("the log tells of the reload", || {
+        becket.logs().contains("a reload is not answered")
+    });
+    assert_eq!(becket.child(), child, "it may be busy, and serves");
+    becket.signal(Signal::TERM);
+    assert_eq!(becket.ended(), Some(1), "{}", becket.logs());
+    assert!(is_gone(child));
+    let said = becket.logs();
+    assert!(
+        said.contains("has not ended in time and is killed"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -28,7 +28,7 @@ use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
 use crate::control::signals::Signals;
-use crate::control::state::{Replication, State};
+use crate::control::state::{MainProcess, Replication, State};
 use crate::control::supervisor::Supervisor;
 use crate::descriptors;
 use crate::handover::link::Link;
@@ -133,10 +133,9 @@ pub fn launch(
     let (origin, connections) = (source.origin(), config.connections);
     tracing::info!(workers = count, connections, origin, "serving");
     let heard = heard(&cluster, &stud);
-    let parent = link.as_ref().map(|_| std::os::unix::process::parent_id());
-    let pid = parent.unwrap_or_else(std::process::id);
+    let main = main_process(&link);
     let control = Control {
-        state: Arc::new(State::new(pid, shared, config, &rotation, heard)),
+        state: Arc::new(State::new(main, shared, config, &rotation, heard)),
         source,
         workers,
         rotation,
@@ -153,6 +152,20 @@ pub fn launch(
             .map_err(|error| system("taking orders", error))?,
     };
     Ok(Terminator { runtime, control })
+}
+
+/// The process to signal.
+fn main_process(link: &Option<Link>) -> MainProcess {
+    match link {
+        Some(link) => MainProcess {
+            pid: std::os::unix::process::parent_id(),
+            restarts: link.restarts,
+        },
+        None => MainProcess {
+            pid: std::process::id(),
+            restarts: 0,
+        },
+    }
 }
 
 fn rejected(source: &Source, errors: Vec<Problem>) -> StartError {

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::clock::Stopwatch;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -20,7 +21,7 @@ use rustix::net::{
 /// Sends a text and descriptors. The socket may be non-blocking.
 ///
 /// # Errors
-/// `TimedOut` when the other has read nothing for so long; otherwise what sendmsg(2) returns. Part of the message may be sent.
+/// `TimedOut` when the other has not read all of it within that time; otherwise what sendmsg(2) returns. Part of the message may be sent.
 pub fn send(
     stream: &UnixStream,
     text: &[u8],
@@ -29,12 +30,14 @@ pub fn send(
 ) -> io::Result<()> {
     let number = |count: usize| u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput);
     let head = [number(text.len())?, number(fds.len())?].map(u32::to_le_bytes);
+    let clock = Stopwatch::start();
+    let time = || patience.saturating_sub(clock.elapsed());
     let mut left = &[&head.concat(), text].concat()[..];
     while !left.is_empty() {
-        left = &left[send_some(stream, left, &[], patience)?..];
+        left = &left[send_some(stream, left, &[], &time)?..];
     }
     for batch in fds.chunks(BATCH) {
-        send_some(stream, b"+", batch, patience)?;
+        send_some(stream, b"+", batch, &time)?;
     }
     Ok(())
 }
@@ -95,10 +98,10 @@ fn send_some(
     stream: &UnixStream,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
-    patience: Duration,
+    time: &dyn Fn() -> Duration,
 ) -> io::Result<usize> {
-    let wait = Timespec::try_from(patience).map_err(|_| io::ErrorKind::InvalidInput)?;
     loop {
+        let wait = Timespec::try_from(time()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut writable = [PollFd::new(stream, PollFlags::OUT)];
         if poll(&mut writable, Some(&wait))? == 0 {
             return Err(io::ErrorKind::TimedOut.into());
@@ -163,5 +166,16 @@ mod tests {
         let text = vec![0; 1 << 24];
         let error = send(&here, &text, &[], Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        // Nor does it help to read a little again and again.
+        let (here, mut there) = UnixStream::pair().unwrap();
+        let reader = std::thread::spawn(move || {
+            while there.read(&mut [0; 256]).is_ok_and(|count| count > 0) {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let error = send(&here, &text, &[], Duration::from_millis(200)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(here);
+        reader.join().unwrap();
     }
 }

@@ -147,6 +147,7 @@ impl Snapshot {
         families! { page:
             Gauge becket_build_info "Always 1; the label says what runs" [version] = [([self.version], 1_u64)];
             Gauge becket_workers "Worker threads" = self.workers;
+            Counter becket_restarts "Serving processes that died and were replaced" = self.restarts;
             Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = self.state == "draining";
             Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.log_lines_dropped;
             Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.access_lines_dropped;

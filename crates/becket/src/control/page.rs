@@ -18,8 +18,12 @@ pub fn page(status: &Value, before: Option<&Value>) -> String {
     let workers = number(&status["workers"]);
     let (version, state) = (text(&status["version"]), text(&status["state"]));
     let (uptime, s) = (span(uptime), plural(workers));
+    let restarts = match number(&status["restarts"]) {
+        0 => String::new(),
+        count => format!(", {count} restart{}", plural(count)),
+    };
     // No row like the others: the title.
-    page.0 = format!("becket {version}, {state} for {uptime}, {workers} worker{s}\n");
+    page.0 = format!("becket {version}, {state} for {uptime}, {workers} worker{s}{restarts}\n");
     for problem in problems(status, before) {
         page.line("problem", problem);
     }
@@ -489,7 +493,7 @@ mod tests {
     #[test]
     fn a_status_becomes_lines_and_what_is_missing_is_passed_over() {
         let status = json!({
-            "version": "1.2.3", "state": "serving", "uptime_seconds": 3700, "workers": 2,
+            "version": "1.2.3", "state": "serving", "uptime_seconds": 3700, "workers": 2, "restarts": 1,
             "totals": {"connections": 3, "accepted": 9, "handshakes_full": 1,
                 "handshakes_resumed": 3, "handshakes_in_flight": 0,
                 "closed": {"finished": 5, "not-tls": 1}},
@@ -518,7 +522,7 @@ mod tests {
         });
         let page = page(&status, None);
         for line in [
-            "becket 1.2.3, serving for 1 h 1 min, 2 workers",
+            "becket 1.2.3, serving for 1 h 1 min, 2 workers, 1 restart",
             "problem      reload at t refused, nothing changed: a\\u{1b}[31mb",
             "problem      backend app: server b:1 is out of service: refused",
             "problem      cluster: two of 8",

@@ -16,7 +16,7 @@ use rustls::sign::CertifiedKey;
 
 use super::rotation::Rotation;
 use super::snapshot::Reload;
-use super::state::{Replication, State};
+use super::state::{MainProcess, Replication, State};
 use crate::config::{
     Backend, ClientAuth, Config, Listener, Log, Policy, Route, Server, ServerAddress, Sessions,
     SocketOptions, Versions,
@@ -37,7 +37,16 @@ pub(super) fn state() -> State {
     shared.backends.adopt(&config);
     let now = shared.clock.now();
     let rotation = Rotation::start(config.sessions.ticket_rotation, now).unwrap();
-    let state = State::new(1, shared, config, &rotation, Replication::default());
+    let state = State::new(
+        MainProcess {
+            pid: 1,
+            restarts: 2,
+        },
+        shared,
+        config,
+        &rotation,
+        Replication::default(),
+    );
     let errors = vec!["listener.web.bind: \"<b>\" is not an address".to_owned()];
     let time = Timestamp::from_unix(now.unix);
     state.set_reload(Reload { time, errors }, false);

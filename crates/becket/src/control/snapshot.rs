@@ -36,6 +36,8 @@ pub(crate) struct Snapshot {
     pub now: Timestamp,
     /// The main process: the one to signal.
     pub(crate) pid: u32,
+    /// Processes that served before under the same parent, and died.
+    pub(crate) restarts: u64,
     /// When the process started.
     pub started: Timestamp,
     /// Since then, by the monotonic clock.

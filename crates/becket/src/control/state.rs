@@ -23,11 +23,20 @@ use crate::shared::Shared;
 pub struct State {
     shared: Arc<Shared>,
     stud: Option<Arc<Watch>>,
-    pid: u32,
+    main: MainProcess,
     started: Timestamp,
     draining: AtomicBool,
     refusals: Refusals,
     current: Mutex<Current>,
+}
+
+/// The process to signal: a parent, or the one that serves.
+#[derive(Clone, Copy, Debug)]
+pub struct MainProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Children of it that died before the one that serves.
+    pub restarts: u64,
 }
 
 /// Where sessions come from beside our own handshakes, at the start.
@@ -51,9 +60,9 @@ struct Current {
 }
 
 impl State {
-    /// The state at the start. `pid` is of the main process.
+    /// The state at the start.
     pub fn new(
-        pid: u32,
+        main: MainProcess,
         shared: Arc<Shared>,
         config: Arc<Config>,
         rotation: &Rotation,
@@ -63,7 +72,7 @@ impl State {
         Self {
             shared,
             stud: replication.stud,
-            pid,
+            main,
             started,
             draining: AtomicBool::new(false),
             refusals: Refusals::default(),
@@ -156,7 +165,8 @@ impl State {
                 "serving"
             },
             now: Timestamp::from_unix(now.unix),
-            pid: self.pid,
+            pid: self.main.pid,
+            restarts: self.main.restarts,
             started: self.started,
             uptime_seconds: now.mono.as_secs(),
             workers: shared.workers,

@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread;
 
 use becket_sys::identity::Identity;
@@ -51,11 +52,23 @@ pub(crate) fn begin() -> io::Result<(Link, Handed)> {
         gid: begin.gid,
         groups: begin.groups,
     };
+    call_by_name();
     privileges::forbid_new_privileges()?;
     privileges::drop_to(&identity)?;
     let restarts = begin.restarts;
     let handed = Handed::new(begin.list, fds)?;
     Ok((Link { stream, restarts }, handed))
+}
+
+/// Takes the name of the program for that of this process, which the kernel took from the link that was executed: `pgrep`
+/// looks for it.
+fn call_by_name() {
+    let program = std::env::args_os().next().unwrap_or_default();
+    if let Some(name) = Path::new(&program).file_name()
+        && let Err(error) = std::fs::write("/proc/self/comm", name.as_encoded_bytes())
+    {
+        tracing::debug!(%error, "process not named");
+    }
 }
 
 impl Link {

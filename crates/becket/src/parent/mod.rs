@@ -6,8 +6,9 @@
 //! service manager. Everywhere else there is one process.
 //!
 //! The child is taken for hostile: it has met every peer. It has one way to the parent, on which it may say four things, a
-//! byte each ([`Reply`]); anything else, and a child that does not take its orders, is killed and another started. Paths,
-//! addresses and the user come from the configuration alone.
+//! byte each ([`Reply`]); anything else, and a child that does not take its orders, is killed and another started. What it says is
+//! read at a bounded rate; one that does not end when it should is killed. Paths, addresses and the user come from the configuration
+//! alone.
 //! See `docs/decisions/0022-parent-and-child.md`.
 
 mod holding;
@@ -16,6 +17,7 @@ mod needs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
@@ -25,7 +27,7 @@ use becket_sys::identity::Identity;
 use becket_sys::notify::{Notice, Notifier};
 use becket_sys::{fd_messages, privileges, rlimit, root_only};
 use tokio::io::AsyncReadExt;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use self::holding::{Held, Parcel, Seen};
 use self::needs::Needs;
@@ -126,10 +128,12 @@ fn run(
             workers: 0,
             logs: Vec::new(),
             held: Held::new(),
+            drain: Duration::ZERO,
             offered: None,
             again: false,
             is_ready: false,
-            is_stopping: false,
+            serves: false,
+            ends_by: None,
             restarts: 0,
             notifier: Notifier::from_env()?,
         };
@@ -147,15 +151,28 @@ struct Parent {
     logs: Vec<PathBuf>,
     /// Sockets of the configuration that is in use.
     held: Held,
-    /// Sockets of the one that the child was told to load.
-    offered: Option<Held>,
+    /// `timeouts.drain` of it.
+    drain: Duration,
+    /// The one that the child was told to load.
+    offered: Option<Offer>,
     /// Another reload was asked for meanwhile.
     again: bool,
     /// A child has served.
     is_ready: bool,
-    is_stopping: bool,
+    /// The child that runs does.
+    serves: bool,
+    /// When a child that was told to end is killed.
+    ends_by: Option<Instant>,
     restarts: u64,
     notifier: Option<Notifier>,
+}
+
+/// A configuration that the child was told to load.
+struct Offer {
+    held: Held,
+    drain: Duration,
+    /// When it is said that there is no answer; nothing once it was.
+    late_at: Option<Instant>,
 }
 
 impl Parent {
@@ -173,7 +190,7 @@ impl Parent {
             } else {
                 1
             };
-            if self.is_stopping || !self.is_ready || failures > MOST_FAILURES {
+            if self.ends_by.is_some() || !self.is_ready || failures > MOST_FAILURES {
                 return Ok(exit_code(status));
             }
             self.restarts += 1;
@@ -199,6 +216,8 @@ impl Parent {
         let seen = Seen::by(&self.source);
         let needs = Needs::by(&seen.file, &self.source.folder());
         self.workers = needs.workers;
+        self.drain = seen.file.timeouts.drain;
+        self.serves = false;
         let (parcel, held) = self.pack(seen, &needs);
         self.held = held;
         let (child, stream) = spawn()?;
@@ -234,17 +253,31 @@ impl Parent {
     async fn attend(&mut self, stream: UnixStream, signals: &mut Signals) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         let mut replies = tokio::net::UnixStream::from_std(stream.try_clone()?)?;
-        let mut bytes = [0; 64];
+        let mut bytes = [0; 4096];
+        let mut reads_at = Instant::now();
         loop {
+            let late_at = self.offered.as_ref().and_then(|offer| offer.late_at);
+            let reads = async {
+                sleep_until(reads_at).await;
+                replies.read(&mut bytes).await
+            };
             let done = tokio::select! {
-                read = replies.read(&mut bytes) => match read {
+                read = reads => match read {
                     Ok(0) | Err(_) => return Ok(()),
-                    Ok(count) => bytes.iter().take(count).try_for_each(|byte| {
-                        let reply = Reply::of(*byte).ok_or(io::ErrorKind::InvalidData)?;
-                        self.hear(reply, &stream)
-                    }),
+                    Ok(count) => {
+                        reads_at = Instant::now() + BETWEEN_READS;
+                        self.hear(bytes.get(..count).unwrap_or_default(), &stream)
+                    }
                 },
                 signal = signals.next() => self.pass_on(signal, &stream),
+                () = at(late_at) => {
+                    self.say_late();
+                    Ok(())
+                }
+                () = at(self.ends_by) => {
+                    tracing::error!("the serving process has not ended in time and is killed");
+                    return Ok(());
+                }
             };
             if let Err(error) = done {
                 tracing::error!(%error, "the serving process does not do as it should");
@@ -253,10 +286,27 @@ impl Parent {
         }
     }
 
-    fn hear(&mut self, reply: Reply, stream: &UnixStream) -> io::Result<()> {
+    /// Hears what was said since the last time. Each answer is to an order, and a sign of life counts once.
+    fn hear(&mut self, bytes: &[u8], stream: &UnixStream) -> io::Result<()> {
+        let mut lives = false;
+        for byte in bytes {
+            match Reply::of(*byte).ok_or(io::ErrorKind::InvalidData)? {
+                Reply::Alive => lives = true,
+                reply => self.hear_answer(reply, stream)?,
+            }
+        }
+        if lives {
+            self.notify(&[Notice::Watchdog]);
+        }
+        Ok(())
+    }
+
+    fn hear_answer(&mut self, reply: Reply, stream: &UnixStream) -> io::Result<()> {
         match reply {
-            Reply::Alive => self.notify(&[Notice::Watchdog]),
+            Reply::Alive => {}
+            Reply::Ready if self.serves => return Err(io::ErrorKind::InvalidData.into()),
             Reply::Ready => {
+                self.serves = true;
                 self.is_ready = true;
                 self.notify(&[Notice::Ready, Notice::Status("serving")]);
                 return self.offer_again(stream);
@@ -264,7 +314,8 @@ impl Parent {
             Reply::Loaded | Reply::Refused => {
                 let offered = self.offered.take().ok_or(io::ErrorKind::InvalidData)?;
                 let status = if reply == Reply::Loaded {
-                    self.held = offered;
+                    self.held = offered.held;
+                    self.drain = offered.drain;
                     "serving"
                 } else {
                     "serving; the last reload was refused, the log says why"
@@ -284,10 +335,27 @@ impl Parent {
         Ok(())
     }
 
+    /// A reload has no answer. The child may be busy with files that a disk does not give: it goes on serving.
+    fn say_late(&mut self) {
+        tracing::error!("a reload is not answered; the serving process goes on with what it has");
+        let status = Notice::Status("serving; a reload is not answered, the log says more");
+        self.notify(&[Notice::Ready, status]);
+        if let Some(offer) = &mut self.offered {
+            offer.late_at = None;
+        }
+    }
+
     fn pass_on(&mut self, signal: Signal, stream: &UnixStream) -> io::Result<()> {
         match signal {
-            Signal::Reload if self.is_stopping => Ok(()),
+            Signal::Reload if self.ends_by.is_some() => Ok(()),
             Signal::Reload if self.offered.is_some() || !self.is_ready => {
+                if self
+                    .offered
+                    .as_ref()
+                    .is_some_and(|offer| offer.late_at.is_none())
+                {
+                    tracing::warn!("not reloaded: the reload before this one is not answered yet");
+                }
                 self.again = true;
                 Ok(())
             }
@@ -296,20 +364,23 @@ impl Parent {
                 self.give_logs();
                 send(stream, Order::Reopen, &[])
             }
+            // The second one cuts connections off.
             Signal::Drain => {
-                self.stop();
+                let within = self.ends_by.map_or(self.drain, |_| Duration::ZERO);
+                self.stop(within);
                 send(stream, Order::Drain, &[])
             }
             Signal::Stop => {
-                self.stop();
+                self.stop(Duration::ZERO);
                 send(stream, Order::Stop, &[])
             }
         }
     }
 
-    /// Lets go of the sockets, so that they close when the child closes them.
-    fn stop(&mut self) {
-        self.is_stopping = true;
+    /// Lets go of the sockets, so that they close when the child closes them. It has so long, and some more, to end.
+    fn stop(&mut self, within: Duration) {
+        let by = Instant::now() + within + GRACE;
+        self.ends_by = Some(self.ends_by.map_or(by, |before| before.min(by)));
         self.held.clear();
         self.offered = None;
         self.notify(&[Notice::Stopping]);
@@ -321,8 +392,13 @@ impl Parent {
         let seen = Seen::by(&self.source);
         let mut needs = Needs::by(&seen.file, &self.source.folder());
         needs.workers = self.workers;
+        let drain = seen.file.timeouts.drain;
         let (parcel, held) = self.pack(seen, &needs);
-        self.offered = Some(held);
+        self.offered = Some(Offer {
+            held,
+            drain,
+            late_at: Some(Instant::now() + LATE),
+        });
         send(stream, Order::Load(parcel.list), &parcel.fds)
     }
 
@@ -335,11 +411,21 @@ impl Parent {
     }
 }
 
-/// Starts this program once more, with a socket for its standard input.
+/// Sleeps until then, or for ever.
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Starts this program once more, under the name by which it was called, with a socket for its standard input.
 fn spawn() -> io::Result<(Child, UnixStream)> {
     let (here, there) = UnixStream::pair()?;
+    let mut words = std::env::args_os();
     let child = Command::new("/proc/self/exe")
-        .args(std::env::args_os().skip(1))
+        .arg0(words.next().unwrap_or_else(|| NAME.into()))
+        .args(words)
         .env(IS_CHILD, "1")
         .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::from(OwnedFd::from(there)))
@@ -369,6 +455,15 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 
 /// Tells a process that it is the child.
 const IS_CHILD: &str = "BECKET_CHILD";
+/// Where the program was called by no name.
+const NAME: &str = "becket";
+/// Between two looks at what the child has said, so that one that floods costs next to nothing. An honest one says ten bytes a
+/// second.
+const BETWEEN_READS: Duration = Duration::from_millis(25);
+/// When it is said that a reload has no answer. Files of a usual size take less than a second.
+const LATE: Duration = Duration::from_secs(20);
+/// What a child that is to end may take for it, beyond the time that its connections have.
+const GRACE: Duration = Duration::from_secs(10);
 /// How long the child may take to read what it is sent.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A child that has served for so long did not die of its configuration.
