@@ -371,7 +371,7 @@ impl Place {
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).expect("a root");
         let now = Clock::start().now();
-        let stage = Stage::new(config.limits.clone(), config.timeouts.clone(), now, 1);
+        let stage = Stage::new(config.file.limits, config.file.timeouts.clone(), now, 1);
         Self {
             listeners: [OPEN, ASKING, BEHIND, PASSING, PLAIN, MAIL, DATABASE]
                 .map(|listener| listener_state(&config, listener, now)),
@@ -391,19 +391,19 @@ impl Place {
 }
 
 fn listener_state(config: &Config, listener: usize, now: Now) -> Rc<ListenerState> {
-    let rotation = Rotation::start(config.sessions.ticket_rotation, now).expect("random");
+    let rotation = Rotation::start(config.file.ticket_rotation(), now).expect("random");
     let parts = Parts {
         table: Arc::new(SessionTable::new(Default::default(), Default::default())),
         early: Arc::new(SessionTable::new(Default::default(), Default::default())),
         secrets: Arc::clone(rotation.secrets()),
-        sessions: config.sessions.clone(),
+        file: Arc::clone(&config.file),
         key_log: false,
         outbox: None,
     };
     let pools = config.backends.iter();
     let pools = pools.map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<TestInbox>::default())));
     Rc::new(ListenerState {
-        mode: config.listeners[listener].mode,
+        mode: config.listeners[listener].keys.speaks(),
         router: HelloRouter::new(Arc::clone(&config.listeners[listener]), &parts)
             .expect("a router"),
         pools: pools.collect(),

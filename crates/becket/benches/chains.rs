@@ -11,8 +11,9 @@ mod tangle;
 
 use std::sync::Arc;
 
-use becket::config::{ClientAuth, Revocation};
 use becket::tls::verifier;
+use becket_config::choices::ClientCertificates;
+use becket_config::policy::Policy;
 use becket_config::process::Limits;
 use divan::Bencher;
 use rustls::RootCertStore;
@@ -32,14 +33,12 @@ fn refuse_the_worst(bencher: Bencher<'_, '_>, filler: usize) {
             .add(tangle(&[(name, name)], 0).chain[1].clone())
             .unwrap();
     }
-    let auth = ClientAuth::Required(Arc::new(roots));
-    let verifier = verifier::of_clients(
-        &auth,
-        &Revocation::default(),
-        (&Limits::default()).into(),
-        Vec::new(),
-    );
-    let verifier = verifier.unwrap().unwrap();
+    let policy = Policy {
+        client_certificates: ClientCertificates::Required,
+        ..Policy::default()
+    };
+    let limits = Limits::default();
+    let verifier = verifier::of_clients(&policy, &Arc::new(roots), &[], limits).unwrap();
     let worst = tangle(&WORST, filler);
     let bytes: usize = worst.chain.iter().map(|one| one.len()).sum();
     assert!(bytes <= MOST_BYTES, "{bytes}");

@@ -84,7 +84,7 @@ struct Case {
 fn measure(case: &Case, cpus: &[usize]) -> io::Result<()> {
     let Case { busy, mix, .. } = *case;
     let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
-    server.maxconn = Some(1);
+    server.keys.maxconn = Some(1);
     let backend = Arc::new(Backend::plain("app", vec![server]));
     let state = lone_state(&backend, Vec::new());
     let poll = Poll::new()?;

@@ -37,12 +37,12 @@ fn backend(servers: usize, balance: Balance, maxconn: u32) -> Backend {
     let server = |index: usize| {
         let name = format!("/run/server-{index}");
         let mut server = Server::plain(&name, vec![ServerAddress::Unix(name.clone().into())]);
-        server.weight = 1 + index as u32 % 3;
-        server.maxconn = Some(maxconn);
+        server.keys.weight = 1 + index as u32 % 3;
+        server.keys.maxconn = Some(maxconn);
         server
     };
     let mut backend = Backend::plain("app", (0..servers).map(server).collect());
-    backend.balance = balance;
+    backend.keys.balance = balance;
     backend
 }
 
@@ -81,8 +81,8 @@ fn choose_claim_and_give_back(bencher: Bencher<'_, '_>, balance: Balance) {
 #[divan::bench]
 fn the_same_for_a_client_that_sticks(bencher: Bencher<'_, '_>) {
     let mut backend = backend(16, Balance::RoundRobin, 1000);
-    backend.stick = StickBy::TlsSession;
-    backend.stick_entries = 100_000;
+    backend.keys.stick = StickBy::TlsSession;
+    backend.keys.stick_entries = 100_000;
     let backend = Arc::new(backend);
     let state = lone_state(&backend, Vec::new());
     let pool = pool(&backend, &state);
@@ -99,7 +99,7 @@ fn the_same_for_a_client_that_sticks(bencher: Bencher<'_, '_>) {
 #[divan::bench(args = [1, 1_000, 100_000])]
 fn hand_over_past(bencher: Bencher<'_, '_>, waiting: usize) {
     let mut backend = backend(2, Balance::First, 1);
-    backend.queue_length = 200_000;
+    backend.keys.queue_length = 200_000;
     let backend = Arc::new(backend);
     let state = lone_state(&backend, Vec::new());
     let test_inbox = Arc::<TestInbox>::default();
@@ -135,7 +135,7 @@ fn granted(test_inbox: &TestInbox) -> Option<Slot> {
 #[divan::bench(args = [1, 10_000])]
 fn hand_over(bencher: Bencher<'_, '_>, waiting: usize) {
     let mut backend = backend(1, Balance::RoundRobin, 1);
-    backend.queue_length = 20_000;
+    backend.keys.queue_length = 20_000;
     let backend = Arc::new(backend);
     let state = lone_state(&backend, Vec::new());
     let test_inbox = Arc::<TestInbox>::default();

@@ -26,11 +26,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use becket_proto::admission::{Bucket, Claim, Rate, Source, Sources};
+use becket_config::listener::ListenMode;
+use becket_config::process::Admission;
+use becket_proto::admission::{Bucket, Claim, Rate, Share, Source, Sources};
 
 use crate::close_reason::CloseReason;
-use crate::config::{self};
-use becket_config::listener::ListenMode;
+use crate::config::Listener;
 
 /// What all workers share.
 #[derive(Debug)]
@@ -144,7 +145,11 @@ pub struct Admitted {
 #[derive(Debug)]
 pub struct WorkerAdmission {
     shared: Arc<SharedAdmission>,
-    rules: config::Admission,
+    keys: Admission,
+    /// Full handshakes of all clients together.
+    all: Share,
+    /// Full handshakes of one source.
+    per_source: Share,
     /// This worker's clients without keys, counted as connections.
     half_open: Rc<RefCell<Sources<RandomState>>>,
 }
@@ -152,21 +157,19 @@ pub struct WorkerAdmission {
 impl WorkerAdmission {
     /// Admission under these rules, which the tables take their limit from. It goes on with what the worker's before it
     /// has counted.
-    pub fn new(
-        shared: &Arc<SharedAdmission>,
-        rules: &config::Admission,
-        before: Option<&Self>,
-    ) -> Rc<Self> {
-        shared.set_limit(rules.sources);
+    pub fn new(shared: &Arc<SharedAdmission>, keys: &Admission, before: Option<&Self>) -> Rc<Self> {
+        shared.set_limit(keys.sources);
         let half_open = match before {
             Some(before) => Rc::clone(&before.half_open),
             None => Rc::new(RefCell::new(Sources::new(0, shared.seed.clone()))),
         };
-        let most = rules.sources.div_ceil(shared.workers);
+        let most = keys.sources.div_ceil(shared.workers);
         half_open.borrow_mut().set_limit(most);
         Rc::new(Self {
             shared: Arc::clone(shared),
-            rules: rules.clone(),
+            keys: keys.clone(),
+            all: keys.all(),
+            per_source: keys.source(),
             half_open,
         })
     }
@@ -179,14 +182,14 @@ impl WorkerAdmission {
     /// Its network is denied, or its source has as many connections, or handshakes, as it may have.
     pub fn admit(
         &self,
-        listener: &config::Listener,
+        listener: &Listener,
         client: IpAddr,
         now: Duration,
     ) -> Result<Admitted, CloseReason> {
         if !listener.lets_in(client) {
             return Err(CloseReason::DeniedNetwork);
         }
-        let half_open = match listener.mode {
+        let half_open = match listener.keys.speaks() {
             ListenMode::Plain => None,
             ListenMode::Tls | ListenMode::StartTls(_) => self.half_open(client, now)?,
         };
@@ -196,16 +199,24 @@ impl WorkerAdmission {
 
     /// What a handshake of `client` has to claim if it turns out to be a full one; nothing where those are not limited.
     pub(crate) fn handshake_permit(self: &Rc<Self>, client: IpAddr) -> Option<HandshakePermit> {
-        self.rules.limits_handshakes().then(|| HandshakePermit {
+        self.limits_handshakes().then(|| HandshakePermit {
             admission: Rc::clone(self),
             client,
             state: PermitState::NotYet,
         })
     }
 
+    fn limits_handshakes(&self) -> bool {
+        self.all != Share::default() || self.limits_source()
+    }
+
+    fn limits_source(&self) -> bool {
+        self.per_source != Share::default()
+    }
+
     /// The source of a client.
     pub fn source(&self, client: IpAddr) -> Source {
-        self.rules.prefixes.source(client)
+        self.keys.prefixes().source(client)
     }
 
     /// Counts a client without keys, until the [`HalfOpen`] is dropped. Takes no lock: each worker admits its part.
@@ -214,11 +225,11 @@ impl WorkerAdmission {
         client: IpAddr,
         now: Duration,
     ) -> Result<Option<Box<HalfOpen>>, CloseReason> {
-        let Some(most) = self.rules.half_open_per_source else {
-            return Ok(None);
-        };
         // More workers than connections do not exist; then each admits one.
-        let most = most.div_ceil(u32::try_from(self.shared.workers).unwrap_or(u32::MAX));
+        let most = self
+            .keys
+            .half_open_per_source
+            .div_ceil(u32::try_from(self.shared.workers).unwrap_or(u32::MAX));
         let source = self.source(client);
         let claim = self.half_open.borrow_mut().connect(source, most, now);
         match self.shared.note(claim) {
@@ -242,7 +253,7 @@ impl WorkerAdmission {
         client: IpAddr,
         now: Duration,
     ) -> Result<Option<Box<SourcePermit>>, CloseReason> {
-        let Some(most) = self.rules.connections_per_source else {
+        let Some(most) = self.keys.connections_per_source else {
             return Ok(None);
         };
         let source = self.source(client);
@@ -258,16 +269,17 @@ impl WorkerAdmission {
 
     /// Whether a full handshake would be admitted now. Takes nothing.
     fn look(&self, client: IpAddr, now: Duration) -> Result<(), CloseReason> {
-        let Self { shared, rules, .. } = self;
+        let Self { shared, all, .. } = self;
         let in_flight = shared.in_flight();
-        if rules.all.in_flight.is_some_and(|most| in_flight >= most) {
+        if all.in_flight.is_some_and(|most| in_flight >= most) {
             return Err(CloseReason::AdmissionInFlight);
         }
-        if !shared.has_one(rules.all.rate, now) {
+        if !shared.has_one(all.rate, now) {
             return Err(CloseReason::AdmissionRate);
         }
-        let source = rules.prefixes.source(client);
-        match rules.limits_source() && !shared.shard(source).may_begin(source, rules.source, now) {
+        let source = self.source(client);
+        match self.limits_source() && !shared.shard(source).may_begin(source, self.per_source, now)
+        {
             true => Err(CloseReason::AdmissionSource),
             false => Ok(()),
         }
@@ -275,8 +287,8 @@ impl WorkerAdmission {
 
     /// Takes what a full handshake costs: of the source first, and only what it may have of what all have.
     fn begin(&self, client: IpAddr, now: Duration) -> Result<FullHandshake, CloseReason> {
-        let Self { shared, rules, .. } = self;
-        if !shared.start(rules.all.in_flight) {
+        let Self { shared, all, .. } = self;
+        if !shared.start(all.in_flight) {
             return Err(CloseReason::AdmissionInFlight);
         }
         // From here on, dropping it gives back what was taken.
@@ -284,20 +296,20 @@ impl WorkerAdmission {
             shared: Arc::clone(shared),
             source: None,
         };
-        if !rules.limits_source() {
-            let taken = shared.take(rules.all.rate, now);
+        if !self.limits_source() {
+            let taken = shared.take(all.rate, now);
             return taken.then_some(begun).ok_or(CloseReason::AdmissionRate);
         }
-        let source = rules.prefixes.source(client);
+        let source = self.source(client);
         let mut sources = shared.shard(source);
-        if !sources.may_begin(source, rules.source, now) {
+        if !sources.may_begin(source, self.per_source, now) {
             return Err(CloseReason::AdmissionSource);
         }
-        if !shared.take(rules.all.rate, now) {
+        if !shared.take(all.rate, now) {
             return Err(CloseReason::AdmissionRate);
         }
         // Nobody came in between: the shard is locked.
-        if shared.note(sources.begin_full(source, rules.source, now)) == Claim::Granted {
+        if shared.note(sources.begin_full(source, self.per_source, now)) == Claim::Granted {
             begun.source = Some(source);
         }
         Ok(begun)
@@ -406,8 +418,6 @@ const SHARDS: usize = 64;
 mod tests {
     use std::num::NonZeroU32;
 
-    use becket_proto::admission::{Prefixes, Share};
-
     use super::*;
 
     const NOW: Duration = Duration::from_secs(100);
@@ -421,15 +431,15 @@ mod tests {
 
     fn admission(all: Share, source: Share) -> (Arc<SharedAdmission>, Rc<WorkerAdmission>) {
         let shared = Arc::new(SharedAdmission::new(2));
-        let rules = config::Admission {
-            all,
-            source,
+        let keys = Admission {
             connections_per_source: Some(2),
-            half_open_per_source: Some(5),
-            prefixes: Prefixes::default(),
+            half_open_per_source: 5,
             sources: 1000,
+            ..Admission::default()
         };
-        let admission = WorkerAdmission::new(&shared, &rules, None);
+        let mut admission = WorkerAdmission::new(&shared, &keys, None);
+        let limits = Rc::get_mut(&mut admission).unwrap();
+        (limits.all, limits.per_source) = (all, source);
         (shared, admission)
     }
 
@@ -574,19 +584,18 @@ mod tests {
             CloseReason::SourceHalfOpen
         );
         assert!(admission.half_open(OTHER, NOW).unwrap().is_some());
-        let again = WorkerAdmission::new(&shared, &admission.rules, Some(&admission));
+        let again = WorkerAdmission::new(&shared, &admission.keys, Some(&admission));
         assert!(again.half_open(ONE, NOW).is_err());
         held.pop();
         assert!(again.half_open(ONE, NOW).unwrap().is_some());
-        let anothers = WorkerAdmission::new(&shared, &admission.rules, None);
+        let anothers = WorkerAdmission::new(&shared, &admission.keys, None);
         assert!(anothers.half_open(ONE, NOW).unwrap().is_some());
     }
 
     #[test]
     fn without_limits_nothing_is_counted() {
         let shared = Arc::new(SharedAdmission::new(1));
-        let admission = WorkerAdmission::new(&shared, &config::Admission::default(), None);
-        assert!(admission.half_open(ONE, NOW).unwrap().is_none());
+        let admission = WorkerAdmission::new(&shared, &Admission::default(), None);
         assert!(admission.enter(ONE, NOW).unwrap().is_none());
         assert!(admission.handshake_permit(ONE).is_none());
     }

@@ -25,7 +25,10 @@ pub(crate) fn settings(config: &Config) -> Option<Settings> {
         .listeners
         .iter()
         .flat_map(|listener| &listener.routes);
-    let sticks = config.backends.iter().map(|backend| backend.stick_lifetime);
+    let sticks = config
+        .backends
+        .iter()
+        .map(|backend| backend.keys.stick_lifetime);
     Some(Settings {
         node: cluster.node,
         listen: cluster.listen?,
@@ -38,15 +41,15 @@ pub(crate) fn settings(config: &Config) -> Option<Settings> {
             })
             .collect(),
         peers: cluster.peers.clone(),
-        resolve_interval: cluster.resolve_interval,
+        resolve_interval: cluster.keys.resolve_interval,
         multicast: cluster.multicast.clone(),
-        limits: cluster.limits.clone(),
+        limits: cluster.keys.limits.clone(),
         policies: routes
             .filter_map(|route| route.policy.as_ref())
             .map(|policy| PolicyTag::from_digest(&policy.digest))
             .collect(),
-        id_lifetime: config.sessions.id_lifetime,
-        max_age: config.sessions.max_age,
+        id_lifetime: config.file.sessions.id_lifetime,
+        max_age: config.file.session_max_age(),
         stick_lifetime: sticks.max().unwrap_or_default(),
     })
 }
@@ -61,9 +64,9 @@ pub fn terms(config: &Config) -> Option<Terms> {
         policy: stud.policy,
         suites: stud.suites.clone(),
         require_ems: stud.require_ems,
-        id_lifetime: config.sessions.id_lifetime,
-        max_age: config.sessions.max_age,
-        datagrams_per_turn: cluster.limits.datagrams_per_turn,
+        id_lifetime: config.file.sessions.id_lifetime,
+        max_age: config.file.session_max_age(),
+        datagrams_per_turn: cluster.keys.limits.datagrams_per_turn,
     })
 }
 

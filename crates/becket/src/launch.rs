@@ -14,6 +14,7 @@ use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 
+use becket_config::error::{Problem, Rejected};
 use becket_proto::session_table::{Limits, SessionTable};
 use becket_sys::clock::{Clock, Now};
 use becket_sys::identity::Identity;
@@ -46,7 +47,6 @@ use becket_cluster::Bound;
 use becket_cluster::Membership;
 use becket_cluster::NoBoot;
 use becket_cluster::stud::Reception;
-use becket_config::error::{Problem, Rejected};
 
 /// Why a server did not start. Nothing was left behind.
 #[derive(Debug, thiserror::Error)]
@@ -102,12 +102,11 @@ pub fn launch(
         tracing::warn!("{warning}");
     }
     check_user(&config)?;
-    let count = worker_count(&config.process);
+    let count = worker_count(&config.file.process);
     limit_process(&config, count)?;
 
     let sockets = bind(&config, count, handed.sockets).map_err(|e| rejected(&source, e))?;
-    let open = |log| AccessWriter::open(log, config.log.format);
-    let access = config.log.access.as_ref().map(open).transpose();
+    let access = AccessWriter::open(&config.log.access, config.log.format);
     let mut access = access.map_err(|error| system("log.access", error))?;
     logging.start()?;
 
@@ -196,8 +195,7 @@ fn bind(
     let peers = cluster::bind(config, peers).map_err(|problem| vec![problem])?;
     let stud = datagrams(config.stud().map(|stud| stud.listen));
     let stud = cluster::bind_stud(config, stud).map_err(|problem| vec![problem])?;
-    let admin = config.admin.as_ref().map(|admin| {
-        let address = admin.address;
+    let admin = config.admin.map(|address| {
         let bound = match given.take_one(SocketKind::Admin, address) {
             Some(given) => given.map(TcpListener::from),
             None => socket::succeed(address),
@@ -236,8 +234,8 @@ fn counting_lines(mut shared: Shared, log: &Logging, access: Option<&AccessWrite
 
 fn session_table(config: &Config) -> Arc<SessionTable> {
     let limits = Limits {
-        entries: config.sessions.table_entries,
-        bytes: config.sessions.table_bytes,
+        entries: config.file.sessions.table_entries,
+        bytes: config.file.sessions.table_size,
         ..Limits::default()
     };
     Arc::new(SessionTable::new(limits, Default::default()))
@@ -264,7 +262,7 @@ fn runtime() -> io::Result<(Runtime, Signals)> {
 fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     descriptors::raise(config, workers)
         .map_err(|error| system("limits.connections (two descriptors each)", error))?;
-    if !config.process.core_dumps {
+    if !config.file.process.core_dumps {
         rlimit::forbid_core_dumps().map_err(|error| system("process.core-dumps", error))?;
     }
     privileges::forbid_new_privileges().map_err(|error| system("no_new_privs", error))
@@ -272,7 +270,7 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
 
 /// Refuses a configured user that this process is not: only a parent that is root could have made it so.
 fn check_user(config: &Config) -> Result<(), StartError> {
-    let process = &config.process;
+    let process = &config.file.process;
     let Some(user) = &process.user else {
         if privileges::is_root() {
             tracing::warn!("running as root; process.user names the user to become");

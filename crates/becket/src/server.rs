@@ -202,7 +202,7 @@ impl Control {
 
     /// Ticket keys, when it is time for new ones; then the files of secrets that forget.
     fn rotate(&mut self, now: Now) {
-        let period = self.state.config().sessions.ticket_rotation;
+        let period = self.state.config().file.ticket_rotation();
         match self.rotation.tick(period, now) {
             Ok(false) => {}
             Ok(true) => {
@@ -354,9 +354,9 @@ impl Control {
         let cluster = self.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
         self.workers.reload(&adopted, added, &outboxes);
-        let shared = self.state.shared();
+        let (shared, sessions) = (self.state.shared(), &config.file.sessions);
         for table in [&shared.table, &shared.early] {
-            table.set_limits(config.sessions.table_entries, config.sessions.table_bytes);
+            table.set_limits(sessions.table_entries, sessions.table_size);
         }
         if let Err(error) = self.logging.set_level(&config.log.level) {
             tracing::error!(%error, "log level not changed");
@@ -387,7 +387,7 @@ impl Control {
         if let Some(Err(error)) = self.admin.as_ref().map(socket::give_way) {
             tracing::warn!(%error, "the admin address is kept until the end");
         }
-        Instant::now() + self.state.config().timeouts.drain
+        Instant::now() + self.state.config().file.timeouts.drain
     }
 }
 

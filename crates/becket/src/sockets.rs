@@ -9,9 +9,10 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use becket_config::error::Problem;
+use becket_config::listener;
 use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe};
 
-use crate::config::{Config, Listener, SocketOptions};
+use crate::config::{Config, Listener};
 use crate::handover::{BoundSockets, SocketKind};
 
 /// A listening socket of one worker.
@@ -77,7 +78,7 @@ fn sockets_for(
     is_new: bool,
     given: &mut BoundSockets,
 ) -> io::Result<Vec<Bound>> {
-    let options = options(&listener.socket);
+    let options = options(&listener.keys);
     let bound = |inherited| {
         move |listener| Bound {
             address,
@@ -104,10 +105,11 @@ fn sockets_for(
         .collect()
 }
 
-fn options(socket: &SocketOptions) -> ListenOptions {
+/// Options of listening sockets; accepted ones inherit them.
+pub(crate) fn options(socket: &listener::Listener) -> ListenOptions {
     ListenOptions {
         backlog: socket.backlog,
-        defer_accept: socket.defer_accept,
+        defer_accept: socket.defers_accept(),
         fast_open: socket.fast_open,
         keepalive: socket.keepalive.map(|time| Keepalive {
             time,
@@ -123,7 +125,7 @@ fn options(socket: &SocketOptions) -> ListenOptions {
 
 fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Problem {
     let problem = Problem::new(
-        format!("listener[{}].bind", listener.name),
+        format!("listener[{}].bind", listener.keys.name),
         error.to_string(),
     )
     .value(address.to_string());

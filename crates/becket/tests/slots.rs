@@ -30,7 +30,7 @@ fn backend(servers: u32, maxconn: u32) -> Backend {
     let server = |index| {
         let name = format!("/run/server-{index}");
         let mut server = Server::plain(&name, vec![ServerAddress::Unix(name.clone().into())]);
-        server.maxconn = Some(maxconn);
+        server.keys.maxconn = Some(maxconn);
         server
     };
     Backend::plain("app", (0..servers).map(server).collect())
@@ -235,8 +235,8 @@ fn no_server_ever_has_more_than_its_maxconn_and_no_slot_is_lost() {
     for (threads, servers, maxconn) in [(2, 1, 1), (2, 3, 2), (4, 1, 3), (8, 4, 2), (8, 1, 1)] {
         hammer(threads, servers, maxconn, |_| {});
         hammer(threads, servers, maxconn, |backend| {
-            backend.balance = Balance::LeastConnections;
-            backend.queue_length = 3;
+            backend.keys.balance = Balance::LeastConnections;
+            backend.keys.queue_length = 3;
         });
     }
 }
@@ -245,11 +245,11 @@ fn no_server_ever_has_more_than_its_maxconn_and_no_slot_is_lost() {
 fn a_limit_that_grows_with_the_queue_stays_below_maxconn_too() {
     for threads in [2, 4] {
         hammer(threads, 2, 6, |backend| {
-            backend.queue_length = 12;
+            backend.keys.queue_length = 12;
             backend
                 .servers
                 .iter_mut()
-                .for_each(|server| server.minconn = Some(1));
+                .for_each(|server| server.keys.minconn = Some(1));
         });
     }
 }

@@ -226,6 +226,12 @@ impl std::ops::Deref for SectionName {
     }
 }
 
+impl fmt::Display for SectionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
 impl Text for SectionName {
     const ACCEPTED: &str = "1 to 64 letters, digits, '-', '_' or '.'";
 

@@ -17,8 +17,9 @@ use crate::error::Report;
 use crate::file::File;
 use crate::key;
 use crate::listener::{ListenMode, Listener, Route};
-use crate::notation::meant;
+use crate::notation::{Text, meant};
 use crate::policy::Policy;
+use crate::process::LogTarget;
 use crate::read::labels;
 use crate::suites::Version;
 
@@ -144,6 +145,11 @@ impl File {
                 fault,
                 "process.user with it",
             );
+        }
+        let log = &self.log;
+        if log.file == LogTarget::Off {
+            let fault = "a log that says nothing: log.level says how much";
+            report.refuse(key!("log", log.file), fault, LogTarget::ACCEPTED);
         }
         if process.key_log {
             let fault = "TLS secrets are written to the file that SSLKEYLOGFILE names";

@@ -1,6 +1,8 @@
 //! The whole file: one field per table. A key is a field of its section, in kebab case, whose notation reads and checks
 //! it, and whose `Default` is the documented default; a test holds `docs/config.md` against these types.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
@@ -39,6 +41,26 @@ pub struct File {
 }
 
 impl File {
+    /// How often the ticket key changes; a ticket is good for at least one rotation, at most two.
+    pub fn ticket_rotation(&self) -> Duration {
+        let shared = self.cluster.as_ref().map(|cluster| cluster.rotation);
+        let written = shared.or(self.sessions.ticket_rotation);
+        written.unwrap_or(TICKET_ROTATION)
+    }
+
+    /// Age after the full handshake at which no session resumes.
+    pub fn session_max_age(&self) -> Duration {
+        let cluster = self.cluster.as_ref();
+        let shared = cluster.and_then(|cluster| cluster.session_max_age);
+        shared.or(self.sessions.max_age).unwrap_or(MAX_AGE)
+    }
+
+    /// Whether TLS 1.2 clients get tickets under this policy: in a cluster only where that allows it, too.
+    pub fn tls12_tickets(&self, policy: &Policy) -> bool {
+        let cluster = self.cluster.as_ref();
+        policy.tls12_tickets && cluster.is_none_or(|cluster| cluster.tls12_tickets)
+    }
+
     /// Parses TOML.
     ///
     /// # Errors
@@ -51,3 +73,7 @@ impl File {
         }
     }
 }
+
+/// A working day of resumptions.
+const TICKET_ROTATION: Duration = Duration::from_secs(8 * 3600);
+const MAX_AGE: Duration = Duration::from_secs(24 * 3600);

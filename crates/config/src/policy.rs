@@ -69,6 +69,22 @@ impl Default for Policy {
     }
 }
 
+impl Policy {
+    /// One of this name with every key at its default.
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: SectionName(name.into()),
+            ..Self::default()
+        }
+    }
+
+    /// Whether TLS 1.2 without extended master secret is refused.
+    pub fn requires_ems(&self) -> bool {
+        let asks = self.client_certificates != ClientCertificates::Off;
+        self.require_ems.unwrap_or(asks)
+    }
+}
+
 /// `[backend.tls]`
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -83,7 +99,7 @@ pub struct ServerTls {
     pub crl_unknown: UnknownStatus,
     /// The name to verify; absent is the host of the server's address.
     pub name: Option<VerifiedName>,
-    /// The name to send; absent is the name to verify.
+    /// The name to send; absent is the name to verify, or none where that is an address.
     pub sni: Option<Sni>,
     /// Chain and key to show to servers that ask.
     pub client_certificate: Option<Certificate>,
@@ -127,11 +143,8 @@ impl Text for VerifiedName {
 }
 
 /// The server name that is sent to a server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sni {
-    /// The one that is verified; none where that is an address.
-    #[default]
-    Own,
     /// Always this one.
     Fixed(ServerName<'static>),
     /// The one that the client sent, or none.
@@ -156,7 +169,6 @@ impl Text for Sni {
 
     fn write(&self) -> String {
         match self {
-            Self::Own => String::new(),
             Self::Fixed(name) => name.to_str().into_owned(),
             Self::Client => "client".to_owned(),
             Self::Off => "off".to_owned(),

@@ -1,18 +1,20 @@
 //! The sections that are one table each: limits, times, sessions, admission, logs, the admin pages and the process.
 
 use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use becket_proto::admission::{Prefixes, Rate, Share};
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AdminAddress, HostName};
 use crate::choices::LogFormat;
 use crate::notation::{
-    Auto, Bytes, DAY, HOUR, MILLISECOND, SECOND, Time, Whole, WholeOr, YEAR, list,
+    Auto, Bytes, DAY, HOUR, MILLISECOND, SECOND, Text, Time, Whole, WholeOr, YEAR, as_text, list,
 };
 
 /// `[limits]`: bounds on what peers can make grow, and on the work of one loop turn.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Limits {
     /// Connections in all, over all workers; absent is what descriptors allow.
@@ -203,6 +205,50 @@ impl Default for Admission {
     }
 }
 
+impl Admission {
+    /// Full handshakes of all clients together.
+    pub fn all(&self) -> Share {
+        share(
+            self.full_handshakes_per_second,
+            self.burst,
+            self.full_handshakes_in_flight,
+        )
+    }
+
+    /// Full handshakes of one source.
+    pub fn source(&self) -> Share {
+        share(
+            self.source_full_handshakes_per_second,
+            self.source_burst,
+            self.source_full_handshakes_in_flight,
+        )
+    }
+
+    /// How much of an address makes a source.
+    pub fn prefixes(&self) -> Prefixes {
+        Prefixes {
+            v4: self.prefix_v4,
+            v6: self.prefix_v6,
+        }
+    }
+
+    /// Whether a full handshake needs anything.
+    pub fn limits_handshakes(&self) -> bool {
+        self.all() != Share::default() || self.source() != Share::default()
+    }
+}
+
+fn share(
+    rate: Option<NonZeroU32>,
+    burst: Option<NonZeroU32>,
+    in_flight: Option<NonZeroU32>,
+) -> Share {
+    Share {
+        rate: rate.map(|rate| Rate::new(rate, burst.unwrap_or(rate))),
+        in_flight: in_flight.map(NonZeroU32::get),
+    }
+}
+
 /// `[log]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -211,10 +257,10 @@ pub struct Log {
     pub level: String,
     /// Shape of the lines.
     pub format: LogFormat,
-    /// `stderr` or a file.
-    pub file: String,
-    /// One line per connection: `off`, `stderr` or a file.
-    pub access: String,
+    /// Not `off`.
+    pub file: LogTarget,
+    /// One line per connection.
+    pub access: LogTarget,
 }
 
 impl Default for Log {
@@ -222,11 +268,63 @@ impl Default for Log {
         Self {
             level: "info".to_owned(),
             format: LogFormat::default(),
-            file: "stderr".to_owned(),
-            access: "off".to_owned(),
+            file: LogTarget::Stderr,
+            access: LogTarget::Off,
         }
     }
 }
+
+/// Where lines of a log go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Nowhere.
+    Off,
+    /// To the standard error output.
+    Stderr,
+    /// To the end of a file.
+    File(PathBuf),
+}
+
+impl LogTarget {
+    /// The file, where it is one.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Off | Self::Stderr => None,
+        }
+    }
+
+    /// Where lines go if a relative path starts at this folder.
+    pub fn below(&self, folder: &Path) -> Self {
+        match self {
+            Self::File(path) => Self::File(folder.join(path)),
+            other => other.clone(),
+        }
+    }
+}
+
+impl Text for LogTarget {
+    const ACCEPTED: &str = "stderr or the path of a file";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("empty".to_owned()),
+            "off" => Ok(Self::Off),
+            "stderr" => Ok(Self::Stderr),
+            path => Ok(Self::File(path.into())),
+        }
+    }
+
+    fn write(&self) -> String {
+        match self {
+            Self::Off => "off".to_owned(),
+            Self::Stderr => "stderr".to_owned(),
+            Self::File(path) => path.to_string_lossy().into_owned(),
+        }
+    }
+}
+
+as_text!(LogTarget);
 
 /// `[admin]`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use becket_config::choices::OnDown;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::queue::{Arrival, Queue, Stay};
 use becket_proto::stick::Stick;
@@ -28,7 +29,6 @@ use super::pool::Pick;
 use super::server_state::ServerState;
 use super::slot::Slot;
 use crate::config::Backend;
-use becket_config::choices::OnDown;
 
 /// One backend, seen by all threads.
 #[derive(Debug)]
@@ -120,12 +120,12 @@ impl BackendState {
 
     /// Takes over what the configuration says, and gives slots to those who wait if there are more now.
     pub(super) fn configure(self: &Arc<Self>, config: &Backend, servers: Arc<[Arc<ServerState>]>) {
-        self.room.store(config.queue_length, SeqCst);
-        let closes = config.on_down == OnDown::Close;
+        self.room.store(config.keys.queue_length, SeqCst);
+        let closes = config.keys.on_down == OnDown::Close;
         self.closes_on_down.store(closes, Relaxed);
         self.stick.set_limit(config.most_remembered());
         // At most some days, so it fits.
-        let life = config.stick_lifetime.as_millis() as u64;
+        let life = config.keys.stick_lifetime.as_millis() as u64;
         self.stick_life.store(life, Relaxed);
         let mut line = self.lock();
         let before = line.replace(servers);

@@ -176,7 +176,7 @@ impl fmt::Debug for Cancel {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the secret.
         out.debug_struct("Cancel")
-            .field("backend", &self.backend.name)
+            .field("backend", &self.backend.keys.name)
             .finish_non_exhaustive()
     }
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::{Outbox, PeerStick, SessionEvent};
+use becket_config::choices::{Balance, StickBy};
 use becket_proto::balance::{self, Candidate, Wheel};
 use becket_proto::queue::Arrival;
 use becket_proto::ticket::{NodeId, OriginId};
@@ -29,7 +30,6 @@ use super::server_state::ServerState;
 use super::slot::Slot;
 use crate::config::{Backend, ServerAddress};
 use crate::tls::to_servers::ServerTls;
-use becket_config::choices::{Balance, StickBy};
 
 /// One worker's view of a backend.
 #[derive(Debug)]
@@ -202,7 +202,7 @@ impl Pool {
 
     /// By what this client is remembered; nothing where clients do not stick, or it has no session.
     fn stick_key(&self, hint: &PickHint<'_>) -> Option<u64> {
-        match self.backend.stick {
+        match self.backend.keys.stick {
             StickBy::None => None,
             StickBy::Source => Some(balance::address_key(hint.source)),
             StickBy::TlsSession => hint.origin.map(|origin| origin.0),
@@ -220,10 +220,10 @@ impl Pool {
         let Some(client) = self.stick_key(hint) else {
             return;
         };
-        let life = self.backend.stick_lifetime;
+        let life = self.backend.keys.stick_lifetime;
         let news = self.state.learn(client, server, now, life);
         if news
-            && self.backend.stick == StickBy::TlsSession
+            && self.backend.keys.stick == StickBy::TlsSession
             && let (Some(outbox), Some(origin)) = (&self.outbox, hint.origin)
         {
             outbox.leave(SessionEvent::Stuck(PeerStick {
@@ -238,7 +238,7 @@ impl Pool {
     /// what the client says, which must not get it to a backup, or to a server that is being emptied.
     pub(crate) fn at_node(&self, node: NodeId) -> Option<u64> {
         let mut servers = self.backend.servers.iter();
-        let server = servers.find(|server| server.node == Some(node.0))?;
+        let server = servers.find(|server| server.keys.node == Some(node.0))?;
         let key = balance::name_key(&server.name);
         let eligible = Eligible::new(&self.servers, &[]);
         let mut servers = self.servers.iter();
@@ -264,12 +264,12 @@ impl Pool {
 
     /// The address to connect from, each in turn; nothing where the kernel chooses.
     pub fn source(&self, to: &ServerAddress) -> Option<IpAddr> {
-        let (ServerAddress::Tcp(to), [_, ..]) = (to, &*self.backend.source) else {
+        let (ServerAddress::Tcp(to), [_, ..]) = (to, &*self.backend.keys.source) else {
             return None;
         };
         let departure = self.departures.get();
         self.departures.set(departure.wrapping_add(1));
-        let sources = self.backend.source.iter();
+        let sources = self.backend.keys.source.iter();
         let fitting = sources.filter(|source| source.is_ipv4() == to.is_ipv4());
         let turn = departure.checked_rem(fitting.clone().count())?;
         fitting.clone().nth(turn).copied()
@@ -290,7 +290,7 @@ impl Pool {
     fn choose(&self, candidates: &[Candidate], hint: &PickHint<'_>) -> Option<usize> {
         let choice = self.choices.get();
         self.choices.set(choice.wrapping_add(1));
-        match self.backend.balance {
+        match self.backend.keys.balance {
             Balance::RoundRobin => self.wheel.borrow_mut().turn(candidates),
             Balance::LeastConnections => balance::least_connections(candidates, choice as usize),
             Balance::TwoRandomChoices => {

@@ -11,19 +11,19 @@ use std::time::Duration;
 
 use becket_cluster::replica::{ServerTag, StickCursor};
 use becket_cluster::{PeerStick, StickMemory};
+use becket_config::choices::StickBy;
 use becket_proto::ticket::OriginId;
 
 use super::backend_state::BackendState;
 use super::inbox::Inbox;
 use super::server_state::ServerState;
 use crate::config::{Backend, Config, Server};
-use becket_config::choices::StickBy;
 
 /// The state of a backend that no configuration knows, for checks, tests and benches; `inboxes` are of its
 /// workers.
 pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<BackendState> {
     let inboxes = Arc::new(OnceLock::from(inboxes));
-    let state = Arc::new(BackendState::new(backend.name.to_string(), inboxes));
+    let state = Arc::new(BackendState::new(backend.keys.name.to_string(), inboxes));
     adopt_servers(&state, backend);
     state
 }
@@ -98,10 +98,10 @@ impl Backends {
         let found = |name: &str| held.iter().find(|state| state.name() == name).cloned();
         let mut adopt = |backend: &Arc<Backend>| {
             let state = before
-                .remove(&*backend.name)
-                .or_else(|| found(&backend.name))
+                .remove(&*backend.keys.name)
+                .or_else(|| found(&backend.keys.name))
                 .unwrap_or_else(|| self.make(backend));
-            by_name.insert(backend.name.to_string(), Arc::clone(&state));
+            by_name.insert(backend.keys.name.to_string(), Arc::clone(&state));
             adopt_servers(&state, backend);
             state
         };
@@ -128,7 +128,7 @@ impl Backends {
 
     fn make(&self, backend: &Backend) -> Arc<BackendState> {
         let inboxes = Arc::clone(&self.inboxes);
-        Arc::new(BackendState::new(backend.name.to_string(), inboxes))
+        Arc::new(BackendState::new(backend.keys.name.to_string(), inboxes))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
@@ -190,7 +190,8 @@ impl StickMemory for Backends {
 impl KnownToPeers {
     fn new(backends: &[Arc<Backend>], states: &[Arc<BackendState>]) -> Self {
         let mut known = Self::default();
-        let by_session = |(config, _): &(&Arc<Backend>, _)| config.stick == StickBy::TlsSession;
+        let by_session =
+            |(config, _): &(&Arc<Backend>, _)| config.keys.stick == StickBy::TlsSession;
         for (_, backend) in backends.iter().zip(states).filter(by_session) {
             let servers = backend.servers();
             let tagged = servers
@@ -235,7 +236,7 @@ mod tests {
     fn config(backends: &[(&str, &[&str])]) -> Arc<Config> {
         let server = |name: &&str| {
             let mut server = Server::plain(name, vec![ServerAddress::Unix(name.into())]);
-            server.maxconn = Some(1);
+            server.keys.maxconn = Some(1);
             server
         };
         let backend = |(name, servers): &(&str, &[&str])| {
@@ -261,7 +262,9 @@ mod tests {
         let _slot = Slot::claim(&before).unwrap();
         let mut other = config(&[("app", &["/c", "/b"])]);
         let backends_of = &mut Arc::get_mut(&mut other).unwrap().backends;
-        Arc::get_mut(&mut backends_of[0]).unwrap().servers[1].maxconn = Some(2);
+        Arc::get_mut(&mut backends_of[0]).unwrap().servers[1]
+            .keys
+            .maxconn = Some(2);
         backends.adopt(&other);
         let after = server(&backends, "/b");
         assert!(Arc::ptr_eq(&before, &after));
@@ -275,7 +278,7 @@ mod tests {
             let mut config = config(servers);
             for backend in &mut Arc::get_mut(&mut config).unwrap().backends {
                 let backend = Arc::get_mut(backend).unwrap();
-                (backend.stick_entries, backend.stick) = (100, by);
+                (backend.keys.stick_entries, backend.keys.stick) = (100, by);
             }
             config
         };
@@ -319,7 +322,7 @@ mod tests {
             let mut config = config(&[("app", &["/a", "/b"]), ("other", &["/c"])]);
             for backend in &mut Arc::get_mut(&mut config).unwrap().backends {
                 let backend = Arc::get_mut(backend).unwrap();
-                (backend.stick_entries, backend.stick) = (1000, by);
+                (backend.keys.stick_entries, backend.keys.stick) = (1000, by);
             }
             config
         };
@@ -383,7 +386,7 @@ mod tests {
         backends.adopt(&config(&[("app", &["/b"])]));
         // Only now a worker takes over the first one, of which this backend has gone.
         let (backend, late) = first.backends().nth(1).unwrap();
-        assert_eq!(&*backend.name, "old");
+        assert_eq!(&*backend.keys.name, "old");
         assert!(late.servers().is_empty(), "nobody is sent there");
         let third = backends.adopt(&config(&[("old", &["/a"])]));
         let (_, again) = third.backends().next().unwrap();

@@ -77,13 +77,13 @@ impl ServerState {
 
     /// Takes over what the configuration says. Counts and health stay.
     pub(super) fn configure(&self, config: &Server) {
-        self.weight.store(config.weight, Relaxed);
+        self.weight.store(config.keys.weight, Relaxed);
         self.maxconn
-            .store(config.maxconn.unwrap_or(UNLIMITED), SeqCst);
+            .store(config.keys.maxconn.unwrap_or(UNLIMITED), SeqCst);
         self.minconn
-            .store(config.minconn.unwrap_or(UNLIMITED), SeqCst);
-        self.disabled.store(config.disabled, Relaxed);
-        self.backup.store(config.backup, Relaxed);
+            .store(config.keys.minconn.unwrap_or(UNLIMITED), SeqCst);
+        self.disabled.store(config.keys.disabled, Relaxed);
+        self.backup.store(config.keys.backup, Relaxed);
         self.set_addresses(&config.addresses);
     }
 

@@ -88,7 +88,7 @@ fn attempts(config: &Config) -> Vec<Attempt> {
     let backends = config.backends.iter();
     let servers = backends.flat_map(|backend| {
         let servers = backend.servers.iter().enumerate();
-        servers.flat_map(|one| Attempt::all(backend, one, config.timeouts.connect))
+        servers.flat_map(|one| Attempt::all(backend, one, config.file.timeouts.connect))
     });
     servers.collect()
 }
@@ -98,7 +98,7 @@ impl Attempt {
     fn all(backend: &Backend, one: (usize, &Server), timeout: Duration) -> Vec<Self> {
         let (index, server) = one;
         let tried = |address: Option<String>, outcome| Tried {
-            backend: backend.name.to_string(),
+            backend: backend.keys.name.to_string(),
             server: server.name.to_string(),
             index,
             address,
@@ -111,7 +111,7 @@ impl Attempt {
                 checks: None,
             }]
         };
-        if server.disabled {
+        if server.keys.disabled {
             return nothing(Outcome::Disabled);
         }
         let unknown = || Outcome::failed("the name does not resolve");

@@ -108,7 +108,7 @@ pub fn check(source: &Source, sockets: &BoundSockets, now: UnixTime, connect: bo
 
 /// Whether `run` would be refused for want of descriptors, unless started with more rights.
 fn too_few_descriptors(config: &Config) -> Option<Problem> {
-    let fixed = descriptors::fixed(&config.listeners, worker_count(&config.process));
+    let fixed = descriptors::fixed(&config.listeners, worker_count(&config.file.process));
     let wanted = descriptors::needed(config.connections, fixed);
     let most = becket_sys::rlimit::most_open_files();
     let fits = descriptors::fitting(most, fixed);
@@ -124,11 +124,11 @@ fn too_few_descriptors(config: &Config) -> Option<Problem> {
 /// Addresses that cannot be bound now.
 fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
     let listening = config.listeners.iter().flat_map(|listener| {
-        let path = format!("listener[{}].bind", listener.name);
+        let path = format!("listener[{}].bind", listener.keys.name);
         listener.bind.iter().map(move |at| (path.clone(), *at))
     });
-    let admin = config.admin.as_ref();
-    let admin = admin.map(|admin| ("admin.address".to_owned(), admin.address));
+    let admin = config.admin;
+    let admin = admin.map(|address| ("admin.address".to_owned(), address));
     let probed = listening.chain(admin).filter_map(|(path, address)| {
         let probed = sockets.probed(address);
         let probed = probed.unwrap_or_else(|| becket_sys::socket::probe(address));
@@ -188,7 +188,7 @@ impl Running {
             connections: config.connections,
             certificates: certificates(config),
             digests: policies
-                .map(|one| (one.name.clone(), hex(&one.digest)))
+                .map(|one| (one.keys.name.to_string(), one.digest_in_hex()))
                 .collect(),
             addresses: servers.chain(peers).collect(),
             shared: config
@@ -280,11 +280,6 @@ impl Display for Running {
         }
         writeln!(f, "connections {} at most", self.connections)
     }
-}
-
-/// Bytes in hex, as digests are shown.
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Display for Findings {

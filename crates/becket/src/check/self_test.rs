@@ -15,7 +15,10 @@
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
+use becket_config::address::NamePattern;
+use becket_config::choices::ClientCertificates;
 use becket_config::error::{Problem, Report};
+use becket_config::file::File;
 use becket_proto::client_hello::{Peek, peek};
 use becket_sys::clock::Now;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -29,7 +32,7 @@ use rustls::{SignatureScheme, SupportedProtocolVersion, version};
 use serde::Serialize;
 
 use crate::close_reason::CloseReason;
-use crate::config::{ClientAuth, Config, Listener, Policy, Route, Sessions};
+use crate::config::{Config, Listener, Policy, Route};
 use crate::control::rotation::Rotation;
 use crate::log::access::ResumedBy;
 use crate::pki::certificates::KeySet;
@@ -37,8 +40,8 @@ use crate::sessions::context::{self, Resuming};
 use crate::tls::chain::is_of_old_version;
 use crate::tls::hello_router::{Choice, HelloRouter, server_name};
 use crate::tls::names;
+use crate::tls::policy::versions;
 use crate::tls::route_configs::Parts;
-use becket_config::address::NamePattern;
 
 /// A handshake that went as it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -89,18 +92,18 @@ impl Display for TestedHandshake {
 /// Tests every name of every listener at `now`; what goes wrong goes to `report`. Costs one signature per name, version and
 /// kind of key, and another per protocol.
 pub fn run(config: &Config, now: Now, report: &mut Report) -> Vec<TestedHandshake> {
-    let rotation = match Rotation::start(config.sessions.ticket_rotation, now) {
+    let rotation = match Rotation::start(config.file.ticket_rotation(), now) {
         Ok(rotation) => rotation,
         Err(error) => {
             report.error(Problem::new("", error.to_string()));
             return Vec::new();
         }
     };
-    let parts = Parts::apart(rotation.secrets(), &config.sessions);
+    let parts = Parts::apart(rotation.secrets(), &config.file);
     let mut tested = Vec::new();
     let ends_tls = |one: &&Arc<Listener>| one.routes.iter().any(|route| route.policy.is_some());
     for listener in config.listeners.iter().filter(ends_tls) {
-        let path = format!("listener[{}]", listener.name);
+        let path = format!("listener[{}]", listener.keys.name);
         match HelloRouter::new(Arc::clone(listener), &parts) {
             Err(error) => report.error(Problem::new(path, error.to_string())),
             Ok(router) => SelfTest {
@@ -188,11 +191,12 @@ impl SelfTest<'_> {
                     self.protocol(subject, route, protocol);
                 }
             }
-            if !route.alpn_only {
+            if !route.keys.is_for_alpn() {
                 break route;
             }
         };
-        for version in last.policy.iter().flat_map(|policy| versions(policy)) {
+        let policy = last.policy.iter();
+        for version in policy.flat_map(|policy| versions(&policy.keys.versions)) {
             self.every_key(subject, last, version);
         }
     }
@@ -209,7 +213,7 @@ impl SelfTest<'_> {
         let mut worked = false;
         for (index, key) in subject.keys.iter().enumerate() {
             let policy = route.policy.as_deref();
-            let again = policy.and_then(|it| resumption(it, version, &self.config.sessions));
+            let again = policy.and_then(|it| resumption(it, version, &self.config.file));
             let offer = Offer {
                 asks_for: subject.asks_for.as_deref(),
                 version,
@@ -234,13 +238,9 @@ impl SelfTest<'_> {
 
     /// One protocol, in the highest version of its route.
     fn protocol(&mut self, subject: &Subject<'_>, route: &Route, protocol: &[u8]) {
-        let keys = subject.keys.iter().next().zip(
-            route
-                .policy
-                .iter()
-                .flat_map(|policy| versions(policy))
-                .next(),
-        );
+        let policy = route.policy.as_ref();
+        let versions = policy.map_or_else(Vec::new, |it| versions(&it.keys.versions));
+        let keys = subject.keys.iter().next().zip(versions.first().copied());
         let Some((key, version)) = keys else {
             return;
         };
@@ -269,9 +269,8 @@ impl SelfTest<'_> {
         offer: &Offer<'_>,
     ) -> Result<(), String> {
         let client = Arc::new(offer.client().map_err(|error| error.to_string())?);
-        let policy = route.policy.as_ref();
-        let must_refuse =
-            policy.is_some_and(|it| matches!(it.client_auth, ClientAuth::Required(_)));
+        let asked = route.policy.as_ref().map(|it| it.keys.client_certificates);
+        let must_refuse = asked == Some(ClientCertificates::Required);
         let (server, _) = self.handshake(&client, offer, must_refuse)?;
         let again = offer.again.filter(|_| !must_refuse);
         if let Some(expected) = again {
@@ -285,7 +284,7 @@ impl SelfTest<'_> {
         let suite = server.negotiated_cipher_suite();
         let group = server.negotiated_key_exchange_group();
         self.tested.push(TestedHandshake {
-            listener: self.listener.name.to_string(),
+            listener: self.listener.keys.name.to_string(),
             name: subject.shown.clone(),
             key: offer.kind(),
             version: names::version(offer.version.version),
@@ -293,7 +292,7 @@ impl SelfTest<'_> {
             group: group.map(|group| names::group(group.name())),
             alpn: agreed_text(offer.alpn),
             backend: backend
-                .map(|backend| backend.name.to_string())
+                .map(|backend| backend.keys.name.to_string())
                 .unwrap_or_default(),
             resumes: again.map(ResumedBy::label),
             refused: must_refuse,
@@ -352,7 +351,7 @@ impl SelfTest<'_> {
         let Peek::Hello(hello) = peek(hello) else {
             return Err("the hello cannot be read".to_owned());
         };
-        if hello.wire_len() > self.config.limits.client_hello {
+        if hello.wire_len() > self.config.file.limits.client_hello {
             return Err(CloseReason::HelloTooLarge.label().to_owned());
         }
         let name = server_name(&hello);
@@ -505,25 +504,18 @@ fn sample(pattern: &NamePattern, is_covered: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// The versions that a policy allows, highest first.
-fn versions(policy: &Policy) -> impl Iterator<Item = &'static SupportedProtocolVersion> {
-    let tls13 = policy.versions.tls13.then_some(&version::TLS13);
-    let tls12 = policy.versions.tls12.then_some(&version::TLS12);
-    tls13.into_iter().chain(tls12)
-}
-
 /// How a client that takes tickets resumes; `None` where nothing is kept.
 fn resumption(
     policy: &Policy,
     version: &SupportedProtocolVersion,
-    sessions: &Sessions,
+    file: &File,
 ) -> Option<ResumedBy> {
     if version.version == version::TLS13.version {
         Some(ResumedBy::Psk)
-    } else if policy.tls12_tickets {
+    } else if file.tls12_tickets(&policy.keys) {
         Some(ResumedBy::Ticket)
     } else {
-        (sessions.table_entries > 0).then_some(ResumedBy::Id)
+        (file.sessions.table_entries > 0).then_some(ResumedBy::Id)
     }
 }
 

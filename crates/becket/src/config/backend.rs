@@ -1,6 +1,5 @@
 //! Backends and servers as they are used: what the file says, and what was built of it.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use becket_config::notation::Text;
 
 use super::{Onward, ServerAddress};
 
-/// A pool of servers: the keys of its section, by `Deref`, and in front of them what was built.
+/// A pool of servers.
 #[derive(Debug)]
 pub struct Backend {
     /// As the file has it.
@@ -24,7 +23,7 @@ pub struct Backend {
     pub queue_timeout: Duration,
 }
 
-/// One server of a backend: the keys of its section, by `Deref`, and where it is.
+/// One server of a backend.
 #[derive(Debug)]
 pub struct Server {
     /// As the file has it.
@@ -53,9 +52,9 @@ impl Backend {
 
     /// How many clients are remembered.
     pub fn most_remembered(&self) -> usize {
-        match self.stick {
+        match self.keys.stick {
             StickBy::None => 0,
-            StickBy::Source | StickBy::TlsSession => self.stick_entries,
+            StickBy::Source | StickBy::TlsSession => self.keys.stick_entries,
         }
     }
 }
@@ -76,33 +75,5 @@ impl Server {
             Address::Name(host, port) => Some((host, port)),
             _ => None,
         }
-    }
-}
-
-impl Deref for Backend {
-    type Target = backend::Backend;
-
-    fn deref(&self) -> &Self::Target {
-        &self.keys
-    }
-}
-
-impl DerefMut for Backend {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.keys
-    }
-}
-
-impl Deref for Server {
-    type Target = backend::Server;
-
-    fn deref(&self) -> &Self::Target {
-        &self.keys
-    }
-}
-
-impl DerefMut for Server {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.keys
     }
 }

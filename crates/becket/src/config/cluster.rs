@@ -1,11 +1,10 @@
 //! `[cluster]` as it is used: what this becket shares with others.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use becket_cluster::stud::StudKey;
 use becket_cluster::{Multicast, Peer};
-use becket_config::cluster::ClusterLimits;
+use becket_config::cluster;
 use becket_proto::epoch::EpochLength;
 use becket_proto::session_table::PolicyTag;
 use becket_proto::ticket::NodeId;
@@ -14,28 +13,24 @@ use super::Config;
 use crate::secret::SharedSecret;
 
 /// What this becket shares with others.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
+    /// As the file has it.
+    pub keys: cluster::Cluster,
     /// Names this becket among the others; at least 1. A hint in tickets, and the name of a peer.
     pub node: NodeId,
     /// The first one seals; all of them open and let peers in. Never empty, each id once.
     pub secrets: Vec<SharedSecret>,
     /// How long an epoch of ticket keys lasts; the same on all nodes.
     pub rotation: EpochLength,
-    /// TLS 1.2 clients may get tickets; without, they resume by replicated ID.
-    pub tls12_tickets: bool,
     /// Where datagrams of peers arrive; without, only tickets are shared.
     pub listen: Option<SocketAddr>,
     /// Peers by address. Each name once.
     pub peers: Vec<Peer>,
-    /// How often their names are looked up again; `None` is only with the configuration.
-    pub resolve_interval: Option<Duration>,
     /// Discovery of further peers.
     pub multicast: Option<Multicast>,
     /// Sessions of stud and hitch; received only where this is set.
     pub stud: Option<Stud>,
-    /// Bounds on what peers can cost.
-    pub limits: ClusterLimits,
 }
 
 /// Terms on which sessions of stud and hitch are taken.

@@ -289,7 +289,7 @@ impl Attempt {
 impl Pending {
     pub(super) fn new(pool: Rc<Pool>, purpose: Purpose) -> Self {
         Self {
-            retries: pool.backend().retries,
+            retries: pool.backend().keys.retries,
             pool,
             purpose,
             client_tls: None,
@@ -314,8 +314,8 @@ impl Pending {
     ) -> Next<N> {
         self.asks = !said.bytes.is_empty();
         let mut header = Vec::new();
-        if let Some(version) = self.pool.backend().proxy_header {
-            let also = &self.pool.backend().proxy_tlvs;
+        if let Some(version) = self.pool.backend().keys.proxy_header {
+            let also = &self.pool.backend().keys.proxy_tlvs;
             match introduction::proxy_header((version, also), cx.core, self.client_tls.as_ref()) {
                 Ok(encoded) => header = encoded,
                 Err(_) => {
@@ -401,7 +401,7 @@ impl Pending {
             None => (CloseReason::NoServer, "no server is in service".to_owned()),
             Some(failures) => (reason_of(&failures.last), in_words(&failures.last)),
         };
-        let detail = format!("backend {}: {detail}", &*self.pool.backend().name);
+        let detail = format!("backend {}: {detail}", &*self.pool.backend().keys.name);
         cx.note(reason, &detail);
         // No close_notify: the client must not take nothing for a whole answer.
         Closing::begin(reason, HalfPipe::default(), cx)
@@ -435,7 +435,7 @@ fn in_words(error: &io::Error) -> String {
 /// left towards this address.
 fn open<N: Net>(net: &mut N, pool: &Pool, address: &ServerAddress) -> io::Result<N::Server> {
     let mut opened = net.connect(address, pool.source(address));
-    for _ in 1..pool.backend().source.len() {
+    for _ in 1..pool.backend().keys.source.len() {
         match &opened {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
                 opened = net.connect(address, pool.source(address));

@@ -183,7 +183,7 @@ impl<N: Net> Conversing<N> {
 
     /// The client asks to cancel what another connection does. The server that it was connected to is let go.
     fn cancel(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        let passes = self.listener.config().cancel_requests;
+        let passes = self.listener.config().keys.passes_cancels();
         let pool = self.listener.pool(0).filter(|_| passes);
         match (pool, self.dialog.cancel_request()) {
             (Some(pool), Some(request)) => Cancelling::begin(pool, request, cx),

@@ -17,13 +17,13 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 
 use becket_proto::proxy_header::{
-    Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, Transport, decode,
+    Accept, Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, Transport, decode,
 };
 
 use super::facts::{Facts, ProxyDetails};
 use super::{Context, Net, Next, Phase};
 use crate::close_reason::CloseReason;
-use crate::config::{AcceptProxy, Listener};
+use crate::config::Listener;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::scratch::{Buffer, Scratch};
@@ -46,15 +46,15 @@ impl Greeting {
         scratch: &mut Scratch,
     ) -> Next<N> {
         let listener = self.listener.config();
-        let Some(accepts) = &listener.accept_proxy else {
+        let Some(versions) = listener.keys.accept_proxy else {
             return Next::End(CloseReason::Internal);
         };
-        if !accepts.trusted.contains(cx.core.facts.client.ip()) {
+        if !listener.trusted.contains(cx.core.facts.client.ip()) {
             let detail = "not in trusted-networks".to_owned();
             return refuse(CloseReason::UntrustedProxy, detail, cx);
         }
         scratch.clear();
-        match look(listener, accepts, &mut scratch.sealed_in, cx) {
+        match look(listener, versions.into(), &mut scratch.sealed_in, cx) {
             Ok(true) => Next::Go(Phase::first(self.listener, cx.turn.counters)),
             Ok(false) => Next::Wait(Phase::Greeting(self)),
             Err((reason, detail)) => refuse(reason, detail, cx),
@@ -71,7 +71,7 @@ impl Greeting {
 /// more has to come.
 fn look<N: Net>(
     listener: &Listener,
-    accepts: &AcceptProxy,
+    versions: Accept,
     seen: &mut Buffer,
     cx: &mut Context<'_, '_, N>,
 ) -> Result<bool, (CloseReason, String)> {
@@ -86,7 +86,7 @@ fn look<N: Net>(
         }
         Err(_) => return Err(quietly(CloseReason::HealthCheck)),
     }
-    let (header, len) = match decode(seen.filled(), accepts.versions) {
+    let (header, len) = match decode(seen.filled(), versions) {
         Decoded::Header { header, len } => (header, len),
         // What has come stays in the socket, and no event repeats it: the next byte brings one.
         Decoded::Incomplete if cx.core.client.ready.ended => {

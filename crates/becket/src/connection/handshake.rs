@@ -21,6 +21,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use becket_config::choices::{ProxyVersion, QueuePlace};
 use becket_proto::client_hello::ClientHello;
 use becket_proto::half_pipe::HalfPipe;
 use rustls::{CertificateError, HandshakeKind};
@@ -46,8 +47,6 @@ use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::{self, Engine, Received};
 use crate::tls::hello_router::{Choice, Served, server_name};
-use becket_config::choices::ProxyVersion;
-use becket_config::choices::QueuePlace;
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]
@@ -326,7 +325,7 @@ impl<N: Net> Hello<N> {
         };
         let early_data = served.early_data;
         let has_one = slot.is_some() || self.relay.is_some();
-        if pool.backend().queue == QueuePlace::BeforeHandshake && !has_one {
+        if pool.backend().keys.queue == QueuePlace::BeforeHandshake && !has_one {
             slot = claim(pool, (held, early_data), cx)?;
             if slot.is_none() {
                 return Ok(Heard::Full(Rc::clone(pool)));
@@ -372,7 +371,7 @@ fn claim<N: Net>(
     match pool.pick(&hint, had, &[]) {
         Pick::Slot(slot) => return Ok(Some(slot)),
         Pick::Nobody => {
-            let detail = format!("backend {}", &*pool.backend().name);
+            let detail = format!("backend {}", &*pool.backend().keys.name);
             return Err(Refusal::new(CloseReason::NoServer, detail));
         }
         Pick::Full => {}
@@ -556,7 +555,7 @@ impl Chosen {
 
     /// What there is to say of our certificate, where the server is told of it.
     fn presented(&self, listener: &ListenerState, name: Option<&str>) -> Option<Arc<Presented>> {
-        let version = self.pool.backend().proxy_header;
+        let version = self.pool.backend().keys.proxy_header;
         version.filter(|version| *version == ProxyVersion::V2)?;
         let place = self.resuming.as_ref()?.presented?;
         let certificates = &listener.config().certificates;

@@ -5,6 +5,7 @@
 //! what a header from in front said of it is not passed on, apart from the addresses and the name
 //! of the connection.
 
+use becket_config::choices::{ProxyTlv, ProxyVersion};
 use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, SslTlv, Tlvs};
 
 use super::facts::{Agreed, Facts};
@@ -12,7 +13,6 @@ use super::{Core, Net};
 use crate::socket::Socket;
 use crate::tls::engine::Engine;
 use crate::tls::names;
-use becket_config::choices::{ProxyTlv, ProxyVersion};
 
 /// Encodes the header for a client whose handshake is complete, or who has none with us.
 ///

@@ -43,6 +43,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::listener::ListenMode;
+use becket_config::process::{Limits, Timeouts};
 use becket_proto::half_pipe::HalfPipe;
 
 use self::cancelling::Cancelling;
@@ -70,8 +72,6 @@ use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
 use crate::scratch::{Buffer, Scratch};
 use crate::socket::{Fault, Peek, Ready, Socket};
-use becket_config::listener::ListenMode;
-use becket_config::process::{Limits, Timeouts};
 use becket_proto::session_name::SessionName;
 use becket_sys::clock::Now;
 
@@ -343,7 +343,7 @@ impl<N: Net> Connection<N> {
         let handshake_until = facts.accepted + timeouts.handshake;
         let deadline = handshake_until.min(facts.accepted + timeouts.hello);
         let mode = listener.mode;
-        let phase = match listener.config().accept_proxy {
+        let phase = match listener.config().keys.accept_proxy {
             Some(_) => Phase::Greeting(Greeting::new(listener)),
             None => Phase::first(listener, counters),
         };

@@ -12,6 +12,7 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use becket_config::choices::StickBy;
 use becket_proto::client_hello::ClientHello;
 use becket_proto::server_hello::{self, ServerHelloPeek};
 use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
@@ -20,7 +21,6 @@ use super::connect::{Pending, Purpose};
 use super::{Context, Net, Next, Said};
 use crate::backend::pool::{PickHint, Pool};
 use crate::backend::server_state::ServerState;
-use becket_config::choices::StickBy;
 
 /// A client whose hello leads to where its TLS ends.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ fn home(hello: &ClientHello<'_>, pool: &Pool, now: Duration) -> Option<u64> {
     let by_node = tickets.find_map(|ticket| pool.at_node(node_of(ticket)?));
     by_node.or_else(|| {
         let id = hello.session_id();
-        let learns = pool.backend().stick == StickBy::TlsSession && !id.is_empty();
+        let learns = pool.backend().keys.stick == StickBy::TlsSession && !id.is_empty();
         learns.then(|| pool.recall(&known_by(id), now)).flatten()
     })
 }
@@ -97,7 +97,7 @@ pub(super) struct Learner {
 impl Learner {
     /// Watches for a client that may have TLS 1.2, where clients stick to servers by session.
     fn new(hello: &ClientHello<'_>, pool: &Rc<Pool>) -> Option<Self> {
-        let learns = pool.backend().stick == StickBy::TlsSession && hello.offers_tls12();
+        let learns = pool.backend().keys.stick == StickBy::TlsSession && hello.offers_tls12();
         learns.then(|| Self {
             pool: Rc::clone(pool),
             offered: hello.session_id().into(),

@@ -58,7 +58,7 @@ impl<N: Net> Queued<N> {
             }
         };
         let Ok(wait) = pool.wait(cx.turn.place, tried, before) else {
-            let detail = format!("backend {}", &*pool.backend().name);
+            let detail = format!("backend {}", &*pool.backend().keys.name);
             let reason = CloseReason::QueueFull;
             cx.note(reason, &detail);
             return then.refuse(reason, cx);
@@ -88,7 +88,7 @@ impl<N: Net> Queued<N> {
 
     /// Whether this readiness can change anything.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
-        let gone = ready.failed || (ready.ended && self.pool.backend().abort_on_half_close);
+        let gone = ready.failed || (ready.ended && self.pool.backend().keys.abort_on_half_close);
         gone || (ready.writable && !self.lacks_keys())
     }
 
@@ -108,7 +108,7 @@ impl<N: Net> Queued<N> {
         scratch: &mut Scratch,
     ) -> Next<N> {
         let ready = cx.core.client.ready;
-        let abandons = ready.ended && self.pool.backend().abort_on_half_close;
+        let abandons = ready.ended && self.pool.backend().keys.abort_on_half_close;
         if ready.failed || abandons {
             return self.leave(cx);
         }
@@ -142,7 +142,7 @@ impl<N: Net> Queued<N> {
             return Next::Go(Phase::Queued(self));
         }
         let reason = CloseReason::QueueTimeout;
-        let detail = format!("backend {}", &*self.pool.backend().name);
+        let detail = format!("backend {}", &*self.pool.backend().keys.name);
         cx.note(reason, &detail);
         self.then.refuse(reason, cx)
     }

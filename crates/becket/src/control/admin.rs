@@ -127,7 +127,7 @@ impl Desk {
 
     fn misdirected(&self, request: &Request<Incoming>) -> Option<Response> {
         let config = self.state.config();
-        let names = config.admin.as_ref().map_or(&[][..], |admin| &admin.hosts);
+        let names = &config.file.admin.hosts;
         let host = host::foreign(request.uri(), request.headers(), names)?;
         self.count(Refusal::ForeignHost);
         let host = Escaped::new(host);

@@ -58,7 +58,7 @@ fn of(listener: &Listener) -> Vec<Certificate> {
 fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certificate> {
     let not_after = facts::not_after(key.cert.first()?)?;
     Some(Certificate {
-        listener: listener.name.to_string(),
+        listener: listener.keys.name.to_string(),
         name: name.to_owned(),
         key: kind(key.key.algorithm()),
         not_after: Timestamp::from_unix(std::time::Duration::from_secs(not_after.0)),

@@ -12,12 +12,13 @@ use std::net::IpAddr;
 
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, header};
+use becket_config::address::HostName;
 
 /// Finds a host of the request that is not ours, in its `Host` fields or in its target.
 pub(super) fn foreign<'a>(
     uri: &'a Uri,
     headers: &'a HeaderMap,
-    names: &[String],
+    names: &[HostName],
 ) -> Option<&'a [u8]> {
     let target = uri
         .authority()
@@ -27,7 +28,7 @@ pub(super) fn foreign<'a>(
     hosts.find(|host| !is_ours(host, names))
 }
 
-fn is_ours(host: &[u8], names: &[String]) -> bool {
+fn is_ours(host: &[u8], names: &[HostName]) -> bool {
     let Ok(authority) = Authority::try_from(host) else {
         return false;
     };
@@ -43,7 +44,10 @@ fn is_ours(host: &[u8], names: &[String]) -> bool {
         return true;
     }
     let name = name.strip_suffix('.').unwrap_or(name);
-    let own = names.iter().map(String::as_str).chain(["localhost"]);
+    let own = names
+        .iter()
+        .map(|name| name.0.as_str())
+        .chain(["localhost"]);
     own.into_iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
@@ -54,7 +58,7 @@ mod tests {
     use super::*;
 
     fn passes(host: &str) -> bool {
-        is_ours(host.as_bytes(), &["becket.example".to_owned()])
+        is_ours(host.as_bytes(), &[HostName("becket.example".to_owned())])
     }
 
     #[test]

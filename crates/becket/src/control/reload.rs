@@ -4,7 +4,6 @@
 //! servers and peers are looked up once it is committed, and those that are known keep their addresses; only when all of that worked are the workers told. A reload that fails has
 //! changed nothing, and says everything that is wrong.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use crate::config::{Config, Listener};
 use crate::prepare::source::Source;
 use crate::prepare::{Prepared, ServerNames};
 use crate::sessions::tickets::Secrets;
+use crate::sockets;
 use crate::tls::hello_router::HelloRouter;
 use crate::tls::route_configs::Parts;
 
@@ -84,10 +84,10 @@ fn prepare(
 
 /// Builds every TLS configuration once, and drops them.
 fn build(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
-    let parts = Parts::apart(secrets, &config.sessions);
+    let parts = Parts::apart(secrets, &config.file);
     for listener in &config.listeners {
         HelloRouter::new(Arc::clone(listener), &parts)
-            .map_err(|error| format!("listener[{}]: {error}", listener.name))?;
+            .map_err(|error| format!("listener[{}]: {error}", listener.keys.name))?;
     }
     Ok(())
 }
@@ -104,7 +104,10 @@ fn replication(old: &Config, new: &Config) -> Vec<String> {
     let differs = [
         ("cluster.node", was.node != is.node),
         ("cluster.multicast", was.multicast != is.multicast),
-        ("cluster.limits.queue", was.limits.queue != is.limits.queue),
+        (
+            "cluster.limits.queue",
+            was.keys.limits.queue != is.keys.limits.queue,
+        ),
     ];
     let differing = differs.into_iter().filter(|(_, differs)| *differs);
     differing.map(|(key, _)| key.to_owned()).collect()
@@ -117,15 +120,11 @@ fn stud(old: &Config, new: &Config) -> Option<String> {
     other.then(|| "cluster.stud-listen".to_owned())
 }
 
-fn admin(config: &Config) -> Option<SocketAddr> {
-    config.admin.as_ref().map(|admin| admin.address)
-}
-
 /// The keys that differ and wait for a restart.
 pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
-    let (was, is) = (&old.process, &new.process);
+    let (was, is) = (&old.file.process, &new.file.process);
     let differs = [
-        ("admin.address", admin(old) != admin(new)),
+        ("admin.address", old.admin != new.admin),
         ("log.format", old.log.format != new.log.format),
         ("log.file", old.log.file != new.log.file),
         ("log.access", old.log.access != new.log.access),
@@ -144,7 +143,7 @@ pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     keys.extend(stud(old, new));
     for listener in &new.listeners {
         let kept = |other: &&Arc<Listener>| {
-            other.socket != listener.socket
+            sockets::options(&other.keys) != sockets::options(&listener.keys)
                 && other
                     .bind
                     .iter()
@@ -153,7 +152,7 @@ pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         if old.listeners.iter().any(|other| kept(&other)) {
             keys.push(format!(
                 "listener[{}], options of its sockets",
-                listener.name
+                listener.keys.name
             ));
         }
     }
@@ -171,7 +170,6 @@ mod tests {
     use crate::config::Cluster;
     use crate::control::sample;
     use crate::secret::{SecretBytes, SharedSecret};
-    use becket_config::cluster::ClusterLimits;
 
     fn clustered(change: impl FnOnce(&mut Cluster)) -> Config {
         let secret = SecretBytes::new(zeroize::Zeroizing::new([1; 32]));
@@ -179,19 +177,11 @@ mod tests {
             node: NodeId(1),
             secrets: vec![SharedSecret::of_root(secret, Path::new("secret")).unwrap()],
             rotation: EpochLength::of(Duration::from_secs(60)).unwrap(),
-            tls12_tickets: false,
             listen: Some(([127, 0, 0, 1], 1).into()),
             peers: Vec::new(),
-            resolve_interval: None,
             multicast: None,
             stud: None,
-            limits: ClusterLimits {
-                datagrams_per_turn: 1,
-                entries_per_peer: 1,
-                bytes_per_second: 1,
-                queue: 1,
-                hellos_per_second: 1,
-            },
+            keys: Default::default(),
         };
         change(&mut cluster);
         let mut config = sample::config();
@@ -205,7 +195,7 @@ mod tests {
         let waits = |new: &Config| waiting_for_restart(&old, new);
         assert_eq!(waits(&clustered(|_| {})), [""; 0]);
         assert_eq!(waits(&clustered(|c| c.node = NodeId(2))), ["cluster.node"]);
-        let queue = clustered(|c| c.limits.queue = 2);
+        let queue = clustered(|c| c.keys.limits.queue = 2);
         assert_eq!(waits(&queue), ["cluster.limits.queue"]);
         assert_eq!(waits(&sample::config()), [""; 0], "it ends at once");
         let silent = |config: &mut Cluster| config.listen = None;
@@ -223,7 +213,7 @@ mod tests {
             waiting_for_restart(&clustered(silent), &renumbered),
             [""; 0]
         );
-        let limits = clustered(|c| c.limits.bytes_per_second = 2);
+        let limits = clustered(|c| c.keys.limits.bytes_per_second = 2);
         assert_eq!(waits(&limits), [""; 0], "limits change at once");
     }
 }

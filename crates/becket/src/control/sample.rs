@@ -8,6 +8,9 @@ use std::time::Duration;
 use becket_cluster::replica::{self, Boot, PeerState, PeerStatus, WarmUp};
 use becket_cluster::stud::StudStatus;
 use becket_cluster::{ClusterStatus, ConfiguredPeer, Numbers};
+use becket_config::address::NamePattern;
+use becket_config::process::Log;
+use becket_config::{listener, policy};
 use becket_proto::session_table::SessionTable;
 use becket_proto::ticket::{NodeId, SecretId};
 use becket_sys::clock::Clock;
@@ -17,17 +20,10 @@ use rustls::sign::CertifiedKey;
 use super::rotation::Rotation;
 use super::snapshot::Reload;
 use super::state::{MainProcess, Replication, State};
-use crate::config::{
-    Backend, ClientAuth, Config, Listener, Log, Policy, Route, Server, ServerAddress, Sessions,
-    SocketOptions, Versions,
-};
+use crate::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
 use crate::log::Timestamp;
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::shared::Shared;
-use becket_config::address::NamePattern;
-use becket_config::choices::{LogFormat, UnknownNames};
-use becket_config::listener::ListenMode;
-use becket_config::process::{Limits, Process, Timeouts};
 
 /// The server, of one worker.
 pub(super) fn state() -> State {
@@ -36,17 +32,12 @@ pub(super) fn state() -> State {
     let shared = Arc::new(Shared::new(1, Clock::start(), table(), table()));
     shared.backends.adopt(&config);
     let now = shared.clock.now();
-    let rotation = Rotation::start(config.sessions.ticket_rotation, now).unwrap();
-    let state = State::new(
-        MainProcess {
-            pid: 1,
-            restarts: 2,
-        },
-        shared,
-        config,
-        &rotation,
-        Replication::default(),
-    );
+    let rotation = Rotation::start(config.file.ticket_rotation(), now).unwrap();
+    let main = MainProcess {
+        pid: 1,
+        restarts: 2,
+    };
+    let state = State::new(main, shared, config, &rotation, Replication::default());
     let errors = vec!["listener.web.bind: \"<b>\" is not an address".to_owned()];
     let time = Timestamp::from_unix(now.unix);
     state.set_reload(Reload { time, errors }, false);
@@ -119,27 +110,10 @@ pub(crate) fn config() -> Config {
         file: Arc::default(),
         listeners: vec![listener("web", web), listener("other", other)],
         backends: vec![Arc::new(Backend::plain("app", vec![server()]))],
-        limits: LIMITS,
         connections: 10,
-        timeouts: TIMEOUTS,
-        sessions: SESSIONS,
-        admission: crate::config::Admission::default(),
         cluster: None,
-        log: Log {
-            level: "info".to_owned(),
-            format: LogFormat::Text,
-            file: None,
-            access: None,
-        },
+        log: Log::default(),
         admin: None,
-        process: Process {
-            workers: None,
-            pin: false,
-            user: None,
-            group: None,
-            core_dumps: false,
-            key_log: false,
-        },
     }
 }
 
@@ -149,45 +123,28 @@ fn server() -> Server {
 }
 
 fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
+    let policy = policy::Policy::named(name);
     Arc::new(Listener {
-        name: name.into(),
-        mode: ListenMode::Tls,
-        bind: vec![([127, 0, 0, 1], 8443).into()],
-        socket: SocketOptions {
-            backlog: 16,
-            defer_accept: None,
-            fast_open: None,
-            keepalive: None,
-            receive_buffer: None,
-            send_buffer: None,
+        keys: listener::Listener {
+            name: policy.name.clone(),
+            ..Default::default()
         },
+        bind: vec![([127, 0, 0, 1], 8443).into()],
         certificates: Arc::new(certificates),
-        unknown_names: UnknownNames::Default,
         allow: None,
         deny: Default::default(),
-        accept_proxy: None,
-        cancel_requests: false,
+        trusted: Default::default(),
         routes: vec![Route {
-            names: vec![NamePattern::Wildcard("example.net".to_owned())],
+            keys: listener::Route {
+                names: vec![NamePattern::Wildcard("example.net".to_owned())],
+                ..Default::default()
+            },
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-            alpn_only: false,
-            alpn_mismatch: becket_config::choices::AlpnMismatch::Continue,
             policy: Some(Arc::new(Policy {
-                name: name.into(),
+                keys: policy,
                 digest: [0xab; 32],
-                versions: Versions {
-                    tls12: true,
-                    tls13: true,
-                },
                 suites: provider::DEFAULT_CIPHER_SUITES.to_vec(),
-                groups: provider::DEFAULT_KX_GROUPS.to_vec(),
-                client_auth: ClientAuth::Off,
-                client_names: Vec::new(),
-                revocation: Default::default(),
                 verifier: None,
-                require_ems: false,
-                tls12_tickets: false,
-                early_data: 0,
             })),
             backend: 0,
         }],
@@ -209,36 +166,3 @@ fn key(name: &str) -> Arc<CertifiedKey> {
     let signer = provider::sign::any_supported_type(&der).unwrap();
     Arc::new(CertifiedKey::new(vec![leaf.der().clone()], signer))
 }
-
-const LIMITS: Limits = Limits {
-    connections: None,
-    handshakes: 10,
-    client_hello: 16 * 1024,
-    certificate_chain: 16 * 1024,
-    chain_intermediates: 6,
-    chain_same_subject: 2,
-    accepts_per_turn: 1,
-    handshakes_per_turn: 1,
-    handshake_time_per_turn: Duration::from_millis(1),
-    bytes_per_turn: 64 * 1024,
-};
-
-const TIMEOUTS: Timeouts = Timeouts {
-    hello: Duration::from_secs(3),
-    handshake: Duration::from_secs(10),
-    connect: Duration::from_secs(5),
-    idle: Duration::from_secs(600),
-    half_closed: Duration::from_secs(60),
-    drain_idle: Duration::from_secs(5),
-    linger: Duration::from_secs(5),
-    drain: Duration::from_secs(30),
-};
-
-const SESSIONS: Sessions = Sessions {
-    table_entries: 200_000,
-    table_bytes: 128 * 1024 * 1024,
-    longest_ticket: 8 * 1024,
-    id_lifetime: Duration::from_secs(300),
-    ticket_rotation: Duration::from_secs(8 * 3600),
-    max_age: Duration::from_secs(24 * 3600),
-};

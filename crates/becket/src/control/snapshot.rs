@@ -6,12 +6,13 @@
 //! policy it shows the digest.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 
 use becket_cluster::ClusterStatus;
 use becket_cluster::stud::StudStatus;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use becket_config::notation::Text;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use super::admin_http::Refusal;
 use super::certificates::Certificate;
@@ -20,7 +21,7 @@ use super::rotation::Standing;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
-use crate::config::{Backend, ClientAuth, Config, Listener, Policy, Route, Server};
+use crate::config::{Backend, Config, Listener, Server};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
 use crate::tls::names;
@@ -47,7 +48,7 @@ pub(crate) struct Snapshot {
     /// Sums over all workers.
     pub(crate) totals: Totals,
     /// Listeners, as configured.
-    pub listeners: Vec<ListenerStatus>,
+    pub listeners: Vec<Value>,
     /// Pools, and how their servers are.
     pub backends: Vec<RunningBackend>,
     /// Certificates by listener and name.
@@ -113,47 +114,6 @@ pub(crate) struct Totals {
     pub server_bytes_out: u64,
 }
 
-/// One listener.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct ListenerStatus {
-    /// Configuration name.
-    pub name: String,
-    /// Addresses.
-    pub bind: Vec<String>,
-    /// Routes in the order in which they are tried.
-    pub routes: Vec<RouteStatus>,
-}
-
-/// One route.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct RouteStatus {
-    /// Server names; empty is any.
-    pub names: Vec<String>,
-    /// Protocols, most preferred first; empty is no ALPN.
-    pub alpn: Vec<String>,
-    /// Configuration name of the backend.
-    pub backend: String,
-    /// TLS parameters; `null` where no TLS ends.
-    pub policy: Option<PolicyStatus>,
-}
-
-/// One policy.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct PolicyStatus {
-    /// Configuration name.
-    pub name: String,
-    /// SHA-256 of what makes sessions exchangeable, in hex.
-    pub digest: String,
-    /// Versions allowed.
-    pub versions: Vec<&'static str>,
-    /// Suites, most preferred first.
-    pub suites: Vec<&'static str>,
-    /// Groups that are accepted.
-    pub groups: Vec<&'static str>,
-    /// `off`, `optional` or `required`.
-    pub client_auth: &'static str,
-}
-
 /// How a reload went.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Reload {
@@ -215,71 +175,86 @@ pub(crate) struct RunningBackend {
 
 impl Serialize for RunningBackend {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self { config, state } = self;
+        let (keys, state) = (&self.config.keys, &self.state);
         let states = state.servers();
-        let servers = config.servers.iter().filter_map(|config| {
+        let servers = self.config.servers.iter().filter_map(|config| {
             let state = states.iter().find(|state| *state.name() == config.name)?;
-            Some(RunningServer { config, state })
+            Some(server(config, state))
         });
-        let mut object = to.serialize_map(None)?;
-        object.serialize_entry("name", &*config.name)?;
-        object.serialize_entry("balance", &config.balance)?;
-        object.serialize_entry("waiting", &state.waiting())?;
-        object.serialize_entry("queue_length", &config.queue_length)?;
-        object.serialize_entry("hand_overs", &state.hand_overs())?;
-        object.serialize_entry("stick_entries", &state.sticks())?;
-        object.serialize_entry("servers", &servers.collect::<Vec<_>>())?;
-        object.end()
+        let object = json!({
+            "name": keys.name,
+            "balance": keys.balance,
+            "waiting": state.waiting(),
+            "queue_length": keys.queue_length,
+            "hand_overs": state.hand_overs(),
+            "stick_entries": state.sticks(),
+            "servers": servers.collect::<Vec<_>>(),
+        });
+        object.serialize(to)
     }
 }
 
 /// A server as it is configured and as it is now.
-struct RunningServer<'a> {
-    config: &'a Server,
-    state: &'a ServerState,
+fn server(config: &Server, state: &ServerState) -> Value {
+    let watched = state.watched();
+    let (since, why) = watched.change.clone().unzip();
+    let addresses = state.addresses();
+    json!({
+        "name": config.name,
+        "addresses": addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "state": match (state.is_disabled(), state.has_address()) {
+            (true, _) => "disabled",
+            (false, false) => "unresolved",
+            (false, true) if state.is_failing() => "failing",
+            (false, true) => "passing",
+        },
+        "backup": config.keys.backup,
+        "weight": config.keys.weight,
+        "in_use": state.in_use(),
+        "maxconn": state.maxconn(),
+        "connections": state.connections(),
+        "failures": state.failures(),
+        "node": config.keys.node,
+        "condition": watched.condition.label(),
+        "condition_since": since.map(Timestamp::from_unix),
+        "condition_reason": why,
+        "checks": watched.checks,
+        "check_failures": watched.check_failures,
+        "outages": watched.outages,
+        "lost_its_name": state.lost_its_name(),
+    })
 }
 
-impl Serialize for RunningServer<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self { config, state } = self;
-        let watched = state.watched();
-        let since = watched
-            .change
-            .as_ref()
-            .map(|(at, _)| Timestamp::from_unix(*at));
-        let addresses = state.addresses();
-        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        let mut object = to.serialize_map(None)?;
-        object.serialize_entry("name", &*config.name)?;
-        object.serialize_entry("addresses", &addresses)?;
-        object.serialize_entry(
-            "state",
-            match (state.is_disabled(), state.has_address()) {
-                (true, _) => "disabled",
-                (false, false) => "unresolved",
-                (false, true) if state.is_failing() => "failing",
-                (false, true) => "passing",
-            },
-        )?;
-        object.serialize_entry("backup", &config.backup)?;
-        object.serialize_entry("weight", &config.weight)?;
-        object.serialize_entry("in_use", &state.in_use())?;
-        object.serialize_entry("maxconn", &state.maxconn())?;
-        object.serialize_entry("connections", &state.connections())?;
-        object.serialize_entry("failures", &state.failures())?;
-        object.serialize_entry("node", &config.node)?;
-        object.serialize_entry("condition", watched.condition.label())?;
-        object.serialize_entry("condition_since", &since)?;
-        object.serialize_entry(
-            "condition_reason",
-            &watched.change.as_ref().map(|(_, why)| &**why),
-        )?;
-        object.serialize_entry("checks", &watched.checks)?;
-        object.serialize_entry("check_failures", &watched.check_failures)?;
-        object.serialize_entry("outages", &watched.outages)?;
-        object.serialize_entry("lost_its_name", &state.lost_its_name())?;
-        object.end()
-    }
+/// A listener as it is configured, with what was built of its routes.
+pub(super) fn listener(config: &Config, listener: &Listener) -> Value {
+    let routes = listener.routes.iter().map(|route| {
+        let policy = route.policy.as_ref().map(|policy| {
+            let suites = policy
+                .suites
+                .iter()
+                .map(|suite| names::suite(suite.suite()));
+            json!({
+                "name": policy.keys.name,
+                "digest": policy.digest_in_hex(),
+                "versions": policy.keys.versions,
+                "suites": suites.collect::<Vec<_>>(),
+                "groups": policy.keys.groups,
+                "client_auth": policy.keys.client_certificates,
+            })
+        });
+        let alpn = route.alpn.iter().map(Text::write);
+        json!({
+            "names": route.keys.names,
+            "alpn": alpn.collect::<Vec<_>>(),
+            "backend": config.backends.get(route.backend).map(|backend| &backend.keys.name),
+            "policy": policy,
+        })
+    });
+    json!({
+        "name": listener.keys.name,
+        "bind": listener.bind,
+        "routes": routes.collect::<Vec<_>>(),
+    })
 }
 
 impl Totals {
@@ -319,59 +294,6 @@ impl Totals {
     }
 }
 
-pub(super) fn listener(config: &Config, listener: &Listener) -> ListenerStatus {
-    ListenerStatus {
-        name: listener.name.to_string(),
-        bind: listener.bind.iter().map(ToString::to_string).collect(),
-        routes: listener.routes.iter().map(|r| route(config, r)).collect(),
-    }
-}
-
-fn route(config: &Config, route: &Route) -> RouteStatus {
-    let backend = config.backends.get(route.backend);
-    let alpn = route.alpn.iter();
-    RouteStatus {
-        names: route.names.iter().map(ToString::to_string).collect(),
-        alpn: alpn
-            .map(|p| String::from_utf8_lossy(p).into_owned())
-            .collect(),
-        backend: backend.map(|b| b.name.to_string()).unwrap_or_default(),
-        policy: route.policy.as_deref().map(policy),
-    }
-}
-
-fn policy(policy: &Policy) -> PolicyStatus {
-    let versions = [
-        (policy.versions.tls13, "1.3"),
-        (policy.versions.tls12, "1.2"),
-    ];
-    let suites = policy.suites.iter().map(|s| names::suite(s.suite()));
-    let groups = policy.groups.iter().map(|g| names::group(g.name()));
-    PolicyStatus {
-        name: policy.name.to_string(),
-        digest: hex(&policy.digest),
-        versions: versions
-            .into_iter()
-            .filter_map(|(on, name)| on.then_some(name))
-            .collect(),
-        suites: suites.collect(),
-        groups: groups.collect(),
-        client_auth: match policy.client_auth {
-            ClientAuth::Off => "off",
-            ClientAuth::Optional(_) => "optional",
-            ClientAuth::Required(_) => "required",
-        },
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a `String` does not fail.
-        write!(text, "{byte:02x}").ok();
-        text
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::sample;
@@ -391,7 +313,7 @@ mod tests {
         assert_eq!(route["names"][0], "*.example.net");
         assert_eq!(route["backend"], "app");
         assert_eq!(route["policy"]["digest"], "ab".repeat(32));
-        assert_eq!(route["policy"]["versions"][1], "1.2");
+        assert_eq!(route["policy"]["versions"][0], "TLSv1.2");
         assert_eq!(
             status["backends"][0]["servers"][0]["addresses"][0],
             "127.0.0.1:8080"

@@ -153,7 +153,7 @@ impl State {
         let backends = config.backends.iter().filter_map(|backend| {
             Some(RunningBackend {
                 config: Arc::clone(backend),
-                state: shared.backends.by_name(&backend.name)?,
+                state: shared.backends.by_name(&backend.keys.name)?,
             })
         });
         let listeners = config.listeners.iter();
@@ -178,7 +178,7 @@ impl State {
             reloads: current.reloads,
             sessions: Occupancy {
                 entries: shared.table.len(),
-                capacity: config.sessions.table_entries,
+                capacity: config.file.sessions.table_entries,
             },
             early_sessions: shared.early.len(),
             tickets: TicketKeys {

@@ -18,10 +18,11 @@ use std::sync::mpsc::{
 use std::thread;
 use std::time::Duration;
 
+use becket_config::choices::LogFormat;
+use becket_config::process::LogTarget;
+
 use super::access::AccessRecord;
 use super::{Output, PATIENCE};
-use crate::config::AccessLog;
-use becket_config::choices::LogFormat;
 
 /// A worker's end: gives records away.
 #[derive(Clone, Debug)]
@@ -87,25 +88,24 @@ impl Drop for AccessThread {
 }
 
 impl AccessWriter {
-    /// Opens the file, or stderr.
+    /// Opens the file, or stderr; nothing where the log is off.
     ///
     /// # Errors
     /// What the system says when the file cannot be opened for appending.
-    pub fn open(log: &AccessLog, format: LogFormat) -> io::Result<Self> {
-        let path = match log {
-            AccessLog::Stderr => None,
-            AccessLog::File(path) => Some(path.as_path()),
-        };
-        Ok(Self {
+    pub fn open(log: &LogTarget, format: LogFormat) -> io::Result<Option<Self>> {
+        if *log == LogTarget::Off {
+            return Ok(None);
+        }
+        Ok(Some(Self {
             receivers: Vec::new(),
-            output: Output::open(path)?,
+            output: Output::open(log.file())?,
             format,
             lines: String::with_capacity(BLOCK_BYTES + 1024),
             held: 0,
             dropped: Arc::default(),
             said: 0,
             failing: false,
-        })
+        }))
     }
 
     /// Makes the channel of one more worker.
@@ -222,7 +222,9 @@ mod tests {
     use std::path::Path;
 
     fn writer(path: &Path) -> AccessWriter {
-        AccessWriter::open(&AccessLog::File(path.to_owned()), LogFormat::Json).unwrap()
+        AccessWriter::open(&LogTarget::File(path.to_owned()), LogFormat::Json)
+            .unwrap()
+            .unwrap()
     }
 
     fn lines(path: &Path) -> usize {

@@ -23,6 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use becket_config::choices::LogFormat;
+use becket_config::process::Log;
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -32,9 +34,6 @@ pub(crate) use escape::Escaped;
 pub(crate) use output::Output;
 pub(crate) use rate::RateLimit;
 pub use timestamp::Timestamp;
-
-use crate::config::Log;
-use becket_config::choices::LogFormat;
 
 /// The installed log: what a signal or a reload may change about it. Dropped, it waits a moment for the last lines to be written.
 #[derive(Debug)]
@@ -66,7 +65,7 @@ pub enum LogError {
 /// # Errors
 /// A filter that does not parse, a file that does not open, or a second call.
 pub(crate) fn install(log: &Log) -> Result<Logging, LogError> {
-    let output = Output::open(log.file.as_deref()).map_err(LogError::File)?;
+    let output = Output::open(log.file.file()).map_err(LogError::File)?;
     let (subscriber, logging) = subscriber(log, output)?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Installed)?;
     Ok(logging)
@@ -157,18 +156,20 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
+    use becket_config::process::LogTarget;
+
     fn log(format: LogFormat, level: &str, file: &Path) -> Log {
         Log {
             level: level.to_owned(),
             format,
-            file: Some(file.to_owned()),
-            access: None,
+            file: LogTarget::File(file.to_owned()),
+            ..Log::default()
         }
     }
 
     /// Runs `act` under the subscriber of `log` and returns what was written.
     fn written(log: &Log, act: impl FnOnce(&Logging)) -> String {
-        let path = log.file.as_deref().unwrap();
+        let path = log.file.file().unwrap();
         let output = Output::open(Some(path)).unwrap();
         let (subscriber, logging) = subscriber(log, output).unwrap();
         tracing::subscriber::with_default(subscriber, || act(&logging));

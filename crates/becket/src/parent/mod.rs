@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
+use becket_config::process::Log;
 use becket_sys::fd_passing::{InheritedListener, inherited_listeners};
 use becket_sys::identity::Identity;
 use becket_sys::notify::{Notice, Notifier};
@@ -31,7 +32,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use self::holding::{Held, Parcel, Seen};
 use self::needs::Needs;
-use crate::config::Log;
 use crate::control::signals::{Signals, Wanted as Signal};
 use crate::handover::link::{self, Link};
 use crate::handover::{Begin, Handed, Order, Reply};
@@ -113,8 +113,7 @@ fn run(
     let log = Log {
         level: log::check_level(level).map_or_else(|_| "info".to_owned(), |()| level.clone()),
         format: file.format,
-        file: None,
-        access: None,
+        ..Log::default()
     };
     let _logging = log::install(&log).map_err(io::Error::other)?;
     let runtime = tokio::runtime::Builder::new_current_thread();

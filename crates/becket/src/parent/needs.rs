@@ -38,11 +38,12 @@ impl Needs {
         let datagrams = datagrams.into_iter().flatten().flatten();
         let admin = file.admin.address.as_ref();
         let logs = [&file.log.file, &file.log.access].into_iter();
-        let logs = logs.filter(|text| !matches!(text.as_str(), "" | "off" | "stderr"));
         let files = files(file).into_iter();
         Self {
             files: files.map(|text| folder.join(text)).collect(),
-            logs: logs.map(|text| folder.join(text)).collect(),
+            logs: logs
+                .filter_map(|log| Some(folder.join(log.file()?)))
+                .collect(),
             clients: binds.flat_map(|bind| addresses(&bind.address)).collect(),
             admin: admin.and_then(|admin| addresses(&admin.address).pop()),
             datagrams: datagrams

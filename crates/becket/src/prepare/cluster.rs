@@ -36,14 +36,12 @@ impl Draft<'_> {
             node: NodeId(cluster.node.unwrap_or_default()),
             secrets,
             rotation: rotation?,
-            tls12_tickets: cluster.tls12_tickets,
             listen,
             peers,
-            resolve_interval: cluster.resolve_interval,
             multicast,
             // It needs the listeners' policies, which are made later.
             stud: None,
-            limits: cluster.limits.clone(),
+            keys: cluster.clone(),
         })
     }
 

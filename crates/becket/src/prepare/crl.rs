@@ -9,52 +9,33 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use becket_config::policy::Policy;
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateRevocationListDer;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::pem::{Error, SectionKind};
 
 use super::Draft;
-use crate::config::{ClientAuth, Revocation};
 use crate::files::{Files, reason};
 use crate::pki::facts;
 use crate::pki::keys::shown;
 use crate::tls::verifier;
-use becket_config::choices::UnknownStatus;
 
 /// What is asked about the certificates of clients, or of servers.
 pub(super) struct Asked<'a> {
     /// As the file names them.
     pub files: &'a [String],
-    pub unknown: UnknownStatus,
     /// Who issued the certificates, and the key that says so.
     pub(crate) authorities: &'a Arc<RootCertStore>,
     pub key: &'static str,
 }
 
 impl Draft<'_> {
-    /// The lists of a policy.
-    pub(super) fn revocation_of_clients(
+    /// All lists, newest first: of two of one issuer the verifier asks the first.
+    pub(super) fn revocation(
         &mut self,
         path: &str,
-        policy: &Policy,
-        client_auth: &ClientAuth,
-    ) -> Revocation {
-        let Some(authorities) = client_auth.authorities() else {
-            return Revocation::default();
-        };
-        let asked = Asked {
-            files: &policy.crl,
-            unknown: policy.crl_unknown,
-            authorities,
-            key: "client-ca",
-        };
-        self.revocation(path, &asked)
-    }
-
-    /// All lists, newest first: of two of one issuer the verifier asks the first.
-    pub(super) fn revocation(&mut self, path: &str, asked: &Asked<'_>) -> Revocation {
+        asked: &Asked<'_>,
+    ) -> Vec<CertificateRevocationListDer<'static>> {
         let mut lists = Vec::new();
         for (index, text) in asked.files.iter().enumerate() {
             let path = format!("{path}.crl[{index}]");
@@ -65,10 +46,7 @@ impl Draft<'_> {
             }
         }
         lists.sort_by_key(|(issued, _)| std::cmp::Reverse(*issued));
-        Revocation {
-            lists: lists.into_iter().map(|(_, list)| list).collect(),
-            unknown: asked.unknown,
-        }
+        lists.into_iter().map(|(_, list)| list).collect()
     }
 
     /// Reads a file: one list in DER, or any number in PEM.

@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use becket_config::address::NamePattern;
 use becket_config::check::Way;
 use becket_config::key;
 use becket_config::listener::{self, Certificate, Pair};
@@ -16,11 +17,10 @@ use becket_config::policy;
 use becket_proto::networks::Networks;
 
 use super::Draft;
-use crate::config::{AcceptProxy, Listener, Policy, Route, SocketOptions};
+use crate::config::{Listener, Policy, Route};
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::pki::keys::{Loaded, shown};
 use crate::tls::metered::metered;
-use becket_config::address::NamePattern;
 
 impl Draft<'_> {
     /// All listeners, in the order of the file.
@@ -41,7 +41,6 @@ impl Draft<'_> {
         listener: &listener::Listener,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
-        let mode = listener.speaks();
         let certificates = match listener.ends_tls() {
             true => self.certificates(&key!(path, listener.certificates), &listener.certificates),
             false => CertificateMap::new(KeySet::default()),
@@ -49,29 +48,15 @@ impl Draft<'_> {
         let ways = listener.ways().into_iter();
         let networks = |list: &[_]| -> Networks { list.iter().copied().collect() };
         Listener {
-            name: Arc::clone(&listener.name.0),
-            mode,
+            keys: listener.clone(),
             bind: self.bind(&key!(path, listener.bind), listener),
-            socket: SocketOptions {
-                backlog: listener.backlog,
-                defer_accept: listener.defers_accept(),
-                fast_open: listener.fast_open,
-                keepalive: listener.keepalive,
-                receive_buffer: listener.receive_buffer,
-                send_buffer: listener.send_buffer,
-            },
             routes: ways
                 .map(|way| self.route(path, listener, way, &certificates, policies))
                 .collect(),
             certificates: Arc::new(certificates),
-            unknown_names: listener.unknown_names(),
             allow: (!listener.allow.is_empty()).then(|| networks(&listener.allow)),
             deny: networks(&listener.deny),
-            accept_proxy: listener.accept_proxy.map(|versions| AcceptProxy {
-                versions: versions.into(),
-                trusted: networks(&listener.trusted_networks),
-            }),
-            cancel_requests: listener.passes_cancels(),
+            trusted: networks(&listener.trusted_networks),
         }
     }
 
@@ -105,7 +90,7 @@ impl Draft<'_> {
                 }
             }
         }
-        if self.metered {
+        if self.file.admission.limits_handshakes() {
             for one in &mut loaded {
                 one.key = metered(&one.key);
             }
@@ -206,12 +191,11 @@ impl Draft<'_> {
                 }
             }
         }
-        let route = way.route.map(|(_, route)| route);
         let mut backends = self.file.backend.iter();
         let backend = backends.position(|backend| Some(&*backend.name) == way.backend);
+        let keys = way.route.map(|(_, route)| route.clone());
         Route {
-            names: route.map(|route| route.names.clone()).unwrap_or_default(),
-            alpn: match route {
+            alpn: match &keys {
                 Some(route) if route.is_for_alpn() || !way.ends_tls => {
                     route.alpn.clone().unwrap_or_default()
                 }
@@ -219,11 +203,10 @@ impl Draft<'_> {
                 None if way.ends_tls => listener.protocols(),
                 None => Vec::new(),
             },
-            alpn_only: route.is_some_and(listener::Route::is_for_alpn),
-            alpn_mismatch: listener.alpn_mismatch(),
+            keys: keys.unwrap_or_default(),
             policy: way.ends_tls.then(|| match policies.get(way.policy) {
                 Some(policy) => Arc::clone(policy),
-                None => Arc::new(self.policy(path, way.policy, &policy::Policy::default())),
+                None => Arc::new(self.policy(path, policy::Policy::named(way.policy))),
             }),
             // Where there is none, that is an error.
             backend: backend.unwrap_or_default(),

@@ -20,16 +20,15 @@ mod policies;
 mod stud;
 
 use std::net::{SocketAddr, UdpSocket};
-use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use becket_config::address::Address;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::key;
+use becket_config::notation::Text;
+use becket_config::process::{Log, LogTarget};
 use becket_config::read::{Reading, read};
-use becket_proto::admission::{Prefixes, Rate, Share};
 use becket_sys::identity::Identity;
 use rustls_pki_types::UnixTime;
 use toml::Table;
@@ -37,7 +36,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use self::names::Names;
 pub use self::names::ServerNames;
-use crate::config::{AccessLog, Admin, Admission, Config, Log, Sessions, worker_count};
+use crate::config::{Config, worker_count};
 use crate::descriptors;
 use crate::files::{Files, reason};
 use crate::log::check_level;
@@ -150,14 +149,11 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         names: Names::new(world.resolver.clone()),
         ratchets: Vec::new(),
         binds: Vec::new(),
-        metered: false,
     };
     file.check(&mut draft.report);
     if world.server_names == ServerNames::Now {
         draft.names.look_up_servers(file);
     }
-    let admission = Admission::of(&file.admission);
-    draft.metered = admission.limits_handshakes();
     let backends = draft.backends();
     let policies = draft.policies();
     let mut cluster = draft.cluster();
@@ -169,15 +165,10 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         file: std::sync::Arc::new(file.clone()),
         listeners,
         backends,
-        limits: file.limits.clone(),
         connections: draft.connections(fixed),
-        timeouts: file.timeouts.clone(),
-        sessions: Sessions::of(file),
-        admission,
         cluster,
         log: draft.log(),
         admin: draft.admin(),
-        process: file.process.clone(),
     };
     let Report { errors, warnings } = draft.report;
     if !errors.is_empty() {
@@ -204,8 +195,6 @@ struct Draft<'a> {
     ratchets: Vec<Ratchet>,
     /// Addresses taken so far, with the key that takes them.
     binds: Vec<(SocketAddr, String)>,
-    /// Full handshakes are limited, so keys cost a token.
-    metered: bool,
 }
 
 impl Draft<'_> {
@@ -241,36 +230,22 @@ impl Draft<'_> {
                 .refuse(key!("log", log.level), "not a filter", accepted);
         }
         Log {
-            level: log.level.clone(),
-            format: log.format,
-            file: match log.file.as_str() {
-                "stderr" => None,
-                path => Some(self.log_file(&key!("log", log.file), path)),
-            },
-            access: match log.access.as_str() {
-                "off" => None,
-                "stderr" => Some(AccessLog::Stderr),
-                path => Some(AccessLog::File(
-                    self.log_file(&key!("log", log.access), path),
-                )),
-            },
+            file: self.log_target(&key!("log", log.file), &log.file),
+            access: self.log_target(&key!("log", log.access), &log.access),
+            ..log.clone()
         }
     }
 
-    /// A file to be written: its folder must be there.
-    fn log_file(&mut self, path: &str, text: &str) -> PathBuf {
-        let file = self.world.base.join(text);
-        let fault = match file.parent() {
-            _ if text.is_empty() => Some("empty"),
-            _ if file.is_dir() => Some("a directory"),
-            Some(folder) if !folder.is_dir() => Some("the folder does not exist"),
-            _ => None,
+    /// Where lines go; the folder of a file must be there.
+    fn log_target(&mut self, path: &str, target: &LogTarget) -> LogTarget {
+        let target = target.below(self.world.base);
+        let fault = match target.file().map(|file| (file, file.parent())) {
+            Some((file, _)) if file.is_dir() => "a directory",
+            Some((_, Some(folder))) if !folder.is_dir() => "the folder does not exist",
+            _ => return target,
         };
-        if let Some(fault) = fault {
-            self.report
-                .refuse(path, fault, "stderr or the path of a file");
-        }
-        file
+        self.report.refuse(path, fault, LogTarget::ACCEPTED);
+        target
     }
 
     fn check_identity(&mut self) {
@@ -289,14 +264,13 @@ impl Draft<'_> {
     }
 
     /// Where the pages are.
-    fn admin(&mut self) -> Option<Admin> {
+    fn admin(&mut self) -> Option<SocketAddr> {
         let admin = &self.file.admin;
         let path = key!("admin", admin.address);
         let at = &admin.address.as_ref()?.address;
         let address = self.resolve(&path, at).into_iter().next()?;
         self.claim(&path, address);
-        let hosts = admin.hosts.iter().map(|host| host.0.clone()).collect();
-        Some(Admin { address, hosts })
+        Some(address)
     }
 
     /// The socket addresses of an address; none, and an error, if there is none.
@@ -363,54 +337,6 @@ impl Draft<'_> {
     }
 }
 
-impl Admission {
-    fn of(keys: &becket_config::process::Admission) -> Self {
-        let share =
-            |rate: Option<NonZeroU32>, burst: Option<_>, in_flight: Option<NonZeroU32>| Share {
-                rate: rate.map(|rate| Rate::new(rate, burst.unwrap_or(rate))),
-                in_flight: in_flight.map(NonZeroU32::get),
-            };
-        Self {
-            all: share(
-                keys.full_handshakes_per_second,
-                keys.burst,
-                keys.full_handshakes_in_flight,
-            ),
-            source: share(
-                keys.source_full_handshakes_per_second,
-                keys.source_burst,
-                keys.source_full_handshakes_in_flight,
-            ),
-            connections_per_source: keys.connections_per_source,
-            half_open_per_source: Some(keys.half_open_per_source),
-            prefixes: Prefixes {
-                v4: keys.prefix_v4,
-                v6: keys.prefix_v6,
-            },
-            sources: keys.sources,
-        }
-    }
-}
-
-impl Sessions {
-    fn of(file: &File) -> Self {
-        let sessions = &file.sessions;
-        let cluster = file.cluster.as_ref();
-        let rotation = cluster.map(|cluster| cluster.rotation);
-        let max_age = cluster.and_then(|cluster| cluster.session_max_age);
-        Self {
-            table_entries: sessions.table_entries,
-            table_bytes: sessions.table_size,
-            longest_ticket: file.limits.client_hello / 2,
-            id_lifetime: sessions.id_lifetime,
-            ticket_rotation: rotation
-                .or(sessions.ticket_rotation)
-                .unwrap_or(TICKET_ROTATION),
-            max_age: max_age.or(sessions.max_age).unwrap_or(MAX_AGE),
-        }
-    }
-}
-
 /// Whether `tracing` takes it, and a lone word is a level: as a target it would silence us.
 fn is_filter(level: &str) -> bool {
     let parts = level.split(',').map(str::trim);
@@ -427,8 +353,3 @@ fn is_filter(level: &str) -> bool {
 const DEFAULT_CONNECTIONS: usize = 100_000;
 /// With fewer a server is of no use that its operator has not thought of.
 const LEAST_CONNECTIONS: usize = 16;
-
-/// Of the key of tickets: a working day of resumptions.
-const TICKET_ROTATION: Duration = Duration::from_secs(8 * 3600);
-/// Of a session since its full handshake.
-const MAX_AGE: Duration = Duration::from_secs(24 * 3600);

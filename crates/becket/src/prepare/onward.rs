@@ -12,17 +12,19 @@ use becket_config::choices::Verify;
 use becket_config::error::Problem;
 use becket_config::key;
 use becket_config::policy::ServerTls;
+use rustls::client::VerifierBuilderError;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion, version};
+use rustls::{ClientConfig, RootCertStore};
 
 use super::Draft;
 use super::crl::Asked;
-use crate::config::{Onward, Versions};
+use crate::config::Onward;
 use crate::pki::keys;
 use crate::pki::pem::Pem;
 use crate::tls::key_log::LateKeyLog;
+use crate::tls::policy::versions;
 use crate::tls::to_servers::Unverified;
 use crate::tls::verifier;
 
@@ -35,10 +37,9 @@ impl Draft<'_> {
             let path = key!(path, tls.client_certificate);
             self.credential(&path, entry)
         });
-        let (verifier, lists) = self.verifier(path, tls, &provider)?;
-        let versions = Versions::of(&tls.versions);
+        let verifier = self.verifier(path, tls, &provider)?;
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&protocol_versions(versions))
+            .with_protocol_versions(&versions(&tls.versions))
             .ok()?
             .dangerous()
             .with_custom_certificate_verifier(Arc::clone(&verifier));
@@ -53,14 +54,10 @@ impl Draft<'_> {
             client.key_log = Arc::new(LateKeyLog::default());
         }
         Some(Onward {
+            keys: tls.clone(),
             client,
             verifier,
-            lists,
-            most_chain: (&self.file.limits).into(),
-            verify: tls.verify == Verify::Full,
-            name: tls.name.clone().map(|name| name.0),
-            sni: tls.sni.clone().unwrap_or_default(),
-            alpn: tls.alpn.clone(),
+            most_chain: self.file.limits,
         })
     }
 
@@ -69,10 +66,10 @@ impl Draft<'_> {
         path: &str,
         tls: &ServerTls,
         provider: &Arc<CryptoProvider>,
-    ) -> Option<(Arc<dyn ServerCertVerifier>, usize)> {
+    ) -> Option<Arc<dyn ServerCertVerifier>> {
         let at = key!(path, tls.ca);
         if tls.verify == Verify::None {
-            return Some((Arc::new(Unverified(Arc::clone(provider))), 0));
+            return Some(Arc::new(Unverified(Arc::clone(provider))));
         }
         let roots = match &tls.ca {
             Some(text) => {
@@ -84,19 +81,14 @@ impl Draft<'_> {
         let roots = Arc::new(roots);
         let asked = Asked {
             files: &tls.crl,
-            unknown: tls.crl_unknown,
             authorities: &roots,
             key: "ca",
         };
-        let revocation = self.revocation(path, &asked);
-        let lists = revocation.lists.len();
-        match verifier::of_servers(roots, revocation, provider) {
-            Ok(verifier) => Some((verifier, lists)),
-            Err(error) => {
-                self.report.error(Problem::new(at, error.to_string()));
-                None
-            }
-        }
+        let asked = (self.revocation(path, &asked), tls.crl_unknown);
+        let verifier = verifier::of_servers(roots, asked, provider);
+        let refused = |error: VerifierBuilderError| Problem::new(at, error.to_string());
+        let verifier = verifier.map_err(|error| self.report.error(refused(error)));
+        verifier.ok()
     }
 
     /// The CAs that this system trusts. Those that rustls cannot use are passed over: nobody here
@@ -118,12 +110,6 @@ impl Draft<'_> {
             .error(problem.accepted("a PEM file of CA certificates, or verify = \"none\""));
         None
     }
-}
-
-fn protocol_versions(versions: Versions) -> Vec<&'static SupportedProtocolVersion> {
-    let tls13 = versions.tls13.then_some(&version::TLS13);
-    let tls12 = versions.tls12.then_some(&version::TLS12);
-    tls13.into_iter().chain(tls12).collect()
 }
 
 /// Where Debian, Fedora, openSUSE and Alpine keep their CAs.

@@ -38,17 +38,17 @@ impl Draft<'_> {
         let routes = listeners.iter().flat_map(|listener| &listener.routes);
         let name = self.file.stud_policy();
         let mut policies = routes.filter_map(|route| route.policy.as_ref());
-        let policy = policies.find(|policy| Some(policy.name.as_str()) == name);
+        let policy = policies.find(|policy| Some(&*policy.keys.name) == name);
         if let (Some(cluster), Some(listen), Some(key), Some(policy)) =
             (cluster, listen, key, policy)
         {
             cluster.stud = Some(Stud {
                 listen,
                 key,
-                policy_name: policy.name.clone(),
+                policy_name: policy.keys.name.to_string(),
                 policy: PolicyTag::from_digest(&policy.digest),
                 suites: suites(policy),
-                require_ems: policy.require_ems,
+                require_ems: policy.keys.requires_ems(),
             });
         }
     }

@@ -15,13 +15,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use becket_config::process::Limits;
 use rustls::pki_types::{CertificateDer, TrustAnchor};
 use rustls::{CertificateError, Error, OtherError};
 use webpki::EndEntityCert;
 
 use super::engine::Overfull;
 use super::names;
-use crate::config::ChainLimits;
 use crate::scratch::LARGEST_RECORD;
 
 /// What a chain has too much of.
@@ -78,7 +78,7 @@ impl std::error::Error for Excess {}
 pub fn usable<'a>(
     leaf: &CertificateDer<'_>,
     intermediates: &'a [CertificateDer<'_>],
-    most: ChainLimits,
+    most: Limits,
 ) -> Result<Vec<CertificateDer<'a>>, Error> {
     if let Some(excess) = too_long(leaf, intermediates, most) {
         return Err(refused(excess));
@@ -90,8 +90,11 @@ pub fn usable<'a>(
         let same = |other: &&EndEntityCert<'_>| other.subject() == one.subject();
         parsed.iter().filter(same).count()
     };
-    if parsed.iter().any(|one| alike(one) > most.same_subject) {
-        return Err(refused(Excess::OneSubject(most.same_subject)));
+    if parsed
+        .iter()
+        .any(|one| alike(one) > most.chain_same_subject)
+    {
+        return Err(refused(Excess::OneSubject(most.chain_same_subject)));
     }
     // That of a leaf that cannot be parsed nobody looks for.
     let Ok(leaf) = EndEntityCert::try_from(leaf) else {
@@ -117,14 +120,14 @@ fn reachable<'a>(first: &[u8], parsed: &[EndEntityCert<'a>]) -> Vec<CertificateD
 fn too_long(
     leaf: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
-    most: ChainLimits,
+    most: Limits,
 ) -> Option<Excess> {
     let shown = leaf.len() + intermediates.iter().map(|one| one.len()).sum::<usize>();
-    if shown > most.bytes {
-        let most = most.bytes;
+    if shown > most.certificate_chain {
+        let most = most.certificate_chain;
         return Some(Excess::Bytes { shown, most });
     }
-    let (shown, most) = (intermediates.len(), most.intermediates);
+    let (shown, most) = (intermediates.len(), most.chain_intermediates);
     (shown > most).then_some(Excess::Intermediates { shown, most })
 }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use becket_config::choices::{AlpnMismatch, UnknownNames};
 use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES};
 use rustls::ServerConfig;
 
@@ -12,7 +13,6 @@ use super::route_configs::{Parts, RouteConfigs};
 use crate::close_reason::CloseReason;
 use crate::config::{Listener, Route};
 use crate::metrics::Offer;
-use becket_config::choices::{AlpnMismatch, UnknownNames};
 
 /// Routes of one listener with their configurations.
 #[derive(Debug)]
@@ -90,11 +90,11 @@ impl HelloRouter {
             return refuse(PROTOCOL_VERSION, CloseReason::HandshakeFailed);
         }
         if let Some(name) = name
-            && self.listener.unknown_names == UnknownNames::Refuse
+            && self.listener.keys.unknown_names() == UnknownNames::Refuse
         {
             let is_known = match configs {
                 Some(_) => self.listener.certificates.named(name).is_some(),
-                None => !route.names.is_empty(),
+                None => !route.keys.names.is_empty(),
             };
             if !is_known {
                 return refuse(UNRECOGNIZED_NAME, CloseReason::UnknownName);
@@ -105,16 +105,17 @@ impl HelloRouter {
         };
         let offered = hello.alpn().next().is_some();
         let alpn = offered && route.overlaps(hello);
-        let must = route.alpn_mismatch == AlpnMismatch::Refuse && !route.alpn.is_empty();
-        if offered && !alpn && must {
+        let refuses = self.listener.keys.alpn_mismatch() == AlpnMismatch::Refuse;
+        if offered && !alpn && refuses && !route.alpn.is_empty() {
             return refuse(NO_APPLICATION_PROTOCOL, CloseReason::AlpnMismatch);
         }
+        let policy = route.policy.as_ref();
         Choice::Serve(Served {
             route: index,
             config: Arc::clone(configs.pick(hello, alpn)),
             may_resume: configs.may_resume(hello),
             offer: configs.offer(hello),
-            early_data: route.policy.as_ref().map_or(0, |policy| policy.early_data),
+            early_data: policy.and_then(|it| it.keys.early_data).unwrap_or(0),
             asks: configs.verifier().is_some(),
         })
     }
@@ -122,17 +123,18 @@ impl HelloRouter {
     /// The first route that is for this name and, if it insists, for a protocol on offer.
     fn find(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Option<(usize, &Route)> {
         let mut routes = self.listener.routes.iter().enumerate();
-        routes.find(|(_, route)| route.is_for(name) && (!route.alpn_only || route.overlaps(hello)))
+        routes.find(|(_, route)| {
+            route.is_for(name) && (!route.keys.is_for_alpn() || route.overlaps(hello))
+        })
     }
 }
 
 impl Route {
     /// Whether the route takes clients that ask for this name, which is in lower case.
     pub(crate) fn is_for(&self, name: Option<&str>) -> bool {
-        if self.names.is_empty() {
-            return true;
-        }
-        name.is_some_and(|name| self.names.iter().any(|pattern| pattern.matches(name)))
+        let names = &self.keys.names;
+        names.is_empty()
+            || name.is_some_and(|name| names.iter().any(|pattern| pattern.matches(name)))
     }
 
     /// Whether a hello offers a protocol of this route.

@@ -9,8 +9,10 @@
 
 use std::sync::Arc;
 
+use becket_config::choices::UnknownStatus;
+use becket_config::process::Limits;
 use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use rustls::{CertRevocationListError, CertificateError, Error, OtherError, RootCertStore};
 use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList,
@@ -18,9 +20,6 @@ use webpki::{
 };
 
 use super::chain;
-use crate::config::ChainLimits;
-use crate::config::Revocation;
-use becket_config::choices::UnknownStatus;
 
 /// Finds paths to these authorities.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ pub(crate) struct Paths {
     unknown: UnknownStatusPolicy,
     algorithms: WebPkiSupportedAlgorithms,
     /// What a chain may have.
-    most_chain: ChainLimits,
+    most_chain: Limits,
 }
 
 impl Paths {
@@ -41,17 +40,18 @@ impl Paths {
     /// When a list cannot be used.
     pub(crate) fn new(
         roots: Arc<RootCertStore>,
-        revocation: &Revocation,
+        (lists, unknown): (&[CertificateRevocationListDer<'static>], UnknownStatus),
         algorithms: WebPkiSupportedAlgorithms,
-        most_chain: ChainLimits,
+        most_chain: Limits,
     ) -> Result<Self, CertRevocationListError> {
-        let lists = revocation.lists.iter();
-        let lists = lists.map(|list| OwnedCertRevocationList::from_der(list).map(Into::into));
+        let lists = lists
+            .iter()
+            .map(|list| OwnedCertRevocationList::from_der(list).map(Into::into));
         let lists: Result<_, webpki::Error> = lists.collect();
         Ok(Self {
             roots,
             lists: lists.map_err(|fault| CertRevocationListError::Other(boxed(fault)))?,
-            unknown: match revocation.unknown {
+            unknown: match unknown {
                 UnknownStatus::Refuse => UnknownStatusPolicy::Deny,
                 UnknownStatus::Allow => UnknownStatusPolicy::Allow,
             },

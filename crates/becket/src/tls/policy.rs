@@ -8,20 +8,27 @@
 //! client certificates that opens a name with them (nginx CVE-2025-23419).
 
 use aws_lc_rs::digest::{Context, SHA256};
-
-use crate::config::ClientAuth;
+use becket_config::choices::ClientCertificates;
+use becket_config::suites::{Group, Version};
+use rustls::crypto::SupportedKxGroup;
+use rustls::crypto::aws_lc_rs::ALL_KX_GROUPS;
+use rustls::{RootCertStore, SupportedProtocolVersion, version};
 
 /// Computes SHA-256 over a canonical encoding: each part preceded by its length as u64,
 /// big endian. The set of CAs enters as the sorted digests of their names and keys.
-pub fn digest(name: &str, client_auth: &ClientAuth, require_ems: bool) -> [u8; 32] {
-    let (mode, roots) = match client_auth {
-        ClientAuth::Off => ("off", None),
-        ClientAuth::Optional(roots) => ("optional", Some(roots)),
-        ClientAuth::Required(roots) => ("required", Some(roots)),
+pub fn digest(
+    name: &str,
+    asked: ClientCertificates,
+    roots: &RootCertStore,
+    require_ems: bool,
+) -> [u8; 32] {
+    let mode = match asked {
+        ClientCertificates::Off => "off",
+        ClientCertificates::Optional => "optional",
+        ClientCertificates::Required => "required",
     };
     let mut authorities: Vec<[u8; 32]> = roots
-        .map(|roots| roots.roots.as_slice())
-        .unwrap_or_default()
+        .roots
         .iter()
         .map(|anchor| {
             let constraints = anchor.name_constraints.as_ref();
@@ -42,6 +49,25 @@ pub fn digest(name: &str, client_auth: &ClientAuth, require_ems: bool) -> [u8; 3
     encode(&parts)
 }
 
+/// The versions of a list, highest first.
+pub(crate) fn versions(listed: &[Version]) -> Vec<&'static SupportedProtocolVersion> {
+    let tls13 = (Version::Tls13, &version::TLS13);
+    let both = [tls13, (Version::Tls12, &version::TLS12)].into_iter();
+    let allowed = both.filter(|(version, _)| listed.contains(version));
+    allowed.map(|(_, version)| version).collect()
+}
+
+/// The groups of a list.
+pub(crate) fn groups(listed: &[Group]) -> Vec<&'static dyn SupportedKxGroup> {
+    let known = |number| {
+        ALL_KX_GROUPS
+            .iter()
+            .find(|one| u16::from(one.name()) == number)
+    };
+    let groups = listed.iter().filter_map(|group| known(*group as u16));
+    groups.copied().collect()
+}
+
 fn encode(parts: &[&[u8]]) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     for part in parts {
@@ -55,25 +81,29 @@ fn encode(parts: &[&[u8]]) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use rustls::RootCertStore;
+    use becket_config::policy::Policy;
 
     use super::*;
 
     #[test]
     fn name_mode_and_ems_each_change_the_digest() {
-        let none = Arc::new(RootCertStore::empty());
+        let of = |name, asked, ems| digest(name, asked, &RootCertStore::empty(), ems);
         let all = [
-            digest("a", &ClientAuth::Off, false),
-            digest("b", &ClientAuth::Off, false),
-            digest("a", &ClientAuth::Off, true),
-            digest("a", &ClientAuth::Optional(none.clone()), false),
-            digest("a", &ClientAuth::Required(none), false),
+            of("a", ClientCertificates::Off, false),
+            of("b", ClientCertificates::Off, false),
+            of("a", ClientCertificates::Off, true),
+            of("a", ClientCertificates::Optional, false),
+            of("a", ClientCertificates::Required, false),
         ];
         for (i, one) in all.iter().enumerate() {
             assert!(!all[..i].contains(one), "digest {i} repeats an earlier one");
         }
+    }
+
+    #[test]
+    fn every_group_of_the_format_is_spoken() {
+        let all = Policy::default().groups;
+        assert_eq!(groups(&all).len(), all.len());
     }
 
     #[test]

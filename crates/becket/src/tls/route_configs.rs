@@ -11,17 +11,20 @@
 
 use std::sync::Arc;
 
+use becket_config::file::File;
+use becket_config::suites::Version;
 use becket_proto::client_hello::ClientHello;
 use becket_proto::session_table::{PolicyTag, SessionTable};
+use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{ClientHello as ReadHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::server::{ProducesTickets, danger::ClientCertVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{ServerConfig, SupportedProtocolVersion, version};
 
 use super::key_log::LateKeyLog;
+use super::policy::{groups, versions};
 use super::skipping::SecretsForSkipping;
-use crate::config::{Policy, Route, Sessions};
+use crate::config::{Policy, Route};
 use crate::metrics::Offer;
 use crate::pki::certificates::CertificateMap;
 use crate::sessions::context;
@@ -39,8 +42,8 @@ pub struct Parts {
     pub early: Arc<SessionTable>,
     /// Current ticket secrets.
     pub secrets: Arc<Secrets>,
-    /// Lifetimes.
-    pub sessions: Sessions,
+    /// The configuration: lifetimes.
+    pub file: Arc<File>,
     /// Write secrets to the file that SSLKEYLOGFILE names.
     pub key_log: bool,
     /// Where new sessions are told to the peers; absent without a cluster.
@@ -49,13 +52,13 @@ pub struct Parts {
 
 impl Parts {
     /// Parts that share nothing with those that serve: to see whether configurations can be built, and what they do.
-    pub(crate) fn apart(secrets: &Arc<Secrets>, sessions: &Sessions) -> Self {
+    pub(crate) fn apart(secrets: &Arc<Secrets>, file: &Arc<File>) -> Self {
         let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
         Self {
             table: table(),
             early: table(),
             secrets: Arc::clone(secrets),
-            sessions: sessions.clone(),
+            file: Arc::clone(file),
             key_log: false,
             outbox: None,
         }
@@ -101,10 +104,10 @@ impl RouteConfigs {
     ) -> Result<Self, rustls::Error> {
         let verifier = policy.verifier.clone();
         let judge = Judge::new(verifier.clone());
-        let ticketer = Ticketer::new(&parts.secrets, policy.digest, parts.sessions.max_age)
+        let ticketer = Ticketer::new(&parts.secrets, policy.digest, parts.file.session_max_age())
             .ok_or_else(|| rustls::Error::General("no ticket secret".into()))?
             .judging(judge.clone())
-            .at_most(parts.sessions.longest_ticket);
+            .at_most(parts.file.limits.client_hello / 2);
         let ticketer = Arc::new(ticketer);
         let mut plain = base(policy, certificates, verifier.clone())?;
         if parts.key_log {
@@ -115,10 +118,10 @@ impl RouteConfigs {
         });
         let mut with_alpn = plain.clone();
         with_alpn.alpn_protocols.clone_from(&route.alpn);
-        let early = (policy.early_data > 0).then(|| Store {
+        let early = policy.keys.early_data.map(|_| Store {
             table: Arc::clone(&parts.early),
             policy: PolicyTag::from_digest(&policy.digest),
-            max_age: parts.sessions.max_age,
+            max_age: parts.file.session_max_age(),
             judge,
             kind: Kind::Early,
         });
@@ -131,8 +134,8 @@ impl RouteConfigs {
             without_alpn: resuming(plain),
             ticketer,
             early,
-            tls13: policy.versions.tls13,
-            tls12_tickets: policy.tls12_tickets,
+            tls13: policy.keys.versions.contains(&Version::Tls13),
+            tls12_tickets: parts.file.tls12_tickets(&policy.keys),
             verifier,
         })
     }
@@ -196,10 +199,10 @@ impl Resuming {
             Arc::new(Store {
                 table: parts.table.clone(),
                 policy: PolicyTag::from_digest(&policy.digest),
-                max_age: parts.sessions.max_age,
+                max_age: parts.file.session_max_age(),
                 judge: Judge::new(policy.verifier.clone()),
                 kind: Kind::ById {
-                    lifetime: parts.sessions.id_lifetime,
+                    lifetime: parts.file.sessions.id_lifetime,
                     stores,
                     outbox: parts.outbox.clone().filter(|_| stores),
                 },
@@ -211,7 +214,7 @@ impl Resuming {
         let mut one_ticket = two_tickets.clone();
         one_ticket.send_tls13_tickets = 1;
         let mut by_id = base;
-        by_id.session_storage = store(parts.sessions.table_entries > 0);
+        by_id.session_storage = store(parts.file.sessions.table_entries > 0);
         Self {
             two_tickets: Arc::new(two_tickets),
             one_ticket: Arc::new(one_ticket),
@@ -224,7 +227,7 @@ impl Resuming {
     fn early(base: ServerConfig, policy: &Policy, store: &Store) -> Self {
         let mut two_tickets = base;
         two_tickets.session_storage = Arc::new(store.clone());
-        two_tickets.max_early_data_size = policy.early_data;
+        two_tickets.max_early_data_size = policy.keys.early_data.unwrap_or(0);
         two_tickets.send_half_rtt_data = true;
         let mut one_ticket = two_tickets.clone();
         one_ticket.send_tls13_tickets = 1;
@@ -245,18 +248,11 @@ fn base(
 ) -> Result<ServerConfig, rustls::Error> {
     let provider = CryptoProvider {
         cipher_suites: policy.suites.clone(),
-        kx_groups: policy.groups.clone(),
+        kx_groups: groups(&policy.keys.groups),
         ..aws_lc_rs::default_provider()
     };
-    let mut versions: Vec<&'static SupportedProtocolVersion> = Vec::new();
-    if policy.versions.tls13 {
-        versions.push(&version::TLS13);
-    }
-    if policy.versions.tls12 {
-        versions.push(&version::TLS12);
-    }
     let builder = ServerConfig::builder_with_provider(Arc::new(provider))
-        .with_protocol_versions(&versions)?;
+        .with_protocol_versions(&versions(&policy.keys.versions))?;
     let builder = match verifier {
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
@@ -264,7 +260,7 @@ fn base(
     let mut config = builder.with_cert_resolver(Arc::new(Resolver(Arc::clone(certificates))));
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ignore_client_order = true;
-    config.require_ems = policy.require_ems;
+    config.require_ems = policy.keys.requires_ems();
     Ok(config)
 }
 

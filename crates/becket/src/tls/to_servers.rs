@@ -15,6 +15,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use becket_config::choices::Verify;
+use becket_config::policy::{ServerAlpn, Sni};
+use becket_config::process::Limits;
 use becket_proto::ticket::UnixSeconds;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, UnbufferedClientConnection};
@@ -24,10 +27,8 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::chain;
 use super::engine::Engine;
-use crate::config::ChainLimits;
 use crate::config::{Backend, Onward};
 use crate::pki::facts::not_after;
-use becket_config::policy::{ServerAlpn, Sni};
 
 /// Sessions that end together, in the configuration that offers them.
 #[derive(Debug)]
@@ -43,8 +44,6 @@ pub struct ServerTls {
     /// Where its TLS is configured.
     backend: Arc<Backend>,
     servers: Vec<ServerTlsConfig>,
-    sni: Sni,
-    alpn: ServerAlpn,
     /// What an engine holds of an unfinished record or message, in bytes.
     most_held: usize,
 }
@@ -68,16 +67,15 @@ impl ServerTls {
             servers: servers
                 .map(|server| ServerTlsConfig::new(onward, &server.name))
                 .collect(),
-            sni: onward.sni.clone(),
-            alpn: onward.alpn.clone(),
-            most_held: chain::most_held(onward.most_chain.bytes),
+            most_held: chain::most_held(onward.most_chain.certificate_chain),
         })
     }
 
     /// Whether clients have a say in what servers are asked for: then a server that refuses need not
     /// be broken.
     pub(crate) fn speaks_for_client(&self) -> bool {
-        self.sni == Sni::Client || self.alpn == ServerAlpn::Client
+        let keys = self.backend.tls.as_ref().map(|onward| &onward.keys);
+        keys.is_some_and(|keys| keys.sni == Some(Sni::Client) || keys.alpn == ServerAlpn::Client)
     }
 
     /// Begins TLS to a server at this time, for a client that sent this name and has agreed on this protocol.
@@ -107,15 +105,15 @@ impl ServerTls {
                 &fresh
             }
         };
-        let sent = match &self.sni {
-            Sni::Own => server_tls.own.clone(),
-            Sni::Fixed(name) => name.clone(),
-            Sni::Client => client_name
+        let sent = match &onward.keys.sni {
+            None => server_tls.own.clone(),
+            Some(Sni::Fixed(name)) => name.clone(),
+            Some(Sni::Client) => client_name
                 .and_then(|name| ServerName::try_from(name.to_owned()).ok())
                 .unwrap_or_else(no_name),
-            Sni::Off => no_name(),
+            Some(Sni::Off) => no_name(),
         };
-        let alpn = match &self.alpn {
+        let alpn = match &onward.keys.alpn {
             ServerAlpn::Fixed(protocols) => protocols.clone(),
             ServerAlpn::Client => client_alpn.map(<[u8]>::to_vec).into_iter().collect(),
         };
@@ -137,13 +135,13 @@ pub(crate) fn for_check(
     let mut config = (*server_tls.sessions.into_inner().config).clone();
     // A check sees what a new client would, the certificate among it.
     config.resumption = Resumption::disabled();
-    if let ServerAlpn::Fixed(protocols) = &onward.alpn {
+    if let ServerAlpn::Fixed(protocols) = &onward.keys.alpn {
         config.alpn_protocols = protocols.iter().filter(|one| alpn(one)).cloned().collect();
     }
-    let name = match &onward.sni {
-        Sni::Own | Sni::Client => server_tls.own,
-        Sni::Fixed(name) => name.clone(),
-        Sni::Off => no_name(),
+    let name = match &onward.keys.sni {
+        None | Some(Sni::Client) => server_tls.own,
+        Some(Sni::Fixed(name)) => name.clone(),
+        Some(Sni::Off) => no_name(),
     };
     (Arc::new(config), name)
 }
@@ -174,7 +172,7 @@ impl Generation {
         let until = Arc::new(AtomicU64::new(u64::MAX));
         let mut config = onward.client.clone();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        if onward.verify
+        if onward.keys.verify == Verify::Full
             && let Some(name) = name
         {
             let named = Named {
@@ -199,7 +197,7 @@ struct Named {
     name: ServerName<'static>,
     verifier: Arc<dyn ServerCertVerifier>,
     /// What a chain may have.
-    most_chain: ChainLimits,
+    most_chain: Limits,
     /// The first end of a certificate that was good; see [`Generation`].
     until: Arc<AtomicU64>,
 }

@@ -10,7 +10,10 @@
 
 use std::sync::Arc;
 
+use becket_config::choices::{ClientCertificates, UnknownStatus};
 use becket_config::client_name::ClientName;
+use becket_config::policy::Policy;
+use becket_config::process::Limits;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -23,40 +26,34 @@ use rustls::{
 };
 
 use super::path::Paths;
-use crate::config::ChainLimits;
-use crate::config::{ClientAuth, Revocation};
 use crate::pki::{client_names, facts};
 use crate::sessions::context;
-use becket_config::choices::UnknownStatus;
 
-/// Makes the verifier of a policy; `None` when no certificate is asked for. Chains have at most what
-/// `most_chain` allows, and certificates have one of `names`, if there are any.
+/// Makes the verifier of a policy that asks for certificates. Chains have at most what `most_chain` allows.
 ///
 /// # Errors
 ///
 /// When the set of CAs is empty, or a list cannot be used.
 pub fn of_clients(
-    client_auth: &ClientAuth,
-    revocation: &Revocation,
-    most_chain: ChainLimits,
-    names: Vec<ClientName>,
-) -> Result<Option<Arc<dyn ClientCertVerifier>>, VerifierBuilderError> {
-    let Some(roots) = client_auth.authorities() else {
-        return Ok(None);
-    };
+    policy: &Policy,
+    roots: &Arc<RootCertStore>,
+    lists: &[CertificateRevocationListDer<'static>],
+    most_chain: Limits,
+) -> Result<Arc<dyn ClientCertVerifier>, VerifierBuilderError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let algorithms = provider.signature_verification_algorithms;
-    let paths = Paths::new(Arc::clone(roots), revocation, algorithms, most_chain)?;
+    let asked = (lists, policy.crl_unknown);
+    let paths = Paths::new(Arc::clone(roots), asked, algorithms, most_chain)?;
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider);
-    if matches!(client_auth, ClientAuth::Optional(_)) {
+    if policy.client_certificates == ClientCertificates::Optional {
         builder = builder.allow_unauthenticated();
     }
     let inner = builder.build()?;
-    Ok(Some(Arc::new(Noting {
+    Ok(Arc::new(Noting {
         inner,
         paths,
-        names,
-    })))
+        names: policy.client_names.clone(),
+    }))
 }
 
 /// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.
@@ -66,13 +63,13 @@ pub fn of_clients(
 /// As for clients.
 pub(crate) fn of_servers(
     authorities: Arc<RootCertStore>,
-    revocation: Revocation,
+    (lists, unknown): (Vec<CertificateRevocationListDer<'static>>, UnknownStatus),
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
     let provider = Arc::clone(provider);
-    let mut builder = WebPkiServerVerifier::builder_with_provider(authorities, provider)
-        .with_crls(revocation.lists);
-    if revocation.unknown == UnknownStatus::Allow {
+    let mut builder =
+        WebPkiServerVerifier::builder_with_provider(authorities, provider).with_crls(lists);
+    if unknown == UnknownStatus::Allow {
         builder = builder.allow_unknown_revocation_status();
     }
     let verifier: Arc<dyn ServerCertVerifier> = builder.build()?;

@@ -33,7 +33,7 @@ impl Worker {
             // Another thread may have been faster with the last descriptor; it will be back.
             let _later = self.reserve.restore();
         }
-        let mut left = self.config.limits.accepts_per_turn;
+        let mut left = self.config.file.limits.accepts_per_turn;
         let keys = self.acceptors.capacity().max(1);
         // Each turn begins with another address, so that a busy one does not starve the rest.
         self.first_acceptor = (self.first_acceptor + 1) % keys;
@@ -41,7 +41,7 @@ impl Worker {
         for key in (first..keys).chain(0..first) {
             while left > 0 && self.paused_until.is_none() {
                 // Clients are better off in the kernel's queue than in ours.
-                if self.handshaking.len() >= self.config.limits.handshakes_per_turn {
+                if self.handshaking.len() >= self.config.file.limits.handshakes_per_turn {
                     return;
                 }
                 let Some(acceptor) = self
@@ -75,8 +75,8 @@ impl Worker {
     fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, listener: Rc<ListenerState>) {
         self.counters.accepted.add(1);
         let config = listener.config();
-        let facts = Facts::new(address, Arc::clone(&config.name), self.now);
-        let entered = match config.accept_proxy {
+        let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.now);
+        let entered = match config.keys.accept_proxy {
             // Who the client is, the header will say.
             Some(_) => Ok(Admitted::default()),
             None => self.admission.admit(config, address.ip(), self.now.mono),
@@ -85,7 +85,12 @@ impl Worker {
             Ok(counted) => counted,
             Err(reason) => return self.turn_away(&socket, &facts, reason),
         };
-        let share = self.config.limits.handshakes.div_ceil(self.shared.workers);
+        let share = self
+            .config
+            .file
+            .limits
+            .handshakes
+            .div_ceil(self.shared.workers);
         if self.handshakes >= share && !self.displace() {
             return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
         }
@@ -100,7 +105,7 @@ impl Worker {
         {
             return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
         }
-        let timeouts = &self.config.timeouts;
+        let timeouts = &self.config.file.timeouts;
         let mut connection = Connection::new(socket, listener, facts, timeouts, &self.counters);
         connection.count(counted);
         if connection.lacks_hello() {

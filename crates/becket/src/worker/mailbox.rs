@@ -140,7 +140,7 @@ mod tests {
         let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
         let mailbox = Arc::new(Mailbox::new(waker));
         let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
-        server.maxconn = Some(1);
+        server.keys.maxconn = Some(1);
         let backend = Arc::new(Backend::plain("app", vec![server]));
         let inbox = Arc::clone(&mailbox) as Arc<dyn Inbox>;
         let pool = Pool::lone(backend, inbox);

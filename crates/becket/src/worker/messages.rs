@@ -140,7 +140,7 @@ impl Worker {
             entry.insert(Acceptor::new(socket, address, bound.inherited, state));
         }
         let (shared, before) = (&self.shared.admission, Some(&*self.admission));
-        self.admission = WorkerAdmission::new(shared, &config.admission, before);
+        self.admission = WorkerAdmission::new(shared, &config.file.admission, before);
         self.config = config;
         self.pools = pools;
         Ok(())
@@ -154,7 +154,7 @@ impl Worker {
         let state = |listener: &Arc<_>| {
             let router = HelloRouter::new(Arc::clone(listener), &self.parts(config))?;
             Ok(Rc::new(ListenerState {
-                mode: listener.mode,
+                mode: listener.keys.speaks(),
                 router,
                 pools: Rc::clone(pools),
             }))
@@ -167,8 +167,8 @@ impl Worker {
             table: Arc::clone(&self.shared.table),
             early: Arc::clone(&self.shared.early),
             secrets: Arc::clone(&self.secrets),
-            sessions: config.sessions.clone(),
-            key_log: config.process.key_log,
+            file: Arc::clone(&config.file),
+            key_log: config.file.process.key_log,
             outbox: self.outbox.clone(),
         }
     }

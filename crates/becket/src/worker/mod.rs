@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::{Outbox, SessionEvent};
+use becket_config::process::Limits;
 use becket_proto::index_queue::IndexQueue;
 use becket_proto::session_name::SessionName;
 use becket_proto::timers::Timers;
@@ -51,7 +52,6 @@ use crate::worker::acceptor::Acceptor;
 use crate::worker::mailbox::Mailbox;
 use crate::worker::net::RealNet;
 use crate::worker::workers::Common;
-use becket_config::process::Limits;
 
 /// A thread that serves connections.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Worker {
         let clock = shared.clock;
         let now = clock.now();
         let net = RealNet::new(start.poll.registry().try_clone()?);
-        let rules = &adopted.config().admission;
+        let rules = &adopted.config().file.admission;
         let admission = WorkerAdmission::new(&shared.admission, rules, None);
         let mut worker = Self {
             poll: start.poll,
@@ -284,7 +284,7 @@ impl Worker {
             handshakes_per_turn,
             handshake_time_per_turn,
             ..
-        } = self.config.limits;
+        } = self.config.file.limits;
         let enough = self.clock.mono() + handshake_time_per_turn;
         for _ in 0..handshakes_per_turn {
             let Some(index) = self.handshaking.pop_front() else {
@@ -314,8 +314,8 @@ impl Worker {
             place: index,
             now: self.now,
             counters: &self.counters,
-            limits: &self.config.limits,
-            timeouts: &self.config.timeouts,
+            limits: &self.config.file.limits,
+            timeouts: &self.config.file.timeouts,
             failures: &mut self.failures,
             admission: &self.admission,
             cancels: &self.shared.cancels,
@@ -365,7 +365,7 @@ impl Worker {
         }
         if entry.handshaking {
             // Soon enough for the phase after it, which then needs no alarm of its own.
-            deadline = deadline.min(self.now.mono + self.config.timeouts.connect);
+            deadline = deadline.min(self.now.mono + self.config.file.timeouts.connect);
         }
         deadline = deadline.min(self.now.mono + FARTHEST_ALARM);
         self.alarms = self.alarms.wrapping_add(1);

@@ -126,7 +126,7 @@ fn connections_that_have_gone_leave_no_alarm_for_long() {
     // They come out of the time for their handshakes, and into that of idle connections.
     worker.now.mono += Duration::from_secs(20);
     worker.expire();
-    assert!(worker.config.timeouts.idle > Duration::from_secs(300));
+    assert!(worker.config.file.timeouts.idle > Duration::from_secs(300));
     let all: Vec<usize> = worker.connections.iter().map(|(index, _)| index).collect();
     for index in all {
         worker.close(index, CloseReason::Finished);
@@ -164,7 +164,7 @@ fn a_drain_gives_less_time_to_every_connection_at_rest() {
     worker.read_mail();
     worker.advance_sweeps();
     assert!(worker.sweeps.is_empty());
-    let latest = worker.now.mono + worker.config.timeouts.drain_idle;
+    let latest = worker.now.mono + worker.config.file.timeouts.drain_idle;
     assert!(
         worker.connections.iter().all(|(_, entry)| {
             entry.connection.deadline() <= latest && entry.alarm_at <= latest

@@ -83,7 +83,7 @@ impl Workers {
                 sockets,
             };
             let cpu = cpus.get(number % cpus.len().max(1)).copied();
-            let cpu = cpu.filter(|_| config.process.pin);
+            let cpu = cpu.filter(|_| config.file.process.pin);
             let ended = common.ended.clone();
             thread::Builder::new()
                 .name(format!("becket-{number}"))

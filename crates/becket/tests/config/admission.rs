@@ -2,12 +2,12 @@
 
 use std::num::NonZeroU32;
 
-use becket::config::Admission;
+use becket_config::process::Admission;
 use becket_proto::admission::{Prefixes, Rate, Share};
 
 use crate::common::{Folder, lines, site};
 
-fn prepared(more: &str) -> becket::config::Config {
+fn prepared(more: &str) -> Admission {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let text = site("['a.pem']") + more;
@@ -15,6 +15,9 @@ fn prepared(more: &str) -> becket::config::Config {
     prepared
         .unwrap_or_else(|rejected| panic!("{rejected}"))
         .config
+        .file
+        .admission
+        .clone()
 }
 
 fn rate(per_second: u32, burst: u32) -> Option<Rate> {
@@ -26,14 +29,10 @@ fn rate(per_second: u32, burst: u32) -> Option<Rate> {
 
 #[test]
 fn only_half_open_handshakes_are_limited_unless_more_is_asked_for() {
-    let admission = prepared("").admission;
-    let expected = Admission {
-        half_open_per_source: Some(1000),
-        prefixes: Prefixes { v4: 32, v6: 64 },
-        sources: 100_000,
-        ..Admission::default()
-    };
-    assert_eq!(admission, expected);
+    let admission = prepared("");
+    assert_eq!(admission.prefixes(), Prefixes { v4: 32, v6: 64 });
+    assert_eq!(admission.half_open_per_source, 1000);
+    assert_eq!(admission.connections_per_source, None);
     assert!(!admission.limits_handshakes());
 }
 
@@ -44,23 +43,17 @@ fn a_burst_is_a_second_s_worth_unless_it_is_set() {
          source-burst = 30\nsource-full-handshakes-in-flight = 5\nconnections-per-source = 7\n\
          half-open-per-source = 8\n\
          prefix-v4 = 24\nprefix-v6 = 48\nsources = 1000\n",
-    )
-    .admission;
-    let expected = Admission {
-        all: Share {
-            rate: rate(100, 100),
-            in_flight: None,
-        },
-        source: Share {
-            rate: rate(10, 30),
-            in_flight: Some(5),
-        },
-        connections_per_source: Some(7),
-        half_open_per_source: Some(8),
-        prefixes: Prefixes { v4: 24, v6: 48 },
-        sources: 1000,
+    );
+    let all = Share {
+        rate: rate(100, 100),
+        in_flight: None,
     };
-    assert_eq!(admission, expected);
+    let source = Share {
+        rate: rate(10, 30),
+        in_flight: Some(5),
+    };
+    assert_eq!((admission.all(), admission.source()), (all, source));
+    assert_eq!(admission.prefixes(), Prefixes { v4: 24, v6: 48 });
     assert!(admission.limits_handshakes());
 }
 

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use becket::config::Config;
 use becket::prepare::Prepared;
 use becket::prepare::ServerNames;
 use becket::prepare::flags::Flags;
@@ -18,6 +19,11 @@ const STATE: &str = "becket secret state 1\nrotation 28800\nepoch 59624\n\
                      chain AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n\
                      replication //////////////////////////////////////////8=\n";
 const OTHER: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n";
+
+fn hands_out_tickets(config: &Config) -> bool {
+    let policy = config.listeners[0].routes[0].policy.as_ref().unwrap();
+    config.file.tls12_tickets(&policy.keys)
+}
 
 fn folder() -> Folder {
     let folder = Folder::new();
@@ -45,32 +51,20 @@ fn errors(folder: &Folder, cluster: &str) -> Vec<String> {
 fn without_the_section_there_is_no_cluster_and_tls12_tickets_are_given() {
     let config = folder().prepare(&site("['a.pem']")).unwrap().config;
     assert!(config.cluster.is_none());
-    assert!(
-        config.listeners[0].routes[0]
-            .policy
-            .as_ref()
-            .unwrap()
-            .tls12_tickets
-    );
-    assert_eq!(config.sessions.max_age, Duration::from_secs(86_400));
-    assert_eq!(config.sessions.ticket_rotation, Duration::from_secs(28_800));
+    assert!(hands_out_tickets(&config));
+    assert_eq!(config.file.session_max_age(), Duration::from_secs(86_400));
+    assert_eq!(config.file.ticket_rotation(), Duration::from_secs(28_800));
 }
 
 #[test]
 fn a_secret_and_a_node_are_enough() {
     let prepared = good(&folder(), "secret = 'one'\nnode = 7\n");
     let config = prepared.config;
-    let cluster = config.cluster.unwrap();
+    let cluster = config.cluster.as_ref().unwrap();
     assert_eq!((cluster.node, cluster.secrets.len()), (NodeId(7), 1));
     assert_eq!(cluster.rotation.duration(), Duration::from_secs(28_800));
     assert!(cluster.listen.is_none() && cluster.peers.is_empty());
-    assert!(
-        !config.listeners[0].routes[0]
-            .policy
-            .as_ref()
-            .unwrap()
-            .tls12_tickets
-    );
+    assert!(!hands_out_tickets(&config));
     assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
 }
 
@@ -84,26 +78,20 @@ fn every_key_has_its_place() {
     let prepared = good(&folder(), cluster);
     assert_eq!(prepared.ratchets.len(), 1);
     let config = prepared.config;
-    let cluster = config.cluster.unwrap();
+    let cluster = config.cluster.as_ref().unwrap();
     assert_eq!(cluster.secrets.len(), 3);
     assert!(cluster.secrets[2].root.is_none());
     assert_eq!(cluster.listen.unwrap().to_string(), "[::]:7443");
     let resolved: Vec<usize> = cluster.peers.iter().map(|p| p.addresses.len()).collect();
     assert_eq!(resolved, [1, 1, 2]);
-    assert_eq!(cluster.resolve_interval, Some(Duration::from_secs(5)));
-    let multicast = cluster.multicast.unwrap();
+    assert_eq!(cluster.keys.resolve_interval, Some(Duration::from_secs(5)));
+    let multicast = cluster.multicast.as_ref().unwrap();
     assert_eq!(multicast.interface.as_deref(), Some("eth0"));
     assert_eq!(multicast.ttl, 3);
-    assert_eq!(cluster.limits.queue, 5);
-    assert_eq!(cluster.limits.bytes_per_second, 1024 * 1024);
-    assert_eq!(config.sessions.max_age, Duration::from_secs(3600));
-    assert!(
-        config.listeners[0].routes[0]
-            .policy
-            .as_ref()
-            .unwrap()
-            .tls12_tickets
-    );
+    assert_eq!(cluster.keys.limits.queue, 5);
+    assert_eq!(cluster.keys.limits.bytes_per_second, 1024 * 1024);
+    assert_eq!(config.file.session_max_age(), Duration::from_secs(3600));
+    assert!(hands_out_tickets(&config));
 }
 
 #[test]
@@ -111,13 +99,7 @@ fn a_policy_without_tickets_has_none_in_a_cluster_with_tickets() {
     let more = "secret = 'one'\nnode = 1\ntls12-tickets = true\n\
                 [[policy]]\nname = 'web'\ntls12-tickets = false\n";
     let config = good(&folder(), more).config;
-    assert!(
-        !config.listeners[0].routes[0]
-            .policy
-            .as_ref()
-            .unwrap()
-            .tls12_tickets
-    );
+    assert!(!hands_out_tickets(&config));
 }
 
 #[test]

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::common::{Folder, Made, NOW, lines, site};
-use becket::config::{ClientAuth, MOST_ADDRESSES, ServerAddress};
+use becket::config::{MOST_ADDRESSES, ServerAddress};
 use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::prepare::{ServerNames, World, prepare};
 use becket::resolver::Resolver;
 use becket_config::address::NamePattern;
-use becket_config::choices::AlpnMismatch;
-use becket_config::choices::ProxyTlv;
+use becket_config::choices::{AlpnMismatch, ProxyTlv};
 use becket_config::file::File;
+use becket_config::suites::Version;
 use rustls_pki_types::UnixTime;
 
 fn now() -> UnixTime {
@@ -156,9 +156,12 @@ fn flags_beside_a_file_replace_its_values() {
     let source = Source::at(flags, folder.path().to_owned());
     let prepared = source.load(now(), ServerNames::Now).unwrap();
     let config = prepared.config;
-    assert_eq!(config.process.workers, Some(3));
+    assert_eq!(config.file.process.workers, Some(3));
     assert_eq!(config.log.level, "debug");
-    assert_eq!(config.log.file, Some(folder.path().join("becket.log")));
+    assert_eq!(
+        config.log.file.file(),
+        Some(&*folder.path().join("becket.log"))
+    );
 }
 
 #[test]
@@ -285,16 +288,24 @@ fn routes_come_in_order_and_the_listener_itself_is_the_last() {
     let prepared = folder.prepare(text).unwrap();
     let routes = &prepared.config.listeners[0].routes;
     assert_eq!(routes.len(), 3);
-    assert_eq!((routes[0].backend, routes[0].alpn_only), (1, true));
-    assert_eq!((routes[1].backend, routes[1].alpn_only), (0, false));
-    assert_eq!(routes[1].names[1], NamePattern::Wildcard("a.test".into()));
+    assert_eq!((routes[0].backend, routes[0].keys.is_for_alpn()), (1, true));
+    assert_eq!(
+        (routes[1].backend, routes[1].keys.is_for_alpn()),
+        (0, false)
+    );
+    assert_eq!(
+        routes[1].keys.names[1],
+        NamePattern::Wildcard("a.test".into())
+    );
     assert_eq!(routes[1].alpn, [b"http/1.1".to_vec()]);
-    assert_eq!(routes[1].alpn_mismatch, AlpnMismatch::Refuse);
+    let mismatch = prepared.config.listeners[0].keys.alpn_mismatch();
+    assert_eq!(mismatch, AlpnMismatch::Refuse);
     let other = routes[1].policy.as_ref().unwrap();
-    assert!(!other.versions.tls12 && other.versions.tls13);
-    assert_eq!((other.suites.len(), other.groups.len()), (2, 2));
-    assert_eq!(routes[2].policy.as_ref().unwrap().name, *"web");
-    assert_ne!(routes[2].policy.as_ref().unwrap().digest, other.digest);
+    assert!(other.keys.versions == [Version::Tls13]);
+    assert_eq!((other.suites.len(), other.keys.groups.len()), (2, 2));
+    let own = routes[2].policy.as_ref().unwrap();
+    assert_eq!(&*own.keys.name, "web");
+    assert_ne!(own.digest, other.digest);
     let warnings = lines(&prepared.warnings);
     assert_eq!(warnings.len(), 3, "{warnings:#?}");
     assert!(
@@ -314,12 +325,13 @@ fn client_certificates_bring_their_authorities_and_extended_master_secret() {
         + "[[policy]]\nname = 'web'\nclient-certificates = 'optional'\nclient-ca = 'ca.pem'\n";
     let config = folder.prepare(&text).unwrap().config;
     let policy = config.listeners[0].routes[0].policy.as_ref().unwrap();
-    assert!(policy.require_ems);
-    assert!(matches!(&policy.client_auth, ClientAuth::Optional(roots) if roots.len() == 1));
+    assert!(policy.keys.requires_ems());
+    let verifier = policy.verifier.as_ref().unwrap();
+    assert_eq!(verifier.root_hint_subjects().len(), 1);
     let open = folder.prepare(&site("['a.pem']")).unwrap().config;
     let open = open.listeners[0].routes[0].policy.as_ref().unwrap();
-    assert!(!open.require_ems);
-    assert_eq!(open.name, policy.name);
+    assert!(!open.keys.requires_ems());
+    assert_eq!(open.keys.name, policy.keys.name);
     assert_ne!(open.digest, policy.digest);
 }
 
@@ -405,8 +417,9 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
             .policy
             .as_ref()
             .unwrap()
+            .keys
             .early_data,
-        17_408
+        Some(17_408)
     );
     let needs_v2 = "policy[web].early-data = \"17KiB\": early data may be a replay, and without \
          backend[app].proxy-header = \"v2\" the servers cannot tell";
@@ -461,12 +474,12 @@ fn a_header_from_in_front_needs_someone_to_believe_and_the_other_way_round() {
         "proxy-header = 'v2'\nproxy-tlvs = ['crc32c', 'unique-id']",
     );
     let prepared = folder.prepare(&sound).unwrap();
-    let accepts = prepared.config.listeners[0].accept_proxy.as_ref().unwrap();
+    let accepts = &prepared.config.listeners[0];
     for (address, is_trusted) in [("10.1.2.3", true), ("2001:db8::1", true), ("::1", false)] {
         let address = address.parse().unwrap();
         assert_eq!(accepts.trusted.contains(address), is_trusted);
     }
-    let tlvs = &prepared.config.backends[0].proxy_tlvs;
+    let tlvs = &prepared.config.backends[0].keys.proxy_tlvs;
     assert_eq!(*tlvs, [ProxyTlv::Crc32c, ProxyTlv::UniqueId]);
     for (text, expected) in [
         (

@@ -22,7 +22,7 @@ fn folder() -> Folder {
 fn health(keys: &str) -> Health {
     let prepared = folder().prepare(&text(keys));
     let prepared = prepared.unwrap_or_else(|rejected| panic!("{rejected}"));
-    prepared.config.backends[0].health.clone()
+    prepared.config.backends[0].keys.health.clone()
 }
 
 #[test]

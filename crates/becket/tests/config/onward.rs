@@ -1,5 +1,6 @@
 //! `[backend.tls]` and listeners without TLS.
 
+use becket_config::choices::Verify;
 use becket_config::listener::ListenMode;
 use becket_config::policy::{ServerAlpn, Sni};
 use becket_proto::starttls::Protocol;
@@ -28,18 +29,19 @@ fn a_backend_with_tls_verifies_the_host_of_each_server() {
         .unwrap();
     assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
     let listener = &prepared.config.listeners[0];
-    assert_eq!(listener.mode, ListenMode::Plain);
+    assert_eq!(listener.keys.speaks(), ListenMode::Plain);
     assert_eq!(
-        listener.socket.defer_accept, None,
+        listener.keys.defers_accept(),
+        None,
         "the server may speak first"
     );
     let tls = prepared.config.backends[0].tls.as_ref().unwrap();
-    assert!(tls.verify);
+    assert_eq!(tls.keys.verify, Verify::Full);
     assert_eq!(tls.name_of("app.test:443").unwrap().to_str(), "app.test");
     assert_eq!(tls.name_of("192.0.2.1:443").unwrap().to_str(), "192.0.2.1");
     assert_eq!(
-        (&tls.sni, &tls.alpn),
-        (&Sni::Own, &ServerAlpn::Fixed(Vec::new()))
+        (&tls.keys.sni, &tls.keys.alpn),
+        (&None, &ServerAlpn::Fixed(Vec::new()))
     );
 }
 
@@ -52,7 +54,10 @@ fn everything_may_be_set() {
         .prepare(&text("tls = false", tls, "/run/app.sock"))
         .unwrap();
     let tls = prepared.config.backends[0].tls.as_ref().unwrap();
-    assert_eq!((&tls.sni, &tls.alpn), (&Sni::Client, &ServerAlpn::Client));
+    assert_eq!(
+        (&tls.keys.sni, &tls.keys.alpn),
+        (&Some(Sni::Client), &ServerAlpn::Client)
+    );
     assert_eq!(tls.name_of("/run/app.sock").unwrap().to_str(), "192.0.2.9");
     assert!(tls.client.client_auth_cert_resolver.has_certs());
 }
@@ -155,9 +160,9 @@ fn what_clients_speak_follows_from_three_keys() {
         let prepared = folder.prepare(&listening(listener)).unwrap();
         assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
         let listener = &prepared.config.listeners[0];
-        assert_eq!(listener.mode, mode);
+        assert_eq!(listener.keys.speaks(), mode);
         let waits = mode == ListenMode::StartTls(Protocol::Smtp);
-        assert_eq!(listener.socket.defer_accept.is_none(), waits, "{mode:?}");
+        assert_eq!(listener.keys.defers_accept().is_none(), waits, "{mode:?}");
         let last = listener.routes.last().unwrap();
         let libpq = mode == ListenMode::StartTls(Protocol::Postgresql);
         assert_eq!(last.alpn == [b"postgresql".to_vec()], libpq);

@@ -1,12 +1,14 @@
 //! Revocation lists: what is refused, and what is only said.
 
-use rcgen::{
-    CertificateRevocationListParams, Issuer, KeyIdMethod, RevokedCertParams, SerialNumber,
-    date_time_ymd,
-};
-
-use crate::common::{Folder, Made, lines, site};
 use becket::config::Policy;
+use becket::prepare::Prepared;
+use rcgen::{
+    CertificateParams, CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair,
+    RevokedCertParams, SerialNumber, date_time_ymd,
+};
+use rustls::pki_types::{CertificateDer, UnixTime};
+
+use crate::common::{Folder, Made, NOW, lines, site};
 
 /// A list by `authority` that is due again at the end of a year.
 fn list(authority: &Made, number: u64, until: i32) -> rcgen::CertificateRevocationList {
@@ -41,11 +43,18 @@ fn text(crl: &str) -> String {
         + &format!("crl = {crl}\n")
 }
 
-fn policy(prepared: &becket::prepare::Prepared) -> &Policy {
-    prepared.config.listeners[0].routes[0]
-        .policy
-        .as_ref()
-        .unwrap()
+fn policy(prepared: &Prepared) -> &Policy {
+    let route = &prepared.config.listeners[0].routes[0];
+    route.policy.as_ref().unwrap()
+}
+
+/// A client's certificate of this number.
+fn leaf(authority: &Made, serial: u64) -> CertificateDer<'static> {
+    let mut params = CertificateParams::new(["client.test".to_owned()]).unwrap();
+    params.serial_number = Some(SerialNumber::from(serial));
+    let issuer = Issuer::from_params(&authority.params, &authority.key);
+    let key = KeyPair::generate().unwrap();
+    params.signed_by(&key, &issuer).unwrap().der().clone()
 }
 
 #[test]
@@ -60,8 +69,13 @@ fn lists_load_from_pem_and_der_newest_first_and_are_read_again() {
     std::fs::write(folder.path().join("one.crl"), two.der()).unwrap();
     let prepared = folder.prepare(&text("['two.pem', 'one.crl']")).unwrap();
     assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
-    let newest_first = [three.der(), two.der(), one.der()].map(Clone::clone);
-    assert_eq!(policy(&prepared).revocation.lists, newest_first);
+    let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW));
+    let verifier = policy(&prepared).verifier.as_ref().unwrap();
+    // Each list revokes the certificate of its own number, and of several the newest counts.
+    for serial in [1, 2, 3, 4] {
+        let found = verifier.verify_client_cert(&leaf(&authority, serial), &[], now);
+        assert_eq!(found.is_err(), serial == 3, "{serial}");
+    }
 }
 
 #[test]
@@ -141,7 +155,7 @@ fn servers_may_be_revoked_too() {
     folder.write("both.pem", &both);
     let prepared = folder.prepare(&text("['both.pem']")).unwrap();
     let tls = prepared.config.backends[0].tls.as_ref().unwrap();
-    assert_eq!(tls.lists, 2);
+    assert_eq!(tls.keys.crl.len(), 1);
     let warnings = lines(&prepared.warnings);
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     assert!(warnings[0].starts_with("backend[app].tls.crl[0] = "));

@@ -35,30 +35,30 @@ fn every_key_of_backends_and_servers_is_read() {
     let text = site(&folder, backend, &["", server]);
     let config = folder.prepare(&text).unwrap().config;
     let backend = &config.backends[0];
-    assert_eq!(backend.balance, Balance::TwoRandomChoices);
-    assert_eq!((backend.queue_length, backend.retries), (7, 1));
+    assert_eq!(backend.keys.balance, Balance::TwoRandomChoices);
+    assert_eq!((backend.keys.queue_length, backend.keys.retries), (7, 1));
     assert_eq!(backend.queue_timeout, Duration::from_secs(9));
-    assert_eq!(backend.queue, QueuePlace::BeforeHandshake);
-    assert!(backend.abort_on_half_close);
+    assert_eq!(backend.keys.queue, QueuePlace::BeforeHandshake);
+    assert!(backend.keys.abort_on_half_close);
     assert_eq!(
-        (backend.on_down, backend.stick),
+        (backend.keys.on_down, backend.keys.stick),
         (OnDown::Close, StickBy::Source)
     );
     assert_eq!(backend.most_remembered(), 5);
-    assert_eq!(backend.stick_lifetime, Duration::from_secs(60));
+    assert_eq!(backend.keys.stick_lifetime, Duration::from_secs(60));
     let [plain, full] = &backend.servers[..] else {
         panic!("two servers");
     };
     assert_eq!(
-        (plain.weight, plain.maxconn, plain.minconn),
+        (plain.keys.weight, plain.keys.maxconn, plain.keys.minconn),
         (1, None, None)
     );
-    assert!(!plain.backup && !plain.disabled && plain.node.is_none());
+    assert!(!plain.keys.backup && !plain.keys.disabled && plain.keys.node.is_none());
     assert_eq!(
-        (full.weight, full.maxconn, full.minconn),
+        (full.keys.weight, full.keys.maxconn, full.keys.minconn),
         (256, Some(10), Some(2))
     );
-    assert!(full.backup && full.disabled && full.node == Some(65535));
+    assert!(full.keys.backup && full.keys.disabled && full.keys.node == Some(65535));
 }
 
 #[test]
@@ -123,13 +123,13 @@ fn flags_set_the_balance_and_a_limit_for_each_server() {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
     let config = flags(&folder).load(now, ServerNames::Now).unwrap().config;
     let backend = &config.backends[0];
-    assert_eq!(backend.balance, Balance::First);
+    assert_eq!(backend.keys.balance, Balance::First);
     assert_eq!(backend.queue_timeout, Duration::from_secs(2));
     assert!(
         backend
             .servers
             .iter()
-            .all(|server| server.maxconn == Some(3))
+            .all(|server| server.keys.maxconn == Some(3))
     );
 }
 

@@ -32,7 +32,7 @@ fn three_keys_are_enough_where_there_is_one_policy() {
     let stud = config.stud().expect("terms");
     let policy = config.listeners[0].routes[0].policy.as_ref().unwrap();
     assert_eq!(stud.policy, PolicyTag::from_digest(&policy.digest));
-    assert_eq!(stud.policy_name, policy.name);
+    assert_eq!(stud.policy_name, *policy.keys.name);
     assert_eq!(stud.listen.to_string(), "127.0.0.1:8890");
     assert!(stud.suites.contains(&0xc030), "{:x?}", stud.suites);
     assert!(!stud.suites.contains(&0x1301), "of TLS 1.3");
@@ -142,16 +142,12 @@ fn of_several_policies_one_is_named_and_it_asks_for_no_certificates() {
     );
     let name = {
         let plain = folder.prepare(&text(RECEIVE)).unwrap().config;
-        plain.listeners[0].routes[0]
-            .policy
-            .as_ref()
-            .unwrap()
-            .name
-            .clone()
+        let policy = plain.listeners[0].routes[0].policy.as_ref().unwrap();
+        policy.keys.name.clone()
     };
     let named = folder.prepare(&with(&format!("stud-policy = '{name}'")));
     let named = named.unwrap().config;
-    assert_eq!(named.stud().unwrap().policy_name, name);
+    assert_eq!(named.stud().unwrap().policy_name, *name);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn house(admission: &str) -> (House, Stage, Arc<SharedAdmission>) {
     ));
     let admission = Arc::new(SharedAdmission::new(1));
     let mut stage = house.stage();
-    stage.admission = WorkerAdmission::new(&admission, &house.config.admission, None);
+    stage.admission = WorkerAdmission::new(&admission, &house.config.file.admission, None);
     (house, stage, admission)
 }
 
@@ -105,7 +105,7 @@ fn a_ticket_that_is_too_old_pays() {
     let (house, mut stage, _) = house("full-handshakes-per-second = 1\nburst = 1\n");
     let config = Arc::new(house.client(&TLS13));
     assert!(!comes_in(&house, &mut stage, 0, &config));
-    stage.now.unix += house.config.sessions.max_age;
+    stage.now.unix += house.config.file.session_max_age();
     assert_eq!(
         is_shed(&house, &mut stage, 0, &config),
         CloseReason::AdmissionRate

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::script::stage::Stage;
 use becket::close_reason::CloseReason;
-use becket::config::{ClientAuth, Revocation};
 use becket::log::access::ResumedBy;
 use becket::tls::{chain, verifier};
+use becket_config::choices::ClientCertificates;
+use becket_config::policy::Policy;
 use becket_config::process::Limits;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
@@ -183,8 +184,7 @@ fn the_worst_chain_that_passes_costs_few_signature_checks() {
     let [leaf, intermediates @ ..] = &worst.chain[..] else {
         panic!("a chain");
     };
-    let usable =
-        chain::usable(leaf, intermediates, (&Limits::default()).into()).expect("it passes");
+    let usable = chain::usable(leaf, intermediates, Limits::default()).expect("it passes");
     assert_eq!(usable.len(), intermediates.len());
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::new(provider));
     let name = ServerName::try_from("a.test").unwrap();
@@ -272,22 +272,17 @@ fn only_what_a_path_could_lead_through_is_searched() {
     let names = [("A", "B"), ("Y", "Z"), ("C", "D"), ("Z", "Y"), ("B", "C")];
     let shown = tangle(&names, 100);
     let (leaf, intermediates) = shown.chain.split_first().unwrap();
-    let usable = chain::usable(leaf, intermediates, (&Limits::default()).into()).unwrap();
+    let usable = chain::usable(leaf, intermediates, Limits::default()).unwrap();
     let path = [0, 4, 2].map(|at| intermediates[at].clone());
     assert_eq!(usable, path);
     // Two of one subject stay in their order, and what is no certificate is nobody's.
     let mut shown = tangle(&[("A", "B"), ("B", "A"), ("A", "A")], 0).chain;
     shown.insert(1, CertificateDer::from(vec![0x30, 0]));
     let (leaf, intermediates) = shown.split_first().unwrap();
-    let usable = chain::usable(leaf, intermediates, (&Limits::default()).into()).unwrap();
+    let usable = chain::usable(leaf, intermediates, Limits::default()).unwrap();
     let path = [1, 3, 2].map(|at| intermediates[at].clone());
     assert_eq!(usable, path);
-    let none = chain::usable(
-        &intermediates[0],
-        intermediates,
-        (&Limits::default()).into(),
-    )
-    .unwrap();
+    let none = chain::usable(&intermediates[0], intermediates, Limits::default()).unwrap();
     assert!(none.is_empty());
 }
 
@@ -324,14 +319,12 @@ fn an_authority_that_is_there_with_two_keys_and_six_certificates_in_all_pass() {
     let leaf = leaf.signed_by(&key(), &above).unwrap();
     let mut roots = RootCertStore::empty();
     roots.add(root.der().clone()).unwrap();
-    let auth = ClientAuth::Required(Arc::new(roots));
-    let verifier = verifier::of_clients(
-        &auth,
-        &Revocation::default(),
-        (&Limits::default()).into(),
-        Vec::new(),
-    );
-    let verifier = verifier.unwrap().unwrap();
+    let policy = Policy {
+        client_certificates: ClientCertificates::Required,
+        ..Policy::default()
+    };
+    let limits = Limits::default();
+    let verifier = verifier::of_clients(&policy, &Arc::new(roots), &[], limits).unwrap();
     let verified = verifier.verify_client_cert(leaf.der(), &intermediates, UnixTime::now());
     verified.expect("a good chain");
 }

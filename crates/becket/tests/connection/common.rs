@@ -77,7 +77,7 @@ impl House {
         };
         let config = prepare(&file, &world).unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let config = config.config;
-        let rotation = Rotation::start(config.sessions.ticket_rotation, now()).unwrap();
+        let rotation = Rotation::start(config.file.ticket_rotation(), now()).unwrap();
         let pools = config.backends.iter();
         let inbox = Arc::new(TestInbox::default());
         let pools = pools
@@ -109,13 +109,13 @@ impl House {
             table: Arc::clone(&self.table),
             early: Arc::clone(&self.early),
             secrets: Arc::clone(self.rotation.secrets()),
-            sessions: self.config.sessions.clone(),
+            file: Arc::clone(&self.config.file),
             key_log: false,
             outbox: None,
         };
         let listener = Arc::clone(&self.config.listeners[listener]);
         Rc::new(ListenerState {
-            mode: listener.mode,
+            mode: listener.keys.speaks(),
             router: HelloRouter::new(listener, &parts).unwrap(),
             pools: Rc::clone(&self.pools),
         })
@@ -126,7 +126,7 @@ impl House {
     }
 
     pub(crate) fn stage_of(&self, capacity: usize) -> Stage {
-        let (limits, timeouts) = (self.config.limits.clone(), self.config.timeouts.clone());
+        let (limits, timeouts) = (self.config.file.limits, self.config.file.timeouts.clone());
         let mut stage = Stage::new(limits, timeouts, now(), capacity);
         stage.inbox = Arc::clone(&self.inbox);
         stage

@@ -275,7 +275,7 @@ fn refuse(refusal: Refusal, amount: usize, record: usize, piece: usize) {
             house.early.set_limits(0, 0);
             house.early.set_limits(1000, 1 << 20);
         }
-        Refusal::Never => lower_early_data(&mut house, 0),
+        Refusal::Never => lower_early_data(&mut house, None),
         Refusal::Protocol | Refusal::Retry => {}
     }
     let mut client = Client::enter(&mut stage, house.listener(0), &later, "a.test");
@@ -343,11 +343,11 @@ fn early_data_that_is_not_taken_is_not_skipped_for_ever() {
 }
 
 /// What no client can be told: the policy changes behind its back.
-fn lower_early_data(house: &mut House, early_data: u32) {
+fn lower_early_data(house: &mut House, early_data: Option<u32>) {
     let listener = Arc::get_mut(&mut house.config.listeners[0]).expect("not shared");
     for route in &mut listener.routes {
         if let Some(policy) = route.policy.as_mut().and_then(Arc::get_mut) {
-            policy.early_data = early_data;
+            policy.keys.early_data = early_data;
         }
     }
 }
@@ -369,7 +369,7 @@ fn more_early_data_than_the_policy_takes_ends_the_connection() {
     // rustls lets no client send more than it was told, so the limit is lowered behind its back.
     let mut smaller = early_house("");
     smaller.early = Arc::clone(&house.early);
-    lower_early_data(&mut smaller, 1024);
+    lower_early_data(&mut smaller, Some(1024));
     let (mut client, flight) = first_flight(&smaller, &mut stage, &config, &large);
     client.end.write_all(&flight).unwrap();
     client.talk(&mut stage);

@@ -9,6 +9,7 @@ use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket::admission::{SharedAdmission, WorkerAdmission};
 use becket::close_reason::CloseReason;
+use becket_config::process::Admission;
 use becket_proto::networks::Network;
 use becket_proto::proxy_header::{
     Accept, Decoded, Endpoints, Format, ProxyHeader, Tlvs, Transport, decode,
@@ -300,9 +301,9 @@ fn a_listener_without_tls_expects_the_header_too() {
 #[test]
 fn half_open_handshakes_are_counted_by_the_address_of_the_header() {
     let house = house("any", "192.0.2.1");
-    let rules = becket::config::Admission {
-        half_open_per_source: Some(1),
-        ..house.config.admission
+    let rules = Admission {
+        half_open_per_source: 1,
+        ..house.config.file.admission.clone()
     };
     let admission = WorkerAdmission::new(&Arc::new(SharedAdmission::new(1)), &rules, None);
     let come = |source: &str| {

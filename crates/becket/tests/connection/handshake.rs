@@ -113,7 +113,7 @@ fn nothing_is_signed_for_a_client_that_has_gone_behind_its_second_hello() {
 #[test]
 fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
     let house = house("");
-    let limit = house.config.limits.client_hello;
+    let limit = house.config.file.limits.client_hello;
     let mut stage = house.stage();
     let mut end = stage.admit(house.listener(0), []);
     let mut hello = Vec::new();
@@ -155,7 +155,7 @@ fn a_client_that_no_key_can_sign_for_is_told() {
 fn a_slow_client_is_given_up_at_the_time_out() {
     let house = house("");
     let (mut stage, _end, _) = send(&house, b"\x16\x03\x01");
-    stage.wait(house.config.timeouts.hello - Duration::from_millis(1));
+    stage.wait(house.config.file.timeouts.hello - Duration::from_millis(1));
     stage.settle();
     assert!(stage.is_handshaking());
     stage.wait(Duration::from_millis(1));
@@ -171,7 +171,7 @@ fn a_client_with_a_whole_hello_has_the_time_of_a_handshake() {
     let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.flush();
     stage.settle();
-    stage.wait(house.config.timeouts.handshake - Duration::from_millis(1));
+    stage.wait(house.config.file.timeouts.handshake - Duration::from_millis(1));
     stage.settle();
     assert!(stage.is_handshaking());
     stage.wait(Duration::from_millis(1));

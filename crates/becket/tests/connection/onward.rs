@@ -382,7 +382,7 @@ fn a_server_that_answers_tcp_and_not_tls_is_given_up_at_the_time_out() {
     let plans = [Plan::Accept, Plan::Accept];
     let mut client = Client::enter_before(&mut stage, house.listener(0), &config, "a.test", plans);
     client.talk(&mut stage);
-    stage.wait(house.config.timeouts.connect);
+    stage.wait(house.config.file.timeouts.connect);
     client.talk(&mut stage);
     assert_eq!(stage.net.dialled.len(), 2);
     stage.net.dialled[1]

@@ -137,7 +137,7 @@ fn an_early_answer_reaches_a_client_that_is_still_sending() {
 fn idle_and_half_closed_connections_are_given_up() {
     let house = house("");
     let (mut stage, mut client) = house.relaying(&TLS13);
-    stage.wait(house.config.timeouts.idle);
+    stage.wait(house.config.file.timeouts.idle);
     client.talk(&mut stage);
     assert!(
         !client.closed,
@@ -150,7 +150,7 @@ fn idle_and_half_closed_connections_are_given_up() {
     let (mut stage, mut client) = house.relaying(&TLS13);
     client.tls.send_close_notify();
     client.talk(&mut stage);
-    stage.wait(house.config.timeouts.half_closed);
+    stage.wait(house.config.file.timeouts.half_closed);
     client.talk(&mut stage);
     drop(client);
     stage.settle();
@@ -160,7 +160,7 @@ fn idle_and_half_closed_connections_are_given_up() {
 #[test]
 fn a_drain_ends_connections_at_rest_and_none_to_which_an_answer_is_due() {
     let house = house("");
-    let short = house.config.timeouts.drain_idle;
+    let short = house.config.file.timeouts.drain_idle;
     let moment = Duration::from_millis(1);
     // Nobody has said anything.
     let (mut stage, mut client) = house.relaying(&TLS13);
@@ -192,7 +192,7 @@ fn a_drain_ends_connections_at_rest_and_none_to_which_an_answer_is_due() {
         client.say(b"question");
         client.talk(&mut stage);
         stage.drain();
-        stage.wait(house.config.timeouts.idle - moment);
+        stage.wait(house.config.file.timeouts.idle - moment);
         assert_eq!(client.talk(&mut stage), None);
         server_says(&mut stage, b"answer");
         client.talk(&mut stage);
@@ -234,7 +234,7 @@ fn a_client_that_does_not_close_is_left_at_the_linger_time_out() {
     let (mut stage, mut client) = house.relaying(&TLS13);
     stage.net.dialled[0].near.fail(ErrorKind::ConnectionReset);
     assert_eq!(client.talk(&mut stage), None);
-    stage.wait(house.config.timeouts.linger);
+    stage.wait(house.config.file.timeouts.linger);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::ServerReset));
 }

@@ -95,7 +95,7 @@ fn a_session_of_one_policy_never_opens_another() {
 #[test]
 fn nothing_resumes_that_is_older_than_the_maximum() {
     let mut house = house("");
-    house.config.sessions.max_age = Duration::from_secs(60);
+    Arc::make_mut(&mut house.config.file).sessions.max_age = Some(Duration::from_secs(60));
     for config in [house.client(&TLS13), house.client(&TLS12)] {
         let config = Arc::new(config);
         let mut stage = house.stage();
@@ -114,7 +114,7 @@ fn a_ticket_outlives_one_rotation_and_not_two() {
     let config = Arc::new(house.client(&TLS13));
     let mut stage = house.stage();
     visit(&house, &mut stage, 0, &config);
-    let period = house.config.sessions.ticket_rotation;
+    let period = house.config.file.ticket_rotation();
     let rotate = |house: &mut House, stage: &mut Stage| {
         stage.wait(period);
         assert!(house.rotation.tick(period, stage.now).unwrap());

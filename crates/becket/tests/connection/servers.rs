@@ -44,7 +44,7 @@ fn a_server_that_refuses_later_is_passed_over_and_nothing_is_lost() {
 fn a_server_that_hangs_is_passed_over_at_the_time_out() {
     let house = house("");
     let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Accept]);
-    stage.wait(house.config.timeouts.connect);
+    stage.wait(house.config.file.timeouts.connect);
     client.talk(&mut stage);
     assert_eq!(server_got(&mut stage), b"hello");
 }
@@ -61,7 +61,7 @@ fn when_no_server_is_left_the_client_gets_no_clean_end() {
 
     let (mut stage, client) = enter(&house, [Plan::Later, Plan::Later]);
     for _ in 0..2 {
-        stage.wait(house.config.timeouts.connect);
+        stage.wait(house.config.file.timeouts.connect);
         stage.settle();
     }
     assert!(!client.closed && client.end.watch().is_ended());

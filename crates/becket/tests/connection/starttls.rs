@@ -243,7 +243,7 @@ fn whoever_leaves_or_lingers_is_counted() {
 
     let (mut stage, mut end, _) = enter(&house, b"* OK hi\r\n");
     say(&mut stage, &mut end, b"a STARTTLS\r\n");
-    stage.wait(house.config.timeouts.hello);
+    stage.wait(house.config.file.timeouts.hello);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::HelloTimeout));
     assert_eq!(stage.counters.handshakes_ended.value(), 1);

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::process::{Limits, Timeouts};
 use becket_sys::clock::Now;
 
 use super::link::{End, Watch, pair};
@@ -24,7 +25,6 @@ use becket::connection::{Advanced, Connection, Side, Turn};
 use becket::log::access::AccessRecord;
 use becket::metrics::Counters;
 use becket::scratch::Scratch;
-use becket_config::process::{Limits, Timeouts};
 
 /// A connection under a script.
 #[derive(Debug)]
@@ -103,8 +103,8 @@ impl Stage {
         let listening = listener.config().bind.first().copied();
         let near = near.at(listening.unwrap_or(CLIENT));
         self.client = Some(near.watch());
-        let name = listener.config().name.clone();
-        let facts = Facts::new(CLIENT, name, self.now);
+        let name = listener.config().keys.name.clone();
+        let facts = Facts::new(CLIENT, name.0, self.now);
         let connection = Connection::new(near, listener, facts, &self.timeouts, &self.counters);
         self.connection = Some(connection);
         self.queued = true;

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::choices::{CheckKind, ProxyVersion};
 use becket_proto::http_status::Expected;
 use becket_proto::proxy_header::{Endpoints, Format, ProxyHeader, Tlvs};
 use becket_sys::clock::Clock;
@@ -32,7 +33,6 @@ use crate::backend::server_state::ServerState;
 use crate::config::{Backend, Server, ServerAddress};
 use crate::tls::chain;
 use crate::tls::to_servers::{self, Unverified};
-use becket_config::choices::{CheckKind, ProxyVersion};
 
 /// What is done to find out whether a server is well.
 #[derive(Clone, Debug)]
@@ -117,7 +117,7 @@ impl From<io::Error> for Failure {
 impl Check {
     /// The health check of a server; nothing where there is none.
     pub(crate) fn of(backend: &Backend, server: &Server) -> Option<Self> {
-        let health = &backend.health;
+        let health = &backend.keys.health;
         let speaks_tls = match health.check {
             CheckKind::None => return None,
             CheckKind::Connect => false,
@@ -133,8 +133,8 @@ impl Check {
         };
         Some(Self {
             addresses: server.addresses.clone().into(),
-            sources: backend.source.clone().into(),
-            proxy_header: backend.proxy_header,
+            sources: backend.keys.source.clone().into(),
+            proxy_header: backend.keys.proxy_header,
             tls: speaks_tls.then(|| tls_of(backend, server)).flatten(),
             request: (health.check == CheckKind::Http).then(request),
             timeout: health.timeout,
@@ -151,8 +151,8 @@ impl Check {
         let tls = backend.tls.as_ref();
         Self {
             addresses,
-            sources: backend.source.clone().into(),
-            proxy_header: backend.proxy_header,
+            sources: backend.keys.source.clone().into(),
+            proxy_header: backend.keys.proxy_header,
             tls: tls.map(|tls| to_servers::for_check(tls, name, |_| true)),
             request: None,
             timeout,
@@ -339,7 +339,8 @@ async fn part(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
 fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
     if let Some(tls) = &backend.tls {
         // Others would be spoken in place of what is asked.
-        let speaks = |alpn: &[u8]| backend.health.check == CheckKind::Tls || alpn == b"http/1.1";
+        let speaks =
+            |alpn: &[u8]| backend.keys.health.check == CheckKind::Tls || alpn == b"http/1.1";
         return Some(to_servers::for_check(tls, &server.name, speaks));
     }
     let provider = Arc::new(aws_lc_rs::default_provider());
@@ -416,16 +417,18 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::thread::{self, JoinHandle};
 
+    use becket_config::backend::RequestHost;
+    use becket_config::notation::Text;
+    use becket_config::policy::{ServerTls, VerifiedName};
+    use becket_config::process::Limits;
     use rustls::crypto::aws_lc_rs;
     use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
     use rustls::{ServerConfig, ServerConnection};
     use tokio::net::UnixSocket;
 
     use super::*;
-    use crate::config::{ChainLimits, Onward};
+    use crate::config::Onward;
     use crate::tls::to_servers::{Unverified, for_check};
-    use becket_config::backend::RequestHost;
-    use becket_config::policy::{ServerAlpn, Sni};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -557,8 +560,8 @@ mod tests {
     fn a_request_names_the_host_and_a_socket_has_none() {
         let asked = |name: &str, host: Option<&str>| {
             let mut backend = Backend::plain("app", vec![Server::plain(name, Vec::new())]);
-            backend.health.check = CheckKind::Http;
-            backend.health.host = host.map(|host| RequestHost(host.to_owned()));
+            backend.keys.health.check = CheckKind::Http;
+            backend.keys.health.host = host.map(|host| RequestHost(host.to_owned()));
             let check = Check::of(&backend, &backend.servers[0]).unwrap();
             String::from_utf8(check.request.unwrap().bytes.to_vec()).unwrap()
         };
@@ -732,16 +735,14 @@ mod tests {
         let onward = |bytes| Onward {
             client: client(true),
             verifier: Arc::new(Unverified(Arc::clone(&provider))),
-            verify: true,
-            lists: 0,
-            most_chain: ChainLimits {
-                bytes,
-                intermediates: 6,
-                same_subject: 2,
+            most_chain: Limits {
+                certificate_chain: bytes,
+                ..Limits::default()
             },
-            name: Some(ServerName::try_from("app.test").unwrap()),
-            sni: Sni::Own,
-            alpn: ServerAlpn::Fixed(Vec::new()),
+            keys: ServerTls {
+                name: VerifiedName::parse("app.test").ok(),
+                ..ServerTls::default()
+            },
         };
         let kib = 1024;
         for (shown, most, fault) in [

@@ -162,7 +162,7 @@ impl Prober {
         let mut before = std::mem::take(&mut self.watches);
         for backend in configured {
             // Control has adopted it just now.
-            let Some(state) = backends.by_name(&backend.name) else {
+            let Some(state) = backends.by_name(&backend.keys.name) else {
                 continue;
             };
             let states = state.servers();
@@ -257,7 +257,7 @@ impl ServerWatch {
         server: Arc<ServerState>,
         now: Duration,
     ) -> Self {
-        let rules = backend.health.rules();
+        let rules = backend.keys.health.rules();
         Self {
             check: Check::of(backend, config),
             health: health::Health::new(&rules),
@@ -327,7 +327,7 @@ impl ServerWatch {
             (Some(change), Err(failure)) => self.note(change, &failure, now),
             (None, Ok(())) => {}
             (None, Err(failure)) => tracing::debug!(
-                backend = &*self.backend.name,
+                backend = &*self.backend.keys.name,
                 server = %self.server.name(),
                 %failure,
                 "check failed"
@@ -338,7 +338,7 @@ impl ServerWatch {
     /// Tells everybody.
     fn note(&mut self, change: Change, reason: &dyn Display, now: Now) {
         let failing = !change.to.is_usable();
-        let (backend, server) = (&*self.backend.name, self.server.name());
+        let (backend, server) = (&*self.backend.keys.name, self.server.name());
         let (from, to) = (change.from.label(), change.to.label());
         if failing {
             tracing::warn!(backend, %server, from, to, %reason, "server out of service");
@@ -371,7 +371,7 @@ impl Name {
         Some(Self {
             host,
             port,
-            interval: backend.resolve_interval,
+            interval: backend.keys.resolve_interval,
             lookup: Work::at(now),
         })
     }
@@ -405,7 +405,7 @@ impl Name {
 /// gets to it, and the server is not well.
 fn reachable(server: &ServerState, backend: &Backend) -> Arc<[ServerAddress]> {
     let addresses = server.addresses();
-    let tried = (backend.retries as usize).saturating_add(1);
+    let tried = (backend.keys.retries as usize).saturating_add(1);
     match addresses.get(..tried) {
         Some(first) if first.len() < addresses.len() => first.into(),
         _ => addresses,

@@ -86,11 +86,11 @@ fn every_way_to_balance_finds_the_free_server_and_counts_it() {
         SniHash,
     ] {
         let mut backend = Backend::plain("app", servers(3));
-        backend.balance = balance;
+        backend.keys.balance = balance;
         backend
             .servers
             .iter_mut()
-            .for_each(|server| server.maxconn = Some(2));
+            .for_each(|server| server.keys.maxconn = Some(2));
         let fixture = fixture(backend);
         let slots: Vec<Slot> = (0..6).map(|_| fixture.pick()).collect();
         assert_eq!(fixture.in_use(), [2, 2, 2], "{balance:?}");
@@ -103,7 +103,7 @@ fn every_way_to_balance_finds_the_free_server_and_counts_it() {
 #[test]
 fn round_robin_honours_weights_and_workers_begin_apart() {
     let mut backend = Backend::plain("app", servers(3));
-    backend.servers[0].weight = 2;
+    backend.servers[0].keys.weight = 2;
     let picks = fixture(backend).picks(400);
     let share = |server| picks.iter().filter(|pick| **pick == server).count();
     assert_eq!([share(0), share(1), share(2)], [200, 100, 100]);
@@ -124,8 +124,8 @@ fn round_robin_honours_weights_and_workers_begin_apart() {
 #[test]
 fn servers_that_are_out_of_service_get_nobody() {
     let mut backend = Backend::plain("app", servers(4));
-    backend.servers[0].disabled = true;
-    backend.servers[1].weight = 0;
+    backend.servers[0].keys.disabled = true;
+    backend.servers[1].keys.weight = 0;
     let fixture = fixture(backend);
     fixture.servers[2].set_failing(true);
     assert_eq!(fixture.picks(5), [3; 5]);
@@ -141,9 +141,9 @@ fn servers_that_are_out_of_service_get_nobody() {
 #[test]
 fn backups_serve_when_nobody_else_can_and_not_because_the_others_are_full() {
     let mut backend = Backend::plain("app", servers(3));
-    backend.servers[0].maxconn = Some(1);
-    backend.servers[1].backup = true;
-    backend.servers[2].backup = true;
+    backend.servers[0].keys.maxconn = Some(1);
+    backend.servers[1].keys.backup = true;
+    backend.servers[2].keys.backup = true;
     let fixture = fixture(backend);
     let held = fixture.pick();
     assert_eq!(fixture.place(&held), 0);
@@ -171,8 +171,8 @@ fn a_server_that_failed_is_not_chosen_again() {
 #[test]
 fn a_free_slot_goes_to_the_longest_waiter_and_newcomers_go_behind() {
     let mut backend = Backend::plain("app", servers(1));
-    backend.servers[0].maxconn = Some(1);
-    backend.queue_length = 2;
+    backend.servers[0].keys.maxconn = Some(1);
+    backend.keys.queue_length = 2;
     let fixture = fixture(backend);
     let held = fixture.pick();
     let first = fixture.pool.wait(10, &[], None).unwrap();
@@ -199,9 +199,9 @@ fn a_free_slot_goes_to_the_longest_waiter_and_newcomers_go_behind() {
 /// Two servers with a slot each, and a queue for one.
 fn narrow() -> (Fixture, [u64; 2]) {
     let mut backend = Backend::plain("app", servers(2));
-    backend.queue_length = 1;
+    backend.keys.queue_length = 1;
     for server in &mut backend.servers {
-        server.maxconn = Some(1);
+        server.keys.maxconn = Some(1);
     }
     let fixture = fixture(backend);
     let keys = [fixture.servers[0].key(), fixture.servers[1].key()];
@@ -252,7 +252,7 @@ fn a_newcomer_may_have_what_all_who_wait_cannot_use() {
 #[test]
 fn who_leaves_the_queue_is_passed_over() {
     let mut backend = Backend::plain("app", servers(1));
-    backend.servers[0].maxconn = Some(1);
+    backend.servers[0].keys.maxconn = Some(1);
     let fixture = fixture(backend);
     let held = fixture.pick();
     let first = fixture.pool.wait(10, &[], None).unwrap();
@@ -269,7 +269,7 @@ fn who_waits_is_told_when_no_server_is_left_and_served_when_one_is_back() {
     backend
         .servers
         .iter_mut()
-        .for_each(|server| server.maxconn = Some(1));
+        .for_each(|server| server.keys.maxconn = Some(1));
     let fixture = fixture(backend);
     let held = [fixture.pick(), fixture.pick()];
     let first = fixture.pool.wait(10, &[], None).unwrap();
@@ -320,9 +320,9 @@ fn who_comes_while_a_name_is_looked_up_for_the_first_time_waits_for_the_outcome(
 #[test]
 fn the_limit_grows_with_the_queue() {
     let mut backend = Backend::plain("app", servers(1));
-    backend.servers[0].minconn = Some(2);
-    backend.servers[0].maxconn = Some(10);
-    backend.queue_length = 4;
+    backend.servers[0].keys.minconn = Some(2);
+    backend.servers[0].keys.maxconn = Some(10);
+    backend.keys.queue_length = 4;
     let fixture = fixture(backend);
     let server = &fixture.servers[0];
     assert_eq!(server.limit(), 2);
@@ -344,9 +344,9 @@ fn the_limit_grows_with_the_queue() {
 #[test]
 fn a_client_that_sticks_has_its_server_again_while_that_has_room() {
     let mut backend = Backend::plain("app", servers(8));
-    backend.stick = StickBy::TlsSession;
-    backend.stick_entries = 100;
-    backend.servers[5].maxconn = Some(1);
+    backend.keys.stick = StickBy::TlsSession;
+    backend.keys.stick_entries = 100;
+    backend.servers[5].keys.maxconn = Some(1);
     let fixture = fixture(backend);
     let now = Duration::from_secs(1);
     assert_eq!(fixture.pool.recall(&hint(), now), None);
@@ -375,8 +375,8 @@ fn a_client_that_sticks_has_its_server_again_while_that_has_room() {
 #[test]
 fn while_others_wait_for_one_server_the_rest_are_balanced_and_stuck_to_as_ever() {
     let mut backend = Backend::plain("app", servers(3));
-    backend.balance = Balance::SourceHash;
-    backend.servers[2].maxconn = Some(1);
+    backend.keys.balance = Balance::SourceHash;
+    backend.servers[2].keys.maxconn = Some(1);
     let fixture = fixture(backend);
     let keys: Vec<u64> = fixture.servers.iter().map(|one| one.key()).collect();
     let held = Slot::claim(&fixture.servers[2]).unwrap();
@@ -400,7 +400,7 @@ fn while_others_wait_for_one_server_the_rest_are_balanced_and_stuck_to_as_ever()
 fn sources_take_turns_within_their_family() {
     let sources = ["192.0.2.1", "::1", "192.0.2.2"].map(|one| one.parse().unwrap());
     let mut backend = Backend::plain("app", servers(1));
-    backend.source = sources.to_vec();
+    backend.keys.source = sources.to_vec();
     let pool = fixture(backend).pool;
     let from = |to: &str| {
         let to = ServerAddress::Tcp(to.parse().unwrap());
@@ -434,10 +434,10 @@ fn addresses_that_change_are_seen_at_the_next_look() {
 fn a_node_leads_only_to_a_server_that_balancing_could_choose() {
     let mut all = servers(3);
     for (node, server) in (1..).zip(&mut all) {
-        server.node = Some(node);
+        server.keys.node = Some(node);
     }
-    all[1].backup = true;
-    all[2].weight = 0;
+    all[1].keys.backup = true;
+    all[2].keys.weight = 0;
     let fixture = fixture(Backend::plain("app", all));
     let keys: Vec<u64> = fixture.servers.iter().map(|server| server.key()).collect();
     let at = |node| fixture.pool.at_node(NodeId(node));

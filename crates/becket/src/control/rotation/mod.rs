@@ -120,7 +120,7 @@ impl Rotation {
     /// When they cannot be made.
     pub fn of(config: &Config, ratchets: Vec<Ratchet>, now: Now) -> Result<Self, NotRotated> {
         let Some(cluster) = &config.cluster else {
-            return Ok(Self::start(config.sessions.ticket_rotation, now)?);
+            return Ok(Self::start(config.file.ticket_rotation(), now)?);
         };
         let (shared, secrets) = Shared::start(cluster, ratchets, now)?;
         Ok(Self {

@@ -19,7 +19,6 @@ use crate::secret::file::RunUser;
 use crate::secret::{SecretBytes, SharedSecret};
 use crate::sessions::context::{self, Resuming};
 use crate::sessions::tickets::Ticketer;
-use becket_config::cluster::ClusterLimits;
 
 const HOUR: u64 = 3600;
 const START: u64 = 500_000 * HOUR;
@@ -45,19 +44,11 @@ fn config(node: u16, secrets: Vec<SharedSecret>) -> Config {
             node: NodeId(node),
             secrets,
             rotation: hour(),
-            tls12_tickets: false,
             listen: None,
             peers: Vec::new(),
-            resolve_interval: None,
             multicast: None,
             stud: None,
-            limits: ClusterLimits {
-                datagrams_per_turn: 1,
-                entries_per_peer: 1,
-                bytes_per_second: 1,
-                queue: 1,
-                hellos_per_second: 1,
-            },
+            keys: Default::default(),
         }),
         ..sample::config()
     }

@@ -4,12 +4,12 @@ use std::net::TcpListener;
 use std::sync::Mutex;
 
 use becket_config::backend::{self, RequestPath};
+use becket_config::choices::CheckKind;
 use becket_sys::clock::Clock;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 use crate::backend::slot::Slot;
-use becket_config::choices::CheckKind;
 
 const CHECKED: backend::Health = backend::Health {
     check: CheckKind::Connect,
@@ -103,8 +103,8 @@ impl Fixture {
 fn backend(server: &str, address: &str, health: backend::Health) -> Backend {
     let addresses = vec![ServerAddress::Tcp(address.parse().unwrap())];
     let mut backend = Backend::plain("app", vec![Server::plain(server, addresses)]);
-    backend.health = health;
-    backend.resolve_interval = Some(Duration::from_secs(60));
+    backend.keys.health = health;
+    backend.keys.resolve_interval = Some(Duration::from_secs(60));
     backend
 }
 
@@ -221,7 +221,7 @@ fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
     let (name, address) = (format!("app.test:{}", address.port()), address.to_string());
     for (retries, expected) in [(0, Condition::OutOfService), (1, Condition::InService)] {
         let mut config = backend(&name, &address, CHECKED);
-        config.retries = retries;
+        config.keys.retries = retries;
         let mut fixture = Fixture::new();
         // Nobody listens at the first one.
         fixture.oracle.says(&["127.0.73.9", "127.0.0.1"]);
@@ -292,7 +292,7 @@ fn without_an_interval_a_name_is_looked_up_until_it_resolves() {
     let mut fixture = Fixture::new();
     let mut config = backend("app.test:80", "192.0.2.1:80", backend::Health::default());
     config.servers[0].addresses.clear();
-    config.resolve_interval = None;
+    config.keys.resolve_interval = None;
     let server = fixture.adopt(config);
     fixture.settle();
     fixture.oracle.says(&["192.0.2.1"]);
@@ -321,7 +321,7 @@ fn not_all_servers_are_checked_at_a_time() {
     let server = |index: usize| Server::plain(&format!("/{index}"), vec![address.clone()]);
     let mut fixture = Fixture::new();
     let mut backend = Backend::plain("app", (0..100).map(server).collect());
-    backend.health = CHECKED;
+    backend.keys.health = CHECKED;
     fixture.adopt(backend);
     let Fixture {
         runtime,
@@ -349,7 +349,7 @@ fn a_check_has_one_of_the_slots_and_gets_the_next_that_is_free() {
     let text = listener.local_addr().unwrap().to_string();
     let mut fixture = Fixture::new();
     let mut config = backend(&text, &text, CHECKED);
-    config.servers[0].maxconn = Some(2);
+    config.servers[0].keys.maxconn = Some(2);
     let server = fixture.adopt(config);
     let mut held: Vec<Slot> = (0..2).filter_map(|_| Slot::claim(&server)).collect();
     fixture.settle();
@@ -383,7 +383,7 @@ fn a_check_that_gets_no_slot_within_its_time_out_is_made_without_one() {
     let text = listener.local_addr().unwrap().to_string();
     let mut fixture = Fixture::new();
     let mut config = backend(&text, &text, CHECKED);
-    config.servers[0].maxconn = Some(1);
+    config.servers[0].keys.maxconn = Some(1);
     let server = fixture.adopt(config);
     let hangs = Slot::claim(&server);
     fixture.settle();
@@ -402,7 +402,7 @@ fn a_check_counts_while_it_runs() {
     let text = listener.local_addr().unwrap().to_string();
     let mut fixture = Fixture::new();
     let mut config = backend(&text, &text, CHECKED);
-    config.servers[0].maxconn = Some(1);
+    config.servers[0].keys.maxconn = Some(1);
     let server = fixture.adopt(config);
     let Fixture {
         runtime,
