@@ -14,6 +14,7 @@ pub mod mutations;
 pub mod pem;
 pub mod proxy_header;
 pub mod replica;
+pub mod rsa_key;
 #[path = "../../crates/becket/tests/script/mod.rs"]
 #[expect(dead_code, reason = "shared with the tests of connections")]
 mod script;

@@ -18,6 +18,9 @@ mod mutations;
 #[path = "../../../fuzz/src/proxy_header.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod proxy_header;
+#[path = "../../../fuzz/src/rsa_key.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod rsa_key;
 #[path = "../../../fuzz/src/server_hello.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod server_hello;
@@ -41,6 +44,16 @@ fn the_peek_agrees_with_rustls_on_mutated_hellos() {
     inputs.extend(hellos.iter().map(|hello| extensions(hello).to_vec()));
     inputs.extend(hellos);
     run_on_mutations(&inputs, client_hello::run);
+}
+
+#[test]
+fn private_keys_survive_mutation() {
+    let pkcs1 = b"\x30\x1b\x02\x01\0\x02\x01\x21\x02\x01\x03\x02\x01\x07\x02\x01\x0b\x02\x01\x03\x02\x01\x07\x02\x01\x01\x02\x01\x04";
+    let info =
+        b"\x30\x31\x02\x01\0\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01\x05\0\x04\x1d";
+    let pkcs8 = [&info[..], &pkcs1[..]].concat();
+    assert_eq!((rsa_key::run(pkcs1), rsa_key::run(&pkcs8)), (1, 2));
+    run_on_mutations(&[pkcs1.to_vec(), pkcs8], rsa_key::run);
 }
 
 #[test]

@@ -4,13 +4,9 @@
 //! big endian; the HMAC covers everything before it, and its key is the SHA-1 of the PKCS#1 form of the server's RSA key.
 //! Here is the layout; the seal is compared by whoever has the cryptography, and [`super::session`] reads the DER.
 //!
-//! [`rsa_pkcs1`] finds the PKCS#1 form in a PKCS#8 one, with the same reader of DER.
-//!
 //! Borrows from the datagram and allocates nothing. Never panics.
 //!
 //! Source: the behaviour of hitch 1.8.0 (`handle_shcupd`, `shcupd_session_new`), OpenSSL's `ssl/ssl_asn1.c`, X.690.
-
-use super::der::Der;
 
 /// The longest datagram: what hitch has room for, without the slack behind the HMAC.
 pub(super) const MAX_DATAGRAM: usize = ID_LEN + MAX_DER + TIME_LEN + MAC_LEN;
@@ -60,24 +56,10 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// The PKCS#1 form (RFC 8017, appendix A.1.2) inside of a PKCS#8 one (RFC 5208); nothing when it is no RSA key.
-pub fn rsa_pkcs1(pkcs8: &[u8]) -> Option<&[u8]> {
-    let mut whole = Der::new(pkcs8);
-    let mut info = whole.sequence()?;
-    let version = info.unsigned()?;
-    let mut algorithm = info.sequence()?;
-    let is_rsa = algorithm.element(OBJECT_IDENTIFIER)? == RSA_ENCRYPTION;
-    let key = info.octets()?;
-    (whole.is_empty() && version <= 1 && is_rsa).then_some(key)
-}
-
 const ID_LEN: usize = 32;
 /// `SHSESS_MAX_DATA_LEN`.
 const MAX_DER: usize = 512;
 const TIME_LEN: usize = 4;
-const OBJECT_IDENTIFIER: u8 = 0x06;
-/// 1.2.840.113549.1.1.1
-const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 
 #[cfg(test)]
 mod tests {
@@ -124,21 +106,5 @@ mod tests {
         assert!(!parsed.is_of(&[7; 15]));
         assert!(!parsed.is_of(&[7; 17]));
         assert!(!parsed.is_of(&[0; 33]));
-    }
-
-    #[test]
-    fn only_an_rsa_key_has_a_pkcs1_form() {
-        let algorithm = |oid: &[u8]| [&[0x06, oid.len() as u8], oid, &[0x05, 0]].concat();
-        let of = |oid: &[u8]| {
-            let algorithm = algorithm(oid);
-            let mut body = vec![0x02, 1, 0, 0x30, algorithm.len() as u8];
-            body.extend(algorithm);
-            body.extend([0x04, 3, 1, 2, 3]);
-            [&[0x30, body.len() as u8], body.as_slice()].concat()
-        };
-        assert_eq!(rsa_pkcs1(&of(RSA_ENCRYPTION)), Some(&[1u8, 2, 3][..]));
-        let elliptic = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
-        assert_eq!(rsa_pkcs1(&of(&elliptic)), None);
-        assert_eq!(rsa_pkcs1(b""), None);
     }
 }

@@ -4,10 +4,9 @@ use std::fmt;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use becket_proto::rsa_key::pkcs1_of;
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
-
-use super::datagram::rsa_pkcs1;
 
 /// The key of the HMAC: erased when dropped, never shown, compared in constant time.
 #[derive(Clone)]
@@ -36,7 +35,7 @@ impl StudKey {
     pub fn of(key: &PrivateKeyDer<'_>) -> Option<Self> {
         let pkcs1 = match key {
             PrivateKeyDer::Pkcs1(key) => key.secret_pkcs1_der(),
-            PrivateKeyDer::Pkcs8(key) => rsa_pkcs1(key.secret_pkcs8_der())?,
+            PrivateKeyDer::Pkcs8(key) => pkcs1_of(key.secret_pkcs8_der())?,
             _ => return None,
         };
         let mut bytes = Zeroizing::new([0; 20]);

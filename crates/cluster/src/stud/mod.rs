@@ -4,13 +4,12 @@
 //! table under one policy. Peers of a cluster are not told.
 //!
 //! * [`reception`]: the socket and the task;
-//! * [`datagram`], [`session`] in [`der`]: what is read, and its source; [`key`]: what seals it;
+//! * [`datagram`], [`session`]: what is read, and its source; [`key`]: what seals it;
 //! * [`intake`]: what is taken, for how long, and why not; [`counts`]: how often which;
 //! * [`state`]: a session in the encoding that rustls resumes from.
 
 mod counts;
 mod datagram;
-mod der;
 mod intake;
 mod key;
 mod reception;
@@ -18,7 +17,7 @@ mod session;
 mod state;
 
 pub use self::counts::StudOutcome;
-pub use self::datagram::{Datagram, rsa_pkcs1};
+pub use self::datagram::Datagram;
 pub use self::intake::Terms;
 pub use self::key::StudKey;
 pub use self::reception::{Reception, StudStatus, Watch, bind};

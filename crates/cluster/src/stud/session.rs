@@ -8,7 +8,7 @@
 //!
 //! Source: OpenSSL 3.0, `ssl/ssl_asn1.c`; RFC 7627 section 5.3 for the flag.
 
-use super::der::Der;
+use becket_proto::der::Der;
 
 /// What a session of TLS 1.2 consists of. Debug output leaves out the master secret.
 #[derive(Clone, Copy, PartialEq, Eq)]

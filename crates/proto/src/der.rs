@@ -1,29 +1,35 @@
-//! A reader of the few DER elements (X.690, section 10) that a session consists of.
+//! A reader of the few DER elements (X.690, section 10) that sessions of OpenSSL and private keys of RSA consist of.
 //!
 //! Short tags only, definite lengths in their shortest form, at most 64 KiB: everything else is refused. Integers are
-//! unsigned, at most 64 bits, without a superfluous zero.
+//! unsigned, without a superfluous zero.
 
-use becket_proto::reader::Reader;
+use crate::reader::Reader;
 
 /// Reads elements one after the other.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Der<'a> {
+pub struct Der<'a> {
     rest: Reader<'a>,
 }
 
 impl<'a> Der<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    /// Reads from the start of these.
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self {
             rest: Reader::new(bytes),
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether every element was taken.
+    pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
     /// Takes the next element, whatever it is: its tag and its contents.
-    pub(super) fn next(&mut self) -> Option<(u8, &'a [u8])> {
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an end and a fault are one answer here"
+    )]
+    pub fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let tag = self.rest.u8().filter(|tag| tag & LONG_TAG != LONG_TAG)?;
         let len = match self.rest.u8()? {
             short @ ..=0x7f => usize::from(short),
@@ -35,30 +41,33 @@ impl<'a> Der<'a> {
     }
 
     /// Takes the next element, which must have this tag.
-    pub(super) fn element(&mut self, tag: u8) -> Option<&'a [u8]> {
+    pub fn element(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next()
             .filter(|(found, _)| *found == tag)
             .map(|(_, contents)| contents)
     }
 
-    pub(super) fn sequence(&mut self) -> Option<Self> {
+    /// Takes a SEQUENCE.
+    pub fn sequence(&mut self) -> Option<Self> {
         self.element(SEQUENCE).map(Self::new)
     }
 
-    pub(super) fn octets(&mut self) -> Option<&'a [u8]> {
+    /// Takes an OCTET STRING.
+    pub fn octets(&mut self) -> Option<&'a [u8]> {
         self.element(OCTET_STRING)
     }
 
-    pub(super) fn unsigned(&mut self) -> Option<u64> {
-        let contents = self.element(INTEGER)?;
-        let digits = match contents {
-            [] | [0x80..=0xff, ..] | [0, 0..=0x7f, ..] => return None,
-            [0, digits @ ..] => digits,
-            digits => digits,
-        };
-        if digits.len() > 8 {
-            return None;
+    /// Takes an INTEGER that is not negative: its bytes without a zero before them, so none for zero.
+    pub fn integer(&mut self) -> Option<&'a [u8]> {
+        match self.element(INTEGER)? {
+            [] | [0x80..=0xff, ..] | [0, 0..=0x7f, ..] => None,
+            [0, digits @ ..] | digits => Some(digits),
         }
+    }
+
+    /// Takes an INTEGER of at most 64 bits that is not negative.
+    pub fn unsigned(&mut self) -> Option<u64> {
+        let digits = self.integer().filter(|digits| digits.len() <= 8)?;
         let join = |number: u64, digit: &u8| number << 8 | u64::from(*digit);
         Some(digits.iter().fold(0, join))
     }

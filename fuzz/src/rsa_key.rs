@@ -1,0 +1,32 @@
+//! Private keys of RSA, as an operator's file has them or whatever it has instead.
+
+use becket_proto::rsa_key::{RsaKey, pkcs1_of};
+
+/// Checks one input, as PKCS#8 and as PKCS#1. Returns how many of these were read.
+///
+/// # Panics
+///
+/// When what was read is not in the input, or when a key is read from less or more than all of it.
+pub fn run(data: &[u8]) -> usize {
+    let inner = pkcs1_of(data);
+    assert!(inner.is_none_or(|key| key.len() < data.len()));
+    let keys = [Some(data), inner].into_iter().flatten();
+    usize::from(inner.is_some()) + keys.filter(|key| is_key(key)).count()
+}
+
+fn is_key(der: &[u8]) -> bool {
+    let Some(key) = RsaKey::parse(der) else {
+        return false;
+    };
+    let numbers = [key.modulus, key.public_exponent, key.prime1, key.prime2];
+    for number in [key.exponent1, key.exponent2, key.coefficient]
+        .iter()
+        .chain(&numbers)
+    {
+        assert_ne!(number.first(), Some(&0));
+        assert!(number.is_empty() || der.windows(number.len()).any(|found| found == *number));
+    }
+    assert!(RsaKey::parse(&der[..der.len() - 1]).is_none());
+    assert!(RsaKey::parse(&[der, &[0]].concat()).is_none());
+    true
+}
