@@ -1,9 +1,9 @@
-//! Linux socket and process calls made safe.
+//! Linux calls made safe, and the wide multiplications of one kind of processor.
 //!
-//! This is the only crate of the workspace with `unsafe` in it. Every function takes borrowed or owned descriptors, returns
-//! [`std::io::Result`] and does one thing; what to do about an error is for the caller, which knows the address, the key of the
-//! configuration or the connection it concerns. Calls that `rustix` or `socket2` offer safely are made through them, and `libc`
-//! is used for the rest.
+//! This is the only crate of the workspace with `unsafe` in it. Every function that calls Linux takes borrowed or owned
+//! descriptors, returns [`std::io::Result`] and does one thing; what to do about an error is for the caller, which knows the
+//! address, the key of the configuration or the connection it concerns. Calls that `rustix` or `socket2` offer safely are made
+//! through them, and `libc` is used for the rest.
 //!
 //! Linux only. Functions that concern the whole process say whether they must run before threads are started.
 
@@ -14,6 +14,8 @@ pub mod cpu;
 pub mod fd_messages;
 pub mod fd_passing;
 pub mod identity;
+#[cfg(target_arch = "x86_64")]
+pub mod ifma;
 pub mod log_file;
 pub mod memory;
 pub mod notify;
