@@ -16,6 +16,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-stats", &[]),
     ("becket-config", &["proto"]),
     ("becket-cluster", &["config", "proto", "sys"]),
+    ("becket-multibuffer", &["proto", "sys"]),
     ("becket", &["config", "cluster", "proto", "sys", "stats"]),
     ("becket-load", &["proto", "sys", "stats"]),
     ("becket-bench", &["load", "stats", "sys"]),

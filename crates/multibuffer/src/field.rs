@@ -1,0 +1,176 @@
+//! Arithmetic modulo eight moduli of one length, in Montgomery's form.
+//!
+//! A number `x` is in the form as `x R`, R being 2^52 to the count of limbs, and everything in the form is below twice its
+//! modulus. A [`Field`] owns the columns that its products are made in, and erases them when it is dropped.
+
+use crate::LANES;
+use crate::kernel::{ENTRIES, Moduli, Step, WINDOW};
+use crate::lanes::{Eight, Lanes, Numbers};
+use crate::natural::Modulus;
+
+/// Eight moduli, and room for their products.
+pub(crate) struct Field<L> {
+    lanes: L,
+    moduli: Moduli,
+    r_squared: Numbers,
+    columns: Numbers,
+}
+
+impl<L: Lanes> Field<L> {
+    pub(crate) fn new(lanes: L, moduli: [&Modulus; LANES]) -> Self {
+        let numbers = Numbers::gather(moduli.map(|modulus| &modulus.number));
+        Self {
+            lanes,
+            r_squared: Numbers::gather(moduli.map(|modulus| &modulus.r_squared)),
+            columns: Numbers::zero(2 * numbers.0.len()),
+            moduli: Moduli {
+                numbers,
+                minus_inverses: Eight(moduli.map(|modulus| modulus.minus_inverse)),
+            },
+        }
+    }
+
+    /// `x y / R` into `x`: of two numbers in the form their product, of one alone the product outside of it.
+    pub(crate) fn multiply(&mut self, x: &mut Numbers, y: &Numbers) {
+        let columns = &mut self.columns.0;
+        self.lanes.run(Step::Product {
+            x: &x.0,
+            y: &y.0,
+            columns,
+        });
+        self.divide_columns(&mut x.0);
+    }
+
+    /// `x x / R` into `x`.
+    pub(crate) fn square(&mut self, x: &mut Numbers) {
+        let columns = &mut self.columns.0;
+        self.lanes.run(Step::Square { x: &x.0, columns });
+        self.divide_columns(&mut x.0);
+    }
+
+    /// Brings a number below 2^52 to the count of its limbs into the form.
+    pub(crate) fn enter(&mut self, x: &mut Numbers) {
+        let columns = &mut self.columns.0;
+        self.lanes.run(Step::Product {
+            x: &x.0,
+            y: &self.r_squared.0,
+            columns,
+        });
+        self.divide_columns(&mut x.0);
+    }
+
+    /// Brings a number below R times the modulus, with twice as many limbs, into the form.
+    pub(crate) fn enter_wide(&mut self, wide: &Numbers) -> Numbers {
+        let mut x = self.divide_by_r(wide);
+        self.enter(&mut x);
+        self.enter(&mut x);
+        x
+    }
+
+    /// Takes a number out of the form, below its modulus.
+    pub(crate) fn leave(&mut self, x: &mut Numbers) {
+        *x = self.divide_by_r(x);
+        self.reduce(x);
+    }
+
+    /// Brings a number below twice its modulus below it.
+    pub(crate) fn reduce(&mut self, x: &mut Numbers) {
+        self.lanes.run(Step::Normalize {
+            scratch: &mut self.columns.0[..x.0.len()],
+            moduli: &self.moduli,
+            x: &mut x.0,
+        });
+    }
+
+    /// `x - y` into `x`, of numbers in the form.
+    pub(crate) fn subtract(&mut self, x: &mut Numbers, mut y: Numbers) {
+        self.reduce(x);
+        self.reduce(&mut y);
+        self.lanes.run(Step::Difference {
+            x: &mut x.0,
+            y: &y.0,
+            moduli: &self.moduli,
+        });
+    }
+
+    /// `x m + z`, with twice as many limbs; `x` and `z` are outside of the form, and m the modulus.
+    pub(crate) fn times_modulus_plus(&mut self, x: &Numbers, z: &Numbers) -> Numbers {
+        let mut sum = Numbers::zero(2 * x.0.len());
+        let columns = &mut self.columns.0;
+        self.lanes.run(Step::Product {
+            x: &x.0,
+            y: &self.moduli.numbers.0,
+            columns,
+        });
+        self.lanes.run(Step::Sum {
+            columns: &mut self.columns.0,
+            z: &z.0,
+            into: &mut sum.0,
+        });
+        sum
+    }
+
+    /// `base` to the power of 65537, outside of the form, below its modulus; the base is in the form.
+    pub(crate) fn public_power(&mut self, base: &Numbers) -> Numbers {
+        let mut power = base.clone();
+        for _ in 0..16 {
+            self.square(&mut power);
+        }
+        self.multiply(&mut power, base);
+        self.leave(&mut power);
+        power
+    }
+
+    /// `base` to the power of exponents of at most so many bits, in the form. Each step is the same for all exponents.
+    pub(crate) fn power(&mut self, base: &Numbers, exponents: &Numbers, bits: u32) -> Numbers {
+        let limbs = base.0.len();
+        let mut entry = self.divide_by_r(&self.r_squared.clone());
+        let mut table = Numbers::zero(ENTRIES * limbs);
+        for place in table.0.chunks_exact_mut(limbs) {
+            place.copy_from_slice(&entry.0);
+            self.multiply(&mut entry, base);
+        }
+        let lanes = self.lanes;
+        let mut chosen = Numbers::zero(limbs);
+        let choose = |place, into: &mut Numbers| {
+            lanes.run(Step::Select {
+                table: &table.0,
+                exponents: &exponents.0,
+                place,
+                into: &mut into.0,
+            });
+        };
+        let highest = bits.div_ceil(WINDOW) - 1;
+        let mut power = Numbers::zero(limbs);
+        choose(highest, &mut power);
+        for place in (0..highest).rev() {
+            for _ in 0..WINDOW {
+                self.square(&mut power);
+            }
+            choose(place, &mut chosen);
+            self.multiply(&mut power, &chosen);
+        }
+        power
+    }
+
+    /// A number of at most twice as many limbs, below R times the modulus, over R.
+    fn divide_by_r(&mut self, x: &Numbers) -> Numbers {
+        let mut over_r = Numbers::zero(self.moduli.numbers.0.len());
+        let (low, high) = self.columns.0.split_at_mut(x.0.len());
+        low.copy_from_slice(&x.0);
+        high.fill(Eight::default());
+        self.divide_columns(&mut over_r.0);
+        over_r
+    }
+
+    fn divide_columns(&mut self, into: &mut [Eight]) {
+        self.lanes.run(Step::Reduce {
+            columns: &mut self.columns.0,
+            moduli: &self.moduli,
+            into,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! A private key: what a batch needs to know of it.
+
+use std::fmt;
+use std::sync::Mutex;
+
+use aws_lc_rs::rsa::KeyPair;
+use becket_proto::rsa_key::{RsaKey, pkcs1_of};
+
+use crate::blinding::Blinding;
+use crate::kernel::BLOCK;
+use crate::natural::{LIMB_BITS, Modulus, Natural};
+
+/// A private key of RSA, for batches. The numbers are erased when it is dropped.
+pub struct PrivateKey {
+    bits: u32,
+    pub(crate) modulus: Modulus,
+    pub(crate) p: Prime,
+    pub(crate) q: Prime,
+    /// 1 / q modulo p.
+    pub(crate) q_inverse: Natural,
+    /// Those that no batch has at present.
+    pub(crate) blindings: Mutex<Vec<Blinding>>,
+}
+
+/// A prime factor, and what numbers are raised to modulo it.
+pub(crate) struct Prime {
+    pub(crate) modulus: Modulus,
+    /// The private exponent modulo the prime less one.
+    pub(crate) exponent: Natural,
+    /// The prime less two: the exponent of an inverse.
+    pub(crate) less_two: Natural,
+}
+
+/// Why a key is not for batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// AWS-LC does not take it: it is no RSA key, or its numbers do not belong together.
+    #[error("not an RSA private key")]
+    Rejected,
+    /// Its length is another.
+    #[error("not a key of 2048, 3072 or 4096 bits with two primes of half that length")]
+    Length,
+    /// Its public exponent is another.
+    #[error("the public exponent is not 65537")]
+    Exponent,
+}
+
+impl PrivateKey {
+    /// Reads a key in PKCS#8. Takes some milliseconds.
+    ///
+    /// # Errors
+    /// When AWS-LC refuses the key, or when it is not for batches.
+    pub fn from_pkcs8(der: &[u8]) -> Result<Self, KeyError> {
+        let pair = KeyPair::from_pkcs8(der).map_err(|_| KeyError::Rejected)?;
+        Self::of(&pair, pkcs1_of(der))
+    }
+
+    /// Reads a key in PKCS#1. Takes some milliseconds.
+    ///
+    /// # Errors
+    /// As [`Self::from_pkcs8`].
+    pub fn from_pkcs1(der: &[u8]) -> Result<Self, KeyError> {
+        let pair = KeyPair::from_der(der).map_err(|_| KeyError::Rejected)?;
+        Self::of(&pair, Some(der))
+    }
+
+    /// The pair shows that AWS-LC has checked that the numbers belong together.
+    fn of(_checked: &KeyPair, pkcs1: Option<&[u8]>) -> Result<Self, KeyError> {
+        let key = pkcs1.and_then(RsaKey::parse).ok_or(KeyError::Rejected)?;
+        if key.public_exponent != [1, 0, 1] {
+            return Err(KeyError::Exponent);
+        }
+        let bits = bits_of(key.modulus);
+        let lengths = [key.prime1, key.prime2].map(bits_of);
+        if ![2048, 3072, 4096].contains(&bits) || lengths != [bits / 2; 2] {
+            return Err(KeyError::Length);
+        }
+        // Whole blocks, with room for a factor of sixteen, so that nothing need be reduced between products.
+        let limbs = ((bits / 2 + 4).div_ceil(LIMB_BITS) as usize).next_multiple_of(BLOCK);
+        let part = |bytes| Natural::from_be(bytes, limbs);
+        let prime = |number, exponent| Prime {
+            less_two: part(number).less_two(),
+            modulus: Modulus::new(part(number)),
+            exponent: part(exponent),
+        };
+        Ok(Self {
+            bits,
+            modulus: Modulus::new(Natural::from_be(key.modulus, 2 * limbs)),
+            p: prime(key.prime1, key.exponent1),
+            q: prime(key.prime2, key.exponent2),
+            q_inverse: part(key.coefficient),
+            blindings: Mutex::default(),
+        })
+    }
+
+    /// Bytes of the modulus, of a padded message and of a signature: 256, 384 or 512.
+    #[must_use]
+    pub fn modulus_len(&self) -> usize {
+        self.bits as usize / 8
+    }
+
+    /// Bits of the modulus.
+    pub(crate) fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    /// Limbs of the modulus: twice as many as of a prime.
+    pub(crate) fn limbs(&self) -> usize {
+        self.modulus.number.limbs().len()
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrivateKey({} bits)", self.bits)
+    }
+}
+
+/// Of a number in big-endian bytes without a zero before them.
+fn bits_of(number: &[u8]) -> u32 {
+    let zeros = number.first().map_or(0, |byte| byte.leading_zeros());
+    number.len() as u32 * 8 - zeros
+}

@@ -1,0 +1,120 @@
+//! Which requests make a batch, and by which lanes it is computed.
+
+#[cfg(target_arch = "x86_64")]
+use becket_sys::ifma::Ifma;
+
+use crate::LANES;
+use crate::batch::Batch;
+use crate::key::PrivateKey;
+use crate::lanes::{Lanes, Portable};
+use crate::natural::Natural;
+
+/// What is to be signed, and by which key.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The key.
+    pub key: &'a PrivateKey,
+    /// The message as [`Scheme::encode`](crate::Scheme::encode) pads it: as many bytes as the modulus, and below it.
+    pub message: &'a [u8],
+}
+
+/// Why there is no signature. Other means may have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The message is not as long as the modulus, or not below it.
+    #[error("the message does not fit the key")]
+    Message,
+    /// What was computed is not the signature: a fault of the processor, of the memory, or of this crate.
+    #[error("the computed signature does not verify")]
+    Mismatch,
+    /// AWS-LC gave no random numbers.
+    #[error("no random numbers")]
+    Random,
+}
+
+/// Computes signatures eight at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Multibuffer(Processor);
+
+#[derive(Clone, Copy, Debug)]
+enum Processor {
+    #[cfg(target_arch = "x86_64")]
+    Ifma(Ifma),
+    Portable,
+}
+
+impl Multibuffer {
+    /// By AVX-512 IFMA; nothing where the processor has not got it.
+    #[must_use]
+    pub fn detect() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        return Ifma::detect().map(Processor::Ifma).map(Self);
+        #[cfg(not(target_arch = "x86_64"))]
+        None
+    }
+
+    /// By ordinary integers, for tests: slower than one signature at a time, and not constant in time by any promise.
+    #[must_use]
+    pub fn portable() -> Self {
+        Self(Processor::Portable)
+    }
+
+    /// Answers each request. Those of keys of one length are computed together, at most eight at a time; a batch takes as long
+    /// for one as for eight, so a caller with fewer than five does better elsewhere.
+    #[must_use]
+    pub fn sign(self, requests: &[Request<'_>]) -> Vec<Result<Vec<u8>, Error>> {
+        let mut answers = vec![Err(Error::Message); requests.len()];
+        for len in LENGTHS {
+            let of_length = |at: &usize| requests[*at].is_of(len);
+            let places: Vec<usize> = (0..requests.len()).filter(of_length).collect();
+            for places in places.chunks(LANES) {
+                let batch: Vec<_> = places.iter().map(|at| requests[*at]).collect();
+                let done = match self.0 {
+                    #[cfg(target_arch = "x86_64")]
+                    Processor::Ifma(lanes) => sign_batch(lanes, &batch),
+                    Processor::Portable => sign_batch(Portable, &batch),
+                };
+                for (at, answer) in places.iter().zip(done) {
+                    answers[*at] = answer;
+                }
+            }
+        }
+        answers
+    }
+}
+
+impl Request<'_> {
+    /// Whether the modulus has so many bytes, and the message fits it.
+    fn is_of(&self, len: usize) -> bool {
+        [self.key.modulus_len(), self.message.len()] == [len; 2]
+            && self.number().is_below(&self.key.modulus.number)
+    }
+
+    fn number(&self) -> Natural {
+        Natural::from_be(self.message, self.key.limbs())
+    }
+}
+
+/// Signs one to eight messages that fit their keys, all of one length.
+pub(crate) fn sign_batch<L: Lanes>(
+    lanes: L,
+    requests: &[Request<'_>],
+) -> Vec<Result<Vec<u8>, Error>> {
+    let keys = std::array::from_fn(|lane| requests.get(lane).unwrap_or(&requests[0]).key);
+    let messages: Vec<Natural> = requests.iter().map(Request::number).collect();
+    let Ok(signatures) = Batch::new(lanes, keys).sign(&messages) else {
+        return vec![Err(Error::Random); requests.len()];
+    };
+    let len = keys[0].modulus_len();
+    let answers = signatures.into_iter();
+    answers
+        .map(|signature| Ok(signature.ok_or(Error::Mismatch)?.to_be(len)))
+        .collect()
+}
+
+/// Bytes of the moduli that there are.
+const LENGTHS: [usize; 3] = [256, 384, 512];
+
+#[cfg(test)]
+mod tests;
