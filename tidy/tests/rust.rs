@@ -54,6 +54,8 @@ pub(crate) fn shown_types(source: &str) -> Vec<String> {
                 .unwrap_or_default()
                 .into()
         })
+        // A macro's `$name` is none.
+        .filter(|name: &String| !name.is_empty())
         .collect()
 }
 

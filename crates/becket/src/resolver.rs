@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -28,6 +28,11 @@ pub struct Resolver(Arc<Inner>);
 
 /// Addresses, at least one, each once; or why there are none.
 pub type Found = Result<Arc<[IpAddr]>, String>;
+
+/// Whether this machine has IPv6, so that `:PORT` means both families.
+pub(crate) fn has_ipv6() -> bool {
+    UdpSocket::bind("[::]:0").is_ok()
+}
 
 struct Inner {
     ask: Box<Ask>,

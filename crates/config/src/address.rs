@@ -4,7 +4,7 @@
 //! 1035 section 2.3.4), so that a name that is configured can arrive.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,6 +24,39 @@ pub enum Address {
     /// `/path`.
     Unix(PathBuf),
 }
+
+impl Address {
+    /// What to bind or to connect, where `look_up` says what a name stands for. Without IPv6 every address is one of IPv4. None
+    /// for a unix socket.
+    ///
+    /// # Errors
+    /// Those of `look_up`.
+    pub fn expand<F: AsRef<[IpAddr]>, E>(
+        &self,
+        has_ipv6: bool,
+        look_up: impl FnOnce(&str) -> Result<F, E>,
+    ) -> Result<Vec<SocketAddr>, E> {
+        let found;
+        let (hosts, port) = match self {
+            Self::Unix(_) => return Ok(Vec::new()),
+            Self::Ip(ip, port) => (std::slice::from_ref(ip), port),
+            Self::Any(port) if has_ipv6 => (&ANY[..], port),
+            Self::Any(port) => (&ANY[..1], port),
+            Self::Name(name, port) => {
+                found = look_up(name)?;
+                (found.as_ref(), port)
+            }
+        };
+        let hosts = hosts.iter();
+        Ok(hosts.map(|host| SocketAddr::new(*host, *port)).collect())
+    }
+}
+
+/// Every address of this machine, by family.
+const ANY: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+];
 
 macro_rules! addresses {
     ($($(#[$doc:meta])* $name:ident, $accepted:literal, $check:expr;)*) => {$(

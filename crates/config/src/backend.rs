@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use becket_proto::health::{Checks, Passive, Rules};
 use becket_proto::http_status::Expected;
-use serde::{Deserialize, Serialize};
 
 use crate::address::{SectionName, ServerAddress};
 use crate::choices::{Balance, CheckKind, OnDown, ProxyTlv, ProxyVersion, QueuePlace, StickBy};
 use crate::notation::{
-    DAY, MILLISECOND, MINUTE, SECOND, Text, Time, TimeOrOff, Whole, as_text, list,
+    DAY, MILLISECOND, MINUTE, Off, SECOND, Text, Time, TimeOr, Whole, as_text, list,
 };
 use crate::policy::ServerTls;
+use crate::section::section;
 
+section! {
 /// `[[backend]]`
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Backend {
     /// Unique; a label of metrics and logs.
     pub name: SectionName,
@@ -30,7 +29,7 @@ pub struct Backend {
     pub balance: Balance,
     /// Connections that may wait for a slot; 0 refuses at once. A million are 400 MB and more.
     #[serde(with = "Whole::<0, 1_000_000>")]
-    pub queue_length: usize,
+    pub queue_length: usize = 1024,
     /// How long one may wait; absent is `timeouts.connect`.
     #[serde(with = "Time::<MILLISECOND, DAY>")]
     pub queue_timeout: Option<Duration>,
@@ -40,20 +39,20 @@ pub struct Backend {
     pub abort_on_half_close: bool,
     /// Further servers or addresses that are tried when a connect fails; each may take `timeouts.connect`.
     #[serde(with = "Whole::<0, 100>")]
-    pub retries: u32,
+    pub retries: u32 = 3,
     /// What becomes of a server's connections when it goes out of service.
     pub on_down: OnDown,
     /// By what clients are known again.
     pub stick: StickBy,
     /// Clients that are remembered; the most are some 6 GB.
     #[serde(with = "Whole::<1, 100_000_000>")]
-    pub stick_entries: usize,
+    pub stick_entries: usize = 100_000,
     /// How long one is remembered that does not come back.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
-    pub stick_lifetime: Duration,
+    pub stick_lifetime: Duration = Duration::from_secs(30 * 60),
     /// How often server names are resolved anew.
-    #[serde(with = "TimeOrOff::<SECOND, DAY>")]
-    pub resolve_interval: Option<Duration>,
+    #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
+    pub resolve_interval: Option<Duration> = Some(Duration::from_secs(60)),
     /// Addresses of this host to connect from, in turn; the kernel chooses when there is none.
     #[serde(with = "list")]
     pub source: Vec<IpAddr>,
@@ -62,42 +61,17 @@ pub struct Backend {
     /// `[[backend.server]]`
     pub server: Vec<Server>,
 }
-
-impl Default for Backend {
-    fn default() -> Self {
-        Self {
-            name: SectionName::default(),
-            proxy_header: None,
-            proxy_tlvs: Vec::new(),
-            tls: None,
-            balance: Balance::default(),
-            queue_length: 1024,
-            queue_timeout: None,
-            queue: QueuePlace::default(),
-            abort_on_half_close: false,
-            retries: 3,
-            on_down: OnDown::default(),
-            stick: StickBy::default(),
-            stick_entries: 100_000,
-            stick_lifetime: Duration::from_secs(30 * 60),
-            resolve_interval: Some(Duration::from_secs(60)),
-            source: Vec::new(),
-            health: Health::default(),
-            server: Vec::new(),
-        }
-    }
 }
 
+section! {
 /// `[[backend.server]]`
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Server {
     /// Where it listens; absent is a fault.
     pub address: Option<ServerAddress>,
     /// Its share of new connections; with 0 it gets only clients that stick to it. As HAProxy: enough steps for any pair of
     /// machines.
     #[serde(with = "Whole::<0, 256>")]
-    pub weight: u32,
+    pub weight: u32 = 1,
     /// Connections that it may have; absent is no limit.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub maxconn: Option<u32>,
@@ -112,80 +86,48 @@ pub struct Server {
     #[serde(with = "Whole::<0, 65_535>")]
     pub node: Option<u16>,
 }
-
-impl Default for Server {
-    fn default() -> Self {
-        Self {
-            address: None,
-            weight: 1,
-            maxconn: None,
-            minconn: None,
-            backup: false,
-            disabled: false,
-            node: None,
-        }
-    }
 }
 
+section! {
 /// `[backend.health]`: how the servers are looked after.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Health {
     /// How far a check goes.
     pub check: CheckKind,
     /// Between two checks.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
-    pub interval: Duration,
+    pub interval: Duration = Duration::from_secs(2),
     /// Between two checks while the state may change.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
-    pub fast_interval: Duration,
+    pub fast_interval: Duration = Duration::from_secs(1),
     /// For each address of a server.
     #[serde(with = "Time::<MILLISECOND, { 10 * MINUTE }>")]
-    pub timeout: Duration,
+    pub timeout: Duration = Duration::from_secs(2),
     /// Good checks in a row that bring a server back.
     #[serde(with = "Whole::<1, 1000>")]
-    pub rise: u32,
+    pub rise: u32 = 2,
     /// Bad checks in a row that take it out.
     #[serde(with = "Whole::<1, 1000>")]
-    pub fall: u32,
+    pub fall: u32 = 3,
     /// What an HTTP check asks for.
     pub path: RequestPath,
     /// The host that it names; absent is the server's address.
     pub host: Option<RequestHost>,
     /// Statuses of a server that is well.
     #[serde(with = "list")]
-    pub expect: Vec<Expected>,
+    pub expect: Vec<Expected> = ["2xx", "3xx"]
+        .iter()
+        .filter_map(|one| one.parse().ok())
+        .collect(),
     /// How long a server that came back gets less than its share.
-    #[serde(with = "TimeOrOff::<SECOND, DAY>")]
+    #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub slow_start: Option<Duration>,
     /// Connects that fail in a row and take a server out; absent is off.
     #[serde(with = "Whole::<1, 1000>")]
     pub passive_failures: Option<u32>,
     /// How long it then stays out.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
-    pub passive_pause: Duration,
+    pub passive_pause: Duration = Duration::from_secs(10),
 }
-
-impl Default for Health {
-    fn default() -> Self {
-        Self {
-            check: CheckKind::default(),
-            interval: Duration::from_secs(2),
-            fast_interval: Duration::from_secs(1),
-            timeout: Duration::from_secs(2),
-            rise: 2,
-            fall: 3,
-            path: RequestPath::default(),
-            host: None,
-            expect: ["2xx", "3xx"]
-                .iter()
-                .filter_map(|one| one.parse().ok())
-                .collect(),
-            slow_start: None,
-            passive_failures: None,
-            passive_pause: Duration::from_secs(10),
-        }
-    }
 }
 
 impl Health {

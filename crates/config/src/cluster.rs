@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::address::{GroupAddress, InterfaceName, ListenAddress, PeerAddress};
-use crate::notation::{Bytes, DAY, HOUR, SECOND, Time, TimeOrOff, Whole};
+use crate::notation::{Bytes, DAY, HOUR, Off, SECOND, Time, TimeOr, Whole};
+use crate::section::section;
 
+section! {
 /// `[cluster]`
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cluster {
     /// A file; this or `secret-state`.
     pub secret: Option<String>,
@@ -25,8 +23,8 @@ pub struct Cluster {
     /// Peers by address.
     pub peers: Vec<PeerAddress>,
     /// How often their names are looked up again.
-    #[serde(with = "TimeOrOff::<SECOND, DAY>")]
-    pub resolve_interval: Option<Duration>,
+    #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
+    pub resolve_interval: Option<Duration> = Some(Duration::from_secs(30)),
     /// A group where nodes look for each other.
     pub multicast: Option<GroupAddress>,
     /// The network interface of the group; absent leaves the choice to the routes.
@@ -37,7 +35,7 @@ pub struct Cluster {
     /// How long an epoch of ticket keys lasts; the same on all nodes. At most half of what RFC 8446, section 4.6.1, allows a
     /// ticket to live: one is good for up to two epochs.
     #[serde(with = "Time::<SECOND, { 84 * HOUR }>")]
-    pub rotation: Duration,
+    pub rotation: Duration = Duration::from_secs(8 * 3600),
     /// Instead of `sessions.max-age`.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
     pub session_max_age: Option<Duration>,
@@ -54,61 +52,25 @@ pub struct Cluster {
     /// `[cluster.limits]`
     pub limits: ClusterLimits,
 }
-
-impl Default for Cluster {
-    fn default() -> Self {
-        Self {
-            secret: None,
-            secret_state: None,
-            accept_secrets: Vec::new(),
-            node: None,
-            listen: None,
-            peers: Vec::new(),
-            resolve_interval: Some(Duration::from_secs(30)),
-            multicast: None,
-            multicast_interface: None,
-            multicast_ttl: None,
-            rotation: Duration::from_secs(8 * 3600),
-            session_max_age: None,
-            tls12_tickets: false,
-            receive_stud: false,
-            stud_listen: None,
-            stud_certificate: None,
-            stud_policy: None,
-            limits: ClusterLimits::default(),
-        }
-    }
 }
 
+section! {
 /// `[cluster.limits]`: bounds on what peers can cost.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ClusterLimits {
     /// Datagrams read before other work gets its turn.
     #[serde(with = "Whole::<1, 100_000_000>")]
-    pub datagrams_per_turn: usize,
+    pub datagrams_per_turn: usize = 256,
     /// Sessions of one peer in the table.
     #[serde(with = "Whole::<1, 100_000_000>")]
-    pub entries_per_peer: usize,
+    pub entries_per_peer: usize = 200_000,
     /// Bytes sent to all peers together in a second; below, one full datagram would not fit into a second.
     #[serde(with = "Bytes::<1400, 100_000_000_000>")]
-    pub bytes_per_second: usize,
+    pub bytes_per_second: usize = 32 << 20,
     /// Sessions of one worker that wait to be sent.
     #[serde(with = "Whole::<1, 100_000_000>")]
-    pub queue: usize,
+    pub queue: usize = 16_384,
     /// Greetings of unknown peers that are opened in a second.
     #[serde(with = "Whole::<1, 100_000_000>")]
-    pub hellos_per_second: usize,
+    pub hellos_per_second: usize = 32,
 }
-
-impl Default for ClusterLimits {
-    fn default() -> Self {
-        Self {
-            datagrams_per_turn: 256,
-            entries_per_peer: 200_000,
-            bytes_per_second: 32 << 20,
-            queue: 16_384,
-            hellos_per_second: 32,
-        }
-    }
 }

@@ -101,6 +101,13 @@ impl Report {
         self.error(Problem::new(path, fault).accepted(accepted));
     }
 
+    /// As [`Self::refuse`], where something is wrong.
+    pub(crate) fn refuse_if(&mut self, is_wrong: bool, path: String, fault: &str, accepted: &str) {
+        if is_wrong {
+            self.refuse(path, fault, accepted);
+        }
+    }
+
     /// Adds a warning about the key at `path`.
     pub fn remark(&mut self, path: impl Into<String>, fault: impl Into<String>) {
         self.warn(Problem::new(path, fault));

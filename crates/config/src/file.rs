@@ -1,9 +1,7 @@
-//! The whole file: one field per table. A key is a field of its section, in kebab case, whose notation reads and checks
-//! it, and whose `Default` is the documented default; a test holds `docs/config.md` against these types.
+//! The whole file: one field per table. A key is a field of its section, in kebab case, with its default; its notation reads and
+//! checks it. A test holds `docs/config.md` against these types.
 
 use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
 use crate::cluster::Cluster;
@@ -11,10 +9,10 @@ use crate::error::Problem;
 use crate::listener::Listener;
 use crate::policy::Policy;
 use crate::process::{Admin, Admission, Limits, Log, Process, Sessions, Timeouts};
+use crate::section::section;
 
+section! {
 /// The whole file.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct File {
     /// `[[listener]]`
     pub listener: Vec<Listener>,
@@ -38,6 +36,7 @@ pub struct File {
     pub admin: Admin,
     /// `[process]`
     pub process: Process,
+}
 }
 
 impl File {

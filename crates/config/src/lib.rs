@@ -21,4 +21,5 @@ pub mod notation;
 pub mod policy;
 pub mod process;
 pub mod read;
+mod section;
 pub mod suites;

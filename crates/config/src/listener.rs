@@ -11,18 +11,20 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::address::{ListenAddress, NamePattern, SectionName};
 use crate::choices::{AcceptProxy, AlpnMismatch, Mode, StartTls, UnknownNames};
-use crate::notation::{BytesOr, Off, SECOND, System, TimeOrOff, Whole, WholeOr, list, maybe_list};
+use crate::notation::{
+    BytesOr, MaybeTimeOr, Off, SECOND, System, TimeOr, Whole, WholeOr, list, maybe_list,
+};
+use crate::section::section;
 
+section! {
 /// `[[listener]]`: where clients arrive.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Listener {
     /// Unique; a label of metrics and logs.
     pub name: SectionName,
     /// Addresses to bind.
     pub bind: Vec<ListenAddress>,
     /// Whether clients speak TLS.
-    pub tls: bool,
+    pub tls: bool = true,
     /// What is done with it where no route says otherwise.
     pub mode: Mode,
     /// The protocol in which clients ask for it.
@@ -57,15 +59,15 @@ pub struct Listener {
     pub route: Vec<Route>,
     /// Connections that the kernel completed and we have not accepted; it cuts this to net.core.somaxconn.
     #[serde(with = "Whole::<1, 65_535>")]
-    pub backlog: u32,
+    pub backlog: u32 = 4096,
     /// TCP_DEFER_ACCEPT: wake up when the ClientHello is there; absent is 10 s where clients speak first.
-    #[serde(with = "TimeOrOff::<SECOND, { 32_767 * SECOND }>")]
+    #[serde(with = "MaybeTimeOr::<Off, SECOND, { 32_767 * SECOND }>")]
     pub defer_accept: Option<Option<Duration>>,
     /// TCP_FASTOPEN queue length.
     #[serde(with = "WholeOr::<Off, 1, 65_535>")]
     pub fast_open: Option<u32>,
     /// SO_KEEPALIVE: idle time before the first probe.
-    #[serde(with = "TimeOrOff::<SECOND, { 32_767 * SECOND }>")]
+    #[serde(with = "TimeOr::<Off, SECOND, { 32_767 * SECOND }>")]
     pub keepalive: Option<Duration>,
     /// SO_RCVBUF.
     #[serde(with = "BytesOr::<System, 4096, { 256 << 20 }>")]
@@ -74,35 +76,6 @@ pub struct Listener {
     #[serde(with = "BytesOr::<System, 4096, { 256 << 20 }>")]
     pub send_buffer: Option<usize>,
 }
-
-impl Default for Listener {
-    fn default() -> Self {
-        Self {
-            name: SectionName::default(),
-            bind: Vec::new(),
-            tls: true,
-            mode: Mode::default(),
-            starttls: None,
-            cancel_requests: None,
-            certificates: Vec::new(),
-            policy: None,
-            backend: None,
-            alpn: Vec::new(),
-            alpn_mismatch: None,
-            unknown_names: None,
-            allow: Vec::new(),
-            deny: Vec::new(),
-            accept_proxy: None,
-            trusted_networks: Vec::new(),
-            route: Vec::new(),
-            backlog: 4096,
-            defer_accept: None,
-            fast_open: None,
-            keepalive: None,
-            receive_buffer: None,
-            send_buffer: None,
-        }
-    }
 }
 
 /// What clients of a listener speak to us.
@@ -176,9 +149,8 @@ impl Listener {
     }
 }
 
+section! {
 /// `[[listener.route]]`: where some of a listener's clients go.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Route {
     /// Server names, exact or `*.name`; empty means any, also none.
     pub names: Vec<NamePattern>,
@@ -192,6 +164,7 @@ pub struct Route {
     /// Name of a `[[backend]]`.
     pub backend: Option<String>,
 }
+}
 
 /// An entry of `certificates`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -203,14 +176,14 @@ pub enum Certificate {
     Pair(Pair),
 }
 
+section! {
 /// `{ chain = "..", key = ".." }`
-#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Pair {
     /// Certificates, the server's own first.
     pub chain: Option<String>,
     /// The private key.
     pub key: Option<String>,
+}
 }
 
 impl<'de> Deserialize<'de> for Certificate {

@@ -4,15 +4,14 @@
 //! error with its fault and what is accepted, which [`read`](crate::read) shows with line, key path and value.
 
 use std::fmt::{self, Display};
-use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use becket_proto::http_status::Expected;
 use becket_proto::networks::Network;
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serializer};
 
 /// Parts the fault from what is accepted in the message of an error; of two that say so, the first counts.
 pub(crate) const SEPARATOR: char = '\u{1f}';
@@ -21,64 +20,263 @@ pub(crate) fn refused<E: de::Error>(fault: impl Display, accepted: impl Display)
     E::custom(format_args!("{fault}{SEPARATOR}{accepted}"))
 }
 
-/// Reads a string, or a whole number as text. What does not parse fails in the visitor, so that the error has its place.
+/// Reads a string, where it `is_text` at all, or a whole number as text. What does not parse fails in the visitor, so that the error has its place.
 fn scalar<'de, D: Deserializer<'de>, T>(
     deserializer: D,
-    accepted: &dyn Display,
+    (is_text, accepted): (bool, &dyn Display),
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<T, D::Error> {
-    struct Scalar<'a, P>(&'a dyn Display, P);
+    struct Scalar<'a, P>(bool, &'a dyn Display, P);
     impl<T, P: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Scalar<'_, P> {
         type Value = T;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.fmt(f)
+            self.1.fmt(f)
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-            (self.1)(text).map_err(|fault| refused(fault, self.0))
+            match self.0 {
+                true => (self.2)(text).map_err(|fault| refused(fault, self.1)),
+                false => Err(E::invalid_type(Unexpected::Str(text), &self)),
+            }
         }
 
         fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-            self.visit_str(&number.to_string())
+            (self.2)(&number.to_string()).map_err(|fault| refused(fault, self.1))
         }
     }
-    deserializer.deserialize_any(Scalar(accepted, parse))
+    deserializer.deserialize_any(Scalar(is_text, accepted, parse))
 }
 
-/// A field of a notation: its value, or an `Option` of it, which is `None` only where the key is absent.
-pub(crate) trait Slot<V> {
-    /// What was read.
-    fn hold(value: V) -> Self;
-    /// What is to be written.
-    fn held(&self) -> Option<&V>;
+/// How a number is written.
+pub(crate) trait Unit {
+    /// Whether it is written as a string; else as a number.
+    const IS_TEXT: bool = true;
+    /// What is accepted, where the range alone does not tell.
+    const ACCEPTED: &str = "";
+    /// Parses one.
+    fn parse(text: &str) -> Result<u64, String>;
+    /// The text of one.
+    fn write(number: u64) -> String;
 }
 
-impl<V> Slot<V> for V {
-    fn hold(value: V) -> Self {
-        value
+/// A whole number.
+pub(crate) struct Plain;
+
+/// Milliseconds, as a duration.
+pub(crate) struct Millis;
+
+/// Bytes, perhaps with a binary unit.
+pub(crate) struct Size;
+
+impl Unit for Plain {
+    const IS_TEXT: bool = false;
+
+    fn parse(text: &str) -> Result<u64, String> {
+        text.parse().map_err(|_| "not in range".to_owned())
     }
 
-    fn held(&self) -> Option<&V> {
-        Some(self)
+    fn write(number: u64) -> String {
+        number.to_string()
     }
 }
 
-impl<V> Slot<V> for Option<V> {
-    fn hold(value: V) -> Self {
-        Some(value)
+impl Unit for Millis {
+    const ACCEPTED: &str = "a duration such as \"500ms\", \"10s\", \"1m30s\", \"24h\" or \"7d\"";
+
+    fn parse(text: &str) -> Result<u64, String> {
+        duration(text)?
+            .number()
+            .ok_or("longer than 365 days".into())
     }
 
-    fn held(&self) -> Option<&V> {
-        self.as_ref()
+    fn write(millis: u64) -> String {
+        shown(millis)
     }
 }
 
-/// A duration in this range, in milliseconds.
-pub(crate) struct Time<const LEAST: u64, const MOST: u64>;
+impl Unit for Size {
+    const ACCEPTED: &str = "a size such as 65536, \"64KiB\" or \"1MiB\"";
 
-/// A duration in this range, or `off`, which is `None`.
-pub(crate) struct TimeOrOff<const LEAST: u64, const MOST: u64>;
+    fn parse(text: &str) -> Result<u64, String> {
+        size(text)
+    }
+
+    fn write(bytes: u64) -> String {
+        shown_size(bytes)
+    }
+}
+
+/// A number in this range.
+pub(crate) struct Number<U, const LEAST: u64, const MOST: u64>(U);
+
+/// A number in this range, or a word, which is `None`.
+pub(crate) struct NumberOr<U, W, const LEAST: u64, const MOST: u64>(U, W);
+
+pub(crate) type Whole<const LEAST: u64, const MOST: u64> = Number<Plain, LEAST, MOST>;
+pub(crate) type Time<const LEAST: u64, const MOST: u64> = Number<Millis, LEAST, MOST>;
+pub(crate) type Bytes<const LEAST: u64, const MOST: u64> = Number<Size, LEAST, MOST>;
+pub(crate) type WholeOr<W, const LEAST: u64, const MOST: u64> = NumberOr<Plain, W, LEAST, MOST>;
+pub(crate) type TimeOr<W, const LEAST: u64, const MOST: u64> = NumberOr<Millis, W, LEAST, MOST>;
+pub(crate) type BytesOr<W, const LEAST: u64, const MOST: u64> = NumberOr<Size, W, LEAST, MOST>;
+
+impl<U: Unit, const LEAST: u64, const MOST: u64> Number<U, LEAST, MOST> {
+    fn range() -> String {
+        format!("{} to {}", U::write(LEAST), U::write(MOST))
+    }
+
+    fn accepted() -> String {
+        match U::ACCEPTED {
+            "" => Self::range(),
+            accepted => accepted.to_owned(),
+        }
+    }
+
+    fn parse<T: Count>(text: &str) -> Result<T, String> {
+        let number = Some(U::parse(text)?).filter(|number| (LEAST..=MOST).contains(number));
+        let fault = || format!("not in range{SEPARATOR}{}", Self::range());
+        number.and_then(T::of).ok_or_else(fault)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
+        scalar(d, (U::IS_TEXT, &Self::accepted()), Self::parse)
+    }
+
+    pub(crate) fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
+        match value.number() {
+            None => s.serialize_none(),
+            Some(number) if U::IS_TEXT => s.serialize_str(&U::write(number)),
+            Some(number) => s.serialize_u64(number),
+        }
+    }
+}
+
+impl<U: Unit, W: Word, const LEAST: u64, const MOST: u64> NumberOr<U, W, LEAST, MOST> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(
+        d: D,
+    ) -> Result<Option<T>, D::Error> {
+        let accepted = format!("{}, or {:?}", Number::<U, LEAST, MOST>::accepted(), W::WORD);
+        scalar(d, (true, &accepted), |text| match text {
+            text if text == W::WORD => Ok(None),
+            text => {
+                let parsed = Number::<U, LEAST, MOST>::parse(text).map(Some);
+                parsed.map_err(|fault| match fault.contains(SEPARATOR) {
+                    true => format!("{fault}, or {:?}", W::WORD),
+                    false => fault,
+                })
+            }
+        })
+    }
+
+    pub(crate) fn serialize<S: Serializer, T: Count>(
+        value: &Option<T>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            None => s.serialize_str(W::WORD),
+            Some(number) => Number::<U, LEAST, MOST>::serialize(number, s),
+        }
+    }
+}
+
+/// As [`TimeOr`], of a key that may be absent.
+pub(crate) struct MaybeTimeOr<W, const LEAST: u64, const MOST: u64>(W);
+
+impl<W: Word, const LEAST: u64, const MOST: u64> MaybeTimeOr<W, LEAST, MOST> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<Option<Option<Duration>>, D::Error> {
+        TimeOr::<W, LEAST, MOST>::deserialize(d).map(Some)
+    }
+
+    pub(crate) fn serialize<S: Serializer>(
+        value: &Option<Option<Duration>>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
+        match value {
+            None => s.serialize_none(),
+            Some(value) => TimeOr::<W, LEAST, MOST>::serialize(value, s),
+        }
+    }
+}
+
+/// A word that stands for no number.
+pub(crate) trait Word {
+    /// As it is written.
+    const WORD: &str;
+}
+
+pub(crate) struct Off;
+
+pub(crate) struct Auto;
+
+pub(crate) struct System;
+
+impl Word for Off {
+    const WORD: &str = "off";
+}
+
+impl Word for Auto {
+    const WORD: &str = "auto";
+}
+
+impl Word for System {
+    const WORD: &str = "system";
+}
+
+/// A whole number of some type, milliseconds of a duration, or an `Option` of one.
+pub(crate) trait Count: Sized {
+    /// The number, where the type has it.
+    fn of(number: u64) -> Option<Self>;
+    /// The number; none where there is none.
+    fn number(&self) -> Option<u64>;
+}
+
+macro_rules! counts {
+    ($($number:ty),*) => {$(
+        impl Count for $number {
+            fn of(number: u64) -> Option<Self> {
+                number.try_into().ok()
+            }
+
+            fn number(&self) -> Option<u64> {
+                (*self).try_into().ok()
+            }
+        }
+    )*};
+}
+
+counts!(u8, u16, u32, u64, usize);
+
+impl Count for NonZeroU32 {
+    fn of(number: u64) -> Option<Self> {
+        Self::new(number.try_into().ok()?)
+    }
+
+    fn number(&self) -> Option<u64> {
+        Some(self.get().into())
+    }
+}
+
+impl Count for Duration {
+    fn of(millis: u64) -> Option<Self> {
+        Some(Self::from_millis(millis))
+    }
+
+    fn number(&self) -> Option<u64> {
+        self.as_millis().try_into().ok()
+    }
+}
+
+impl<T: Count> Count for Option<T> {
+    fn of(number: u64) -> Option<Self> {
+        T::of(number).map(Some)
+    }
+
+    fn number(&self) -> Option<u64> {
+        self.as_ref()?.number()
+    }
+}
 
 pub(crate) const MILLISECOND: u64 = 1;
 pub(crate) const SECOND: u64 = 1000;
@@ -95,55 +293,6 @@ const UNITS: [(&str, u64); 5] = [
     ("s", SECOND),
     ("ms", MILLISECOND),
 ];
-
-const DURATION: &str = "a duration such as \"500ms\", \"10s\", \"1m30s\", \"24h\" or \"7d\"";
-
-impl<const LEAST: u64, const MOST: u64> Time<LEAST, MOST> {
-    fn parse(text: &str) -> Result<Duration, String> {
-        let duration = duration(text)?;
-        let range = Duration::from_millis(LEAST)..=Duration::from_millis(MOST);
-        let fault = || format!("not in range{SEPARATOR}{} to {}", shown(LEAST), shown(MOST));
-        Some(duration)
-            .filter(|duration| range.contains(duration))
-            .ok_or_else(fault)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Slot<Duration>>(
-        d: D,
-    ) -> Result<T, D::Error> {
-        scalar(d, &DURATION, Self::parse).map(T::hold)
-    }
-
-    pub(crate) fn serialize<S: Serializer, T: Slot<Duration>>(
-        value: &T,
-        s: S,
-    ) -> Result<S::Ok, S::Error> {
-        value.held().map(|value| written(*value)).serialize(s)
-    }
-}
-
-impl<const LEAST: u64, const MOST: u64> TimeOrOff<LEAST, MOST> {
-    pub(crate) fn deserialize<'de, D, T: Slot<Option<Duration>>>(d: D) -> Result<T, D::Error>
-    where
-        D: Deserializer<'de>,
-    {
-        let accepted = format!("{DURATION}, or \"off\"");
-        let parse = |text: &str| match text {
-            "off" => Ok(None),
-            text => Time::<LEAST, MOST>::parse(text).map(Some),
-        };
-        scalar(d, &accepted, parse).map(T::hold)
-    }
-
-    pub(crate) fn serialize<S: Serializer, T: Slot<Option<Duration>>>(
-        value: &T,
-        s: S,
-    ) -> Result<S::Ok, S::Error> {
-        let value = value.held();
-        let text = value.map(|value| value.map_or_else(|| "off".to_owned(), written));
-        text.serialize(s)
-    }
-}
 
 /// Parses whole numbers with units, largest unit first, such as `10s` or `1m30s`; each unit at most once.
 ///
@@ -178,10 +327,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn written(duration: Duration) -> String {
-    shown(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
-}
-
 /// A duration as a file has it. Days begin at two: `24h` reads better than `1d`.
 fn shown(millis: u64) -> String {
     let mut rest = millis;
@@ -205,178 +350,6 @@ fn step(text: &str) -> Option<(u64, &str, &str)> {
     let (number, rest) = text.split_at(end(text, |c| c.is_ascii_digit()));
     let (unit, tail) = rest.split_at(end(rest, |c| c.is_ascii_alphabetic()));
     Some((number.parse().ok()?, unit, tail))
-}
-
-/// A whole number of some type, or an `Option` of one.
-pub(crate) trait Count: Sized {
-    /// The number, where the type has it.
-    fn of(number: u64) -> Option<Self>;
-    /// The number; none where there is none.
-    fn number(&self) -> Option<u64>;
-}
-
-macro_rules! counts {
-    ($($number:ty),*) => {$(
-        impl Count for $number {
-            fn of(number: u64) -> Option<Self> {
-                number.try_into().ok()
-            }
-
-            fn number(&self) -> Option<u64> {
-                (*self).try_into().ok()
-            }
-        }
-    )*};
-}
-
-counts!(u8, u16, u32, u64, usize);
-
-impl Count for NonZeroU32 {
-    fn of(number: u64) -> Option<Self> {
-        Self::new(number.try_into().ok()?)
-    }
-
-    fn number(&self) -> Option<u64> {
-        Some(self.get().into())
-    }
-}
-
-impl<T: Count> Count for Option<T> {
-    fn of(number: u64) -> Option<Self> {
-        T::of(number).map(Some)
-    }
-
-    fn number(&self) -> Option<u64> {
-        self.as_ref()?.number()
-    }
-}
-
-/// A whole number in this range.
-pub(crate) struct Whole<const LEAST: u64, const MOST: u64>;
-
-/// A whole number in this range, or a word, which is `None`.
-pub(crate) struct WholeOr<W, const LEAST: u64, const MOST: u64>(W);
-
-/// Bytes in this range.
-pub(crate) struct Bytes<const LEAST: u64, const MOST: u64>;
-
-/// Bytes in this range, or a word, which is `None`.
-pub(crate) struct BytesOr<W, const LEAST: u64, const MOST: u64>(W);
-
-/// A word that stands for no number.
-pub(crate) trait Word {
-    /// As it is written.
-    const WORD: &str;
-}
-
-pub(crate) struct Off;
-
-pub(crate) struct Auto;
-
-pub(crate) struct System;
-
-impl Word for Off {
-    const WORD: &str = "off";
-}
-
-impl Word for Auto {
-    const WORD: &str = "auto";
-}
-
-impl Word for System {
-    const WORD: &str = "system";
-}
-
-impl<const LEAST: u64, const MOST: u64> Whole<LEAST, MOST> {
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
-        struct Number<T, const LEAST: u64, const MOST: u64>(PhantomData<T>);
-        impl<T: Count, const LEAST: u64, const MOST: u64> Visitor<'_> for Number<T, LEAST, MOST> {
-            type Value = T;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{LEAST} to {MOST}")
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
-                let number = u64::try_from(number).ok();
-                let number = number.filter(|number| (LEAST..=MOST).contains(number));
-                let number = number.and_then(T::of);
-                number.ok_or_else(|| refused("not in range", format_args!("{LEAST} to {MOST}")))
-            }
-        }
-        d.deserialize_any(Number::<T, LEAST, MOST>(PhantomData))
-    }
-
-    pub(crate) fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
-        value.number().serialize(s)
-    }
-}
-
-impl<W: Word, const LEAST: u64, const MOST: u64> WholeOr<W, LEAST, MOST> {
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(
-        d: D,
-    ) -> Result<Option<T>, D::Error> {
-        let accepted = format!("{:?} or {LEAST} to {MOST}", W::WORD);
-        scalar(d, &accepted, |text| {
-            if text == W::WORD {
-                return Ok(None);
-            }
-            let number = text.parse().ok();
-            let number = number.filter(|number| (LEAST..=MOST).contains(number));
-            let number = number.and_then(T::of);
-            number.map(Some).ok_or_else(|| "not in range".to_owned())
-        })
-    }
-
-    pub(crate) fn serialize<S: Serializer, T: Count>(
-        value: &Option<T>,
-        s: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value.number() {
-            Some(number) => number.serialize(s),
-            None => W::WORD.serialize(s),
-        }
-    }
-}
-
-const SIZE: &str = "a size such as 65536, \"64KiB\" or \"1MiB\"";
-
-impl<const LEAST: u64, const MOST: u64> Bytes<LEAST, MOST> {
-    fn parse<T: Count>(text: &str) -> Result<T, String> {
-        let size = Some(size(text)?).filter(|size| (LEAST..=MOST).contains(size));
-        let size = size.and_then(T::of);
-        size.ok_or_else(|| format!("not in range{SEPARATOR}{LEAST} to {MOST} bytes"))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(d: D) -> Result<T, D::Error> {
-        scalar(d, &SIZE, Self::parse)
-    }
-
-    pub(crate) fn serialize<S: Serializer, T: Count>(value: &T, s: S) -> Result<S::Ok, S::Error> {
-        value.number().map(shown_size).serialize(s)
-    }
-}
-
-impl<W: Word, const LEAST: u64, const MOST: u64> BytesOr<W, LEAST, MOST> {
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>, T: Count>(
-        d: D,
-    ) -> Result<Option<T>, D::Error> {
-        let accepted = format!("{SIZE}, or {:?}", W::WORD);
-        scalar(d, &accepted, |text| match text {
-            text if text == W::WORD => Ok(None),
-            text => Bytes::<LEAST, MOST>::parse(text).map(Some),
-        })
-    }
-
-    pub(crate) fn serialize<S: Serializer, T: Count>(
-        value: &Option<T>,
-        s: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value.number() {
-            Some(bytes) => shown_size(bytes).serialize(s),
-            None => W::WORD.serialize(s),
-        }
-    }
 }
 
 const SIZES: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
@@ -437,7 +410,7 @@ pub(crate) mod text {
     use super::*;
 
     pub(crate) fn deserialize<'de, T: Text, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
-        scalar(d, &T::ACCEPTED, T::parse)
+        scalar(d, (true, &T::ACCEPTED), T::parse)
     }
 
     pub(crate) fn serialize<T: Text, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {

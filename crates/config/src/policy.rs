@@ -11,20 +11,25 @@ use crate::choices::{ClientCertificates, UnknownStatus, Verify};
 use crate::client_name::ClientName;
 use crate::listener::Certificate;
 use crate::notation::{BytesOr, Off, Text, as_text};
+use crate::section::section;
 use crate::suites::{Group, Suites, Version};
 
+section! {
 /// `[[policy]]`
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
     /// Unique; part of the digest that no session crosses.
     pub name: SectionName,
     /// At least one.
-    pub versions: Vec<Version>,
+    pub versions: Vec<Version> = vec![Version::Tls12, Version::Tls13],
     /// Most preferred first; the default depends on the machine.
     pub suites: Option<Vec<Suites>>,
     /// A set: the client's order decides.
-    pub groups: Vec<Group>,
+    pub groups: Vec<Group> = vec![
+        Group::X25519MlKem768,
+        Group::X25519,
+        Group::P256,
+        Group::P384,
+    ],
     /// Whether clients authenticate.
     pub client_certificates: ClientCertificates,
     /// A bundle of CAs.
@@ -38,35 +43,12 @@ pub struct Policy {
     /// Refuse TLS 1.2 without extended master secret (RFC 7627); the default follows `client-certificates`.
     pub require_ems: Option<bool>,
     /// Hand out tickets to TLS 1.2 clients; without, they resume by session ID.
-    pub tls12_tickets: bool,
+    pub tls12_tickets: bool = true,
     /// Early data (0-RTT) that is taken. At least a whole record and its seal, which a client may send at once and rustls
     /// counts where a session resumes without early data; more than 64 KiB is an upload, which gains nothing.
     #[serde(with = "BytesOr::<Off, { 17 << 10 }, { 64 << 10 }>")]
     pub early_data: Option<u32>,
 }
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            name: SectionName::default(),
-            versions: vec![Version::Tls12, Version::Tls13],
-            suites: None,
-            groups: vec![
-                Group::X25519MlKem768,
-                Group::X25519,
-                Group::P256,
-                Group::P384,
-            ],
-            client_certificates: ClientCertificates::default(),
-            client_ca: None,
-            client_names: Vec::new(),
-            crl: Vec::new(),
-            crl_unknown: UnknownStatus::default(),
-            require_ems: None,
-            tls12_tickets: true,
-            early_data: None,
-        }
-    }
 }
 
 impl Policy {
@@ -85,9 +67,8 @@ impl Policy {
     }
 }
 
+section! {
 /// `[backend.tls]`
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ServerTls {
     /// Whether certificates are verified.
     pub verify: Verify,
@@ -104,25 +85,10 @@ pub struct ServerTls {
     /// Chain and key to show to servers that ask.
     pub client_certificate: Option<Certificate>,
     /// Protocols to offer.
-    pub alpn: ServerAlpn,
+    pub alpn: ServerAlpn = ServerAlpn::Fixed(Vec::new()),
     /// At least one.
-    pub versions: Vec<Version>,
+    pub versions: Vec<Version> = vec![Version::Tls12, Version::Tls13],
 }
-
-impl Default for ServerTls {
-    fn default() -> Self {
-        Self {
-            verify: Verify::default(),
-            ca: None,
-            crl: Vec::new(),
-            crl_unknown: UnknownStatus::default(),
-            name: None,
-            sni: None,
-            client_certificate: None,
-            alpn: ServerAlpn::Fixed(Vec::new()),
-            versions: vec![Version::Tls12, Version::Tls13],
-        }
-    }
 }
 
 /// A name that a certificate must have.

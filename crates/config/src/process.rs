@@ -5,128 +5,96 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use becket_proto::admission::{Prefixes, Rate, Share};
-use serde::{Deserialize, Serialize};
 
 use crate::address::{AdminAddress, HostName};
 use crate::choices::LogFormat;
 use crate::notation::{
     Auto, Bytes, DAY, HOUR, MILLISECOND, SECOND, Text, Time, Whole, WholeOr, YEAR, as_text, list,
 };
+use crate::section::section;
 
+section! {
 /// `[limits]`: bounds on what peers can make grow, and on the work of one loop turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Copy)]
 pub struct Limits {
     /// Connections in all, over all workers; absent is what descriptors allow.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub connections: Option<usize>,
     /// Unfinished handshakes, over all workers.
     #[serde(with = "Whole::<1, 100_000_000>")]
-    pub handshakes: usize,
+    pub handshakes: usize = 10_000,
     /// Bytes of an unfinished ClientHello, record headers included. A hello of curl is about 600 bytes, one with
     /// X25519MLKEM768 1.8 KB; rustls takes no handshake message above 64 KiB.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
-    pub client_hello: usize,
+    pub client_hello: usize = 16 << 10,
     /// Bytes of a peer's chain of certificates; one has some hundred at least.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
-    pub certificate_chain: usize,
+    pub certificate_chain: usize = 16 << 10,
     /// Certificates of the chain beside the peer's own. webpki goes no deeper than six: more could only be filler.
     #[serde(with = "Whole::<1, 6>")]
-    pub chain_intermediates: usize,
+    pub chain_intermediates: usize = 6,
     /// How many of those may have one subject: an authority that has a new key, or is signed by two others, is there twice.
     /// With more, the search for a path becomes long.
     #[serde(with = "Whole::<1, 2>")]
-    pub chain_same_subject: usize,
+    pub chain_same_subject: usize = 2,
     /// Connections accepted in one turn of a worker's loop.
     #[serde(with = "Whole::<1, 100_000_000>")]
-    pub accepts_per_turn: usize,
+    pub accepts_per_turn: usize = 64,
     /// Handshakes moved in one turn of a worker's loop.
     #[serde(with = "Whole::<1, 100_000_000>")]
-    pub handshakes_per_turn: usize,
+    pub handshakes_per_turn: usize = 16,
     /// Time after which no further handshake is moved in one turn.
     #[serde(with = "Time::<MILLISECOND, SECOND>")]
-    pub handshake_time_per_turn: Duration,
+    pub handshake_time_per_turn: Duration = Duration::from_millis(1),
     /// Bytes relayed for one connection and direction in one turn; at least one TLS record (RFC 8446, section 5.1), or it
     /// could never be relayed.
     #[serde(with = "Bytes::<{ 16 << 10 }, { 1 << 30 }>")]
-    pub bytes_per_turn: usize,
+    pub bytes_per_turn: usize = 256 << 10,
+}
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: None,
-            handshakes: 10_000,
-            client_hello: 16 << 10,
-            certificate_chain: 16 << 10,
-            chain_intermediates: 6,
-            chain_same_subject: 2,
-            accepts_per_turn: 64,
-            handshakes_per_turn: 16,
-            handshake_time_per_turn: Duration::from_millis(1),
-            bytes_per_turn: 256 << 10,
-        }
-    }
-}
-
+section! {
 /// `[timeouts]`: how long each phase of a connection may take. At least a millisecond, the resolution of the timers.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Timeouts {
     /// From accept to a whole hello.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
-    pub hello: Duration,
+    pub hello: Duration = Duration::from_secs(3),
     /// From accept to the end of the handshake.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
-    pub handshake: Duration,
+    pub handshake: Duration = Duration::from_secs(10),
     /// To connect to a server.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
-    pub connect: Duration,
+    pub connect: Duration = Duration::from_secs(5),
     /// Without a byte in either direction.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
-    pub idle: Duration,
+    pub idle: Duration = Duration::from_secs(600),
     /// Without a byte once one side has finished sending.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
-    pub half_closed: Duration,
+    pub half_closed: Duration = Duration::from_secs(60),
     /// While draining, without a byte in either direction and without an answer that is due.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
-    pub drain_idle: Duration,
+    pub drain_idle: Duration = Duration::from_secs(5),
     /// For the client to take the last bytes and close.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
-    pub linger: Duration,
+    pub linger: Duration = Duration::from_secs(2),
     /// From SIGTERM to the end of the process.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
-    pub drain: Duration,
+    pub drain: Duration = Duration::from_secs(30),
+}
 }
 
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            hello: Duration::from_secs(3),
-            handshake: Duration::from_secs(10),
-            connect: Duration::from_secs(5),
-            idle: Duration::from_secs(600),
-            half_closed: Duration::from_secs(60),
-            drain_idle: Duration::from_secs(5),
-            linger: Duration::from_secs(2),
-            drain: Duration::from_secs(30),
-        }
-    }
-}
-
+section! {
 /// `[sessions]`: resumption. No ticket is good for more than seven days (RFC 8446, section 4.6.1).
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Sessions {
     /// Sessions kept in memory for TLS 1.2 clients that resume by ID; 0 is off.
     #[serde(with = "Whole::<0, 100_000_000>")]
-    pub table_entries: usize,
+    pub table_entries: usize = 200_000,
     /// Bytes of what is kept for them. The table has 64 parts, and each must have room for the longest chain.
     #[serde(with = "Bytes::<{ 8 << 20 }, { 1 << 40 }>")]
-    pub table_size: usize,
+    pub table_size: usize = 128 << 20,
     /// How long a session ID is good for.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
-    pub id_lifetime: Duration,
+    pub id_lifetime: Duration = Duration::from_secs(300),
     /// How often the ticket key changes; absent is 8 h, or what the cluster has.
     #[serde(with = "Time::<SECOND, { 84 * HOUR }>")]
     pub ticket_rotation: Option<Duration>,
@@ -134,23 +102,11 @@ pub struct Sessions {
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
     pub max_age: Option<Duration>,
 }
-
-impl Default for Sessions {
-    fn default() -> Self {
-        Self {
-            table_entries: 200_000,
-            table_size: 128 << 20,
-            id_lifetime: Duration::from_secs(300),
-            ticket_rotation: None,
-            max_age: None,
-        }
-    }
 }
 
+section! {
 /// `[admission]`; a limit that is not set is off. More than ten million is more than any machine does in a second; a token
 /// then still takes 100 ns to grow.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Admission {
     /// Full handshakes of all clients together.
     #[serde(with = "Whole::<1, 10_000_000>")]
@@ -175,34 +131,17 @@ pub struct Admission {
     pub connections_per_source: Option<u32>,
     /// Connections without keys of one source, over all workers.
     #[serde(with = "Whole::<1, 10_000_000>")]
-    pub half_open_per_source: u32,
+    pub half_open_per_source: u32 = 1000,
     /// Bits of an IPv4 address that make a source.
     #[serde(with = "Whole::<0, 32>")]
-    pub prefix_v4: u8,
+    pub prefix_v4: u8 = 32,
     /// Bits of an IPv6 address that make a source.
     #[serde(with = "Whole::<0, 128>")]
-    pub prefix_v6: u8,
+    pub prefix_v6: u8 = 64,
     /// Sources that are tracked at most.
     #[serde(with = "Whole::<1, 100_000_000>")]
-    pub sources: usize,
+    pub sources: usize = 100_000,
 }
-
-impl Default for Admission {
-    fn default() -> Self {
-        Self {
-            full_handshakes_per_second: None,
-            burst: None,
-            full_handshakes_in_flight: None,
-            source_full_handshakes_per_second: None,
-            source_burst: None,
-            source_full_handshakes_in_flight: None,
-            connections_per_source: None,
-            half_open_per_source: 1000,
-            prefix_v4: 32,
-            prefix_v6: 64,
-            sources: 100_000,
-        }
-    }
 }
 
 impl Admission {
@@ -249,29 +188,18 @@ fn share(
     }
 }
 
+section! {
 /// `[log]`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Log {
     /// A filter of `tracing`, such as `info` or `becket=debug`.
-    pub level: String,
+    pub level: String = "info".to_owned(),
     /// Shape of the lines.
     pub format: LogFormat,
     /// Not `off`.
-    pub file: LogTarget,
+    pub file: LogTarget = LogTarget::Stderr,
     /// One line per connection.
-    pub access: LogTarget,
+    pub access: LogTarget = LogTarget::Off,
 }
-
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            level: "info".to_owned(),
-            format: LogFormat::default(),
-            file: LogTarget::Stderr,
-            access: LogTarget::Off,
-        }
-    }
 }
 
 /// Where lines of a log go.
@@ -326,9 +254,8 @@ impl Text for LogTarget {
 
 as_text!(LogTarget);
 
+section! {
 /// `[admin]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Admin {
     /// Where the pages are; nothing listens when absent.
     pub address: Option<AdminAddress>,
@@ -336,16 +263,16 @@ pub struct Admin {
     #[serde(with = "list")]
     pub hosts: Vec<HostName>,
 }
+}
 
+section! {
 /// `[process]`: a reload does not change it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Process {
     /// Worker threads; `auto` is one per usable core.
     #[serde(with = "WholeOr::<Auto, 1, 1024>")]
     pub workers: Option<usize>,
     /// Pin each worker to a core.
-    pub pin: bool,
+    pub pin: bool = true,
     /// User to become once the sockets are bound.
     pub user: Option<String>,
     /// Group to become; absent is the user's.
@@ -355,16 +282,4 @@ pub struct Process {
     /// Write TLS secrets to the file that SSLKEYLOGFILE names.
     pub key_log: bool,
 }
-
-impl Default for Process {
-    fn default() -> Self {
-        Self {
-            workers: None,
-            pin: true,
-            user: None,
-            group: None,
-            core_dumps: false,
-            key_log: false,
-        }
-    }
 }

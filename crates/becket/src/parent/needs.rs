@@ -3,7 +3,8 @@
 //! Taken from the file as it is written. What is wrong with it is said by the child, which reads all of it.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use becket_config::address::Address;
@@ -12,6 +13,7 @@ use becket_config::listener::Certificate;
 
 use crate::config::worker_count;
 use crate::handover::SocketKind;
+use crate::resolver::has_ipv6;
 
 /// What a configuration needs.
 #[derive(Debug, Default)]
@@ -109,21 +111,11 @@ fn certificate(entry: &Certificate) -> Vec<&str> {
 }
 
 fn addresses(address: &Address) -> Vec<SocketAddr> {
-    match address {
-        Address::Ip(ip, port) => vec![(*ip, *port).into()],
-        Address::Any(port) => {
-            let mut any = vec![SocketAddr::from(([0, 0, 0, 0], *port))];
-            if UdpSocket::bind("[::]:0").is_ok() {
-                any.push(SocketAddr::from(([0_u16; 8], *port)));
-            }
-            any
-        }
-        Address::Name(name, port) => {
-            let found = (name.as_str(), *port).to_socket_addrs();
-            found.map_or_else(|_| Vec::new(), Iterator::collect)
-        }
-        Address::Unix(_) => Vec::new(),
-    }
+    let found = address.expand(has_ipv6(), |name| {
+        let found = (name, 0).to_socket_addrs()?.map(|found| found.ip());
+        Ok::<Vec<_>, io::Error>(found.collect())
+    });
+    found.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ mod onward;
 mod policies;
 mod stud;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use becket_config::address::Address;
@@ -41,7 +41,7 @@ use crate::descriptors;
 use crate::files::{Files, reason};
 use crate::log::check_level;
 use crate::pki::keys::Loader;
-use crate::resolver::Resolver;
+use crate::resolver::{Resolver, has_ipv6};
 use crate::secret::ratchet::Ratchet;
 
 /// What the outcome depends on besides the file.
@@ -68,7 +68,7 @@ impl<'a> World<'a> {
         Self {
             base,
             now,
-            ipv6: UdpSocket::bind("[::]:0").is_ok(),
+            ipv6: has_ipv6(),
             descriptors: becket_sys::rlimit::most_open_files(),
             resolver: Resolver::system(),
             server_names,
@@ -285,20 +285,7 @@ impl Draft<'_> {
 
     /// The socket addresses of an address, or why there is none.
     fn look_up(&self, address: &Address) -> Result<Vec<SocketAddr>, String> {
-        let (name, port) = match address {
-            Address::Unix(_) => return Ok(Vec::new()),
-            Address::Ip(ip, port) => return Ok(vec![SocketAddr::new(*ip, *port)]),
-            Address::Any(port) => {
-                let mut any = vec![SocketAddr::from(([0, 0, 0, 0], *port))];
-                if self.world.ipv6 {
-                    any.push(SocketAddr::from(([0u16; 8], *port)));
-                }
-                return Ok(any);
-            }
-            Address::Name(name, port) => (name, *port),
-        };
-        let found = self.names.look_up(name)?;
-        Ok(found.iter().map(|ip| SocketAddr::new(*ip, port)).collect())
+        address.expand(self.world.ipv6, |name| self.names.look_up(name))
     }
 
     /// Where a server or a peer is, as far as it is known with the configuration: a name is not, unless all are

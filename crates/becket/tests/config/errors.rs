@@ -75,11 +75,11 @@ fn every_error_is_reported_with_its_key_path() {
         r#"listener[web].bind[3] = "unknown.test:1": the name does not resolve: name not known"#,
         r#"backend[app].server[1].address = ":80": no host"#,
         "limits.connections = 0: not in range; accepted: 1 to 100000000",
-        r#"limits.client-hello = "1GiB": not in range; accepted: 1024 to 65536 bytes"#,
+        r#"limits.client-hello = "1GiB": not in range; accepted: 1KiB to 64KiB"#,
         r#"timeouts.idle = "10": a duration without a unit"#,
         r#"log.level = "loud": not a filter"#,
         r#"admin.address = ":9443": the admin page has no password"#,
-        r#"process.workers = 0: not in range; accepted: "auto" or 1 to 1024"#,
+        r#"process.workers = 0: not in range; accepted: 1 to 1024, or "auto""#,
         "process.group = \"no-such-group\": there is no group",
     ];
     for expected in expected {
@@ -449,7 +449,7 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
         ),
         (
             sound.replace("17KiB", "1MiB"),
-            "policy[web].early-data = \"1MiB\": not in range; accepted: 17408 to 65536 bytes",
+            "policy[web].early-data = \"1MiB\": not in range; accepted: 17KiB to 64KiB, or \"off\"",
         ),
         (
             sound.replace("17KiB", "on"),

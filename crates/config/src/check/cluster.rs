@@ -1,8 +1,11 @@
 //! What contradicts in `[cluster]`.
 
+use std::sync::Arc;
+
 use becket_proto::epoch::EpochLength;
 
 use super::RSA_KEY;
+use crate::address::ListenAddress;
 use crate::cluster::Cluster;
 use crate::error::Report;
 use crate::key;
@@ -46,34 +49,24 @@ impl Cluster {
             }
         }
         let (listen, group) = (self.listen.is_some(), self.multicast.is_some());
+        // Whoever names peers wants to hear from them.
         let silent = "no address to hear them on";
-        for (is_wrong, path, fault, accepted) in [
-            // Whoever names peers wants to hear from them.
-            (
-                !self.peers.is_empty() && !listen,
-                key!(at, self.peers),
-                silent,
-                LISTEN,
-            ),
-            (group && !listen, key!(at, self.multicast), silent, LISTEN),
-            // What says how a group is reached is of no use without one.
-            (
-                self.multicast_interface.is_some() && !group,
-                key!(at, self.multicast_interface),
-                "without a group",
-                GROUP,
-            ),
-            (
-                self.multicast_ttl.is_some() && !group,
-                key!(at, self.multicast_ttl),
-                "without a group",
-                GROUP,
-            ),
-        ] {
-            if is_wrong {
-                report.refuse(path, fault, accepted);
-            }
-        }
+        let named = !self.peers.is_empty();
+        report.refuse_if(named && !listen, key!(at, self.peers), silent, LISTEN);
+        report.refuse_if(group && !listen, key!(at, self.multicast), silent, LISTEN);
+        // What says how a group is reached is of no use without one.
+        let alone = "without a group";
+        let (interface, ttl) = (
+            self.multicast_interface.is_some(),
+            self.multicast_ttl.is_some(),
+        );
+        report.refuse_if(
+            interface && !group,
+            key!(at, self.multicast_interface),
+            alone,
+            GROUP,
+        );
+        report.refuse_if(ttl && !group, key!(at, self.multicast_ttl), alone, GROUP);
         self.check_stud(report);
     }
 
@@ -83,53 +76,30 @@ impl Cluster {
         let deaf = "given, but such sessions are not received";
         let missing = "missing, though cluster.receive-stud is on";
         let stud = self.receive_stud;
-        let same = self.listen.as_ref().map(|it| &it.text);
-        let same = same.is_some() && same == self.stud_listen.as_ref().map(|it| &it.text);
-        for (is_wrong, path, fault, accepted) in [
-            (
-                self.stud_listen.is_some() && !stud,
-                key!(at, self.stud_listen),
-                deaf,
-                STUD,
-            ),
-            (
-                self.stud_certificate.is_some() && !stud,
-                key!(at, self.stud_certificate),
-                deaf,
-                STUD,
-            ),
-            (
-                self.stud_policy.is_some() && !stud,
-                key!(at, self.stud_policy),
-                deaf,
-                STUD,
-            ),
-            (
-                self.stud_listen.is_none() && stud,
-                key!(at, self.stud_listen),
-                missing,
-                "a UDP address such as \"192.0.2.1:8890\"",
-            ),
-            (
-                self.stud_certificate.is_none() && stud,
-                key!(at, self.stud_certificate),
-                missing,
-                RSA_KEY,
-            ),
-            (
-                same && stud,
-                key!(at, self.stud_listen),
-                "cluster.listen has this address",
-                "another port",
-            ),
-        ] {
-            if is_wrong {
-                report.refuse(path, fault, accepted);
-            }
-        }
+        let (hears, reads) = (self.stud_listen.is_some(), self.stud_certificate.is_some());
+        let (listen, certificate) = (key!(at, self.stud_listen), key!(at, self.stud_certificate));
+        report.refuse_if(hears && !stud, listen.clone(), deaf, STUD);
+        report.refuse_if(reads && !stud, certificate.clone(), deaf, STUD);
+        report.refuse_if(
+            self.stud_policy.is_some() && !stud,
+            key!(at, self.stud_policy),
+            deaf,
+            STUD,
+        );
+        report.refuse_if(!hears && stud, listen.clone(), missing, UDP);
+        report.refuse_if(!reads && stud, certificate, missing, RSA_KEY);
+        let text = |at: &Option<ListenAddress>| at.as_ref().map(|at| Arc::clone(&at.text));
+        let same = hears && text(&self.listen) == text(&self.stud_listen);
+        report.refuse_if(
+            same && stud,
+            listen,
+            "cluster.listen has this address",
+            "another port",
+        );
     }
 }
 
 const LISTEN: &str = "cluster.listen with it";
 const GROUP: &str = "cluster.multicast with it";
 const STUD: &str = "cluster.receive-stud = true with it";
+const UDP: &str = "a UDP address such as \"192.0.2.1:8890\"";

@@ -54,44 +54,35 @@ impl Listener {
 
     /// What does not go with the mode may not be given.
     fn check_mode(&self, path: &str, speaks: ListenMode, report: &mut Report) {
-        let ends = self.ends_tls();
-        for (is_wrong, path, fault) in [
-            (
-                self.mode == Mode::Passthrough && !self.tls,
-                key!(path, self.mode),
-                NO_TLS,
-            ),
-            (
-                self.starttls.is_some() && !matches!(speaks, ListenMode::StartTls(_)),
-                key!(path, self.starttls),
-                NOT_ENDED,
-            ),
-            (
-                !self.certificates.is_empty() && !ends,
-                key!(path, self.certificates),
-                NOT_ENDED,
-            ),
-            (
-                self.policy.is_some() && !ends,
-                key!(path, self.policy),
-                NOT_ENDED,
-            ),
-            (
-                !self.alpn.is_empty() && !ends,
-                key!(path, self.alpn),
-                NOT_ENDED,
-            ),
-            // Without TLS there is no name to choose a route by, and STARTTLS connects before there is.
-            (
-                !self.route.is_empty() && speaks != ListenMode::Tls,
-                key!(path, self.route),
-                NO_NAME,
-            ),
-        ] {
+        let mut refuse_if = |is_wrong, path: String, fault: &str| {
             if is_wrong {
                 report.refuse(path, format!("given, but {fault}"), WHERE_TLS_ENDS);
             }
-        }
+        };
+        let passes = self.mode == Mode::Passthrough;
+        let starts = matches!(speaks, ListenMode::StartTls(_));
+        let (certified, routed) = (!self.certificates.is_empty(), !self.route.is_empty());
+        refuse_if(passes && !self.tls, key!(path, self.mode), NO_TLS);
+        refuse_if(
+            self.starttls.is_some() && !starts,
+            key!(path, self.starttls),
+            NOT_ENDED,
+        );
+        let ends = self.ends_tls();
+        refuse_if(certified && !ends, key!(path, self.certificates), NOT_ENDED);
+        refuse_if(
+            self.policy.is_some() && !ends,
+            key!(path, self.policy),
+            NOT_ENDED,
+        );
+        refuse_if(
+            !self.alpn.is_empty() && !ends,
+            key!(path, self.alpn),
+            NOT_ENDED,
+        );
+        // Without TLS there is no name to choose a route by, and STARTTLS connects before there is.
+        let by_name = speaks == ListenMode::Tls;
+        refuse_if(routed && !by_name, key!(path, self.route), NO_NAME);
     }
 
     fn check_routes(&self, path: &str, report: &mut Report) {
@@ -164,30 +155,23 @@ impl Policy {
             let accepted = "versions = [\"1.3\"] with it, or \"off\"";
             report.refuse(key!(path, self.early_data), fault, accepted);
         }
-        let asked = "client-certificates = \"optional\" or \"required\" with it";
-        match (self.client_certificates, &self.client_ca) {
-            (ClientCertificates::Off, Some(_)) => {
-                // Somebody meant to lock this door.
-                let fault = "given, but no client certificate is asked for";
-                report.refuse(key!(path, self.client_ca), fault, asked);
-            }
-            (ClientCertificates::Off, None) if !self.client_names.is_empty() => {
-                let fault = "given, but no client certificate is asked for";
-                report.refuse(key!(path, self.client_names), fault, asked);
-            }
-            (ClientCertificates::Off, None) if !self.crl.is_empty() => {
-                let fault = "given, but no client certificate is asked for";
-                report.refuse(key!(path, self.crl), fault, asked);
-            }
-            (ClientCertificates::Optional | ClientCertificates::Required, None) => {
-                let fault = "missing, though client certificates are asked for";
-                report.refuse(
-                    key!(path, self.client_ca),
-                    fault,
-                    "a PEM file of CA certificates",
-                );
-            }
-            _ => {}
+        let asks = self.client_certificates != ClientCertificates::Off;
+        if asks && self.client_ca.is_none() {
+            let fault = "missing, though client certificates are asked for";
+            let accepted = "a PEM file of CA certificates";
+            report.refuse(key!(path, self.client_ca), fault, accepted);
+        }
+        // Somebody meant to lock this door.
+        let locks = [
+            (self.client_ca.is_some(), key!(path, self.client_ca)),
+            (!self.client_names.is_empty(), key!(path, self.client_names)),
+            (!self.crl.is_empty(), key!(path, self.crl)),
+        ];
+        let given = locks.into_iter().find(|(is_given, _)| *is_given && !asks);
+        if let Some((_, path)) = given {
+            let fault = "given, but no client certificate is asked for";
+            let asked = "client-certificates = \"optional\" or \"required\" with it";
+            report.refuse(path, fault, asked);
         }
     }
 }
