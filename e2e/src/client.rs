@@ -8,7 +8,7 @@ use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::version::TLS13;
+use rustls::version::{TLS12, TLS13};
 use rustls::{
     CipherSuite, ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion,
 };
@@ -61,6 +61,25 @@ impl Trust {
         own: Option<&Bundle>,
     ) -> Self {
         Self::built(place, versions, own, aws_lc_rs::default_provider())
+    }
+
+    /// Every way in which clients resume, as the access log calls it, perhaps with a certificate to present. All clients of one
+    /// way remember sessions by server name.
+    pub fn ways(place: &Place, own: Option<&Bundle>) -> [(&'static str, Self); 3] {
+        let by = |version| Self::with(place, &[version], own);
+        [
+            ("psk", by(&TLS13)),
+            ("ticket", by(&TLS12)),
+            ("id", by(&TLS12).without_tickets()),
+        ]
+    }
+
+    /// Makes a connection, and one request.
+    ///
+    /// # Errors
+    /// Whatever ends it before the answer has come.
+    pub fn visit(&self, at: SocketAddr) -> io::Result<Vec<u8>> {
+        Client::connect(at, self)?.ask(REQUEST)
     }
 
     fn built(

@@ -20,10 +20,6 @@ fn newcomer(trust: &Trust) -> Trust {
     trust.changed(|config| config.resumption = Resumption::disabled())
 }
 
-fn visit(at: SocketAddr, trust: &Trust) -> io::Result<Vec<u8>> {
-    Client::connect(at, trust)?.ask(REQUEST)
-}
-
 /// Connects from an address and makes the handshake.
 fn connect_from(from: Ipv4Addr, to: SocketAddr, trust: &Trust) -> io::Result<Client> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
@@ -41,15 +37,6 @@ fn connect_from(from: Ipv4Addr, to: SocketAddr, trust: &Trust) -> io::Result<Cli
     Ok(client)
 }
 
-/// The ways in which clients return, as the access log calls them.
-fn ways(place: &Place) -> [(&'static str, Trust); 3] {
-    [
-        ("psk", Trust::only(place, &TLS13)),
-        ("ticket", Trust::only(place, &TLS12)),
-        ("id", Trust::only(place, &TLS12).without_tickets()),
-    ]
-}
-
 #[test]
 fn a_flood_of_new_clients_does_not_lock_out_those_who_return() {
     const RATE: u64 = 20;
@@ -58,9 +45,9 @@ fn a_flood_of_new_clients_does_not_lock_out_those_who_return() {
     let limits = format!("[admission]\nfull-handshakes-per-second = {RATE}\n");
     let started = now();
     let becket = Becket::start(&place, &Shape::new(backend.address).section(&limits));
-    let ways = ways(&place);
+    let ways = Trust::ways(&place, None);
     for (_, trust) in &ways {
-        visit(becket.web, trust).unwrap();
+        trust.visit(becket.web).unwrap();
         assert_eq!(becket.next_access()["handshake"], "full");
     }
     let (over, turned_away) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -70,7 +57,7 @@ fn a_flood_of_new_clients_does_not_lock_out_those_who_return() {
             let (over, turned_away, at) = (&over, &turned_away, becket.web);
             scope.spawn(move || {
                 while !over.load(SeqCst) {
-                    turned_away.fetch_add(visit(at, &trust).is_err().into(), SeqCst);
+                    turned_away.fetch_add(trust.visit(at).is_err().into(), SeqCst);
                 }
             });
         }
@@ -80,7 +67,7 @@ fn a_flood_of_new_clients_does_not_lock_out_those_who_return() {
         let visits = thread::Builder::new().spawn_scoped(scope, || {
             for _ in 0..20 {
                 for (_, trust) in &ways {
-                    assert!(visit(becket.web, trust)?.ends_with(b"well met"));
+                    assert!(trust.visit(becket.web)?.ends_with(b"well met"));
                 }
             }
             Ok::<_, io::Error>(())
@@ -172,13 +159,13 @@ fn a_reload_switches_admission_on() {
     let becket = Becket::start(&place, &shape);
     let trust = newcomer(&Trust::new(&place));
     for _ in 0..5 {
-        visit(becket.web, &trust).unwrap();
+        trust.visit(becket.web).unwrap();
     }
     let limited = "[admission]\nfull-handshakes-per-second = 1\n";
     place.write("becket.toml", &shape.section(limited).text());
     assert!(becket.reload());
     eventually("somebody is turned away", || {
-        visit(becket.web, &trust).is_err()
+        trust.visit(becket.web).is_err()
     });
-    eventually("somebody is let in", || visit(becket.web, &trust).is_ok());
+    eventually("somebody is let in", || trust.visit(becket.web).is_ok());
 }

@@ -1,11 +1,8 @@
 //! Client certificates: off, optional, required; good ones, none, strange and expired ones; at the
 //! handshake and at every resumption.
 
-use std::io;
-
 use becket_e2e::{
-    Authority, Backend, Becket, Bundle, Client, Key, OpenSsl, Place, Shape, Trust, eventually,
-    unix_now,
+    Authority, Backend, Becket, Bundle, Key, OpenSsl, Place, Shape, Trust, eventually, unix_now,
 };
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
@@ -14,10 +11,6 @@ const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
 fn policy(mode: &str) -> String {
     format!("[[policy]]\nname = \"web\"\nclient-certificates = \"{mode}\"\nclient-ca = \"ca.pem\"")
-}
-
-fn visit(becket: &Becket, trust: &Trust) -> io::Result<Vec<u8>> {
-    Client::connect(becket.web, trust)?.ask(b"GET / HTTP/1.0\r\n\r\n")
 }
 
 /// Certificates that clients present, and whether they are good.
@@ -58,7 +51,7 @@ fn required_means_that_nobody_else_reaches_the_backend() {
     let mut let_in = 0;
     for (own, is_good, what) in &all {
         for version in VERSIONS {
-            let answer = visit(&becket, &Trust::with(&place, &[version], own.as_ref()));
+            let answer = Trust::with(&place, &[version], own.as_ref()).visit(becket.web);
             assert_eq!(answer.is_ok(), *is_good, "{what}, {version:?}: {answer:?}");
             let_in += usize::from(*is_good);
             let expected = if *is_good {
@@ -82,7 +75,7 @@ fn optional_lets_in_who_shows_none_but_nobody_who_shows_a_bad_one() {
     all.push((None, true, "none"));
     for (own, is_good, what) in &all {
         for version in VERSIONS {
-            let answer = visit(&becket, &Trust::with(&place, &[version], own.as_ref()));
+            let answer = Trust::with(&place, &[version], own.as_ref()).visit(becket.web);
             assert_eq!(answer.is_ok(), *is_good, "{what}, {version:?}: {answer:?}");
             becket.next_access();
         }
@@ -159,20 +152,16 @@ fn whoever_resumes_is_verified_again() {
     let becket = Becket::start(&place, &shape);
     let ends = unix_now() + 4;
     let own = place.authority.issue_until(&["alice"], ends);
-    let trusts = [
-        Trust::with(&place, &[&TLS13], Some(&own)),
-        Trust::with(&place, &[&TLS12], Some(&own)),
-        Trust::with(&place, &[&TLS12], Some(&own)).without_tickets(),
-    ];
+    let trusts = Trust::ways(&place, Some(&own)).map(|(_, trust)| trust);
     for trust in &trusts {
         for is_full in [true, false] {
-            visit(&becket, trust).unwrap();
+            trust.visit(becket.web).unwrap();
             assert_eq!(becket.next_access()["handshake"] == "full", is_full);
         }
     }
     eventually("the certificate expires", || unix_now() > ends + 1);
     for trust in &trusts {
-        assert!(visit(&becket, trust).is_err());
+        assert!(trust.visit(becket.web).is_err());
         assert_eq!(becket.next_reason(), "client-certificate");
     }
     assert_eq!(backend.served(), 6);

@@ -1,31 +1,13 @@
 //! A policy that names its clients lets in nobody else whose certificate is good: not at the handshake, and not by a session
 //! that was made when the policy was another.
 
-use std::io;
-
-use becket_e2e::{Backend, Becket, Bundle, Client, Key, OpenSsl, Place, Shape, Trust};
-use rustls::version::{TLS12, TLS13};
+use becket_e2e::{Backend, Becket, Key, OpenSsl, Place, Shape, Trust};
 
 fn policy(names: &str) -> String {
     format!(
         "[[policy]]\nname = \"web\"\nclient-certificates = \"required\"\n\
          client-ca = \"ca.pem\"\nclient-names = {names}"
     )
-}
-
-fn visit(becket: &Becket, trust: &Trust) -> io::Result<Vec<u8>> {
-    Client::connect(becket.web, trust)?.ask(b"GET / HTTP/1.0\r\n\r\n")
-}
-
-fn ways(place: &Place, own: &Bundle) -> [(&'static str, Trust); 3] {
-    [
-        ("psk", Trust::with(place, &[&TLS13], Some(own))),
-        ("ticket", Trust::with(place, &[&TLS12], Some(own))),
-        (
-            "id",
-            Trust::with(place, &[&TLS12], Some(own)).without_tickets(),
-        ),
-    ]
 }
 
 #[test]
@@ -36,16 +18,16 @@ fn who_is_not_named_stays_out_also_with_a_session_of_before() {
     let shape = Shape::new(backend.address).section(&names);
     let becket = Becket::start(&place, &shape);
     let issue = |name: &str| place.authority.issue(&[name], Key::Ecdsa);
-    let alice = ways(&place, &issue("alice.staff.test"));
-    let bob = ways(&place, &issue("bob.test"));
-    for (_, trust) in ways(&place, &issue("mallory.test")) {
-        assert!(visit(&becket, &trust).is_err());
+    let alice = Trust::ways(&place, Some(&issue("alice.staff.test")));
+    let bob = Trust::ways(&place, Some(&issue("bob.test")));
+    for (_, trust) in Trust::ways(&place, Some(&issue("mallory.test"))) {
+        assert!(trust.visit(becket.web).is_err());
         assert_eq!(becket.next_reason(), "client-name");
     }
     for (kind, trust) in alice.iter().chain(&bob) {
-        visit(&becket, trust).unwrap();
+        trust.visit(becket.web).unwrap();
         assert_eq!(becket.next_access()["handshake"], "full");
-        visit(&becket, trust).unwrap();
+        trust.visit(becket.web).unwrap();
         assert_eq!(becket.next_access()["handshake"], *kind);
     }
     let fewer = shape.text().replace("'dns:*.staff.test', ", "");
@@ -53,12 +35,12 @@ fn who_is_not_named_stays_out_also_with_a_session_of_before() {
     assert!(becket.reload(), "{}", becket.log());
     let served = backend.served();
     for (kind, trust) in &alice {
-        assert!(visit(&becket, trust).is_err(), "{kind}");
+        assert!(trust.visit(becket.web).is_err(), "{kind}");
         assert_eq!(becket.next_reason(), "client-name", "{kind}");
     }
     assert_eq!(backend.served(), served);
     for (kind, trust) in &bob {
-        visit(&becket, trust).unwrap();
+        trust.visit(becket.web).unwrap();
         assert_eq!(becket.next_access()["handshake"], *kind);
     }
 }

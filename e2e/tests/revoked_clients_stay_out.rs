@@ -13,29 +13,13 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
-use rustls::version::{TLS12, TLS13};
+use rustls::version::TLS13;
 
 fn policy(more: &str) -> String {
     format!(
         "[[policy]]\nname = \"web\"\nclient-certificates = \"required\"\n\
          client-ca = \"ca.pem\"\n{more}"
     )
-}
-
-fn visit(becket: &Becket, trust: &Trust) -> io::Result<Vec<u8>> {
-    Client::connect(becket.web, trust)?.ask(b"GET / HTTP/1.0\r\n\r\n")
-}
-
-/// Every way to resume.
-fn ways(place: &Place, own: &Bundle) -> [(&'static str, Trust); 3] {
-    [
-        ("psk", Trust::with(place, &[&TLS13], Some(own))),
-        ("ticket", Trust::with(place, &[&TLS12], Some(own))),
-        (
-            "id",
-            Trust::with(place, &[&TLS12], Some(own)).without_tickets(),
-        ),
-    ]
 }
 
 fn revoke(place: &Place, serials: &[u64]) {
@@ -53,15 +37,18 @@ fn who_is_revoked_does_not_come_back_by_a_session() {
     let alice = place.authority.issue_numbered(&["alice"], 1);
     let bob = place.authority.issue_numbered(&["bob"], 2);
     let mallory = place.authority.issue_numbered(&["mallory"], 7);
-    for (_, trust) in ways(&place, &mallory) {
-        assert!(visit(&becket, &trust).is_err());
+    for (_, trust) in Trust::ways(&place, Some(&mallory)) {
+        assert!(trust.visit(becket.web).is_err());
         assert_eq!(becket.next_reason(), "client-certificate");
     }
-    let (alices, bobs) = (ways(&place, &alice), ways(&place, &bob));
+    let (alices, bobs) = (
+        Trust::ways(&place, Some(&alice)),
+        Trust::ways(&place, Some(&bob)),
+    );
     for (kind, trust) in alices.iter().chain(&bobs) {
-        visit(&becket, trust).unwrap();
+        trust.visit(becket.web).unwrap();
         assert_eq!(becket.next_access()["handshake"], "full");
-        visit(&becket, trust).unwrap();
+        trust.visit(becket.web).unwrap();
         assert_eq!(becket.next_access()["handshake"], *kind);
     }
     // Alice has sessions of every kind by now.
@@ -69,14 +56,14 @@ fn who_is_revoked_does_not_come_back_by_a_session() {
     assert!(becket.reload(), "{}", becket.log());
     let served = backend.served();
     for (kind, trust) in &alices {
-        let refused = visit(&becket, trust);
+        let refused = trust.visit(becket.web);
         assert!(refused.is_err(), "{kind}: {refused:?}");
         assert_eq!(becket.next_reason(), "client-certificate", "{kind}");
     }
     assert_eq!(backend.served(), served);
     // She offered them, and they opened: it was the list that kept her out.
     for (kind, trust) in &bobs {
-        visit(&becket, trust).unwrap();
+        trust.visit(becket.web).unwrap();
         assert_eq!(becket.next_access()["handshake"], *kind);
     }
     assert_eq!(backend.served(), served + 3);
@@ -119,14 +106,14 @@ fn who_was_given_a_new_certificate_gets_in_with_its_old_session() {
     let old = place.authority.issue_numbered(&["alice"], 1);
     let new = place.authority.issue_numbered(&["alice"], 2);
     let wardrobe = Arc::new(Wardrobe(Mutex::new(dress(&old))));
-    let dressed = ways(&place, &old).map(|(kind, trust)| {
+    let dressed = Trust::ways(&place, Some(&old)).map(|(kind, trust)| {
         let wardrobe = Arc::clone(&wardrobe);
         let shown = trust.changed(|config| config.client_auth_cert_resolver = wardrobe);
         (kind, shown)
     });
     for (kind, trust) in &dressed {
         for expected in ["full", kind] {
-            visit(&becket, trust).unwrap();
+            trust.visit(becket.web).unwrap();
             assert_eq!(becket.next_access()["handshake"], expected);
         }
     }
@@ -135,7 +122,7 @@ fn who_was_given_a_new_certificate_gets_in_with_its_old_session() {
     wardrobe.wear(&new);
     for (kind, trust) in &dressed {
         for expected in ["full", kind] {
-            visit(&becket, trust).unwrap();
+            trust.visit(becket.web).unwrap();
             assert_eq!(becket.next_access()["handshake"], expected, "{kind}");
         }
         let labels = [("kind", *kind), ("outcome", "client-certificate")];
@@ -194,8 +181,8 @@ fn a_certificate_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
         // The trust of clients is in the same file as that of becket.
         fs::write(place.path("ca.pem"), place.authority.pem()).unwrap();
         let trust = |own| Trust::with(&place, &[&TLS13], Some(own));
-        assert!(visit(&becket, &trust(&known)).is_ok());
-        assert_eq!(visit(&becket, &trust(&unknown)).is_ok(), is_allowed);
+        assert!(trust(&known).visit(becket.web).is_ok());
+        assert_eq!(trust(&unknown).visit(becket.web).is_ok(), is_allowed);
         let both = format!("{}{}", place.authority.pem(), other.pem());
         fs::write(place.path("ca.pem"), both).unwrap();
     }
@@ -226,7 +213,7 @@ fn early_data_of_who_is_revoked_reaches_no_server() {
         writer.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
         client.ask(b"")
     };
-    visit(&becket, &trust).unwrap();
+    trust.visit(becket.web).unwrap();
     assert_eq!(becket.next_access()["handshake"], "full");
     assert!(early().is_ok(), "shown first");
     let line = becket.next_access();

@@ -5,7 +5,6 @@
 use std::io;
 
 use becket_e2e::{Backend, Becket, Client, Key, Place, REQUEST, Shape, Trust, fresh_address};
-use rustls::version::{TLS12, TLS13};
 
 const STAFF: &str = r#"
 [[policy]]
@@ -18,15 +17,6 @@ client-ca = "ca.pem"
 fn ask(client: io::Result<Client>) -> io::Result<String> {
     let answer = client?.ask(REQUEST)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
-}
-
-/// Every way to resume; all clients of one way remember sessions by server name.
-fn ways(place: &Place) -> [(&'static str, Trust); 3] {
-    [
-        ("psk", Trust::only(place, &TLS13)),
-        ("ticket", Trust::only(place, &TLS12)),
-        ("id", Trust::only(place, &TLS12).without_tickets()),
-    ]
 }
 
 #[test]
@@ -54,7 +44,7 @@ fn a_session_of_an_open_listener_does_not_open_one_that_requires_certificates() 
         ))
         .pool("internal", internal.address);
     let becket = Becket::start(&place, &shape);
-    for (kind, trust) in ways(&place) {
+    for (kind, trust) in Trust::ways(&place, None) {
         let answer = ask(Client::connect(becket.web, &trust)).unwrap();
         assert!(answer.ends_with("public"));
         assert_eq!(becket.next_access()["handshake"], "full");
@@ -94,7 +84,7 @@ fn a_session_of_one_route_does_not_open_another_by_name_or_protocol() {
         .section(STAFF)
         .pool("internal", internal.address);
     let becket = Becket::start(&place, &shape);
-    for (_, trust) in ways(&place) {
+    for (_, trust) in Trust::ways(&place, None) {
         let open = trust.alpn(&["open"]);
         ask(Client::connect(becket.web, &open)).unwrap();
         assert_eq!(becket.next_access()["handshake"], "full");
@@ -146,11 +136,7 @@ fn a_session_with_a_certificate_does_not_outlive_the_trust_in_its_authority() {
     let shape = Shape::new(internal.address).section(&policy);
     let becket = Becket::start(&place, &shape);
     let own = place.authority.issue(&["alice"], Key::Ecdsa);
-    let trusts = [
-        Trust::with(&place, &[&TLS13], Some(&own)),
-        Trust::with(&place, &[&TLS12], Some(&own)),
-        Trust::with(&place, &[&TLS12], Some(&own)).without_tickets(),
-    ];
+    let trusts = Trust::ways(&place, Some(&own)).map(|(_, trust)| trust);
     for trust in &trusts {
         for is_full in [true, false] {
             ask(Client::connect(becket.web, trust)).unwrap();

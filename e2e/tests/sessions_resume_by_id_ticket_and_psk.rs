@@ -7,7 +7,7 @@ use std::sync::Arc;
 use becket_e2e::{
     Backend, Becket, Client, OpenSsl, Place, REQUEST, Shape, Signal, Tool, Trust, eventually, until,
 };
-use rustls::version::{TLS12, TLS13};
+use rustls::version::TLS12;
 
 /// Connects, asks, and says how becket saw the handshake.
 #[track_caller]
@@ -17,15 +17,6 @@ fn visit(becket: &Becket, trust: &Trust) -> String {
     drop(client);
     let line = becket.next_access();
     line["handshake"].as_str().expect("a kind").to_owned()
-}
-
-/// The ways of TLS 1.2 and 1.3 clients to resume, and what the access log calls them.
-fn ways(place: &Place) -> [(&'static str, Trust); 3] {
-    [
-        ("psk", Trust::only(place, &TLS13)),
-        ("ticket", Trust::only(place, &TLS12)),
-        ("id", Trust::only(place, &TLS12).without_tickets()),
-    ]
 }
 
 #[test]
@@ -114,7 +105,7 @@ fn every_worker_opens_what_another_made() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address).process("workers = 4"));
-    for (kind, trust) in ways(&place) {
+    for (kind, trust) in Trust::ways(&place, None) {
         assert_eq!(visit(&becket, &trust), "full");
         for _ in 0..16 {
             assert_eq!(visit(&becket, &trust), kind);
@@ -145,7 +136,7 @@ fn a_reload_forgets_no_session() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
-    for (kind, trust) in ways(&place) {
+    for (kind, trust) in Trust::ways(&place, None) {
         assert_eq!(visit(&becket, &trust), "full");
         assert!(becket.reload(), "{}", becket.log());
         assert_eq!(visit(&becket, &trust), kind);
@@ -183,7 +174,7 @@ fn no_session_lives_longer_than_max_age() {
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).sessions("max-age = \"2s\"");
     let becket = Becket::start(&place, &shape);
-    for (kind, trust) in ways(&place) {
+    for (kind, trust) in Trust::ways(&place, None) {
         assert_eq!(visit(&becket, &trust), "full");
         // It resumes again and again, each time with a fresh ticket, and yet it dies.
         let mut resumed = 0;
