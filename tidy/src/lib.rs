@@ -20,6 +20,12 @@ pub fn skip(why: &str) {
         env::var_os("CI").is_none(),
         "must not be skipped in CI: {why}"
     );
+    lacks(why);
+}
+
+/// Notes that the test that calls this, or a part of it, is skipped for want of what nobody can install: an instruction of the
+/// processor.
+pub fn lacks(why: &str) {
     println!("skipped: {why}");
     if let Err(error) = note(why) {
         println!("which is not listed: {error}");

@@ -1,9 +1,9 @@
 //! Products, squares and reductions of eight numbers at a time: where the time goes.
 //!
 //! Numbers are cut into blocks of ten limbs. A product of two blocks adds to twenty columns, ten of which are in registers at
-//! any time, with one operand in ten others: a row multiplies all ten by one limb of the second operand, the lowest column is
-//! then whole and leaves, and the next comes in. A column is a plain sum of halves of products, below 2^61 for the longest
-//! numbers, and carries are resolved once, at the end.
+//! any time, with one operand in ten others: a row multiplies all ten by one limb of the second operand, the lowest column then
+//! leaves, and the next comes in. The ten that are left are those where the next block goes on. A column is a plain sum of
+//! halves of products, below 2^61 for the longest numbers, and carries are resolved once, at the end.
 //!
 //! A square has its products of two different limbs computed once and doubled. A reduction is Montgomery's: a multiple of the
 //! modulus is added that makes the lowest column divisible by 2^52, column by column.
@@ -12,6 +12,7 @@
 //! Exponentiation, Using Advanced Vector Instructions Architectures" (2012); Montgomery, "Modular Multiplication Without
 //! Trial Division" (1985).
 
+use crate::LANES;
 use crate::lanes::{Eight, Lanes, Numbers};
 use crate::natural::{LIMB_BITS, MASK};
 
@@ -111,45 +112,65 @@ impl Step<'_> {
 
 #[inline(always)]
 fn product<L: Lanes>(lanes: L, x: &[Eight], y: &[Eight], columns: &mut [Eight]) {
-    zero(lanes, columns);
+    let blocks = x.as_chunks().0;
     for (i, factors) in y.as_chunks().0.iter().enumerate() {
-        for (j, block) in x.as_chunks().0.iter().enumerate() {
-            add_products(lanes, twenty(columns, i + j), block, factors);
+        let mut sums = start(lanes, columns, i, i == 0);
+        for (j, limbs) in blocks.iter().enumerate() {
+            let is_new = i == 0 || j + 1 == blocks.len();
+            let places = places(columns, i + j, is_new);
+            add_products::<L, false>(lanes, &mut sums, limbs, factors, places);
         }
+        finish(lanes, columns, i + blocks.len(), sums);
     }
 }
 
 #[inline(always)]
 fn square<L: Lanes>(lanes: L, x: &[Eight], columns: &mut [Eight]) {
-    zero(lanes, columns);
     let blocks = x.as_chunks().0;
-    for (i, a) in blocks.iter().enumerate() {
-        add_triangle(lanes, twenty(columns, 2 * i), a);
-        for (j, b) in blocks.iter().enumerate().skip(i + 1) {
-            add_products(lanes, twenty(columns, i + j), b, a);
+    for (i, factors) in blocks.iter().enumerate() {
+        let is_last = |j| j + 1 == blocks.len();
+        let mut sums = start(lanes, columns, 2 * i, i == 0);
+        let place = places(columns, 2 * i, i == 0 || is_last(i));
+        add_triangle(lanes, &mut sums, factors, place);
+        for (j, limbs) in blocks.iter().enumerate().skip(i + 1) {
+            let place = places(columns, i + j, i == 0 || is_last(j));
+            if j == i + 1 {
+                add_products::<L, true>(lanes, &mut sums, limbs, factors, place);
+            } else {
+                add_products::<L, false>(lanes, &mut sums, limbs, factors, place);
+            }
         }
-    }
-    for (limb, pair) in x.iter().zip(columns.as_chunks_mut::<2>().0) {
-        let limb = lanes.load(limb);
-        let [low, high] = [&pair[0], &pair[1]].map(|column| {
-            let sum = lanes.load(column);
-            lanes.add(sum, sum)
-        });
-        lanes.store(lanes.add_low(low, limb, limb), &mut pair[0]);
-        lanes.store(lanes.add_high(high, limb, limb), &mut pair[1]);
+        if is_last(i) {
+            each_limb!(ROW {
+                sums[ROW] = double::<L, ROW>(lanes, sums[ROW], &factors[(BLOCK + ROW) / 2]);
+            });
+        }
+        finish(lanes, columns, i + blocks.len(), sums);
     }
 }
 
 #[inline(always)]
 fn reduce<L: Lanes>(lanes: L, columns: &mut [Eight], moduli: &Moduli, into: &mut [Eight]) {
     let minus_inverses = lanes.load(&moduli.minus_inverses);
-    if let Some((lowest, others)) = moduli.numbers.0.as_chunks().0.split_first() {
-        for i in 0..=others.len() {
-            let factors = clear_columns(lanes, twenty(columns, i), lowest, minus_inverses);
-            for (j, block) in (i + 1..).zip(others) {
-                add_products(lanes, twenty(columns, j), block, &factors);
-            }
+    let (blocks, _) = moduli.numbers.0.as_chunks();
+    for i in 0..blocks.len() {
+        // The factors take the place of the columns that they clear.
+        let (cleared, columns) = columns.as_chunks_mut::<BLOCK>().0[i..].split_at_mut(1);
+        let factors = &mut cleared[0];
+        let mut sums = load(lanes, factors);
+        clear_columns(
+            lanes,
+            &mut sums,
+            &blocks[0],
+            minus_inverses,
+            (factors, &columns[0]),
+        );
+        let columns = columns.as_flattened_mut();
+        for (j, limbs) in blocks[1..].iter().enumerate() {
+            let places = places(columns, j, false);
+            add_products::<L, false>(lanes, &mut sums, limbs, factors, places);
         }
+        finish(lanes, columns, blocks.len() - 1, sums);
     }
     carry(lanes, &columns[into.len()..], into);
 }
@@ -229,57 +250,77 @@ fn select<L: Lanes>(lanes: L, table: &[Eight], digits: L::Vector, into: &mut [Ei
     }
 }
 
-/// Adds the products of two blocks to twenty columns.
+/// Adds the products of two blocks to the columns. `WHOLE` says that the ten that leave are those of a square without its
+/// squares, and that nothing is added to them any more.
 #[inline(always)]
-fn add_products<L: Lanes>(
+fn add_products<L: Lanes, const WHOLE: bool>(
     lanes: L,
-    columns: &mut [Eight; 2 * BLOCK],
-    block: &[Eight; BLOCK],
+    sums: &mut [L::Vector; BLOCK],
+    limbs: &[Eight; BLOCK],
     factors: &[Eight; BLOCK],
+    (outgoing, incoming): (&mut [Eight; BLOCK], &[Eight; BLOCK]),
 ) {
-    let (limbs, mut sums) = start(lanes, columns, block);
+    let limbs = load(lanes, limbs);
     each_limb!(ROW {
         let factor = lanes.load(&factors[ROW]);
         each_limb!(J { sums[J] = lanes.add_low(sums[J], limbs[J], factor); });
-        lanes.store(sums[0], &mut columns[ROW]);
-        shift(lanes, &mut sums, &columns[ROW + BLOCK]);
+        if WHOLE {
+            sums[0] = double::<L, ROW>(lanes, sums[0], &factors[(BLOCK + ROW) / 2]);
+        }
+        lanes.store(sums[0], &mut outgoing[ROW]);
+        shift(lanes, sums, &incoming[ROW]);
         each_limb!(J { sums[J] = lanes.add_high(sums[J], limbs[J], factor); });
     });
-    finish(lanes, columns, sums);
 }
 
-/// Adds the products of each limb of a block with the higher ones to twenty columns.
+/// Adds the products of each limb of a block with the higher ones, and doubles the ten columns that leave.
 #[inline(always)]
-fn add_triangle<L: Lanes>(lanes: L, columns: &mut [Eight; 2 * BLOCK], block: &[Eight; BLOCK]) {
-    let (limbs, mut sums) = start(lanes, columns, block);
+fn add_triangle<L: Lanes>(
+    lanes: L,
+    sums: &mut [L::Vector; BLOCK],
+    block: &[Eight; BLOCK],
+    (outgoing, incoming): (&mut [Eight; BLOCK], &[Eight; BLOCK]),
+) {
+    let limbs = load(lanes, block);
     each_limb!(ROW {
         each_limb!(J {
             if (ROW + 1..BLOCK).contains(&J) {
                 sums[J] = lanes.add_low(sums[J], limbs[J], limbs[ROW]);
             }
         });
-        lanes.store(sums[0], &mut columns[ROW]);
-        shift(lanes, &mut sums, &columns[ROW + BLOCK]);
+        let whole = double::<L, ROW>(lanes, sums[0], &block[ROW / 2]);
+        lanes.store(whole, &mut outgoing[ROW]);
+        shift(lanes, sums, &incoming[ROW]);
         each_limb!(J {
             if (ROW + 1..BLOCK).contains(&J) {
                 sums[J] = lanes.add_high(sums[J], limbs[J], limbs[ROW]);
             }
         });
     });
-    finish(lanes, columns, sums);
 }
 
-/// Adds multiples of the lowest block of the modulus that clear the ten lowest of twenty columns, and carries on what these
-/// held. Returns the factors, for the other blocks. The cleared columns are not written.
+/// A column of a square: the products of two different limbs twice, and half of the square of one limb.
+#[inline(always)]
+fn double<L: Lanes, const COLUMN: usize>(lanes: L, sum: L::Vector, limb: &Eight) -> L::Vector {
+    let (twice, limb) = (lanes.add(sum, sum), lanes.load(limb));
+    if COLUMN.is_multiple_of(2) {
+        lanes.add_low(twice, limb, limb)
+    } else {
+        lanes.add_high(twice, limb, limb)
+    }
+}
+
+/// Adds multiples of the lowest block of the modulus that clear the ten columns that leave, carries on what these held, and
+/// leaves the factors for the other blocks.
 #[inline(always)]
 fn clear_columns<L: Lanes>(
     lanes: L,
-    columns: &mut [Eight; 2 * BLOCK],
-    block: &[Eight; BLOCK],
+    sums: &mut [L::Vector; BLOCK],
+    limbs: &[Eight; BLOCK],
     minus_inverses: L::Vector,
-) -> [Eight; BLOCK] {
-    let mut factors = [Eight::default(); BLOCK];
-    let (limbs, mut sums) = start(lanes, columns, block);
+    (factors, incoming): (&mut [Eight; BLOCK], &[Eight; BLOCK]),
+) {
+    let limbs = load(lanes, limbs);
     each_limb!(ROW {
         let factor = lanes.add_low(lanes.splat(0), sums[0], minus_inverses);
         lanes.store(factor, &mut factors[ROW]);
@@ -290,28 +331,10 @@ fn clear_columns<L: Lanes>(
                 sums[J] = lanes.add_low(sums[J], limbs[J], factor);
             }
         });
-        shift(lanes, &mut sums, &columns[ROW + BLOCK]);
+        shift(lanes, sums, &incoming[ROW]);
         each_limb!(J { sums[J] = lanes.add_high(sums[J], limbs[J], factor); });
         sums[0] = lanes.add(sums[0], carried);
     });
-    finish(lanes, columns, sums);
-    factors
-}
-
-/// The limbs of a block, and the ten lowest of twenty columns.
-#[inline(always)]
-fn start<L: Lanes>(
-    lanes: L,
-    columns: &[Eight; 2 * BLOCK],
-    block: &[Eight; BLOCK],
-) -> ([L::Vector; BLOCK], [L::Vector; BLOCK]) {
-    let mut limbs = [lanes.splat(0); BLOCK];
-    let mut sums = [lanes.splat(0); BLOCK];
-    each_limb!(J {
-        limbs[J] = lanes.load(&block[J]);
-        sums[J] = lanes.load(&columns[J]);
-    });
-    (limbs, sums)
 }
 
 /// Lets the lowest column go and the next one in.
@@ -322,23 +345,41 @@ fn shift<L: Lanes>(lanes: L, sums: &mut [L::Vector; BLOCK], next: &Eight) {
     });
 }
 
-/// Puts the ten highest of twenty columns back.
 #[inline(always)]
-fn finish<L: Lanes>(lanes: L, columns: &mut [Eight; 2 * BLOCK], sums: [L::Vector; BLOCK]) {
-    each_limb!(J { lanes.store(sums[J], &mut columns[BLOCK + J]); });
+fn load<L: Lanes>(lanes: L, block: &[Eight; BLOCK]) -> [L::Vector; BLOCK] {
+    let mut limbs = [lanes.splat(0); BLOCK];
+    each_limb!(J { limbs[J] = lanes.load(&block[J]); });
+    limbs
 }
 
-/// The twenty columns from a block on.
+/// The ten columns of a block, or zeros where none were written yet.
 #[inline(always)]
-fn twenty(columns: &mut [Eight], block: usize) -> &mut [Eight; 2 * BLOCK] {
-    let from = &mut columns[block * BLOCK..];
-    from.first_chunk_mut()
-        .expect("twice as many columns as limbs")
+fn start<L: Lanes>(lanes: L, columns: &[Eight], at: usize, is_new: bool) -> [L::Vector; BLOCK] {
+    load(
+        lanes,
+        if is_new {
+            &ZEROS
+        } else {
+            &columns.as_chunks().0[at]
+        },
+    )
+}
+
+/// Where ten columns go to, and the next ten, or zeros where none were written yet.
+#[inline(always)]
+fn places(
+    columns: &mut [Eight],
+    at: usize,
+    is_new: bool,
+) -> (&mut [Eight; BLOCK], &[Eight; BLOCK]) {
+    let (outgoing, rest) = columns.as_chunks_mut().0[at..].split_at_mut(1);
+    (&mut outgoing[0], if is_new { &ZEROS } else { &rest[0] })
 }
 
 #[inline(always)]
-fn zero<L: Lanes>(lanes: L, columns: &mut [Eight]) {
-    for column in columns {
-        lanes.store(lanes.splat(0), column);
-    }
+fn finish<L: Lanes>(lanes: L, columns: &mut [Eight], at: usize, sums: [L::Vector; BLOCK]) {
+    let block = &mut columns.as_chunks_mut::<BLOCK>().0[at];
+    each_limb!(J { lanes.store(sums[J], &mut block[J]); });
 }
+
+static ZEROS: [Eight; BLOCK] = [Eight([0; LANES]); BLOCK];

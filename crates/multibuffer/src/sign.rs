@@ -61,7 +61,7 @@ impl Multibuffer {
     }
 
     /// Answers each request. Those of keys of one length are computed together, at most eight at a time; a batch takes as long
-    /// for one as for eight, so a caller with fewer than five does better elsewhere.
+    /// for one as for eight, so a caller with fewer than six does better elsewhere.
     #[must_use]
     pub fn sign(self, requests: &[Request<'_>]) -> Vec<Result<Vec<u8>, Error>> {
         let mut answers = vec![Err(Error::Message); requests.len()];

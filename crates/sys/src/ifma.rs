@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn the_operations_are_those_of_integers() {
         let Some(ifma) = Ifma::detect() else {
-            becket_tidy::skip("needs AVX-512 IFMA");
+            becket_tidy::lacks("needs AVX-512 IFMA");
             return;
         };
         let (a, b) = ([u64::MAX, 0, 1, 2, 3, 1 << 52, 1 << 51, 7], [u64::MAX; 8]);
