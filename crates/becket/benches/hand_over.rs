@@ -41,7 +41,7 @@ const MIXES: [(&str, f64, Duration); 4] = [
 const RELAY: Duration = Duration::from_micros(15);
 const P256: Duration = Duration::from_micros(80);
 const RSA: Duration = Duration::from_micros(300);
-/// As `limits.handshake-time-per-turn`.
+/// What a turn gave handshakes when this was measured.
 const HANDSHAKE_TIME_PER_TURN: Duration = Duration::from_millis(1);
 /// How long a slot is held, on average.
 const HELD: Duration = Duration::from_micros(200);

@@ -37,15 +37,6 @@ pub struct Limits {
     /// With more, the search for a path becomes long.
     #[serde(with = "Whole::<1, 2>")]
     pub chain_same_subject: usize = 2,
-    /// Connections accepted in one turn of a worker's loop.
-    #[serde(with = "Whole::<1, 100_000_000>")]
-    pub accepts_per_turn: usize = 64,
-    /// Handshakes moved in one turn of a worker's loop.
-    #[serde(with = "Whole::<1, 100_000_000>")]
-    pub handshakes_per_turn: usize = 16,
-    /// Time after which no further handshake is moved in one turn.
-    #[serde(with = "Time::<MILLISECOND, SECOND>")]
-    pub handshake_time_per_turn: Duration = Duration::from_millis(1),
     /// Bytes relayed for one connection and direction in one turn; at least one TLS record (RFC 8446, section 5.1), or it
     /// could never be relayed.
     #[serde(with = "Bytes::<{ 16 << 10 }, { 1 << 30 }>")]

@@ -132,6 +132,11 @@ fn describe(message: &str, path: &str) -> Problem {
         fault if fault.starts_with("invalid value") => "not in range",
         fault => fault,
     };
+    if fault == "unknown key"
+        && let Some((_, instead)) = RETIRED.iter().find(|(retired, _)| *retired == path)
+    {
+        return Problem::new("", "no key any more").accepted(*instead);
+    }
     let choices = || expected.split('`').skip(1).step_by(2);
     let fault = match meant(found, choices()).filter(|_| !found.is_empty()) {
         Some(choice) => format!("{fault} (did you mean {choice}?)"),
@@ -406,6 +411,13 @@ pub fn labels(names: impl Iterator<Item = Option<SectionName>>) -> Vec<String> {
         .collect()
 }
 
+/// Keys of earlier versions, and what is in their place.
+const RETIRED: [(&str, &str); 3] = [
+    ("limits.accepts-per-turn", SLICES),
+    ("limits.handshakes-per-turn", SLICES),
+    ("limits.handshake-time-per-turn", SLICES),
+];
+const SLICES: &str = "none in its place: slices of time share a worker, and need no setting";
 /// Faults reported of one text: more than anybody corrects in one go.
 const FAULTS: usize = 100;
 
@@ -434,6 +446,7 @@ certificates = [ { chian = "a" } ]
 [limits]
 connections = -1
 handshakes = "many"
+handshakes-per-turn = 16
 [timeouts]
 handshake = true
 [[policy]]
@@ -455,11 +468,12 @@ format = "jason"
             "line 7: listener[web].certificates[0].chian: unknown key (did you mean chain?); accepted: chain or key",
             "line 9: limits.connections = -1: not in range; accepted: 1 to 100000000",
             "line 10: limits.handshakes = \"many\": wrong type; accepted: 1 to 100000000",
-            "line 12: timeouts.handshake = true: wrong type; accepted: a duration such as",
-            "line 15: policy[p].versions[0] = \"1.1\": not a version (did you mean \"1.2\"?); accepted: \"1.2\", \"1.3\"",
-            "line 16: policy[p].suites[0] = \"TLS_AES_128_GCM_SHA265\": not a suite (did you mean \"TLS_AES_128_GCM_SHA256\"?)",
-            "line 18: process.pin = \"yes\": wrong type; accepted: true or false",
-            "line 20: log.format = \"jason\": not one of the choices (did you mean json?); accepted: text or json",
+            "line 11: limits.handshakes-per-turn: no key any more; accepted: none in its place: slices of time",
+            "line 13: timeouts.handshake = true: wrong type; accepted: a duration such as",
+            "line 16: policy[p].versions[0] = \"1.1\": not a version (did you mean \"1.2\"?); accepted: \"1.2\", \"1.3\"",
+            "line 17: policy[p].suites[0] = \"TLS_AES_128_GCM_SHA265\": not a suite (did you mean \"TLS_AES_128_GCM_SHA256\"?)",
+            "line 19: process.pin = \"yes\": wrong type; accepted: true or false",
+            "line 21: log.format = \"jason\": not one of the choices (did you mean json?); accepted: text or json",
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for (found, expected) in found.iter().zip(expected) {

@@ -85,6 +85,11 @@ impl IndexQueue {
         (self.first != NONE).then_some(self.first as usize)
     }
 
+    /// The number that came last.
+    pub fn last(&self) -> Option<usize> {
+        (self.last != NONE).then_some(self.last as usize)
+    }
+
     fn set(&mut self, number: u32, change: impl FnOnce(&mut Link)) {
         if let Some(link) = self.links.get_mut(number as usize) {
             change(link);
@@ -178,6 +183,7 @@ mod tests {
                 }
                 let (forwards, backwards) = walk(&queue);
                 prop_assert_eq!(&forwards, &backwards);
+                prop_assert_eq!(queue.last(), naive.back().copied());
                 prop_assert_eq!(forwards, Vec::from(naive.clone()));
                 for index in 0..14 {
                     prop_assert_eq!(queue.contains(index), naive.contains(&index));

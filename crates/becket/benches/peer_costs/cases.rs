@@ -98,7 +98,7 @@ impl Cases {
     /// What comes in clear.
     pub(crate) fn clear(&mut self) {
         let (web, proxied) = (self.places.of("web"), self.places.of("proxied"));
-        let connections = "`limits.connections`, `limits.accepts-per-turn`";
+        let connections = "`limits.connections`, slices of time";
         let trusted = "`listener.trusted-networks`";
         let v2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\xc0\0\x02\x02\x10\0\x01\xbb";
         let v1 = b"PROXY TCP4 192.0.2.1 192.0.2.2 4096 443\r\n";
@@ -139,8 +139,7 @@ impl Cases {
         let resumed = resuming.first_flight(0, 0);
         let unknown = flipped(&resumed, BINDERS + AGE + 1);
         let unbound = flipped(&resumed, 1);
-        let turns =
-            "`limits.handshakes-per-turn`, `limits.handshakes`, `admission.half-open-per-source`";
+        let turns = "slices of time, `limits.handshakes`, `admission.half-open-per-source`";
         let full = "as above; `admission.full-handshakes-per-second` where it is set";
         for (what, bound, to, hello) in [
             (

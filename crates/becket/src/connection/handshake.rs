@@ -4,11 +4,13 @@
 //! 2. The [`ListenerState`] chooses route, policy and configuration by it; a refusal is one alert. Where TLS passes,
 //!    the connection goes on to its server as it is (`passing.rs`). Where the backend
 //!    asks for that, a slot of a server is claimed now, or waited for (`queued.rs`).
-//! 3. The same bytes, and all that follow, go to the [`Engine`]; each flight leaves in one send.
-//! 4. When keys are ready (or early data has come, which is before that), the connection goes on to
+//! 3. Where the answer needs a signature, the client waits for its turn: the worker signs for one at a
+//!    time, and looks at its sockets in between. A client that has gone by then is not signed for.
+//! 4. The same bytes, and all that follow, go to the [`Engine`]; each flight leaves in one send.
+//! 5. When keys are ready (or early data has come, which is before that), the connection goes on to
 //!    its server with whatever plaintext has come already.
 //!
-//! 1 and 2 are [`Hello`], which is kept by whoever waits for a slot; 3 and 4 are [`Flights`].
+//! 1 to 3 are [`Hello`], which is kept by whoever waits for a slot; 4 and 5 are [`Flights`].
 //!
 //! What a client can make us hold: `limits.client-hello` bytes of whatever is unfinished, the hello
 //! for `timeouts.hello` or a record after it, `timeouts.handshake` long in all; where client
@@ -53,6 +55,8 @@ use crate::tls::hello_router::{Choice, Served, server_name};
 pub(super) enum Handshaking<N: Net> {
     /// Its hello is not whole.
     Hello(Hello<N>),
+    /// It is, and is answered by a signature, for which there is a queue.
+    Unsigned(Hello<N>),
     /// rustls answers.
     Flights(Flights<N>),
 }
@@ -62,6 +66,8 @@ pub(super) enum Handshaking<N: Net> {
 pub(super) struct Hello<N: Net> {
     listener: Rc<ListenerState>,
     held: Vec<u8>,
+    /// One that the client has waited for.
+    slot: Option<Slot>,
     /// Waits for the client to have keys, where it asked for TLS in clear.
     relay: Option<Box<Relaying<N>>>,
     /// The protocol that the client must offer.
@@ -98,7 +104,7 @@ pub(super) struct Chosen {
     pub(super) resuming: Option<Resuming>,
     /// The client announced early data.
     pub(super) offers_early: bool,
-    /// What comes next is answered by a signature.
+    /// The client was asked for a second hello, and it has to be signed for.
     signs: bool,
     /// By what the client may have offered to resume.
     pub(super) offer: Offer,
@@ -113,9 +119,11 @@ enum Heard {
     Part,
     /// TLS ends behind us.
     Passing(Passing),
+    /// It asks for a signature, and has to wait for that.
+    Unsigned,
     /// No server of the pool has a slot.
     Full(Rc<Pool>),
-    Whole(Box<Chosen>, Option<Slot>),
+    Whole(Box<Chosen>),
 }
 
 impl<N: Net> Handshaking<N> {
@@ -123,6 +131,7 @@ impl<N: Net> Handshaking<N> {
         Self::Hello(Hello {
             listener,
             held: Vec::new(),
+            slot: None,
             relay: None,
             insists_on: None,
         })
@@ -131,7 +140,7 @@ impl<N: Net> Handshaking<N> {
     /// What begins behind the handshake, where the server was connected before it.
     pub(super) fn relay(&self) -> Option<&Relaying<N>> {
         match self {
-            Self::Hello(hello) => hello.relay.as_deref(),
+            Self::Hello(hello) | Self::Unsigned(hello) => hello.relay.as_deref(),
             Self::Flights(flights) => match &flights.reserved {
                 Reserved::Server(relay) => Some(relay),
                 _ => None,
@@ -141,7 +150,7 @@ impl<N: Net> Handshaking<N> {
 
     pub(super) fn relay_mut(&mut self) -> Option<&mut Relaying<N>> {
         match self {
-            Self::Hello(hello) => hello.relay.as_deref_mut(),
+            Self::Hello(hello) | Self::Unsigned(hello) => hello.relay.as_deref_mut(),
             Self::Flights(flights) => match &mut flights.reserved {
                 Reserved::Server(relay) => Some(relay),
                 _ => None,
@@ -153,6 +162,7 @@ impl<N: Net> Handshaking<N> {
     /// writable; to look for bytes then would cost a system call for nothing.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         let waits = match self {
+            Self::Unsigned(_) => return ready.ended,
             Self::Hello(_) => false,
             Self::Flights(flights) => !flights.flight.waiting().is_empty(),
         };
@@ -162,6 +172,29 @@ impl<N: Net> Handshaking<N> {
     pub(super) fn advance(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
         match self {
             Self::Hello(hello) => hello.advance(cx, scratch),
+            Self::Unsigned(_) if cx.core.client.ready.ended => spare(cx),
+            Self::Flights(flights) if !flights.wants_signature(cx.core.client.ready) => {
+                flights.advance(cx, scratch)
+            }
+            waiting => Next::Wait(Phase::Handshaking(waiting)),
+        }
+    }
+
+    /// Whether the next step is a signature, and could be made.
+    pub(super) fn wants_signature(&self, ready: Ready) -> bool {
+        match self {
+            Self::Hello(_) => false,
+            Self::Unsigned(_) => true,
+            Self::Flights(flights) => flights.wants_signature(ready),
+        }
+    }
+
+    /// Takes the step that waited for its turn.
+    pub(super) fn sign(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+        match self {
+            Self::Hello(_) => Next::Go(Phase::Handshaking(self)),
+            Self::Unsigned(_) | Self::Flights(_) if cx.client_is_gone() => spare(cx),
+            Self::Unsigned(hello) => hello.go_on(true, cx, scratch),
             Self::Flights(flights) => flights.advance(cx, scratch),
         }
     }
@@ -169,7 +202,7 @@ impl<N: Net> Handshaking<N> {
     pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let reason = match self {
             Self::Hello(_) => CloseReason::HelloTimeout,
-            Self::Flights(_) => CloseReason::HandshakeTimeout,
+            Self::Unsigned(_) | Self::Flights(_) => CloseReason::HandshakeTimeout,
         };
         let detail = format!("{} bytes received", cx.core.client.traffic.received);
         cx.note(reason, &detail);
@@ -187,6 +220,7 @@ impl<N: Net> Hello<N> {
         Self {
             listener,
             held: Vec::new(),
+            slot: None,
             relay: Some(relay),
             insists_on,
         }
@@ -202,65 +236,84 @@ impl<N: Net> Hello<N> {
                 Ok(Got::Nothing) => break,
                 Ok(Got::End) | Err(_) => return abandon(cx),
             }
-            match self.understand(input.filled(), None, cx) {
-                Ok(Heard::Part) => self.held = input.filled().to_vec(),
-                Ok(Heard::Full(pool)) => {
-                    self.held = input.filled().to_vec();
-                    return Queued::begin(AfterQueue::Handshake(self, pool), cx);
-                }
-                Ok(Heard::Passing(passing)) => {
-                    let said = Said {
-                        bytes: input.filled(),
-                        ended: false,
-                    };
-                    return passing.begin(said, cx);
-                }
-                Ok(Heard::Whole(chosen, slot)) => {
-                    let Scratch {
-                        sealed_in,
-                        plain,
-                        sealed_out,
-                    } = scratch;
-                    let flights = self.answer(chosen, slot);
-                    let input = sealed_in.filled_mut();
-                    return flights.begin(input, (plain, sealed_out), cx);
-                }
-                Err(refusal) => return refusal.close(cx),
+            match self.decide(false, cx, scratch) {
+                ControlFlow::Continue(hello) => self = hello,
+                ControlFlow::Break(next) => return next,
             }
         }
         Next::Wait(Phase::Handshaking(Handshaking::Hello(self)))
     }
 
-    /// Goes on with the hello that was held while the client waited for this slot.
+    /// Goes on with the whole hello that was held while the client waited, for a slot or for its turn.
     pub(super) fn go_on(
+        mut self,
+        may_sign: bool,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Next<N> {
+        scratch.clear();
+        scratch.sealed_in.push(&mem::take(&mut self.held));
+        match self.decide(may_sign, cx, scratch) {
+            ControlFlow::Continue(_) => cx.end_handshake(CloseReason::Internal),
+            ControlFlow::Break(next) => next,
+        }
+    }
+
+    /// The same with a slot.
+    pub(super) fn go_on_with(
         mut self,
         slot: Slot,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Next<N> {
-        cx.core.deadline = cx.core.handshake_until;
-        let mut held = mem::take(&mut self.held);
-        match self.understand(&held, Some(slot), cx) {
-            Ok(Heard::Whole(chosen, slot)) => {
-                scratch.clear();
-                let Scratch {
-                    plain, sealed_out, ..
-                } = scratch;
-                let flights = self.answer(chosen, slot);
-                flights.begin(&mut held, (plain, sealed_out), cx)
-            }
-            Ok(Heard::Part | Heard::Passing(_) | Heard::Full(_)) => {
-                cx.end_handshake(CloseReason::Internal)
-            }
-            Err(refusal) => refusal.close(cx),
-        }
+        self.slot = Some(slot);
+        self.go_on(false, cx, scratch)
     }
 
-    fn answer(self, chosen: Box<Chosen>, slot: Option<Slot>) -> Flights<N> {
+    /// Answers the hello that is in the buffer, or keeps it until that can be done. Goes on when
+    /// it is not whole.
+    fn decide(
+        mut self,
+        may_sign: bool,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> ControlFlow<Next<N>, Self> {
+        let Scratch {
+            sealed_in,
+            plain,
+            sealed_out,
+        } = scratch;
+        let input = sealed_in.filled_mut();
+        ControlFlow::Break(match self.understand(input, may_sign, cx) {
+            Ok(Heard::Part) => {
+                self.held = input.to_vec();
+                return ControlFlow::Continue(self);
+            }
+            Ok(Heard::Unsigned) => {
+                self.held = input.to_vec();
+                Next::Wait(Phase::Handshaking(Handshaking::Unsigned(self)))
+            }
+            Ok(Heard::Full(pool)) => {
+                self.held = input.to_vec();
+                Queued::begin(AfterQueue::Handshake(self, pool), cx)
+            }
+            Ok(Heard::Passing(passing)) => {
+                let said = Said {
+                    bytes: input,
+                    ended: false,
+                };
+                passing.begin(said, cx)
+            }
+            Ok(Heard::Whole(chosen)) => self.answer(chosen).begin(input, (plain, sealed_out), cx),
+            Err(refusal) => refusal.close(cx),
+        })
+    }
+
+    fn answer(self, chosen: Box<Chosen>) -> Flights<N> {
         Flights {
             listener: self.listener,
             chosen,
-            reserved: match (self.relay, slot) {
+            reserved: match (self.relay, self.slot) {
                 (Some(relay), _) => Reserved::Server(relay),
                 (None, Some(slot)) => Reserved::Slot(slot),
                 (None, None) => Reserved::Nothing,
@@ -269,11 +322,11 @@ impl<N: Net> Hello<N> {
         }
     }
 
-    /// Looks for the hello. `slot` is one that the client has waited for.
+    /// Looks for the hello. A slot that it leads to is kept.
     fn understand(
-        &self,
+        &mut self,
         input: &[u8],
-        slot: Option<Slot>,
+        may_sign: bool,
         cx: &mut Context<'_, '_, N>,
     ) -> Result<Heard, Refusal> {
         let Some(hello) = hello::look(input, cx.turn.limits.client_hello)? else {
@@ -284,7 +337,7 @@ impl<N: Net> Hello<N> {
         match self.listener.router.choose(&hello, name.as_deref()) {
             Choice::Serve(served) => {
                 cx.core.facts.server_name.clone_from(&name);
-                self.serve(served, (&hello, name), (slot, input.len()), cx)
+                self.serve(served, (&hello, name), (may_sign, input.len()), cx)
             }
             Choice::Pass(route) => {
                 cx.core.facts.server_name = name;
@@ -302,10 +355,10 @@ impl<N: Net> Hello<N> {
 
     /// Makes what answers a hello. `held` bytes have come.
     fn serve(
-        &self,
+        &mut self,
         served: Served,
         (hello, name): (&ClientHello<'_>, Option<Box<str>>),
-        (mut slot, held): (Option<Slot>, usize),
+        (may_sign, held): (bool, usize),
         cx: &Context<'_, '_, N>,
     ) -> Result<Heard, Refusal> {
         let lacks = |protocol| !hello.alpn().any(|offer| offer == protocol);
@@ -320,14 +373,17 @@ impl<N: Net> Hello<N> {
         if let Some(permit) = permit.as_ref().filter(|_| !served.may_resume) {
             permit.look(cx.turn.now.mono).map_err(Refusal::shed)?;
         }
+        if !served.may_resume && !may_sign {
+            return Ok(Heard::Unsigned);
+        }
         let Some(pool) = self.listener.pool(served.route) else {
             return Err(Refusal::new(CloseReason::Internal, String::new()));
         };
         let early_data = served.early_data;
-        let has_one = slot.is_some() || self.relay.is_some();
+        let has_one = self.slot.is_some() || self.relay.is_some();
         if pool.backend().keys.queue == QueuePlace::BeforeHandshake && !has_one {
-            slot = claim(pool, (held, early_data), cx)?;
-            if slot.is_none() {
+            self.slot = claim(pool, (held, early_data), cx)?;
+            if self.slot.is_none() {
                 return Ok(Heard::Full(Rc::clone(pool)));
             }
         }
@@ -351,12 +407,12 @@ impl<N: Net> Hello<N> {
             engine,
             resuming: Some(resuming),
             offers_early,
-            signs: !served.may_resume,
+            signs: false,
             offer: served.offer,
             early_data,
             asks: served.asks,
         });
-        Ok(Heard::Whole(chosen, slot))
+        Ok(Heard::Whole(chosen))
     }
 }
 
@@ -394,9 +450,6 @@ impl<N: Net> Flights<N> {
         buffers: (&mut Buffer, &mut Buffer),
         cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
-        if self.would_sign_for_nobody(cx) {
-            return abandon(cx);
-        }
         match self.take_in(hello, buffers, cx) {
             ControlFlow::Continue(flights) => {
                 Next::Go(Phase::Handshaking(Handshaking::Flights(flights)))
@@ -425,10 +478,6 @@ impl<N: Net> Flights<N> {
                     return abandon(cx);
                 }
             }
-            if self.would_sign_for_nobody(cx) {
-                resumed::count_offer(&self.chosen, cx.turn.counters);
-                return abandon(cx);
-            }
             match self.take_in(sealed_in.filled_mut(), (plain, sealed_out), cx) {
                 ControlFlow::Continue(flights) => self = flights,
                 ControlFlow::Break(next) => return next,
@@ -437,11 +486,9 @@ impl<N: Net> Flights<N> {
         Next::Wait(Phase::Handshaking(Handshaking::Flights(self)))
     }
 
-    /// Whether a signature comes next and the client, who has still to finish, can no longer do so.
-    fn would_sign_for_nobody(&self, cx: &Context<'_, '_, N>) -> bool {
-        let gone = self.chosen.signs && cx.client_is_gone();
-        cx.turn.counters.signatures_spared.add(gone.into());
-        gone
+    /// Whether a second hello has come: that is the one which is answered by a signature.
+    fn wants_signature(&self, ready: Ready) -> bool {
+        self.chosen.signs && ready.readable
     }
 
     /// Gives what came to TLS, and sends what that answers.
@@ -542,7 +589,7 @@ impl Chosen {
         }
         let begins = engine.handshake_kind().is_none();
         let received = context::lend(&mut self.resuming, || engine.receive(input, plain, out));
-        // RFC 8446, section 4.1.4: the second hello is the one that is answered in full.
+        // RFC 8446, section 4.1.4.
         let again = Some(HandshakeKind::FullWithHelloRetryRequest);
         self.signs = begins && engine.handshake_kind() == again;
         received.map_err(
@@ -561,6 +608,12 @@ impl Chosen {
         let certificates = &listener.config().certificates;
         certificates.keys_for(name).presented(place).cloned()
     }
+}
+
+/// The client has gone before it was signed for.
+fn spare<N: Net>(cx: &mut Context<'_, '_, N>) -> Next<N> {
+    cx.turn.counters.signatures_spared.add(1);
+    abandon(cx)
 }
 
 /// The client has gone.

@@ -255,6 +255,13 @@ impl<N: Net> Phase<N> {
         }
     }
 
+    fn sign(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+        match self {
+            Self::Handshaking(phase) => phase.sign(cx, scratch),
+            phase => Next::Go(phase),
+        }
+    }
+
     fn expire(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Next<N> {
         match self {
             Self::Entering(phase) => phase.advance(cx),
@@ -414,6 +421,19 @@ impl<N: Net> Connection<N> {
         self.go_on(Phase::advance, turn, scratch)
     }
 
+    /// Takes the expensive step that [`Self::wants_signature`] tells of.
+    pub fn sign(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
+        self.go_on(Phase::sign, turn, scratch)
+    }
+
+    /// Whether what comes next is a signature: the worker chooses when.
+    pub fn wants_signature(&self) -> bool {
+        match &self.phase {
+            Some(Phase::Handshaking(phase)) => phase.wants_signature(self.core.client.ready),
+            _ => false,
+        }
+    }
+
     /// The deadline has passed: gives up, or tries the next server.
     pub fn expire(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.go_on(Phase::expire, turn, scratch)
@@ -506,11 +526,10 @@ impl<N: Net> Connection<N> {
             .record(self.core.client.traffic, reason, now)
     }
 
-    /// Goes, so that a newcomer can be served: a reset costs the least on both sides.
-    pub(crate) fn displace(&mut self, turn: &Turn<'_, N>) -> CloseReason {
+    /// Goes without an answer, so that others can be served: a reset costs the least on both sides.
+    pub(crate) fn make_room(&mut self, turn: &Turn<'_, N>) {
         self.core.client.socket.reset_on_close();
         self.stop(turn);
-        CloseReason::HandshakeDisplaced
     }
 
     /// The process stops: counts what is being cut off. Who would take FIN for an end is reset.

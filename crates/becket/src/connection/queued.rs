@@ -133,7 +133,7 @@ impl<N: Net> Queued<N> {
         cx.core.handshake_until = cx.turn.now.mono + cx.turn.timeouts.handshake;
         match self.then {
             AfterQueue::Connect(pending) => pending.connect(slot, cx),
-            AfterQueue::Handshake(hello, _) => hello.go_on(slot, cx, scratch),
+            AfterQueue::Handshake(hello, _) => hello.go_on_with(slot, cx, scratch),
         }
     }
 

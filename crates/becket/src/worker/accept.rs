@@ -1,7 +1,8 @@
-//! New clients: taken in bounded batches, turned away when there is no room.
+//! New clients: taken in bounded time, turned away when there is no room.
 //!
-//! Clients are better off in the kernel's queue than in ours: nothing is accepted while as many
-//! handshakes wait as one turn can move, while connections are used up, or while descriptors are.
+//! Each takes its first step at once, since its hello is probably there; then it is known what it
+//! wants, and who waits for a signature waits where the newest can go first. Nothing is accepted
+//! while connections are used up, or descriptors are.
 
 use std::fmt::Display;
 use std::io;
@@ -23,27 +24,23 @@ use crate::worker::acceptor::{Accepted, Acceptor};
 use crate::worker::net::BOTH;
 
 impl Worker {
-    /// Accepts from every socket that may have clients, in bounded batches.
-    pub(super) fn accept(&mut self) {
-        if self.paused_until.is_some_and(|until| self.now.mono < until) {
-            return;
+    /// Accepts from every socket that may have clients: one at least, and no more after `end`.
+    /// Returns the time.
+    pub(super) fn accept(&mut self, mut now: Duration, end: Duration) -> Duration {
+        if self.paused_until.is_some_and(|until| now < until) {
+            return now;
         }
         self.paused_until = None;
         if !self.reserve.is_held() {
             // Another thread may have been faster with the last descriptor; it will be back.
             let _later = self.reserve.restore();
         }
-        let mut left = self.config.file.limits.accepts_per_turn;
         let keys = self.acceptors.capacity().max(1);
         // Each turn begins with another address, so that a busy one does not starve the rest.
         self.first_acceptor = (self.first_acceptor + 1) % keys;
         let first = self.first_acceptor;
         for key in (first..keys).chain(0..first) {
-            while left > 0 && self.paused_until.is_none() {
-                // Clients are better off in the kernel's queue than in ours.
-                if self.handshaking.len() >= self.config.file.limits.handshakes_per_turn {
-                    return;
-                }
+            while self.paused_until.is_none() {
                 let Some(acceptor) = self
                     .acceptors
                     .get_mut(key)
@@ -53,9 +50,9 @@ impl Worker {
                 };
                 if !self.shared.claim_connection(self.config.connections) {
                     self.counters.connection_limit_pauses.add(1);
-                    return self.rest(&"limits.connections is reached");
+                    self.rest(&"limits.connections is reached");
+                    return now;
                 }
-                left -= 1;
                 match acceptor.accept() {
                     Accepted::Client(socket, address) => {
                         let listener = Rc::clone(&acceptor.listener);
@@ -68,8 +65,13 @@ impl Worker {
                         self.pause(key, &error);
                     }
                 }
+                now = self.clock.mono();
+                if now >= end {
+                    return now;
+                }
             }
         }
+        now
     }
 
     fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, listener: Rc<ListenerState>) {
@@ -119,7 +121,7 @@ impl Worker {
             alarm: 0,
         }));
         self.handshakes += 1;
-        self.enqueue(index);
+        self.advance(index, Connection::advance);
     }
 
     /// Gives up the oldest client without a whole hello. False when all have one.
@@ -128,7 +130,8 @@ impl Worker {
             return false;
         };
         self.advance(oldest, |connection, turn, _| {
-            Advanced::Ended(connection.displace(turn))
+            connection.make_room(turn);
+            Advanced::Ended(CloseReason::HandshakeDisplaced)
         });
         true
     }

@@ -2,9 +2,8 @@
 //!
 //! Owns its poll, its listening sockets, its slab of connections, its timers, its buffers and its
 //! counters. The order of a turn is the order of what matters: established traffic first, then
-//! handshakes (an RSA signature takes a quarter of a millisecond), then new clients. Each is
-//! bounded per turn, so that no kind of work starves another; what is left over is continued in
-//! the next turn, which then does not sleep.
+//! handshakes, then new clients. A turn is bounded by time (`slices.rs`), and no kind of work starves
+//! another; what is left over is continued in the next turn, which then does not sleep.
 //!
 //! Descriptors are registered once, edge-triggered, and never modified; closing deregisters.
 
@@ -14,6 +13,7 @@ pub mod mailbox;
 mod messages;
 pub mod net;
 mod overdue;
+mod slices;
 pub mod workers;
 
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::{Outbox, SessionEvent};
-use becket_config::process::Limits;
+use becket_proto::fresh_queue::FreshQueue;
 use becket_proto::index_queue::IndexQueue;
 use becket_proto::session_name::SessionName;
 use becket_proto::timers::Timers;
@@ -34,6 +34,7 @@ use mio::{Events, Poll, Token};
 use slab::Slab;
 
 use self::overdue::Sweep;
+use self::slices::Shares;
 use crate::admission::WorkerAdmission;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
@@ -82,6 +83,9 @@ pub(crate) struct Worker {
     established: VecDeque<usize>,
     handshaking: VecDeque<usize>,
     handshakes: usize,
+    /// Those of them that wait for a signature.
+    unsigned: FreshQueue,
+    shares: Shares,
     /// Those of them without a whole hello, the oldest first.
     without_hello: IndexQueue,
     timers: Timers<Alarm>,
@@ -174,6 +178,8 @@ impl Worker {
             established: VecDeque::new(),
             handshaking: VecDeque::new(),
             handshakes: 0,
+            unsigned: FreshQueue::default(),
+            shares: Shares::new(),
             without_hello: IndexQueue::new(),
             timers: Timers::new(now.mono, TICK),
             sweeps: VecDeque::new(),
@@ -222,9 +228,7 @@ impl Worker {
         }
         self.expire();
         self.advance_sweeps();
-        self.advance_established();
-        self.accept();
-        self.advance_handshakes();
+        self.share_time();
         self.close_retired();
     }
 
@@ -261,40 +265,6 @@ impl Worker {
             self.handshaking.push_back(index);
         } else {
             self.established.push_back(index);
-        }
-    }
-
-    /// Advances every established connection that has something to do, once.
-    fn advance_established(&mut self) {
-        for _ in 0..self.established.len() {
-            if let Some(index) = self.established.pop_front() {
-                self.advance(index, Connection::advance);
-                self.look_for_mail();
-            }
-        }
-    }
-
-    /// Advances handshakes, at least one. Bounded by time too: a step may be a copy, or a signature
-    /// that costs as much as a hundred of them.
-    fn advance_handshakes(&mut self) {
-        if self.handshaking.is_empty() {
-            return;
-        }
-        let Limits {
-            handshakes_per_turn,
-            handshake_time_per_turn,
-            ..
-        } = self.config.file.limits;
-        let enough = self.clock.mono() + handshake_time_per_turn;
-        for _ in 0..handshakes_per_turn {
-            let Some(index) = self.handshaking.pop_front() else {
-                return;
-            };
-            self.advance(index, Connection::advance);
-            self.look_for_mail();
-            if self.clock.mono() >= enough {
-                return;
-            }
         }
     }
 
@@ -340,6 +310,9 @@ impl Worker {
             return;
         };
         let handshaking = entry.connection.is_handshaking();
+        if !entry.handshaking && !handshaking {
+            return;
+        }
         match (entry.handshaking, handshaking) {
             (true, false) => self.handshakes -= 1,
             (false, true) => self.handshakes += 1,
@@ -350,6 +323,11 @@ impl Worker {
             self.without_hello.push(index);
         } else {
             self.without_hello.remove(index);
+        }
+        if entry.connection.wants_signature() {
+            self.unsigned.push(index, self.now.mono);
+        } else {
+            self.unsigned.remove(index);
         }
     }
 
@@ -385,6 +363,7 @@ impl Worker {
             self.handshakes -= 1;
         }
         self.without_hello.remove(index);
+        self.unsigned.remove(index);
         self.counters.closed.of(reason).add(1);
         self.shared.release_connection();
         self.paused_until = None;
@@ -406,22 +385,20 @@ impl Worker {
 
     /// How long the poll may sleep.
     fn timeout(&self) -> Option<Duration> {
-        let queues = [&self.established, &self.handshaking];
-        if queues.iter().any(|queue| !queue.is_empty()) || !self.sweeps.is_empty() {
+        if !self.established.is_empty() || self.has_newcomers() || !self.sweeps.is_empty() {
             return Some(Duration::ZERO);
         }
         let until = |at: Duration| at.saturating_sub(self.now.mono);
-        let (retiring, serving): (Vec<&Acceptor>, Vec<&Acceptor>) = self
-            .acceptors
-            .iter()
-            .map(|(_, acceptor)| acceptor)
-            .partition(|acceptor| acceptor.is_retiring());
-        let waiting = serving.iter().any(|acceptor| acceptor.ready);
+        let (mut retiring, mut waiting) = (false, false);
+        for (_, acceptor) in &self.acceptors {
+            retiring |= acceptor.is_retiring();
+            waiting |= acceptor.ready && !acceptor.is_retiring();
+        }
         let accept = match self.paused_until {
             Some(at) => Some(until(at).max(Duration::from_millis(1))),
             None => waiting.then_some(Duration::ZERO),
         };
-        let look = (!retiring.is_empty()).then_some(TICK);
+        let look = retiring.then_some(TICK);
         let alarm = self.timers.next_deadline().map(until);
         [accept, look, alarm].into_iter().flatten().min()
     }

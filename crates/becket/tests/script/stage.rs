@@ -120,7 +120,8 @@ impl Stage {
             return false;
         };
         let overdue = connection.deadline() <= self.now.mono;
-        if !overdue && !self.queued {
+        let signs = connection.wants_signature();
+        if !overdue && !self.queued && !signs {
             return false;
         }
         self.queued = false;
@@ -144,6 +145,8 @@ impl Stage {
             connection.leave_server(&mut turn, &mut self.scratch)
         } else if overdue {
             connection.expire(&mut turn, &mut self.scratch)
+        } else if signs {
+            connection.sign(&mut turn, &mut self.scratch)
         } else {
             connection.advance(&mut turn, &mut self.scratch)
         };
@@ -193,7 +196,8 @@ impl Stage {
 
     /// Whether there is more to do before the next event: a budget was spent.
     pub(crate) fn is_unfinished(&self) -> bool {
-        self.queued && self.connection.is_some()
+        let connection = self.connection.as_ref();
+        connection.is_some_and(|connection| self.queued || connection.wants_signature())
     }
 
     /// How the connection ended, once it has.

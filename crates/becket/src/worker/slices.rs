@@ -1,0 +1,129 @@
+//! How the time of a turn is shared, so that nobody waits for somebody else's handshake.
+//!
+//! Between two looks at the sockets there is a bounded time of work, whatever it consists of:
+//! established connections first, each within its budget of bytes, for [`ESTABLISHED`] at most; then
+//! newcomers for a [`SLICE`], and of them one signature, which cannot be divided. So whoever is
+//! inside waits for one slice and one signature of those who come.
+//!
+//! Where established connections leave no time, newcomers have a fifth of it all the same. Within
+//! their slice those who have begun go first, since what they have cost would be lost; then
+//! newcomers are accepted and take their first steps, one in each slice at least. While signatures
+//! wait, accepting has a tenth of the time: to look at everybody who comes must not keep becket
+//! from serving somebody.
+//!
+//! Who waits for a signature is in a `FreshQueue`: the newest goes first once there are too many,
+//! and who has waited for too long is reset. The shares are [`Share`]'s.
+
+use std::time::Duration;
+
+use becket_proto::share::Share;
+
+use super::Worker;
+use crate::close_reason::CloseReason;
+use crate::connection::{Advanced, Connection};
+
+/// The shares of those who would come last.
+#[derive(Debug)]
+pub(super) struct Shares {
+    /// Of newcomers, beside established connections.
+    newcomers: Share,
+    /// Of accepting, beside signatures.
+    arrivals: Share,
+}
+
+impl Shares {
+    pub(super) const fn new() -> Self {
+        Self {
+            newcomers: Share::one_of(4, SLICE.saturating_mul(2)),
+            arrivals: Share::one_of(9, SLICE.saturating_mul(5)),
+        }
+    }
+}
+
+impl Worker {
+    /// Does what there is to do, until it is time to look at the sockets again.
+    pub(super) fn share_time(&mut self) {
+        let began = self.now.mono;
+        let now = self.advance_established(began + ESTABLISHED);
+        let waits = !self.established.is_empty();
+        if self.shares.newcomers.pay(now.saturating_sub(began), waits) {
+            let spent = self.serve_newcomers(now).saturating_sub(now);
+            self.shares.newcomers.spend(spent);
+        }
+    }
+
+    /// Advances established connections that have something to do, each once at most. Returns the time.
+    fn advance_established(&mut self, end: Duration) -> Duration {
+        let mut now = self.now.mono;
+        for _ in 0..self.established.len() {
+            if let Some(index) = self.established.pop_front() {
+                self.advance(index, Connection::advance);
+                self.look_for_mail();
+                now = self.clock.mono();
+                if now >= end {
+                    break;
+                }
+            }
+        }
+        now
+    }
+
+    /// A slice for those who are not in yet. Returns the time.
+    fn serve_newcomers(&mut self, began: Duration) -> Duration {
+        let end = began + SLICE;
+        let mut now = self.advance_handshakes(began, end);
+        let signs = !self.unsigned.is_empty();
+        if self.shares.arrivals.pay(Duration::ZERO, signs) {
+            let began = now;
+            now = self.give_up_overdue(now, end);
+            now = self.accept(now, end);
+            self.shares.arrivals.spend(now.saturating_sub(began));
+        }
+        if let Some(index) = self.unsigned.pop(now) {
+            let began = now;
+            self.advance(index, Connection::sign);
+            self.look_for_mail();
+            now = self.clock.mono();
+            let took = now.saturating_sub(began);
+            self.shares.arrivals.pay(took, true);
+        }
+        now
+    }
+
+    /// Advances those who have begun. Returns the time.
+    fn advance_handshakes(&mut self, mut now: Duration, end: Duration) -> Duration {
+        while now < end
+            && let Some(index) = self.handshaking.pop_front()
+        {
+            self.advance(index, Connection::advance);
+            self.look_for_mail();
+            now = self.clock.mono();
+        }
+        now
+    }
+
+    /// Resets those who have waited too long for a signature. Returns the time.
+    fn give_up_overdue(&mut self, mut now: Duration, end: Duration) -> Duration {
+        while now < end
+            && let Some(index) = self.unsigned.pop_overdue(now)
+        {
+            self.advance(index, |connection, turn, _| {
+                connection.make_room(turn);
+                Advanced::Ended(CloseReason::Overload)
+            });
+            now = self.clock.mono();
+        }
+        now
+    }
+
+    /// Whether somebody waits who is not in yet.
+    pub(super) fn has_newcomers(&self) -> bool {
+        !self.handshaking.is_empty() || !self.unsigned.is_empty()
+    }
+}
+
+/// For newcomers, between two looks at the sockets. To look costs half a microsecond where nothing
+/// has come; a request that comes meanwhile waits for half of this on average.
+const SLICE: Duration = Duration::from_micros(200);
+/// For established connections, while newcomers wait: so that these have a fifth of the time.
+const ESTABLISHED: Duration = SLICE.saturating_mul(4);

@@ -1,0 +1,204 @@
+//! A queue that never serves the dead.
+//!
+//! Who waits for a full handshake wants it soon: after some seconds it gives up, and whatever is
+//! done for it then is lost. First come, first served makes that the rule once more come than can
+//! be served: each is served when it is about to give up. So this queue
+//!
+//! * serves the oldest first while that has waited for no longer than [`TARGET`];
+//! * serves the newest first while the oldest has, so that those who are served are alive;
+//! * gives up those who have waited for [`LIMIT`], the oldest first: they are told, and may try
+//!   elsewhere.
+//!
+//! Who waits for how long is all that it knows: a burst that can be served within the limit is
+//! served whole, and nothing has to be set. (CoDel, RFC 8289, bounds the time in a queue, not its
+//! length; to turn to the newest in overload is Facebook's "adaptive LIFO", Maurer, 2015.)
+//!
+//! Owns 24 bytes for each number up to the largest that was ever in it, and reads no clock. Anyone
+//! may leave at any time, in constant time.
+
+use std::time::Duration;
+
+use crate::index_queue::IndexQueue;
+
+/// Numbers that wait, each with the time at which it came.
+#[derive(Debug, Default)]
+pub struct FreshQueue {
+    waiting: IndexQueue,
+    arrived: Vec<Duration>,
+}
+
+impl FreshQueue {
+    /// Puts a number at the end, unless it is in the queue. It came at `arrived`, which may be long
+    /// ago.
+    pub fn push(&mut self, index: usize, arrived: Duration) {
+        if self.waiting.contains(index) {
+            return;
+        }
+        self.waiting.push(index);
+        if self.arrived.len() <= index {
+            self.arrived.resize(index + 1, Duration::ZERO);
+        }
+        self.arrived[index] = arrived;
+    }
+
+    /// Takes a number out, if it is in the queue.
+    pub fn remove(&mut self, index: usize) {
+        self.waiting.remove(index);
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.first().is_none()
+    }
+
+    /// Whether the oldest has waited for longer than the target.
+    pub fn is_over_target(&self, now: Duration) -> bool {
+        self.waited(now).is_some_and(|waited| waited > TARGET)
+    }
+
+    /// Takes out who is served next.
+    pub fn pop(&mut self, now: Duration) -> Option<usize> {
+        let next = match self.is_over_target(now) {
+            true => self.waiting.last(),
+            false => self.waiting.first(),
+        };
+        self.take(next)
+    }
+
+    /// Takes out one who has waited for too long.
+    pub fn pop_overdue(&mut self, now: Duration) -> Option<usize> {
+        let overdue = self.waited(now).is_some_and(|waited| waited > LIMIT);
+        let oldest = self.waiting.first().filter(|_| overdue);
+        self.take(oldest)
+    }
+
+    fn take(&mut self, index: Option<usize>) -> Option<usize> {
+        if let Some(index) = index {
+            self.waiting.remove(index);
+        }
+        index
+    }
+
+    /// For how long the oldest has waited.
+    fn waited(&self, now: Duration) -> Option<Duration> {
+        let arrived = self.arrived.get(self.waiting.first()?)?;
+        Some(now.saturating_sub(*arrived))
+    }
+}
+
+/// Beyond this the newest goes first: a tenth of a second is what people notice, and far more than
+/// what random arrivals make anybody wait below the capacity.
+pub const TARGET: Duration = Duration::from_millis(100);
+/// Beyond this nobody waits: soon enough for a client with any time-out to try once more.
+pub const LIMIT: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_oldest_goes_first_until_it_has_waited_for_too_long() {
+        let mut queue = FreshQueue::default();
+        for index in 0..4 {
+            queue.push(index, ms(index as u64));
+        }
+        assert_eq!(queue.pop(ms(100)), Some(0));
+        assert_eq!(queue.pop(ms(102)), Some(3));
+        assert_eq!(queue.pop_overdue(ms(501)), None);
+        assert_eq!(queue.pop_overdue(ms(502)), Some(1));
+        assert_eq!(queue.pop_overdue(ms(502)), None);
+        assert_eq!(queue.pop(ms(502)), Some(2));
+        assert!(queue.is_empty());
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Come { late_by: u64 },
+        Leave(usize),
+        Pass(u64),
+        Serve,
+        GiveUp,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..150_u64).prop_map(|late_by| Step::Come { late_by }),
+            1 => (0..40_usize).prop_map(Step::Leave),
+            2 => (0..200_u64).prop_map(Step::Pass),
+            2 => Just(Step::Serve),
+            2 => Just(Step::GiveUp),
+        ]
+    }
+
+    proptest! {
+        /// The model is a list that is searched.
+        #[test]
+        fn it_agrees_with_a_list(steps in prop::collection::vec(step(), 1..200)) {
+            let mut queue = FreshQueue::default();
+            let mut list: Vec<(usize, Duration)> = Vec::new();
+            let mut now = ms(1000);
+            for (index, step) in steps.into_iter().enumerate() {
+                let oldest = list.first().map(|(_, arrived)| now.saturating_sub(*arrived));
+                match step {
+                    Step::Come { late_by } => {
+                        queue.push(index, now - ms(late_by));
+                        list.push((index, now - ms(late_by)));
+                    }
+                    Step::Leave(index) => {
+                        queue.remove(index);
+                        list.retain(|(one, _)| *one != index);
+                    }
+                    Step::Pass(time) => now += ms(time),
+                    Step::Serve => {
+                        let served = match oldest {
+                            Some(waited) if waited > TARGET => list.pop(),
+                            Some(_) => Some(list.remove(0)),
+                            None => None,
+                        };
+                        prop_assert_eq!(queue.pop(now), served.map(|(index, _)| index));
+                    }
+                    Step::GiveUp => {
+                        let gone = oldest.filter(|waited| *waited > LIMIT).map(|_| list.remove(0).0);
+                        prop_assert_eq!(queue.pop_overdue(now), gone);
+                    }
+                }
+                prop_assert_eq!(queue.is_empty(), list.is_empty());
+            }
+        }
+
+        /// More come than can be served, however much more: all the capacity goes to clients who
+        /// have hardly waited, and nobody is kept for longer than the limit.
+        #[test]
+        fn in_overload_the_living_are_served_and_the_rest_is_told_in_time(
+            every_us in 100..900_u64, serve_us in 1000..1600_u64,
+        ) {
+            let mut queue = FreshQueue::default();
+            let (mut next, mut came) = (Duration::ZERO, Vec::new());
+            let mut now = Duration::ZERO;
+            let mut waits = Vec::new();
+            while now < ms(4000) {
+                while next <= now {
+                    queue.push(came.len(), next);
+                    came.push(next);
+                    next += Duration::from_micros(every_us);
+                }
+                while let Some(index) = queue.pop_overdue(now) {
+                    prop_assert!(now - came[index] < LIMIT + ms(3), "told late");
+                }
+                let served = queue.pop(now);
+                prop_assert!(served.is_some(), "the capacity is used");
+                waits.extend(served.map(|index| now - came[index]));
+                now += Duration::from_micros(serve_us);
+            }
+            waits.sort();
+            prop_assert!(waits[waits.len() * 9 / 10] <= TARGET, "{:?}", waits[waits.len() * 9 / 10]);
+            prop_assert!(waits[waits.len() - 1] <= LIMIT);
+        }
+    }
+}
