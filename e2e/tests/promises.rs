@@ -27,6 +27,7 @@ mod drain_and_stop;
 mod early_data_is_marked_and_never_replayed;
 mod examples_are_visited;
 mod examples_run;
+mod floods_keep_nobody_out;
 mod garbage_is_refused_and_nothing_leaks;
 mod hosts_leave_nothing_behind;
 mod limits_hold;

@@ -65,6 +65,8 @@ plain {
     connection_limit_pauses = "becket_connection_limit_pauses",
     /// Handshakes that were not signed for, because the client had gone
     signatures_spared = "becket_signatures_spared",
+    /// Times that the length of the listening sockets' queues was changed, because clients waited for too long or no longer did
+    backlog_changes = "becket_backlog_changes",
     /// Handshakes that gave no ticket, because it would be too long to come back
     tickets_withheld = "becket_tickets_withheld",
     /// Ciphertext received from clients

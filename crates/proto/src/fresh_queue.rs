@@ -28,8 +28,7 @@ pub struct FreshQueue {
 }
 
 impl FreshQueue {
-    /// Puts a number at the end, unless it is in the queue. It came at `arrived`, which may be long
-    /// ago.
+    /// Puts a number at the end, unless it is in the queue.
     pub fn push(&mut self, index: usize, arrived: Duration) {
         if self.waiting.contains(index) {
             return;
@@ -39,6 +38,15 @@ impl FreshQueue {
             self.arrived.resize(index + 1, Duration::ZERO);
         }
         self.arrived[index] = arrived;
+    }
+
+    /// A number had waited for so long when it was put into the queue. Returns whether it is there.
+    pub fn came_before(&mut self, index: usize, waited: Duration) -> bool {
+        let waits = self.waiting.contains(index);
+        if let Some(arrived) = self.arrived.get_mut(index).filter(|_| waits) {
+            *arrived = arrived.saturating_sub(waited);
+        }
+        waits
     }
 
     /// Takes a number out, if it is in the queue.
@@ -147,7 +155,9 @@ mod tests {
                 let oldest = list.first().map(|(_, arrived)| now.saturating_sub(*arrived));
                 match step {
                     Step::Come { late_by } => {
-                        queue.push(index, now - ms(late_by));
+                        queue.push(index, now);
+                        queue.push(index, now + ms(1));
+                        queue.came_before(index, ms(late_by));
                         list.push((index, now - ms(late_by)));
                     }
                     Step::Leave(index) => {

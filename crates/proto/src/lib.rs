@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod backlog;
 pub mod balance;
 pub mod bounded_table;
 pub mod client_hello;

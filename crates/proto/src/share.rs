@@ -49,13 +49,17 @@ impl Share {
 
     /// The second kind has taken so much time.
     pub fn spend(&mut self, took: Duration) {
-        self.credit = self.credit.saturating_sub(nanos(took));
+        let credit = self.credit.saturating_sub(nanos(took));
+        self.credit = credit.max(-nanos(MOST_OWED));
     }
 }
 
 fn nanos(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
+
+/// Longer than any step: what is beyond it was a process that stood still, or a clock that jumped.
+const MOST_OWED: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
@@ -80,12 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_neither_overflows_nor_saves_more_than_the_most() {
+    fn a_clock_that_jumps_neither_overflows_nor_is_it_owed_or_saved_for_long() {
         let mut share = Share::one_of(4, MOST);
         assert!(share.pay(Duration::MAX, true));
         share.spend(Duration::MAX);
         share.spend(Duration::MAX);
         assert!(!share.pay(us(800), true));
+        assert!(share.pay(4 * MOST_OWED, true));
         assert!(share.pay(Duration::MAX, true));
         share.spend(MOST);
         assert!(!share.pay(us(0), true));

@@ -11,8 +11,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_proto::fresh_queue::LIMIT;
 use mio::net::TcpStream;
 
+use super::slices::SLICE;
 use super::{Entry, Worker, token_of};
 use crate::admission::Admitted;
 use crate::close_reason::CloseReason;
@@ -35,6 +37,18 @@ impl Worker {
             // Another thread may have been faster with the last descriptor; it will be back.
             let _later = self.reserve.restore();
         }
+        let accepted = self.counters.accepted.value();
+        now = self.accept_until(now, end);
+        let accepted = self.counters.accepted.value() - accepted;
+        let mut serving = self.acceptors.iter().filter(|(_, one)| !one.is_retiring());
+        // Who waits for another's end is not kept waiting by work.
+        let pauses = self.paused_until.is_some();
+        let emptied = pauses || serving.all(|(_, acceptor)| !acceptor.ready);
+        self.backlog.handle_look(now, accepted, emptied);
+        now
+    }
+
+    fn accept_until(&mut self, mut now: Duration, end: Duration) -> Duration {
         let keys = self.acceptors.capacity().max(1);
         // Each turn begins with another address, so that a busy one does not starve the rest.
         self.first_acceptor = (self.first_acceptor + 1) % keys;
@@ -53,10 +67,11 @@ impl Worker {
                     self.rest(&"limits.connections is reached");
                     return now;
                 }
+                let mut is_served = true;
                 match acceptor.accept() {
                     Accepted::Client(socket, address) => {
                         let listener = Rc::clone(&acceptor.listener);
-                        self.admit(socket, address, listener);
+                        is_served = self.admit(socket, address, listener);
                         self.look_for_mail();
                     }
                     Accepted::Nothing | Accepted::Lost => self.shared.release_connection(),
@@ -65,7 +80,12 @@ impl Worker {
                         self.pause(key, &error);
                     }
                 }
-                now = self.clock.mono();
+                let took = self.clock.mono().saturating_sub(now);
+                now += took;
+                // What was taken for a resumption and was signed for is too long for one.
+                if !is_served || took > SLICE {
+                    self.shares.arrivals.spend(took);
+                }
                 if now >= end {
                     return now;
                 }
@@ -74,10 +94,25 @@ impl Worker {
         now
     }
 
-    fn admit(&mut self, mut socket: TcpStream, address: SocketAddr, listener: Rc<ListenerState>) {
+    /// Lets a client in, or turns it away. Returns whether it was served what it wants now, as far as
+    /// it goes: the others wait for a signature, or have gone.
+    fn admit(
+        &mut self,
+        mut socket: TcpStream,
+        address: SocketAddr,
+        listener: Rc<ListenerState>,
+    ) -> bool {
         self.counters.accepted.add(1);
+        // Where nobody waits for long it is not worth the call.
+        let waited = match self.is_overloaded(self.now.mono) {
+            true => becket_sys::socket::silent_for(&socket).unwrap_or_default(),
+            false => Duration::ZERO,
+        };
         let config = listener.config();
         let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.now);
+        if waited > LIMIT {
+            return self.turn_away(&socket, &facts, CloseReason::Overload);
+        }
         let entered = match config.keys.accept_proxy {
             // Who the client is, the header will say.
             Some(_) => Ok(Admitted::default()),
@@ -122,6 +157,7 @@ impl Worker {
         }));
         self.handshakes += 1;
         self.advance(index, Connection::advance);
+        !self.unsigned.came_before(index, waited)
     }
 
     /// Gives up the oldest client without a whole hello. False when all have one.
@@ -136,14 +172,15 @@ impl Worker {
         true
     }
 
-    /// Resets a client that cannot be served, which costs the least on both sides.
-    fn turn_away(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) {
+    /// Resets a client that cannot be served, which costs the least on both sides. For [`Self::admit`]: false.
+    fn turn_away(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
         self.shared.release_connection();
         if let Some(access) = &self.access {
             access.send(facts.record(Traffic::default(), reason, self.now));
         }
+        false
     }
 
     /// No descriptor is left: spends the reserve on turning one client away, so that it learns

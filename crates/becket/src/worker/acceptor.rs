@@ -118,6 +118,19 @@ impl Acceptor {
         }
     }
 
+    /// Has the kernel keep so many clients at most, or as many as configured. A socket of the service manager stays as it
+    /// is: other workers and programs listen on it, too.
+    pub(crate) fn bound_queue(&self, bound: Option<u32>) {
+        if self.inherited || self.is_retiring() {
+            return;
+        }
+        let configured = self.listener.config().socket.backlog;
+        let backlog = bound.map_or(configured, |bound| bound.min(configured));
+        if let Err(error) = becket_sys::socket::bound_queue(&self.socket, backlog) {
+            tracing::warn!(address = %self.address, %error, "the length of a listening socket's queue stays as it was");
+        }
+    }
+
     /// Whether it is retiring.
     pub(crate) fn is_retiring(&self) -> bool {
         self.retired_at.is_some()

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::{Outbox, SessionEvent};
+use becket_proto::backlog::Backlog;
 use becket_proto::fresh_queue::FreshQueue;
 use becket_proto::index_queue::IndexQueue;
 use becket_proto::session_name::SessionName;
@@ -86,6 +87,8 @@ pub(crate) struct Worker {
     /// Those of them that wait for a signature.
     unsigned: FreshQueue,
     shares: Shares,
+    /// Of the kernel's queues.
+    backlog: Backlog,
     /// Those of them without a whole hello, the oldest first.
     without_hello: IndexQueue,
     timers: Timers<Alarm>,
@@ -180,6 +183,7 @@ impl Worker {
             handshakes: 0,
             unsigned: FreshQueue::default(),
             shares: Shares::new(),
+            backlog: Backlog::default(),
             without_hello: IndexQueue::new(),
             timers: Timers::new(now.mono, TICK),
             sweeps: VecDeque::new(),
@@ -400,7 +404,8 @@ impl Worker {
         };
         let look = retiring.then_some(TICK);
         let alarm = self.timers.next_deadline().map(until);
-        [accept, look, alarm].into_iter().flatten().min()
+        let bound = self.backlog.deadline().map(until);
+        [accept, look, alarm, bound].into_iter().flatten().min()
     }
 
     fn is_over(&self) -> bool {

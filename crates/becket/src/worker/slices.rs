@@ -8,11 +8,14 @@
 //! Where established connections leave no time, newcomers have a fifth of it all the same. Within
 //! their slice those who have begun go first, since what they have cost would be lost; then
 //! newcomers are accepted and take their first steps, one in each slice at least. While signatures
-//! wait, accepting has a tenth of the time: to look at everybody who comes must not keep becket
-//! from serving somebody.
+//! wait, a tenth of the time goes to clients who can only join them or be turned away: to look at
+//! everybody who comes must not keep becket from serving somebody. Who is served at once, by a
+//! resumption, is not counted there.
 //!
 //! Who waits for a signature is in a `FreshQueue`: the newest goes first once there are too many,
-//! and who has waited for too long is reset. The shares are [`Share`]'s.
+//! and who has waited for too long is reset. What has waited in the kernel counts, and that queue is
+//! bounded ([`Backlog`](becket_proto::backlog::Backlog)): while clients wait for too long, it holds what
+//! is accepted within the target. The shares are [`Share`]'s.
 
 use std::time::Duration;
 
@@ -27,8 +30,8 @@ use crate::connection::{Advanced, Connection};
 pub(super) struct Shares {
     /// Of newcomers, beside established connections.
     newcomers: Share,
-    /// Of accepting, beside signatures.
-    arrivals: Share,
+    /// Of those who come and are not served at once, beside signatures.
+    pub(super) arrivals: Share,
 }
 
 impl Shares {
@@ -76,9 +79,10 @@ impl Worker {
         if self.shares.arrivals.pay(Duration::ZERO, signs) {
             let began = now;
             now = self.give_up_overdue(now, end);
-            now = self.accept(now, end);
             self.shares.arrivals.spend(now.saturating_sub(began));
+            now = self.accept(now, end);
         }
+        self.bound_queues(now);
         if let Some(index) = self.unsigned.pop(now) {
             let began = now;
             self.advance(index, Connection::sign);
@@ -103,17 +107,35 @@ impl Worker {
     }
 
     /// Resets those who have waited too long for a signature. Returns the time.
-    fn give_up_overdue(&mut self, mut now: Duration, end: Duration) -> Duration {
-        while now < end
+    pub(super) fn give_up_overdue(&mut self, now: Duration, end: Duration) -> Duration {
+        let mut at = now;
+        while at < end
             && let Some(index) = self.unsigned.pop_overdue(now)
         {
             self.advance(index, |connection, turn, _| {
                 connection.make_room(turn);
                 Advanced::Ended(CloseReason::Overload)
             });
-            now = self.clock.mono();
+            at = self.clock.mono();
         }
-        now
+        at
+    }
+
+    /// Whether clients wait for longer than they should, here or in the kernel's queue.
+    pub(super) fn is_overloaded(&self, now: Duration) -> bool {
+        self.unsigned.is_over_target(now) || self.backlog.is_behind(now)
+    }
+
+    /// Bounds the kernel's queues in overload, and has them as configured in calm.
+    fn bound_queues(&mut self, now: Duration) {
+        let over = self.is_overloaded(now);
+        let Some(bound) = self.backlog.poll(now, over) else {
+            return;
+        };
+        self.counters.backlog_changes.add(1);
+        for (_, acceptor) in &self.acceptors {
+            acceptor.bound_queue(bound);
+        }
     }
 
     /// Whether somebody waits who is not in yet.
@@ -124,6 +146,6 @@ impl Worker {
 
 /// For newcomers, between two looks at the sockets. To look costs half a microsecond where nothing
 /// has come; a request that comes meanwhile waits for half of this on average.
-const SLICE: Duration = Duration::from_micros(200);
+pub(super) const SLICE: Duration = Duration::from_micros(200);
 /// For established connections, while newcomers wait: so that these have a fifth of the time.
 const ESTABLISHED: Duration = SLICE.saturating_mul(4);

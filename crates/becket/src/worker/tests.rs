@@ -1,5 +1,6 @@
 //! A worker on real sockets, whose turns the test makes.
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
@@ -24,9 +25,9 @@ struct Scene {
     _server: TcpListener,
 }
 
-fn config(server: SocketAddr) -> Arc<Config> {
+fn config(server: SocketAddr, listener: &str) -> Arc<Config> {
     let text = format!(
-        "[[listener]]\nname = 'web'\nbind = ['{WEB}']\nbackend = 'app'\ntls = false\n\
+        "[[listener]]\nname = 'web'\nbind = ['{WEB}']\nbackend = 'app'\n{listener}\n\
          [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '{server}'\n"
     );
     let now = UnixTime::since_unix_epoch(Duration::ZERO);
@@ -40,13 +41,12 @@ fn config(server: SocketAddr) -> Arc<Config> {
     Arc::new(prepared.unwrap_or_else(|all| panic!("{all}")).config)
 }
 
-/// Everybody is in, and connected to the server.
-fn scene() -> Scene {
-    let local = || TcpListener::bind("127.0.0.1:0").unwrap();
-    let (listener, server) = (local(), local());
-    listener.set_nonblocking(true).unwrap();
-    let web = listener.local_addr().unwrap();
-    let config = config(server.local_addr().unwrap());
+/// A worker that has not looked at its socket yet, and where that is.
+fn worker(server: &TcpListener, listener: &str) -> (Worker, SocketAddr) {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let web = socket.local_addr().unwrap();
+    let config = config(server.local_addr().unwrap(), listener);
     let clock = Clock::start();
     let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
     let shared = Arc::new(Shared::new(1, clock, table(), table()));
@@ -60,7 +60,7 @@ fn scene() -> Scene {
         access: None,
         sockets: vec![Bound {
             address: WEB.parse().unwrap(),
-            listener,
+            listener: socket,
             inherited: false,
         }],
         common: Common {
@@ -71,19 +71,94 @@ fn scene() -> Scene {
             shared,
         },
     };
-    let mut worker = Worker::new(start).unwrap();
+    (Worker::new(start).unwrap(), web)
+}
+
+fn turn(worker: &mut Worker) {
+    let mut events = Events::with_capacity(EVENTS);
+    worker.poll.poll(&mut events, worker.timeout()).unwrap();
+    worker.turn(&events);
+}
+
+/// Everybody is in, and connected to the server.
+fn scene() -> Scene {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, "tls = false");
     let clients = (0..MANY).map(|_| TcpStream::connect(web).unwrap());
     let clients = clients.collect();
-    let mut events = Events::with_capacity(EVENTS);
     while worker.shared.backends.by_name("app").unwrap().servers()[0].connections() < MANY as u64 {
-        worker.poll.poll(&mut events, worker.timeout()).unwrap();
-        worker.turn(&events);
+        turn(&mut worker);
     }
     Scene {
         worker,
         _clients: clients,
         _server: server,
     }
+}
+
+/// Clients that have said a hello for which there is nothing to resume, and a worker that knows of all.
+fn unsigned(many: usize) -> (Worker, Vec<TcpStream>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap().pem() + &key.serialize_pem();
+    let path = folder.path().join("a.pem");
+    std::fs::write(&path, certificate).unwrap();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, &format!("certificates = ['{}']", path.display()));
+    let hello = include_bytes!("../../../proto/testdata/client_hello/openssl-tls13.bin");
+    let client = || {
+        let mut socket = TcpStream::connect(web).unwrap();
+        socket.write_all(hello).unwrap();
+        socket
+    };
+    let clients = (0..many).map(|_| client()).collect();
+    let end = worker.clock.mono() + Duration::from_secs(3600);
+    while worker.connections.len() < many {
+        worker.accept(Duration::ZERO, end);
+    }
+    assert_eq!(waiting(&worker), many);
+    (worker, clients, folder)
+}
+
+/// How many wait for a signature.
+fn waiting(worker: &Worker) -> usize {
+    let all = worker.connections.iter();
+    all.filter(|(_, entry)| entry.connection.wants_signature())
+        .count()
+}
+
+#[test]
+fn one_client_is_signed_for_between_two_looks_at_the_sockets() {
+    let (mut worker, _clients, _folder) = unsigned(8);
+    let mut left = 8;
+    while left > 0 {
+        assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
+        let reset = worker.counters.closed.of(CloseReason::Overload).value();
+        turn(&mut worker);
+        // On a machine that stood still meanwhile.
+        let reset = worker.counters.closed.of(CloseReason::Overload).value() - reset;
+        left -= reset as usize;
+        assert!(waiting(&worker) + 1 >= left);
+        left = waiting(&worker);
+    }
+}
+
+#[test]
+fn who_has_gone_leaves_the_queue_and_who_has_waited_too_long_is_reset() {
+    let (mut worker, mut clients, _folder) = unsigned(8);
+    drop(clients.drain(5..));
+    while worker.counters.signatures_spared.value() < 3 {
+        turn(&mut worker);
+    }
+    let closed = |worker: &Worker, reason| worker.counters.closed.of(reason).value();
+    assert_eq!(closed(&worker, CloseReason::HandshakeAborted), 3);
+    let reset = closed(&worker, CloseReason::Overload);
+    let left = waiting(&worker);
+    let later = worker.clock.mono() + Duration::from_secs(1);
+    worker.give_up_overdue(later, Duration::MAX);
+    assert_eq!(waiting(&worker), 0);
+    assert_eq!(closed(&worker, CloseReason::Overload) - reset, left as u64);
 }
 
 /// Does a part of something again and again; how many connections each part has dealt with.

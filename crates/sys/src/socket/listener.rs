@@ -235,6 +235,17 @@ fn choose_second(socket: &Socket) -> io::Result<()> {
     }
 }
 
+/// Changes how many connections may wait to be accepted. Those that wait already stay.
+///
+/// A SYN that finds no room is dropped, and comes again after a second. A handshake that is under way then is completed when there
+/// is room again: its client believes to be connected, and repeats what it sends.
+///
+/// # Errors
+/// What listen(2) returns; on a listening socket, nothing.
+pub fn bound_queue(listener: impl AsFd, backlog: u32) -> io::Result<()> {
+    SockRef::from(&listener).listen(clamp(backlog.into()))
+}
+
 /// Makes a listening socket deaf to new connections, so that it can be emptied by accepting and then closed without a reset.
 ///
 /// Connections that wait in the queue stay, and handshakes under way complete. A client that comes later is not refused; it
@@ -319,6 +330,22 @@ mod tests {
         b.write_all(b"y").unwrap();
         a.read_exact(&mut byte).unwrap();
         assert_eq!(&byte, b"y");
+    }
+
+    #[test]
+    fn a_queue_that_is_bounded_takes_no_more_and_more_again_later() {
+        let listener = listen(LOOPBACK, &ListenOptions::default()).unwrap();
+        let address = listener.local_addr().unwrap();
+        // The kernel lets one in beyond the bound.
+        bound_queue(&listener, 0).unwrap();
+        let _first = TcpStream::connect(address).unwrap();
+        let second = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
+        let _under_way = second.connect(&address.into());
+        accept(&listener);
+        let error = listener.accept().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        bound_queue(&listener, 16).unwrap();
+        accept(&listener);
     }
 
     #[test]

@@ -10,11 +10,12 @@ mod stream;
 
 pub use datagram::{Group, datagrams, hear_only, interface, join, member, send_to_group};
 pub use listener::{
-    Keepalive, ListenOptions, admit, bind, give_way, listen, listen_on, probe, refuse_new, succeed,
+    Keepalive, ListenOptions, admit, bind, bound_queue, give_way, listen, listen_on, probe,
+    refuse_new, succeed,
 };
 pub use stream::{
     bind_no_port, client_gone, connect_from, is_local_shortage, original_address, pending_error,
-    reset_on_close, set_quick_ack, unsent,
+    reset_on_close, set_quick_ack, silent_for, unsent,
 };
 
 use std::io;

@@ -84,6 +84,31 @@ pub fn client_gone(socket: impl AsFd) -> io::Result<bool> {
     Ok(look.iter().any(|seen| seen.revents().intersects(ended)))
 }
 
+/// Tells how long ago the peer last sent data, or connected if it sent none: for a socket that was just accepted, how long
+/// it has waited in the queue (`TCP_INFO`). To the millisecond.
+///
+/// # Errors
+/// What getsockopt(2) returns; on a TCP socket, nothing.
+pub fn silent_for(socket: impl AsFd) -> io::Result<Duration> {
+    // SAFETY: all fields are integers, for which zero is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed, hence open; the pointers describe `info` and its length, which the kernel does not exceed.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Duration::from_millis(info.tcpi_last_data_recv.into()))
+}
+
 /// Gives a socket that is about to connect its source address, and leaves the port to connect().
 ///
 /// With `IP_BIND_ADDRESS_NO_PORT` the port is chosen when the destination is known, so that one source address has all its
@@ -265,6 +290,24 @@ mod tests {
         assert!(client_gone(&server).unwrap());
         let error = pending_error(&server).unwrap().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn silence_is_counted_from_the_last_data() {
+        let (mut client, server) = pair();
+        let before = Duration::from_secs(5);
+        assert!(silent_for(&server).unwrap() < before);
+        let deadline = || PollFd::new(&server, PollFlags::IN);
+        while silent_for(&server).unwrap() < Duration::from_millis(20) {
+            let pause = Timespec {
+                tv_sec: 0,
+                tv_nsec: 1_000_000,
+            };
+            poll(&mut [deadline()], Some(&pause)).unwrap();
+        }
+        client.write_all(b"x").unwrap();
+        wait(&server, PollFlags::IN);
+        assert!(silent_for(&server).unwrap() < before);
     }
 
     #[test]
