@@ -7,14 +7,14 @@
 //! rest, and goes again once that is paid off. So in the long run it has its part, neither less nor
 //! more, whatever its steps cost.
 //!
-//! Owns one number and reads no clock. In which order to use it: [`Share::pay`] when the first kind
-//! has had its time; the second kind if that said so; [`Share::spend`] with what it took.
+//! Owns one number and reads no clock. In which order to use it: [`TimeShare::pay`] when the first kind
+//! has had its time; the second kind if that said so; [`TimeShare::spend`] with what it took.
 
 use std::time::Duration;
 
 /// What the second kind of work may still take.
 #[derive(Clone, Copy, Debug)]
-pub struct Share {
+pub struct TimeShare {
     /// Nanoseconds; below zero where a step took more than there was.
     credit: i64,
     /// The second kind is paid this part of the time that the first kind takes.
@@ -23,7 +23,7 @@ pub struct Share {
     most: i64,
 }
 
-impl Share {
+impl TimeShare {
     /// Pays one nanosecond for `part` of the first kind's, and saves at most `most`: as much goes
     /// at once after a rest.
     pub const fn one_of(part: i64, most: Duration) -> Self {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn where_nobody_waits_the_second_goes_every_time_whatever_it_cost() {
-        let mut share = Share::one_of(4, MOST);
+        let mut share = TimeShare::one_of(4, MOST);
         for _ in 0..3 {
             assert!(share.pay(us(0), false));
             share.spend(Duration::from_secs(1));
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_jumps_neither_overflows_nor_is_it_owed_or_saved_for_long() {
-        let mut share = Share::one_of(4, MOST);
+        let mut share = TimeShare::one_of(4, MOST);
         assert!(share.pay(Duration::MAX, true));
         share.spend(Duration::MAX);
         share.spend(Duration::MAX);
@@ -103,7 +103,7 @@ mod tests {
         fn whatever_steps_cost_the_second_has_its_part_and_the_first_waits_for_one_slice_and_step(
             steps in prop::collection::vec((0..50_u64, 0..5_000_u64), 200..400),
         ) {
-            let mut share = Share::one_of(4, MOST);
+            let mut share = TimeShare::one_of(4, MOST);
             let (mut first, mut second) = (Duration::ZERO, Duration::ZERO);
             let longest = MOST + us(5_000);
             for (over, expensive) in steps {

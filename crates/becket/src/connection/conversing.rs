@@ -18,7 +18,8 @@ use becket_proto::starttls::{Dialog, Over, Progress, Protocol};
 
 use super::cancelling::Cancelling;
 use super::closing::Closing;
-use super::handshake::{Handshaking, Hello};
+use super::handshake::Handshaking;
+use super::hearing::Hello;
 use super::relay::Relaying;
 use super::{Context, Core, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;

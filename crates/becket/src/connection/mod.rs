@@ -27,6 +27,7 @@ pub mod facts;
 pub mod failure_log;
 mod greeting;
 mod handshake;
+mod hearing;
 mod hello;
 mod introduction;
 pub mod listener;
@@ -255,13 +256,6 @@ impl<N: Net> Phase<N> {
         }
     }
 
-    fn sign(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
-        match self {
-            Self::Handshaking(phase) => phase.sign(cx, scratch),
-            phase => Next::Go(phase),
-        }
-    }
-
     fn expire(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Next<N> {
         match self {
             Self::Entering(phase) => phase.advance(cx),
@@ -423,15 +417,17 @@ impl<N: Net> Connection<N> {
 
     /// Takes the expensive step that [`Self::wants_signature`] tells of.
     pub fn sign(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
-        self.go_on(Phase::sign, turn, scratch)
+        let sign = |phase, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch| match phase {
+            Phase::Handshaking(phase) => phase.sign(cx, scratch),
+            phase => Next::Go(phase),
+        };
+        self.go_on(sign, turn, scratch)
     }
 
     /// Whether what comes next is a signature: the worker chooses when.
     pub fn wants_signature(&self) -> bool {
-        match &self.phase {
-            Some(Phase::Handshaking(phase)) => phase.wants_signature(self.core.client.ready),
-            _ => false,
-        }
+        let ready = self.core.client.ready;
+        matches!(&self.phase, Some(Phase::Handshaking(phase)) if phase.wants_signature(ready))
     }
 
     /// The deadline has passed: gives up, or tries the next server.

@@ -18,7 +18,7 @@ use becket_proto::half_pipe::HalfPipe;
 
 use super::closing::Closing;
 use super::connect::Pending;
-use super::handshake::Hello;
+use super::hearing::Hello;
 use super::{Context, Net, Next, Phase};
 use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;

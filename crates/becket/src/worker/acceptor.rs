@@ -124,7 +124,7 @@ impl Acceptor {
         if self.inherited || self.is_retiring() {
             return;
         }
-        let configured = self.listener.config().socket.backlog;
+        let configured = self.listener.config().keys.backlog;
         let backlog = bound.map_or(configured, |bound| bound.min(configured));
         if let Err(error) = becket_sys::socket::bound_queue(&self.socket, backlog) {
             tracing::warn!(address = %self.address, %error, "the length of a listening socket's queue stays as it was");

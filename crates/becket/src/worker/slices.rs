@@ -15,11 +15,11 @@
 //! Who waits for a signature is in a `FreshQueue`: the newest goes first once there are too many,
 //! and who has waited for too long is reset. What has waited in the kernel counts, and that queue is
 //! bounded ([`Backlog`](becket_proto::backlog::Backlog)): while clients wait for too long, it holds what
-//! is accepted within the target. The shares are [`Share`]'s.
+//! is accepted within the target. The shares are [`TimeShare`]'s.
 
 use std::time::Duration;
 
-use becket_proto::share::Share;
+use becket_proto::share::TimeShare;
 
 use super::Worker;
 use crate::close_reason::CloseReason;
@@ -29,16 +29,16 @@ use crate::connection::{Advanced, Connection};
 #[derive(Debug)]
 pub(super) struct Shares {
     /// Of newcomers, beside established connections.
-    newcomers: Share,
+    newcomers: TimeShare,
     /// Of those who come and are not served at once, beside signatures.
-    pub(super) arrivals: Share,
+    pub(super) arrivals: TimeShare,
 }
 
 impl Shares {
     pub(super) const fn new() -> Self {
         Self {
-            newcomers: Share::one_of(4, SLICE.saturating_mul(2)),
-            arrivals: Share::one_of(9, SLICE.saturating_mul(5)),
+            newcomers: TimeShare::one_of(4, SLICE.saturating_mul(2)),
+            arrivals: TimeShare::one_of(9, SLICE.saturating_mul(5)),
         }
     }
 }
