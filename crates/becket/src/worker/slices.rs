@@ -2,8 +2,8 @@
 //!
 //! Between two looks at the sockets there is a bounded time of work, whatever it consists of:
 //! established connections first, each within its budget of bytes, for [`ESTABLISHED`] at most; then
-//! newcomers for a [`SLICE`], and of them one signature, which cannot be divided. So whoever is
-//! inside waits for one slice and one signature of those who come.
+//! newcomers for a [`SLICE`]; then signatures for another, one at least, which cannot be divided: one
+//! with RSA, some with ECDSA. So whoever is inside waits for two slices and one signature at most.
 //!
 //! Where established connections leave no time, newcomers have a fifth of it all the same. Within
 //! their slice those who have begun go first, since what they have cost would be lost; then
@@ -83,13 +83,21 @@ impl Worker {
             now = self.accept(now, end);
         }
         self.bound_queues(now);
-        if let Some(index) = self.unsigned.pop(now) {
-            let began = now;
+        let began = now;
+        now = self.sign(began, began + SLICE);
+        self.shares.arrivals.pay(now.saturating_sub(began), true);
+        now
+    }
+
+    /// Signs for those who wait for that, one at least. Returns the time.
+    fn sign(&mut self, mut now: Duration, end: Duration) -> Duration {
+        while let Some(index) = self.unsigned.pop(now) {
             self.advance(index, Connection::sign);
             self.look_for_mail();
             now = self.clock.mono();
-            let took = now.saturating_sub(began);
-            self.shares.arrivals.pay(took, true);
+            if now >= end {
+                break;
+            }
         }
         now
     }

@@ -129,19 +129,16 @@ fn waiting(worker: &Worker) -> usize {
 }
 
 #[test]
-fn one_client_is_signed_for_between_two_looks_at_the_sockets() {
-    let (mut worker, _clients, _folder) = unsigned(8);
-    let mut left = 8;
-    while left > 0 {
+fn signatures_leave_time_to_look_at_the_sockets() {
+    let (mut worker, _clients, _folder) = unsigned(100);
+    let mut turns = 0;
+    while waiting(&worker) > 0 {
         assert_eq!(worker.timeout(), Some(Duration::ZERO), "more is to be done");
-        let reset = worker.counters.closed.of(CloseReason::Overload).value();
         turn(&mut worker);
-        // On a machine that stood still meanwhile.
-        let reset = worker.counters.closed.of(CloseReason::Overload).value() - reset;
-        left -= reset as usize;
-        assert!(waiting(&worker) + 1 >= left);
-        left = waiting(&worker);
+        turns += 1;
     }
+    // A machine on which a hundred take less than a slice is none that there is.
+    assert!(turns > 1);
 }
 
 #[test]
