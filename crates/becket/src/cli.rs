@@ -139,6 +139,8 @@ Examples:
   becket run --frontend :443 --backend 127.0.0.1:80 --cluster-secret cluster.secret --node 1 \\
              --cluster-listen 10.0.0.1:7443 --cluster-peer 10.0.0.2:7443 site.pem
       One of two hosts: a client resumes its session on either.
+  becket run --frontend :443 --backend 127.0.0.1:8080 --certificate site.crt,site.key
+      Chain and key in two files. A folder /etc/letsencrypt/live/NAME/ is such a pair, too.
   becket run --config becket.toml --workers 2 --admin 127.0.0.1:9443
       With --config only --workers, --admin and the log flags may be given too.
 
@@ -252,6 +254,25 @@ mod tests {
     }
 
     #[test]
+    fn a_pair_is_one_argument() {
+        let line = "becket run --frontend :1 --backend b:1 --certificate c.pem,k.pem a.pem";
+        let Command::Run(flags) = parse(line).unwrap().command else {
+            panic!("not run");
+        };
+        let table = flags.to_table(std::path::Path::new("/"));
+        let listed = table["listener"][0]["certificates"].to_string();
+        assert_eq!(
+            listed,
+            "[\"a.pem\", { chain = \"c.pem\", key = \"k.pem\" }]"
+        );
+        let flag = |index| flags.named(&format!("listener[main].certificates[{index}].key"));
+        assert_eq!(
+            (flag(0), flag(1)),
+            (Some("CERT.pem"), Some("--certificate"))
+        );
+    }
+
+    #[test]
     fn a_file_takes_only_workers_admin_and_logs_beside_it() {
         for accepted in [
             "--workers 2",
@@ -262,6 +283,7 @@ mod tests {
         }
         for refused in [
             "a.pem",
+            "--certificate c.pem,k.pem",
             "--frontend :1",
             "--backend a:1",
             "--balance first",

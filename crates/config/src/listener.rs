@@ -170,7 +170,7 @@ pub struct Route {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Certificate {
-    /// A bundle of chain and key, or a directory of bundles.
+    /// A bundle of chain and key, a directory of bundles, or one of certbot's.
     Path(String),
     /// Chain and key in two files.
     Pair(Pair),

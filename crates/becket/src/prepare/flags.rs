@@ -41,9 +41,13 @@ pub struct Flags {
     #[arg(long, value_name = "DURATION", help_heading = "What to serve")]
     pub queue_timeout: Option<String>,
 
-    /// PEM files with chain and key, or directories of *.pem; the last one is the default
+    /// PEM files with chain and key, directories of *.pem, or certbot's live/NAME/; the last one is the default
     #[arg(value_name = "CERT.pem", help_heading = "What to serve")]
     pub certificates: Vec<String>,
+
+    /// Chain and key in two files, with a comma between them; repeatable, behind CERT.pem
+    #[arg(long, value_name = "CHAIN.pem,KEY.pem", help_heading = "What to serve")]
+    pub certificate: Vec<String>,
 
     /// Protocols to offer by ALPN, most preferred first, such as h2,http/1.1
     #[arg(
@@ -166,12 +170,29 @@ impl Flags {
         let mut listener = Table::new();
         listener.insert("name".to_owned(), NAME.into());
         listener.insert("bind".to_owned(), self.frontend.clone().into());
-        listener.insert("certificates".to_owned(), self.certificates.clone().into());
+        listener.insert("certificates".to_owned(), self.listed().into());
         listener.insert("backend".to_owned(), NAME.into());
         listener.insert("alpn".to_owned(), self.alpn.clone().into());
         table.insert("listener".to_owned(), vec![listener].into());
         table.insert("backend".to_owned(), vec![self.pool()].into());
         table
+    }
+
+    /// The certificates as a file lists them.
+    fn listed(&self) -> Vec<Value> {
+        let paths = self.certificates.iter().map(|path| path.clone().into());
+        let pairs = self
+            .certificate
+            .iter()
+            .map(|text| match text.split_once(',') {
+                Some((chain, key)) => {
+                    let files = [("chain", chain), ("key", key)];
+                    let pair = files.map(|(name, file)| (name.to_owned(), file.into()));
+                    Value::Table(Table::from_iter(pair))
+                }
+                None => text.clone().into(),
+            });
+        paths.chain(pairs).collect()
     }
 
     fn pool(&self) -> Table {
@@ -204,6 +225,11 @@ impl Flags {
     pub fn named(&self, path: &str) -> Option<&'static str> {
         if path.starts_with("backend[main].server") && path.ends_with(".maxconn") {
             return self.config.is_none().then_some("--maxconn");
+        }
+        let listed = path.strip_prefix("listener[main].certificates[");
+        let number = listed.and_then(|rest| rest.split_once(']')?.0.parse::<usize>().ok());
+        if self.config.is_none() && number.is_some_and(|at| at >= self.certificates.len()) {
+            return Some("--certificate");
         }
         let of_flags = FLAGS[..REPLACING].iter().filter(|_| self.config.is_some());
         let all = FLAGS.iter().filter(|_| self.config.is_none());
@@ -275,13 +301,14 @@ const BALANCE: [&str; 6] = [
 const NAME: &str = "main";
 
 /// The flags that a file replaces.
-const WITHOUT_CONFIG: [&str; 16] = [
+const WITHOUT_CONFIG: [&str; 17] = [
     "frontend",
     "backend",
     "balance",
     "maxconn",
     "queue_timeout",
     "certificates",
+    "certificate",
     "alpn",
     "proxy_header",
     "cluster_secret",

@@ -6,7 +6,7 @@
 //! hitch. A listener's own backend is its last route, which takes every hello.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
@@ -79,9 +79,10 @@ impl Draft<'_> {
             match entry {
                 Certificate::Path(text) => {
                     let place = self.world.base.join(text);
-                    match self.world.files.is_folder(&place) {
-                        true => self.directory(&path, &place, &mut loaded),
-                        false => loaded.extend(self.loader.bundle(&path, &place, &mut self.report)),
+                    if self.world.files.is_folder(&place) && self.lineage(&place).is_none() {
+                        self.directory(&path, &place, &mut loaded);
+                    } else {
+                        loaded.extend(self.credential(&path, entry));
                     }
                 }
                 Certificate::Pair(pair) => {
@@ -104,12 +105,26 @@ impl Draft<'_> {
         self.loader.pair(path, &chain, &key, &mut self.report)
     }
 
-    /// One chain with its key, by bundle or pair.
+    /// Chain and key of a folder as certbot keeps one for each certificate.
+    fn lineage(&self, folder: &Path) -> Option<(PathBuf, PathBuf)> {
+        let files = self.world.files.list(folder).ok()?;
+        let is_certbots = |file: &PathBuf| LINEAGE.iter().any(|name| file.ends_with(name));
+        let whole = LINEAGE[..2]
+            .iter()
+            .all(|name| files.contains(&folder.join(name)));
+        let alone = files.iter().filter(|file| is_bundle(file)).all(is_certbots);
+        (whole && alone).then(|| (folder.join(LINEAGE[0]), folder.join(LINEAGE[1])))
+    }
+
+    /// One chain with its key, by bundle, pair or folder of certbot's.
     pub(super) fn credential(&mut self, path: &str, entry: &Certificate) -> Option<Loaded> {
         match entry {
             Certificate::Path(text) => {
-                let file = self.world.base.join(text);
-                self.loader.bundle(path, &file, &mut self.report)
+                let place = self.world.base.join(text);
+                match self.lineage(&place) {
+                    Some((chain, key)) => self.loader.pair(path, &chain, &key, &mut self.report),
+                    None => self.loader.bundle(path, &place, &mut self.report),
+                }
             }
             Certificate::Pair(pair) => self.pair(path, pair),
         }
@@ -213,6 +228,9 @@ impl Draft<'_> {
         }
     }
 }
+
+/// What certbot puts into `live/NAME/`: a chain, its key, and the parts of the chain.
+const LINEAGE: [&str; 4] = ["fullchain.pem", "privkey.pem", "cert.pem", "chain.pem"];
 
 fn is_bundle(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();

@@ -34,6 +34,35 @@ fn a_bundle_a_pair_and_a_directory_load() {
 }
 
 #[test]
+fn a_folder_of_certbots_is_a_pair() {
+    let folder = Folder::new();
+    let made = Made::new(&["bot.test"], &rcgen::PKCS_ECDSA_P256_SHA256);
+    for (file, text) in [
+        ("fullchain.pem", made.pem()),
+        ("privkey.pem", made.key.serialize_pem()),
+        ("cert.pem", made.pem()),
+        ("chain.pem", made.pem()),
+        ("README", "not a certificate".to_owned()),
+    ] {
+        folder.write(&format!("live/bot.test/{file}"), &text);
+    }
+    for entry in ["live/bot.test/", "live/bot.test"] {
+        let prepared = folder.prepare(&site(&format!("['{entry}']"))).unwrap();
+        assert_eq!(lines(&prepared.warnings), [] as [&str; 0]);
+        let map = &prepared.config.listeners[0].certificates;
+        assert!(map.named("bot.test").is_some());
+    }
+    // With a bundle beside them it is a folder of bundles like any other, and a chain without its key is said to be one.
+    folder.bundle("live/bot.test/more.pem", &["more.test"]);
+    let rejected = folder.prepare(&site("['live/bot.test']")).unwrap_err();
+    let errors = lines(&rejected.errors);
+    assert!(
+        errors.iter().any(|error| error.contains("fullchain.pem")),
+        "{errors:#?}"
+    );
+}
+
+#[test]
 fn the_last_file_and_those_that_share_a_name_with_it_are_the_default() {
     let folder = Folder::new();
     folder.write("1.pem", &Made::rsa(&["a.test", "b.test"]).bundle());
