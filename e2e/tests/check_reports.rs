@@ -1,9 +1,12 @@
 //! `becket check` and a start that is refused: everything that is wrong, at once, with its key
 //! path, its value and what is accepted.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
 
-use becket_e2e::{Backend, Becket, Finished, Key, Place, Shape, finish, fresh_address};
+use becket_e2e::{
+    AS_NOBODY, Backend, Becket, Finished, Key, Place, Shape, finish, fresh_address, nobody,
+};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 
@@ -213,6 +216,40 @@ fn nobody_waits_for_the_writer_of_a_fifo_among_the_certificates() {
         "{}",
         found.all()
     );
+}
+
+#[test]
+fn logs_are_not_made() {
+    let place = Place::new();
+    let shape = Shape::new("127.0.0.1:1");
+    let found = check(&place, &shape.text(), &[]);
+    assert_eq!(found.code, 0, "{}", found.all());
+    assert!(!place.path("becket.log").exists() && !place.path("access.log").exists());
+}
+
+#[test]
+fn a_log_that_root_would_make_is_no_fault_and_one_in_anothers_folder_is() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let text = Shape::new("127.0.0.1:1").process(AS_NOBODY).text();
+    place.write("becket.toml", &text);
+    let mode = |mode| fs::set_permissions(place.folder(), Permissions::from_mode(mode)).unwrap();
+    mode(0o755);
+    let found = |text: &str| {
+        place.write("becket.toml", text);
+        let command = Becket::command(&place, &["check", "--config", "becket.toml"]);
+        finish(command, "")
+    };
+    let fine = found(&text);
+    assert_eq!(fine.code, 0, "{}", fine.all());
+    assert!(!place.path("access.log").exists());
+    // Whoever may write there could have root make a file elsewhere.
+    let others = place.path("others");
+    fs::create_dir(&others).unwrap();
+    chown(&others, Some(12_345), None).unwrap();
+    let closed = found(&text.replace("access.log", "others/access.log"));
+    assert_eq!(closed.code, 2, "{}", closed.all());
+    assert!(closed.all().contains("log.access"), "{}", closed.all());
 }
 
 #[test]

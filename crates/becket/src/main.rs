@@ -67,12 +67,12 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         json,
     } = asked;
     let source = Source::new(flags).context("the current folder")?;
-    let handed = match enter(&source, Task::Check).context("the parent process")? {
+    let mut handed = match enter(&source, Task::Check).context("the parent process")? {
         Role::Ended(code) => return Ok(code),
         Role::Serves(handed, _) => handed,
     };
-    let source = source.with(handed.files);
-    let findings = check(&source, &handed.sockets, UnixTime::now(), connect);
+    let source = source.with(std::mem::take(&mut handed.files));
+    let findings = check(&source, &handed, UnixTime::now(), connect);
     let code = ExitCode::from(findings.exit_code(strict));
     if json {
         say(serde_json::to_string_pretty(&findings)? + "\n")?;
@@ -98,7 +98,7 @@ fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
     let mut before = place.ask()?;
     if flags.json {
         say(serde_json::to_string_pretty(&before)? + "\n")?;
-        return Ok(health(&problems(&before, None)));
+        return Ok(health(&problems(&before)));
     }
     let redraws = flags.watch.is_some() && io::stdout().is_terminal();
     let mut is_read = !redraws || say(format!("{CLEAR}{}", page(&before, None)))?;

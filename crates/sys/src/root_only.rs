@@ -74,6 +74,24 @@ pub fn give(path: &Path, identity: &Identity) -> io::Result<()> {
     Ok(fchown(&file, Some(owner.0), Some(owner.1))?)
 }
 
+/// Whether [`give`] would make the file, or give away one of root's.
+///
+/// # Errors
+/// What the system says.
+pub fn gives(path: &Path) -> io::Result<bool> {
+    let Some((folder, Some(name))) = walk(path)? else {
+        return Ok(false);
+    };
+    match statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(rustix::io::Errno::NOENT) => Ok(true),
+        Err(error) => Err(error.into()),
+        Ok(stat) => {
+            let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            Ok(is_file && stat.st_uid == 0 && stat.st_nlink == 1)
+        }
+    }
+}
+
 /// The folder in which a path ends, and the name in it, which may not be there; no name where the path leads to the
 /// folder itself. Nothing where another than root may change the way.
 fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {

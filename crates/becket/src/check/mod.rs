@@ -12,11 +12,13 @@ pub mod self_test;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use becket_config::error::{Problem, Report};
 use becket_config::file::File;
+use becket_config::process::Log;
 use becket_proto::ticket::UnixSeconds;
 use becket_sys::clock::{Clock, Now};
 use rustls_pki_types::UnixTime;
@@ -28,8 +30,9 @@ use crate::config::{Cluster, Config, worker_count};
 use crate::control::certificates::{Certificate, certificates};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::files::reason;
-use crate::handover::BoundSockets;
+use crate::handover::{BoundSockets, Handed};
 use crate::log::Timestamp;
+use crate::log::output::Output;
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 
@@ -63,9 +66,9 @@ impl Findings {
     }
 }
 
-/// Loads everything, makes a handshake for every name, and looks whether the addresses are free;
+/// Loads everything, makes a handshake for every name, looks whether the addresses are free and whether logs could be opened;
 /// with `connect` also whether every server can be reached. Blocks.
-pub fn check(source: &Source, sockets: &BoundSockets, now: UnixTime, connect: bool) -> Findings {
+pub fn check(source: &Source, handed: &Handed, now: UnixTime, connect: bool) -> Findings {
     let origin = source.origin();
     match source.load(now, ServerNames::Now) {
         Err(rejected) => Findings {
@@ -86,7 +89,12 @@ pub fn check(source: &Source, sockets: &BoundSockets, now: UnixTime, connect: bo
                 ..Clock::start().now()
             };
             let handshakes = self_test::run(&prepared.config, moment, &mut report);
-            report.warnings.extend(taken(&prepared.config, sockets));
+            report
+                .warnings
+                .extend(taken(&prepared.config, &handed.sockets));
+            report
+                .errors
+                .extend(closed_logs(&prepared.config.log, &handed.logs));
             report
                 .warnings
                 .extend(too_few_descriptors(&prepared.config));
@@ -119,6 +127,18 @@ fn too_few_descriptors(config: &Config) -> Option<Problem> {
             "at most {fits}, or a higher limit ({HOW_TO_RAISE})"
         ));
     (wanted > most).then_some(problem)
+}
+
+/// Logs that cannot be opened, but for those that root would make.
+fn closed_logs(log: &Log, made: &[PathBuf]) -> Vec<Problem> {
+    let files = [("log.file", &log.file), ("log.access", &log.access)].into_iter();
+    let files = files.filter_map(|(key, target)| Some((key, target.file()?)));
+    let opened = files.filter(|(_, path)| !made.iter().any(|it| it == path));
+    let closed = opened.filter_map(|(key, path)| {
+        let error = Output::check(path).err()?;
+        Some(Problem::new(key, reason(&error)))
+    });
+    closed.collect()
 }
 
 /// Addresses that cannot be bound now.

@@ -50,6 +50,9 @@ pub(crate) struct List {
     pub(crate) files: Vec<(PathBuf, FileFound)>,
     /// How many sockets there are for an address, or the number of the error.
     pub(crate) sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
+    /// Logs that root would make for the child, for one that only checks.
+    #[serde(default)]
+    pub(crate) logs: Vec<PathBuf>,
 }
 
 /// What is at a path.
@@ -102,6 +105,8 @@ pub struct Handed {
     pub files: Files,
     /// What is bound for it.
     pub sockets: BoundSockets,
+    /// Logs that root would make, where there is only a check.
+    pub logs: Vec<PathBuf>,
 }
 
 impl Handed {
@@ -132,6 +137,7 @@ impl Handed {
         Ok(Self {
             files: Files::new(files),
             sockets: BoundSockets(sockets),
+            logs: list.logs,
         })
     }
 
@@ -147,8 +153,8 @@ impl Handed {
             }
         }
         Self {
-            files: Files::default(),
             sockets: BoundSockets(sockets),
+            ..Self::default()
         }
     }
 }

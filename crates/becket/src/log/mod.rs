@@ -14,7 +14,7 @@ pub(crate) mod access_log;
 mod backlog;
 mod escape;
 mod last_words;
-mod output;
+pub(crate) mod output;
 mod rate;
 mod timestamp;
 

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use becket_sys::log_file::append;
+use becket_sys::log_file::{append, try_append};
 use becket_sys::privileges::effective_user;
 
 /// A standard stream or a file.
@@ -34,13 +34,31 @@ impl Output {
         let Some(path) = path else {
             return Ok(Self::Stderr);
         };
-        match path.to_str() {
-            Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => return Ok(Self::Stderr),
-            Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => return Ok(Self::Stdout),
-            _ => {}
+        if let Some(stream) = Self::stream(path) {
+            return Ok(stream);
         }
         let file = append(path).map_err(|error| refusal(path, &error))?;
         Ok(Self::File(path.to_owned(), file))
+    }
+
+    /// Whether [`Self::open`] would open a file. Nothing is made.
+    ///
+    /// # Errors
+    /// As there, as far as can be told.
+    pub(crate) fn check(path: &Path) -> io::Result<()> {
+        match Self::stream(path) {
+            Some(_) => Ok(()),
+            None => try_append(path).map_err(|error| refusal(path, &error)),
+        }
+    }
+
+    /// The standard stream that a path means.
+    fn stream(path: &Path) -> Option<Self> {
+        match path.to_str() {
+            Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => Some(Self::Stderr),
+            Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => Some(Self::Stdout),
+            _ => None,
+        }
     }
 
     /// Opens the file anew by its path, after it was moved away. A stream has nothing to reopen.

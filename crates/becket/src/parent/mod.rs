@@ -92,7 +92,10 @@ pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
 /// Has a child check the configuration as one that runs would find it.
 fn check(source: &Source, seen: Seen, identity: &Identity) -> io::Result<ExitCode> {
     let needs = Needs::by(&seen.file, &source.folder());
+    let gives = |path: &&PathBuf| seen.is_roots && root_only::gives(path).unwrap_or(false);
+    let logs = needs.logs.iter().filter(gives).cloned().collect();
     let mut parcel = Parcel::of_files(source, seen, &needs);
+    parcel.list.logs = logs;
     parcel.probe(&needs);
     let (mut child, stream) = spawn()?;
     send(
