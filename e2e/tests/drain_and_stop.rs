@@ -1,7 +1,7 @@
 //! SIGTERM drains: no new clients, the others finish, exit 0, or 3 when the time is over. SIGINT
 //! stops now.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -10,8 +10,8 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, Shape, Signal, Trust, eventually, fresh_address,
-    holds_for, http_get, now, read_to_end, until,
+    Backend, Becket, Client, PATIENCE, Place, Shape, Signal, Trust, eventually, finish,
+    fresh_address, holds_for, http_get, now, read_to_end, until,
 };
 
 /// A client that has heard its echo.
@@ -64,12 +64,22 @@ fn a_drain_lets_connections_finish_and_exits_with_0() {
 fn another_becket_starts_beside_one_that_drains() {
     let backend = Backend::echo();
     let place = Place::new();
-    let shape = Shape::new(backend.address).timeouts("drain-idle = \"10m\"");
+    let made = finish(Becket::command(&place, &["secret", "secret"]), "");
+    assert_eq!(made.code, 0, "{}", made.all());
+    let share = |to: &Place| fs::copy(place.path("secret"), to.path("secret")).unwrap();
+    // Its sessions come by UDP.
+    let at = fresh_address().to_string();
+    let cluster = format!("[cluster]\nnode = 1\nsecret = \"secret\"\nlisten = {at:?}");
+    let shape = Shape::new(backend.address)
+        .timeouts("drain-idle = \"10m\"")
+        .section(&cluster);
     let mut first = Becket::start(&place, &shape);
     let mut client = talk(&first, &Trust::new(&place));
     let (other, mut third) = (Place::new(), shape.clone());
+    share(&other);
     third.web = fresh_address();
-    other.write("becket.toml", &third.text());
+    let text = third.text().replace(&at, &fresh_address().to_string());
+    other.write("becket.toml", &text);
     let command = Becket::command(&other, &["run", "--config", "becket.toml"]);
     let mut third = Becket::spawn(command, other.folder(), third.web, third.admin);
     assert_eq!(third.ended(), Some(2), "two do not share the pages");
@@ -78,8 +88,10 @@ fn another_becket_starts_beside_one_that_drains() {
     until("the address of clients is free", || {
         TcpStream::connect(first.web).err()
     });
-    let place = Place::new();
-    let second = Becket::start(&place, &shape);
+    let beside = Place::new();
+    share(&beside);
+    let second = Becket::start(&beside, &shape);
+    assert_eq!(second.status()["cluster"]["node"], 1);
     for _ in 0..20 {
         assert_eq!(second.status()["state"], "serving", "the pages are its own");
     }
@@ -146,7 +158,7 @@ fn a_reload_that_is_late_for_a_drain_opens_nothing() {
     let mut client = talk(&becket, &Trust::new(&place));
     // Who reads this file waits for its writer.
     let file = place.path("becket.toml");
-    std::fs::remove_file(&file).unwrap();
+    fs::remove_file(&file).unwrap();
     assert!(
         Command::new("mkfifo")
             .arg(&file)

@@ -149,7 +149,7 @@ impl Control {
                 wish = self.supervisor.next() => match wish {
                     Wish::Reopen => self.reopen(),
                     Wish::Load(handed) => self.begin_reload(handed, drain_until.is_some()),
-                    Wish::Drain if drain_until.is_none() => drain_until = Some(self.drain()),
+                    Wish::Drain if drain_until.is_none() => drain_until = Some(self.drain().await),
                     Wish::Drain | Wish::Stop => self.workers.stop(),
                 },
                 prepared = self.reloading.prepared() => self.finish_reload(prepared),
@@ -375,7 +375,7 @@ impl Control {
         tracing::info!("log files reopened");
     }
 
-    fn drain(&mut self) -> Instant {
+    async fn drain(&mut self) -> Instant {
         tracing::info!("draining");
         if self.reloading.give_up() {
             tracing::warn!("not reloaded while draining");
@@ -383,6 +383,12 @@ impl Control {
         self.supervisor.tell(Progress::Stopping);
         self.state.set_draining();
         self.workers.drain();
+        // The next becket binds the addresses of the cluster; hardly a session is made here any more.
+        drop(self.stud.take());
+        self.state.set_node(None);
+        if let Some(cluster) = self.cluster.take() {
+            cluster.leave().await;
+        }
         // The next becket has the pages from its start on; until then they show how the drain goes.
         if let Some(Err(error)) = self.admin.as_ref().map(socket::give_way) {
             tracing::warn!(%error, "the admin address is kept until the end");
