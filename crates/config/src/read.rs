@@ -135,7 +135,7 @@ fn describe(message: &str, path: &str) -> Problem {
     if fault == "unknown key"
         && let Some((_, instead)) = RETIRED.iter().find(|(retired, _)| *retired == path)
     {
-        return Problem::new("", "no key any more").accepted(*instead);
+        return Problem::new("", "unknown key (one of an earlier version)").accepted(*instead);
     }
     let choices = || expected.split('`').skip(1).step_by(2);
     let fault = match meant(found, choices()).filter(|_| !found.is_empty()) {
@@ -468,7 +468,7 @@ format = "jason"
             "line 7: listener[web].certificates[0].chian: unknown key (did you mean chain?); accepted: chain or key",
             "line 9: limits.connections = -1: not in range; accepted: 1 to 100000000",
             "line 10: limits.handshakes = \"many\": wrong type; accepted: 1 to 100000000",
-            "line 11: limits.handshakes-per-turn: no key any more; accepted: none in its place: slices of time",
+            "line 11: limits.handshakes-per-turn: unknown key (one of an earlier version); accepted: none in its place: slices of time",
             "line 13: timeouts.handshake = true: wrong type; accepted: a duration such as",
             "line 16: policy[p].versions[0] = \"1.1\": not a version (did you mean \"1.2\"?); accepted: \"1.2\", \"1.3\"",
             "line 17: policy[p].suites[0] = \"TLS_AES_128_GCM_SHA265\": not a suite (did you mean \"TLS_AES_128_GCM_SHA256\"?)",
