@@ -31,7 +31,7 @@ const CRATES: &[(&str, &[&str])] = &[
 /// Rooms of the terminator, from the top of the house to its cellar.
 const ROOMS: &[&[&str]] = &[
     &["main"],
-    &["cli", "demo"],
+    &["cli", "demo", "dropin"],
     &["parent", "launch", "reload"],
     &["server"],
     &["check", "status"],
@@ -50,7 +50,7 @@ const ROOMS: &[&[&str]] = &[
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
     &["config"],
     &["socket", "secret", "pki", "handover"],
-    &["close_reason", "files"],
+    &["close_reason", "files", "pid_file"],
     &["labelled"],
 ];
 

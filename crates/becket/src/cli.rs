@@ -1,5 +1,5 @@
 //! The command line: `becket run`, `becket check`, `becket status`, `becket reload`, `becket secret`,
-//! `becket demo`.
+//! `becket migrate`, `becket demo`. The command lines of other programs are read in `dropin`.
 //!
 //! Only the shape of the arguments is here; clap refuses what does not fit with exit code 2.
 //! What the flags of `run` mean is in `prepare::flags`, and what is wrong with their values is
@@ -7,6 +7,7 @@
 
 use std::path::PathBuf;
 
+use becket_config::dialect::Dialect;
 use clap::{Args, Parser, Subcommand};
 
 use crate::prepare::flags::Flags;
@@ -46,6 +47,9 @@ pub enum Command {
     /// Make a secret for a cluster, in a file that only its owner can read
     #[command(after_help = SECRET, after_long_help = SECRET)]
     Secret(SecretFlags),
+    /// Write the configuration of hitch, stud or stunnel as becket's own
+    #[command(after_help = MIGRATE)]
+    Migrate(MigrateFlags),
     /// Run a demo, with a certificate and a backend made on the spot
     #[command(after_help = DEMO)]
     Demo(DemoFlags),
@@ -100,6 +104,30 @@ pub struct StatusFlags {
     pub watch: Option<u64>,
 }
 
+/// Arguments of `becket migrate`.
+#[derive(Clone, Debug, Args)]
+pub struct MigrateFlags {
+    /// The program whose configuration it is: hitch, stud or stunnel
+    #[arg(long, value_name = "PROGRAM", value_parser = dialect)]
+    pub from: Dialect,
+
+    /// Its configuration file
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// Write to this file, which must not be there yet, instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+
+    /// Print what became of each setting, and the file, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn dialect(name: &str) -> Result<Dialect, &'static str> {
+    Dialect::named(name).ok_or("hitch, stud or stunnel")
+}
+
 /// Arguments of `becket demo`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct DemoFlags {
@@ -123,7 +151,9 @@ Examples:
   becket reload --config /etc/becket/becket.toml
       Have it read certificates and configuration again; say what is wrong with them.
   becket secret /etc/becket/cluster.secret
-      Make the secret by which several hosts resume each other's sessions.";
+      Make the secret by which several hosts resume each other's sessions.
+  becket hitch --config /etc/hitch/hitch.conf
+      In the place of hitch; so for stud and stunnel. See docs/dropin.md.";
 
 const RUN: &str = "\
 Examples:
@@ -210,6 +240,17 @@ held before cannot be brought back. Copy it while it is fresh, use it as cluster
 keep no other copy, and give each becket a file of its own, in a folder that it may write to.
 
 Exit codes: 0 made, 1 the system refused, 2 wrong arguments, or the file is there already.";
+
+const MIGRATE: &str = "\
+Examples:
+  becket migrate --from hitch /etc/hitch/hitch.conf --out /etc/becket/becket.toml
+      The report says what became of each setting: the same, different, or ignored, and why.
+  becket hitch --config /etc/hitch/hitch.conf
+      Needs no migration: becket in the place of hitch, with hitch's own command line and file.
+      So does a link to becket that is called hitch, stud or stunnel.
+
+Exit codes: 0 written, 1 the system refused, 2 wrong arguments, or settings that becket refuses,
+which are listed.";
 
 const DEMO: &str = "\
 The certificate is for localhost and kept under the user's state directory, so that a client

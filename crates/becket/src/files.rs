@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Seek};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,15 +51,17 @@ impl Files {
         }
     }
 
-    /// The text of a file. Where it is opened by its path, it may be a pipe.
+    /// The contents of a file. Where it is opened by its path, it may be a pipe.
     ///
     /// # Errors
-    /// What the system says; `InvalidData` for what is not UTF-8.
-    pub fn text(&self, path: &Path) -> io::Result<String> {
+    /// What the system says.
+    pub fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
         if self.0.contains_key(path) {
-            io::read_to_string(self.open(path)?.0)
+            let mut bytes = Vec::new();
+            self.open(path)?.0.read_to_end(&mut bytes)?;
+            Ok(bytes)
         } else {
-            fs::read_to_string(path)
+            fs::read(path)
         }
     }
 
@@ -101,8 +103,6 @@ pub fn reason(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
             let (mut file, metadata) = files.open(&path).unwrap();
             file.read_to_string(&mut text).unwrap();
             assert_eq!((text.as_str(), metadata.len()), ("text", 4));
-            assert_eq!(files.text(&path).unwrap(), "text");
+            assert_eq!(files.bytes(&path).unwrap(), b"text");
         }
         let error = files.open(&gone).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);

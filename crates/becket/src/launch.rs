@@ -36,6 +36,7 @@ use crate::handover::link::Link;
 use crate::handover::{BoundSockets, Handed, SocketKind};
 use crate::log::access_log::AccessWriter;
 use crate::log::{self, LogError, Logging};
+use crate::pid_file::PidFile;
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
@@ -129,6 +130,7 @@ pub fn launch(
     let workers = workers.map_err(|error| system("starting workers", error))?;
     let access = access.map(AccessWriter::start).transpose();
     let access = access.map_err(|error| system("starting the access log", error))?;
+    let pid_file = pid_file(link.as_ref(), &config, &source)?;
     let (origin, connections) = (source.origin(), config.connections);
     tracing::info!(workers = count, connections, origin, "serving");
     let heard = heard(&cluster, &stud);
@@ -146,6 +148,7 @@ pub fn launch(
         ebb: Ebb::default(),
         admin: sockets.admin,
         ended,
+        _pid_file: pid_file,
         sockets: BoundSockets::default(),
         supervisor: Supervisor::new(signals, link)
             .map_err(|error| system("taking orders", error))?,
@@ -164,6 +167,19 @@ fn main_process(link: &Option<Link>) -> MainProcess {
             pid: std::process::id(),
             restarts: 0,
         },
+    }
+}
+
+/// The file with the number of this process, unless a parent is the one to be signalled.
+fn pid_file(
+    link: Option<&Link>,
+    config: &Config,
+    source: &Source,
+) -> Result<Option<PidFile>, StartError> {
+    match link {
+        None => PidFile::of(&config.file.process, &source.folder())
+            .map_err(|error| system("process.pid-file", error)),
+        Some(_) => Ok(None),
     }
 }
 

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use becket::check::check;
-use becket::cli::{CheckFlags, Cli, Command, DemoFlags, PlaceFlags, StatusFlags};
+use becket::cli::{CheckFlags, Cli, Command, DemoFlags, MigrateFlags, PlaceFlags, StatusFlags};
 use becket::control::page::{brief, page, problems};
+use becket::dropin::{self, Call};
 use becket::handover::Handed;
 use becket::launch::launch;
 use becket::parent::{Role, Task, enter};
@@ -30,12 +31,19 @@ use clap::Parser;
 use rustls_pki_types::UnixTime;
 
 fn main() -> ExitCode {
+    if let Some(call) = Call::of(std::env::args_os()) {
+        return call.run().unwrap_or_else(|error| {
+            eprintln!("becket: {error}");
+            ExitCode::FAILURE
+        });
+    }
     let done = match Cli::parse().command {
         Command::Run(flags) => run(*flags),
         Command::Check(flags) => run_check(*flags),
         Command::Status(flags) => status(flags),
         Command::Reload(flags) => reload(flags),
         Command::Secret(flags) => Ok(make_secret(&flags)),
+        Command::Migrate(flags) => migrate(&flags),
         Command::Demo(flags) => demo(&flags),
     };
     done.unwrap_or_else(|error| {
@@ -156,6 +164,36 @@ fn make_secret(flags: &SecretFlags) -> ExitCode {
                 _ => ExitCode::FAILURE,
             }
         }
+    }
+}
+
+fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
+    let shown = flags.file.display();
+    let migration =
+        dropin::migration(flags.from, &flags.file).with_context(|| shown.to_string())?;
+    let report = match flags.json {
+        true => serde_json::to_string_pretty(&migration)? + "\n",
+        false => migration.page(),
+    };
+    if let (Some(toml), Some(path)) = (&migration.toml, &flags.out) {
+        let named = || path.display().to_string();
+        let mut file = std::fs::File::create_new(path).with_context(named)?;
+        file.write_all(toml.as_bytes()).with_context(named)?;
+    }
+    match (&migration.toml, &flags.out) {
+        // The file goes where it can be read alone.
+        (Some(toml), None) if !flags.json => {
+            eprint!("{report}");
+            say(toml)?;
+        }
+        _ => drop(say(report)?),
+    }
+    for error in &migration.errors {
+        eprintln!("{shown}: {error}");
+    }
+    match migration.toml {
+        Some(_) => Ok(ExitCode::SUCCESS),
+        None => Ok(ExitCode::from(NOT_STARTED)),
     }
 }
 

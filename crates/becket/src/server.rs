@@ -37,6 +37,7 @@ use crate::handover::link::Wish;
 use crate::handover::{BoundSockets, Handed};
 use crate::log::access_log::AccessThread;
 use crate::log::{Logging, Timestamp};
+use crate::pid_file::PidFile;
 use crate::prepare::Prepared;
 use crate::prepare::source::Source;
 use crate::resolver::Resolver;
@@ -118,6 +119,8 @@ pub struct Control {
     pub(crate) sockets: BoundSockets,
     /// Who gives the orders.
     pub(crate) supervisor: Supervisor,
+    /// Where others find this process, until it ends.
+    pub(crate) _pid_file: Option<PidFile>,
 }
 
 impl Control {

@@ -268,6 +268,8 @@ pub struct Process {
     pub user: Option<String>,
     /// Group to become; absent is the user's.
     pub group: Option<String>,
+    /// A file for the number of the main process.
+    pub pid_file: Option<String>,
     /// Allow core dumps, which hold keys.
     pub core_dumps: bool,
     /// Write TLS secrets to the file that SSLKEYLOGFILE names.

@@ -3,7 +3,16 @@
 use std::fs;
 use std::io;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
+
+/// Leaves the terminal and the process group from which this process was started: setsid(2).
+///
+/// # Errors
+/// When it leads a group already.
+pub fn begin_session() -> io::Result<()> {
+    setsid()?;
+    Ok(())
+}
 
 /// Sends SIGHUP to a process that has the name of this one. It ends most others, and whoever told the number may be wrong, or
 /// in another PID namespace.

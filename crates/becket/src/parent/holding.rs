@@ -38,7 +38,7 @@ impl Seen {
     pub(super) fn by(source: &Source) -> Self {
         let Some(path) = source.file() else {
             return Self {
-                file: source.written(""),
+                file: source.written(b""),
                 handed: None,
                 is_roots: true,
             };
@@ -50,7 +50,7 @@ impl Seen {
                 is_roots: true,
             },
             Ok(None) => {
-                let text = regular::open(&path).map_or_else(|_| String::new(), |it| text(&it.0));
+                let text = regular::open(&path).map_or_else(|_| Vec::new(), |it| text(&it.0));
                 Self {
                     file: source.written(&text),
                     ..Self::default()
@@ -213,11 +213,11 @@ fn sockets(
 }
 
 /// The text of a file, of at most 16 MiB; empty where it is none.
-fn text(mut file: &std::fs::File) -> String {
-    let mut text = String::new();
-    match file.by_ref().take(LARGEST).read_to_string(&mut text) {
+fn text(mut file: &std::fs::File) -> Vec<u8> {
+    let mut text = Vec::new();
+    match file.by_ref().take(LARGEST).read_to_end(&mut text) {
         Ok(_) => text,
-        Err(_) => String::new(),
+        Err(_) => Vec::new(),
     }
 }
 

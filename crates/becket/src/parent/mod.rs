@@ -36,6 +36,7 @@ use crate::control::signals::{Signals, Wanted as Signal};
 use crate::handover::link::{self, Link};
 use crate::handover::{Begin, Handed, Order, Reply};
 use crate::log;
+use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
 
 /// What this process is.
@@ -62,7 +63,7 @@ pub enum Task {
 /// # Errors
 /// What the system refuses.
 pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
-    if std::env::var_os(IS_CHILD).is_some() {
+    if is_child() {
         let (link, handed) = link::begin()?;
         return Ok(Role::Serves(handed, Some(link)));
     }
@@ -87,6 +88,11 @@ pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
         }
     }
     Ok(Role::Serves(Handed::passed(passed), None))
+}
+
+/// Whether a parent started this process.
+pub fn is_child() -> bool {
+    std::env::var_os(IS_CHILD).is_some()
 }
 
 /// Has a child check the configuration as one that runs would find it.
@@ -137,6 +143,7 @@ fn run(
             serves: false,
             ends_by: None,
             restarts: 0,
+            pid_file: None,
             notifier: Notifier::from_env()?,
         };
         parent.run(signals).await
@@ -166,6 +173,7 @@ struct Parent {
     /// When a child that was told to end is killed.
     ends_by: Option<Instant>,
     restarts: u64,
+    pid_file: Option<PidFile>,
     notifier: Option<Notifier>,
 }
 
@@ -309,6 +317,9 @@ impl Parent {
             Reply::Ready if self.serves => return Err(io::ErrorKind::InvalidData.into()),
             Reply::Ready => {
                 self.serves = true;
+                if !self.is_ready {
+                    self.write_pid();
+                }
                 self.is_ready = true;
                 self.notify(&[Notice::Ready, Notice::Status("serving")]);
                 return self.offer_again(stream);
@@ -327,6 +338,15 @@ impl Parent {
             }
         }
         Ok(())
+    }
+
+    /// Tells where the process is that takes signals, once it serves.
+    fn write_pid(&mut self) {
+        let process = Seen::by(&self.source).file.process;
+        match PidFile::of(&process, &self.source.folder()) {
+            Ok(file) => self.pid_file = file,
+            Err(error) => tracing::error!(%error, "pid file not written"),
+        }
     }
 
     /// Reloads once more if that was asked for meanwhile.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use becket_config::address::Address;
 use becket_config::file::File;
+use becket_config::glob;
 use becket_config::listener::Certificate;
 
 use crate::config::worker_count;
@@ -102,7 +103,7 @@ fn files(file: &File) -> Vec<&str> {
 
 fn certificate(entry: &Certificate) -> Vec<&str> {
     match entry {
-        Certificate::Path(path) => vec![path],
+        Certificate::Path(path) => vec![glob::split(path).map_or(path, |(folder, _)| folder)],
         Certificate::Pair(pair) => {
             let files = pair.chain.iter().chain(&pair.key);
             files.map(String::as_str).collect()
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn every_file_that_is_to_be_read_is_a_need() {
-        let text = "[[listener]]\nname = 'web'\ncertificates = ['1', { chain = '2', key = '3' }]\n\
+        let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
             [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'";

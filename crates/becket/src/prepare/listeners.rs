@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use becket_config::address::NamePattern;
 use becket_config::check::Way;
+use becket_config::glob;
 use becket_config::key;
 use becket_config::listener::{self, Certificate, Pair};
 use becket_config::policy;
@@ -79,8 +80,11 @@ impl Draft<'_> {
             match entry {
                 Certificate::Path(text) => {
                     let place = self.world.base.join(text);
-                    if self.world.files.is_folder(&place) && self.lineage(&place).is_none() {
-                        self.directory(&path, &place, &mut loaded);
+                    if let Some((folder, pattern)) = glob::split(text) {
+                        let folder = self.world.base.join(folder);
+                        self.directory(&path, &folder, pattern, &mut loaded);
+                    } else if self.world.files.is_folder(&place) && self.lineage(&place).is_none() {
+                        self.directory(&path, &place, BUNDLES, &mut loaded);
                     } else {
                         loaded.extend(self.credential(&path, entry));
                     }
@@ -112,7 +116,10 @@ impl Draft<'_> {
         let whole = LINEAGE[..2]
             .iter()
             .all(|name| files.contains(&folder.join(name)));
-        let alone = files.iter().filter(|file| is_bundle(file)).all(is_certbots);
+        let alone = files
+            .iter()
+            .filter(|file| fits(BUNDLES, file))
+            .all(is_certbots);
         (whole && alone).then(|| (folder.join(LINEAGE[0]), folder.join(LINEAGE[1])))
     }
 
@@ -130,8 +137,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Loads every `*.pem` of a directory, by name; hidden files are left alone.
-    fn directory(&mut self, path: &str, folder: &Path, loaded: &mut Vec<Loaded>) {
+    /// Loads every file of a directory that fits a pattern, by name.
+    fn directory(&mut self, path: &str, folder: &Path, pattern: &str, loaded: &mut Vec<Loaded>) {
         let entries = match self.world.files.list(folder) {
             Ok(entries) => entries,
             Err(error) => {
@@ -142,10 +149,11 @@ impl Draft<'_> {
             }
         };
         let mut files = entries;
-        files.retain(|file| is_bundle(file) && !self.world.files.is_folder(file));
+        files.retain(|file| fits(pattern, file) && !self.world.files.is_folder(file));
         if files.is_empty() {
-            let problem = shown(path, folder, "no *.pem in this directory");
-            self.report.error(problem.accepted("at least one *.pem"));
+            let problem = shown(path, folder, format!("no {pattern} in this directory"));
+            self.report
+                .error(problem.accepted(format!("at least one {pattern}")));
         }
         for file in files {
             loaded.extend(self.loader.bundle(path, &file, &mut self.report));
@@ -232,9 +240,12 @@ impl Draft<'_> {
 /// What certbot puts into `live/NAME/`: a chain, its key, and the parts of the chain.
 const LINEAGE: [&str; 4] = ["fullchain.pem", "privkey.pem", "cert.pem", "chain.pem"];
 
-fn is_bundle(file: &Path) -> bool {
+/// What is taken of a directory.
+const BUNDLES: &str = "*.pem";
+
+fn fits(pattern: &str, file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    name.ends_with(".pem") && !name.starts_with('.')
+    glob::matches(pattern, &name)
 }
 
 /// Whether a certificate answers to a name, or to one of those a wildcard stands for.

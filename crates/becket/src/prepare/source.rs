@@ -1,12 +1,14 @@
 //! Where the configuration comes from, so that it can be loaded again.
 //!
 //! A [`Source`] is fixed at the start; [`Source::load`] reads files anew each time: with flags
-//! the PEMs, with `--config` the file, its PEMs and the same few flags on top. A reload is a
-//! second `load` beside the running configuration.
+//! the PEMs, with `--config` the file, its PEMs and the same few flags on top; with the command line
+//! of another program ([`Dialect`]) its file and its PEMs. A reload is a second `load` beside the
+//! running configuration.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use becket_config::dialect::{Dialect, Invocation, Translation};
 use becket_config::error::{Problem, Rejected};
 use becket_config::file::File;
 use becket_config::read::read;
@@ -16,11 +18,19 @@ use super::flags::Flags;
 use super::{Prepared, ServerNames, World, prepare_text};
 use crate::files::{Files, reason};
 
+#[derive(Clone, Debug)]
+enum Asked {
+    /// Ours.
+    Flags(Box<Flags>),
+    /// Those of another program, and what was on standard input if that is its file.
+    Foreign(Dialect, Invocation, Option<Vec<u8>>),
+}
+
 /// The origin of the configuration of this process.
 #[derive(Clone, Debug)]
 pub struct Source {
-    flags: Flags,
-    /// The folder in which the flags were typed, absolute.
+    asked: Asked,
+    /// The folder in which the command was typed, absolute.
     base: PathBuf,
     files: Files,
 }
@@ -36,8 +46,27 @@ impl Source {
 
     /// Takes flags whose relative paths start at `base`.
     pub fn at(flags: Flags, base: PathBuf) -> Self {
+        let asked = Asked::Flags(Box::new(flags));
         let files = Files::default();
-        Self { flags, base, files }
+        Self { asked, base, files }
+    }
+
+    /// Takes the command line of another program. Reads standard input where that is the file.
+    ///
+    /// # Errors
+    /// When the current folder is gone, or standard input cannot be read.
+    pub fn foreign(dialect: Dialect, invocation: Invocation) -> io::Result<Self> {
+        let mut input = None;
+        if invocation.file.as_deref() == Some(STANDARD_INPUT) {
+            io::stdin()
+                .take(LARGEST)
+                .read_to_end(input.insert(Vec::new()))?;
+        }
+        Ok(Self {
+            asked: Asked::Foreign(dialect, invocation, input),
+            base: std::env::current_dir()?,
+            files: Files::default(),
+        })
     }
 
     /// The same configuration, its files opened by other means.
@@ -50,7 +79,11 @@ impl Source {
 
     /// The configuration file, absolute; absent when there are only flags.
     pub fn file(&self) -> Option<PathBuf> {
-        let path = self.flags.config.as_ref()?;
+        let path = match &self.asked {
+            Asked::Flags(flags) => flags.config.as_deref()?,
+            Asked::Foreign(_, invocation, None) => Path::new(invocation.file.as_ref()?),
+            Asked::Foreign(_, _, Some(_)) => return None,
+        };
         Some(self.base.join(path))
     }
 
@@ -58,21 +91,48 @@ impl Source {
     pub fn folder(&self) -> PathBuf {
         let file = self.file();
         let folder = file.as_deref().and_then(Path::parent);
-        folder.unwrap_or(&self.base).to_owned()
+        let is_ours = matches!(self.asked, Asked::Flags(_));
+        folder.filter(|_| is_ours).unwrap_or(&self.base).to_owned()
     }
 
     /// The configuration as the text of its file and the flags write it, without what is broken in it.
-    pub fn written(&self, text: &str) -> File {
-        let flags = self.flags.to_table(&self.base);
-        read(text, &flags).file.unwrap_or_default()
+    pub fn written(&self, text: &[u8]) -> File {
+        let (text, over) = match &self.asked {
+            Asked::Flags(flags) => (
+                std::str::from_utf8(text).unwrap_or_default(),
+                flags.to_table(&self.base),
+            ),
+            Asked::Foreign(dialect, invocation, input) => {
+                let text = input.as_deref().unwrap_or(text);
+                ("", dialect.translate(invocation, text, &self.base).table)
+            }
+        };
+        read(text, &over).file.unwrap_or_default()
     }
 
     /// What to call it in messages.
     pub fn origin(&self) -> String {
-        match &self.flags.config {
-            Some(path) => path.display().to_string(),
-            None => "command line".to_owned(),
-        }
+        let file = match &self.asked {
+            Asked::Flags(flags) => flags.config.as_ref().map(|path| path.display().to_string()),
+            Asked::Foreign(_, invocation, _) => invocation.file.clone(),
+        };
+        file.unwrap_or_else(|| "command line".to_owned())
+    }
+
+    /// What the configuration of another program becomes; absent where it is ours.
+    ///
+    /// # Errors
+    /// Why its file cannot be read.
+    pub fn translation(&self) -> Result<Option<Translation>, Rejected> {
+        let Asked::Foreign(dialect, invocation, input) = &self.asked else {
+            return Ok(None);
+        };
+        let text = match (input, self.file()) {
+            (Some(input), _) => input.clone(),
+            (None, None) => Vec::new(),
+            (None, Some(path)) => self.text(&path)?,
+        };
+        Ok(Some(dialect.translate(invocation, &text, &self.base)))
     }
 
     /// Reads and checks everything. Blocks on files and names.
@@ -80,40 +140,95 @@ impl Source {
     /// # Errors
     /// All that is wrong; nothing was changed.
     pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
-        let path = self.file();
-        let text = match &path {
-            None => String::new(),
-            Some(path) => self.files.text(path).map_err(|error| {
-                let shown = path.to_string_lossy();
-                let problem = Problem::new("--config", reason(&error)).text(&shown);
-                Rejected {
-                    origin: self.origin(),
-                    errors: vec![problem.accepted("a readable TOML file")],
-                    warnings: Vec::new(),
+        let folder = self.folder();
+        let world = World::system(&folder, now, names, self.files.clone());
+        let prepared = match (&self.asked, self.translation()?) {
+            (Asked::Flags(flags), _) => self.load_ours(flags, &world),
+            (_, translation) => load_foreign(&translation.unwrap_or_default(), &world),
+        };
+        prepared.map_err(|rejected| Rejected {
+            origin: self.origin(),
+            ..rejected
+        })
+    }
+
+    fn load_ours(&self, flags: &Flags, world: &World<'_>) -> Result<Prepared, Rejected> {
+        let text = match self.file() {
+            None => Vec::new(),
+            Some(path) => self.text(&path)?,
+        };
+        let text = String::from_utf8(text).map_err(|_| {
+            let problem = Problem::new("", "not UTF-8");
+            rejected(vec![problem.accepted("a TOML file, which is in UTF-8")])
+        })?;
+        placed(
+            prepare_text(&text, &flags.to_table(&self.base), world),
+            |problem| {
+                // What has no line in the file is a flag's.
+                if problem.line.is_none()
+                    && let Some(flag) = flags.named(&problem.path)
+                {
+                    problem.path = flag.to_owned();
                 }
-            })?,
-        };
-        let folder = path.as_deref().and_then(Path::parent).unwrap_or(&self.base);
-        let world = World::system(folder, now, names, self.files.clone());
-        let place = |problem: &mut Problem| {
-            // What has no line in the file is a flag's.
-            if problem.line.is_none()
-                && let Some(flag) = self.flags.named(&problem.path)
-            {
-                problem.path = flag.to_owned();
+            },
+        )
+    }
+
+    fn text(&self, path: &Path) -> Result<Vec<u8>, Rejected> {
+        self.files.bytes(path).map_err(|error| {
+            let shown = path.to_string_lossy();
+            let problem = Problem::new("--config", reason(&error)).text(&shown);
+            Rejected {
+                origin: self.origin(),
+                ..rejected(vec![problem.accepted("a readable file")])
             }
-        };
-        match prepare_text(&text, &self.flags.to_table(&self.base), &world) {
-            Ok(mut prepared) => {
-                prepared.warnings.iter_mut().for_each(place);
-                Ok(prepared)
-            }
-            Err(mut rejected) => {
-                let all = rejected.errors.iter_mut().chain(&mut rejected.warnings);
-                all.for_each(place);
-                rejected.origin = self.origin();
-                Err(rejected)
-            }
+        })
+    }
+}
+
+/// Prepares what the configuration of another program became; what is wrong is said in its words.
+fn load_foreign(translation: &Translation, world: &World<'_>) -> Result<Prepared, Rejected> {
+    let prepared = prepare_text("", &translation.table, world);
+    let mut prepared = placed(prepared, |problem| translation.place(problem));
+    if !translation.problems.is_empty() {
+        let mut all = prepared.err().unwrap_or_else(|| rejected(Vec::new()));
+        // What is missing may be what could not be read.
+        all.errors
+            .retain(|problem| !problem.fault.starts_with("missing"));
+        all.errors.extend(translation.problems.iter().cloned());
+        all.errors.sort_by_key(|problem| problem.line);
+        prepared = Err(all);
+    }
+    prepared
+}
+
+/// Says where each problem is.
+fn placed(
+    prepared: Result<Prepared, Rejected>,
+    place: impl Fn(&mut Problem),
+) -> Result<Prepared, Rejected> {
+    match prepared {
+        Ok(mut prepared) => {
+            prepared.warnings.iter_mut().for_each(place);
+            Ok(prepared)
+        }
+        Err(mut rejected) => {
+            let all = rejected.errors.iter_mut().chain(&mut rejected.warnings);
+            all.for_each(place);
+            Err(rejected)
         }
     }
 }
+
+fn rejected(errors: Vec<Problem>) -> Rejected {
+    Rejected {
+        origin: String::new(),
+        errors,
+        warnings: Vec::new(),
+    }
+}
+
+/// The name of standard input.
+const STANDARD_INPUT: &str = "-";
+/// Of a configuration on standard input; as much as a parent reads of a file.
+const LARGEST: u64 = 16 * 1024 * 1024;

@@ -1,0 +1,171 @@
+//! Becket in the place of hitch, stud and stunnel: started by their names, with their command lines and files.
+//!
+//! What their settings mean is read by [`becket_config::dialect`]; from there on everything goes the way of our own
+//! configuration. Here is what is theirs of a program: exit codes, the test option, the background.
+
+mod background;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use becket_config::dialect::migration::{Migration, migrate};
+use becket_config::dialect::{Command, Dialect, Invocation, page};
+use becket_config::error::Rejected;
+use becket_sys::privileges;
+use rustls_pki_types::UnixTime;
+
+use self::background::Side;
+use crate::launch::launch;
+use crate::parent::{Role, Task, enter, is_child};
+use crate::prepare::ServerNames;
+use crate::prepare::source::Source;
+use crate::server::Outcome;
+
+/// A call of another program.
+#[derive(Debug)]
+pub struct Call {
+    dialect: Dialect,
+    /// As it is called, for messages.
+    name: String,
+    arguments: Vec<String>,
+}
+
+impl Call {
+    /// Whether this process is called as another program: by its name (`hitch`, a link to becket), or as `becket hitch`.
+    pub fn of(mut arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+        let own = arguments.next()?;
+        let own = Path::new(&own).file_name()?.to_string_lossy().into_owned();
+        let name = match Dialect::named(&own) {
+            Some(_) => own,
+            None => arguments.next()?.to_string_lossy().into_owned(),
+        };
+        Some(Self {
+            dialect: Dialect::named(&name)?,
+            arguments: arguments
+                .map(|it| it.to_string_lossy().into_owned())
+                .collect(),
+            name,
+        })
+    }
+
+    /// Does what is asked, until the end of it. Call it before threads are started.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn run(&self) -> io::Result<ExitCode> {
+        match self.dialect.command(&self.arguments) {
+            Err(said) => {
+                eprintln!("{said}");
+                return Ok(ExitCode::FAILURE);
+            }
+            Ok(Command::Version) => {
+                println!("{} (becket {})", self.name, env!("CARGO_PKG_VERSION"));
+            }
+            Ok(Command::Help) => print!("{}", page::help(self.dialect)),
+            Ok(Command::Defaults) => print!("{}", page::DEFAULTS),
+            Ok(Command::Run(invocation)) => return self.start(invocation),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn start(&self, invocation: Invocation) -> io::Result<ExitCode> {
+        let is_test = invocation.is_test;
+        let is_input = invocation.file.as_deref() == Some("-");
+        let source = Source::foreign(self.dialect, invocation)?;
+        let translation = match source.translation() {
+            Ok(translation) => translation.unwrap_or_default(),
+            Err(rejected) => return Ok(refuse(&rejected)),
+        };
+        if !is_child() {
+            let user = translation.names("process.user");
+            let is_root = privileges::is_root();
+            if is_root && user && is_input {
+                eprintln!(
+                    "standard input can be read once, and root's part and the user's part of becket both read it: name a file"
+                );
+                return Ok(ExitCode::FAILURE);
+            }
+            if is_root && !user && !is_test && self.dialect == Dialect::Hitch {
+                eprintln!("ERROR: Refusing to run workers as root.");
+                return Ok(ExitCode::FAILURE);
+            }
+            let in_front = translation.is_daemon && !is_test && background::begin()? == Side::Front;
+            if in_front || is_test || !translation.is_daemon {
+                let origin = source.origin();
+                for remark in translation.remarks() {
+                    eprintln!("{origin}: {remark}");
+                }
+            }
+            if in_front {
+                return background::detach();
+            }
+        }
+        if is_test {
+            return self.test(&source);
+        }
+        let (handed, link) = match enter(&source, Task::Run)? {
+            Role::Ended(code) => return Ok(code),
+            Role::Serves(handed, link) => (handed, link),
+        };
+        match launch(source, handed, link).map(|server| server.run()) {
+            // It was told to end at once, and did.
+            Ok(Outcome::Done | Outcome::DrainDeadline) => Ok(ExitCode::SUCCESS),
+            Ok(Outcome::Failed) => Ok(ExitCode::FAILURE),
+            Err(error) => {
+                eprintln!("{error}");
+                Ok(ExitCode::FAILURE)
+            }
+        }
+    }
+
+    /// Loads everything; the last line says that all is well, as that of the other program.
+    fn test(&self, source: &Source) -> io::Result<ExitCode> {
+        let handed = match enter(source, Task::Check)? {
+            Role::Ended(code) => return Ok(code),
+            Role::Serves(handed, _) => handed,
+        };
+        let loaded = source
+            .with(handed.files)
+            .load(UnixTime::now(), ServerNames::Later);
+        match loaded {
+            Err(rejected) => Ok(refuse(&rejected)),
+            Ok(prepared) => {
+                for warning in prepared.warnings {
+                    eprintln!("{}: warning: {warning}", source.origin());
+                }
+                eprintln!("{} configuration looks ok.", self.name);
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+/// One line for each fault, with the file and the line.
+fn refuse(rejected: &Rejected) -> ExitCode {
+    let Rejected {
+        origin,
+        errors,
+        warnings,
+    } = rejected;
+    for warning in warnings {
+        eprintln!("{origin}: warning: {warning}");
+    }
+    for error in errors {
+        eprintln!("{origin}: {error}");
+    }
+    ExitCode::FAILURE
+}
+
+/// Writes the configuration of another program, in a file, as ours.
+///
+/// # Errors
+/// Why the file cannot be read.
+pub fn migration(dialect: Dialect, file: &Path) -> io::Result<Migration> {
+    let text = std::fs::read(file)?;
+    let name = file.to_string_lossy();
+    let folder = std::env::current_dir()?;
+    let translation = dialect.translate(&Invocation::of_file(&name), &text, &folder);
+    Ok(migrate(dialect, &name, &translation))
+}

@@ -1,0 +1,543 @@
+//! What settings of hitch and stud mean: listeners, their policies, and one backend.
+//!
+//! A setting that is given twice counts as it was given last; frontends and certificates add up. What is not given has the
+//! default of hitch, and is written only where becket's is another.
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::super::Translation;
+use super::super::draft::{Draft, Origin, Section, address};
+use super::super::setting::{Kind, Setting, Verdict};
+use super::scope::{Held, Pem, Scope, Written, held};
+
+/// Settings as they come.
+#[derive(Debug)]
+pub(in super::super) struct Reader {
+    pub(in super::super) draft: Draft,
+    settings: &'static [Setting],
+    /// The version of the header that `write-proxy` is.
+    write_proxy: &'static str,
+    pub(in super::super) global: Scope,
+    pub(super) frontends: Vec<Scope>,
+}
+
+impl Reader {
+    pub(in super::super) fn new(
+        folder: &Path,
+        settings: &'static [Setting],
+        write_proxy: &'static str,
+    ) -> Self {
+        Self {
+            draft: Draft::new(folder),
+            settings,
+            write_proxy,
+            global: Scope::default(),
+            frontends: Vec::new(),
+        }
+    }
+
+    /// Takes an option of the command line.
+    pub(in super::super) fn option(&mut self, name: &str, value: &str) {
+        if let Some(setting) = self.settings.iter().find(|setting| setting.theirs == name) {
+            self.take_global(setting, None, &Written::Text(value.to_owned()));
+        }
+    }
+
+    /// Takes a setting that stands in no block.
+    pub(in super::super) fn take_global(
+        &mut self,
+        setting: &'static Setting,
+        line: Option<usize>,
+        written: &Written,
+    ) {
+        let mut global = std::mem::take(&mut self.global);
+        self.take(&mut global, setting, line, written);
+        self.global = global;
+    }
+
+    /// Forgets the frontends before this one.
+    pub(in super::super) fn forget_frontends(&mut self) {
+        self.frontends.clear();
+    }
+
+    /// Ends the block of a frontend.
+    pub(in super::super) fn frontend(&mut self, scope: Scope) {
+        self.frontends.push(scope);
+    }
+
+    /// Takes a setting of `scope`.
+    pub(in super::super) fn take(
+        &mut self,
+        scope: &mut Scope,
+        setting: &'static Setting,
+        line: Option<usize>,
+        written: &Written,
+    ) {
+        let shown = match written {
+            Written::Text(text) => text.clone(),
+            Written::Words(words) => words.join(" "),
+        };
+        if shown.is_empty() {
+            // hitch and stud pass over what is empty.
+            return;
+        }
+        let origin = self.draft.note(setting, line, &shown);
+        let held = match held(setting, written, &shown) {
+            Ok(held) => held,
+            Err(accepted) => {
+                return self
+                    .draft
+                    .refuse(origin, "not of the shape that is needed", accepted);
+            }
+        };
+        match (setting.kind, &held) {
+            (Kind::Switch, Held::Switch(false)) | (Kind::SwitchOff, Held::Switch(true)) => {
+                self.draft.amend(origin, Verdict::Same, "");
+            }
+            _ if setting.verdict == Verdict::Refused => self.draft.refuse_setting(origin),
+            _ => {}
+        }
+        match setting.theirs {
+            "frontend" => self.endpoint_of_frontend(&shown, origin),
+            "pem-file" => scope.certificates.push(Pem {
+                path: shown,
+                key: None,
+                origin,
+            }),
+            // stud takes the last of them.
+            name if TLS.contains(&name)
+                && setting.kind != Kind::Text
+                && TLS.iter().any(|name| scope.held.contains_key(name)) =>
+            {
+                let accepted = "one of tls-protos, tls and ssl";
+                self.draft
+                    .refuse(origin, "versions that were given before", accepted);
+            }
+            name => {
+                scope.held.insert(name, (held, origin));
+            }
+        }
+    }
+
+    /// The certificate of a block.
+    pub(in super::super) fn pem(&mut self, scope: &Scope) -> Option<Pem> {
+        let key = scope.text("private-key").map(|(key, _)| key.to_owned());
+        let origin = scope.origin?;
+        let Some((path, origin)) = scope.text("cert") else {
+            self.draft
+                .refuse(origin, "without cert", "{ cert = \"site.pem\" }");
+            return None;
+        };
+        Some(Pem {
+            path: path.to_owned(),
+            key,
+            origin,
+        })
+    }
+
+    /// `[HOST]:PORT`, and perhaps `+CERT`.
+    fn endpoint_of_frontend(&mut self, text: &str, origin: Origin) {
+        let (endpoint, certificate) = match text.rsplit_once(']') {
+            Some((_, port)) if port.contains('+') => {
+                let at = text.len() - port.len() + port.find('+').unwrap_or_default();
+                (&text[..at], Some(&text[at + 1..]))
+            }
+            _ => (text, None),
+        };
+        let mut scope = Scope::new(origin);
+        if let Some((host, port)) = endpoint_of(endpoint) {
+            scope
+                .held
+                .insert("host", (Held::Text(host.to_owned()), origin));
+            scope
+                .held
+                .insert("port", (Held::Text(port.to_owned()), origin));
+            scope.certificates.extend(certificate.map(|path| Pem {
+                path: path.to_owned(),
+                key: None,
+                origin,
+            }));
+            self.frontends.push(scope);
+        } else {
+            self.draft.refuse(
+                origin,
+                "not an address",
+                "[HOST]:PORT or [HOST]:PORT+CERT, with the brackets",
+            );
+        }
+    }
+
+    /// All of it as a configuration.
+    pub(in super::super) fn finish(mut self) -> Translation {
+        self.exclude();
+        self.process();
+        self.times();
+        self.log();
+        let certificates = self.certificates();
+        self.backend(&certificates);
+        self.listeners(&certificates);
+        let is_daemon = self.global.on("daemon").is_some();
+        self.draft.finish(self.settings, is_daemon)
+    }
+
+    /// What excludes each other.
+    fn exclude(&mut self) {
+        let on = INTRODUCTIONS
+            .iter()
+            .filter_map(|name| Some((self.global.on(name)?, *name)));
+        let on: Vec<(Origin, &str)> = on.collect();
+        // write-proxy is write-proxy-v2 by another name.
+        let version = |name: &str| {
+            if name == "write-proxy" {
+                format!("write-proxy-{}", self.write_proxy)
+            } else {
+                name.to_owned()
+            }
+        };
+        let kinds = on.iter().map(|(_, name)| version(name));
+        let different: std::collections::BTreeSet<String> = kinds.collect();
+        if let (Some((origin, _)), true) = (on.last(), different.len() > 1) {
+            let origin = *origin;
+            self.draft.refuse(
+                origin,
+                "beside another of them",
+                "one of write-ip, write-proxy-v1, write-proxy-v2 and proxy-proxy",
+            );
+        }
+    }
+
+    fn process(&mut self) {
+        match self.global.held.get("workers").cloned() {
+            Some((Held::Words(_), _)) => {}
+            Some((Held::Number(workers), origin)) => {
+                self.draft.put("process", "workers", workers, Some(origin))
+            }
+            _ => self.draft.put("process", "workers", 1, None),
+        }
+        for (name, key) in [("user", "user"), ("group", "group")] {
+            if let Some((text, origin)) = self.global.text(name) {
+                self.draft.put("process", key, text, Some(origin));
+            }
+        }
+        if let Some((path, origin)) = self.global.text("pidfile") {
+            let path = self.draft.place(path);
+            self.draft.put("process", "pid-file", path, Some(origin));
+        }
+        for name in ["session-cache", "shared-cache"] {
+            if let Some((entries, origin)) = self.global.number(name) {
+                let key = "table-entries";
+                self.draft.put("sessions", key, entries, Some(origin));
+            }
+        }
+    }
+
+    fn times(&mut self) {
+        let seconds = |given: Option<(i64, Origin)>| match given {
+            Some((seconds, origin)) => (format!("{seconds}s"), Some(origin)),
+            None => ("30s".to_owned(), None),
+        };
+        let (handshake, origin) = seconds(self.global.number("ssl-handshake-timeout"));
+        self.draft
+            .put("timeouts", "hello", handshake.clone(), origin);
+        self.draft.put("timeouts", "handshake", handshake, origin);
+        let (connect, origin) = seconds(self.global.number("backend-connect-timeout"));
+        self.draft.put("timeouts", "connect", connect, origin);
+        // There is no time-out of an idle connection, and SIGTERM ends all at once.
+        self.draft.put("timeouts", "idle", "365d", None);
+        self.draft.put("timeouts", "drain", "1ms", None);
+    }
+
+    fn log(&mut self) {
+        let level = self.global.number("log-level").or_else(|| {
+            let (is_quiet, origin) = self.global.switch("quiet")?;
+            Some((i64::from(!is_quiet), origin))
+        });
+        let (level, origin) = level.map_or((1, None), |(level, origin)| (level, Some(origin)));
+        let level = match level {
+            ..=0 => "error",
+            1 => "warn",
+            _ => "info",
+        };
+        self.draft.put("log", "level", level, origin);
+        if let Some((path, origin)) = self.global.text("log-filename") {
+            let path = self.draft.place(path);
+            self.draft.put("log", "file", path, Some(origin));
+        }
+    }
+
+    /// The certificates of all frontends: those of the folder first, because the last one is the default.
+    fn certificates(&self) -> Vec<Pem> {
+        let glob = self
+            .global
+            .text("pem-dir-glob")
+            .map_or("*", |(glob, _)| glob);
+        let folder = self.global.text("pem-dir").map(|(folder, origin)| Pem {
+            path: format!("{}/{glob}", folder.trim_end_matches('/')),
+            key: None,
+            origin,
+        });
+        folder
+            .into_iter()
+            .chain(self.global.certificates.iter().cloned())
+            .collect()
+    }
+
+    fn entry(&self, pem: &Pem) -> Value {
+        let path = self.draft.place(&pem.path);
+        match &pem.key {
+            None => path.into(),
+            Some(key) => {
+                let mut pair = Table::new();
+                pair.insert("chain".to_owned(), path.into());
+                pair.insert("key".to_owned(), self.draft.place(key).into());
+                pair.into()
+            }
+        }
+    }
+
+    fn backend(&mut self, certificates: &[Pem]) {
+        let mut section = self.draft.section("backend", MAIN);
+        let address = match self.global.text("backend") {
+            Some((text, origin)) => self.server(text.to_owned(), origin),
+            None => Some((DEFAULT_BACKEND.to_owned(), None)),
+        };
+        let is_name = address.as_ref().is_some_and(|(text, _)| is_name(text));
+        if let Some((address, origin)) = address {
+            let mut server = Table::new();
+            server.insert("address".to_owned(), address.into());
+            self.draft.push(&mut section, "server", server, origin);
+        }
+        match self.global.number("backend-refresh") {
+            Some((seconds @ 1.., origin)) => {
+                self.draft.set(
+                    &mut section,
+                    "resolve-interval",
+                    format!("{seconds}s"),
+                    Some(origin),
+                );
+            }
+            given if is_name => {
+                let origin = given.map(|(_, origin)| origin);
+                self.draft
+                    .set(&mut section, "resolve-interval", "off", origin);
+            }
+            _ => {}
+        }
+        for (name, version) in [
+            ("write-proxy", self.write_proxy),
+            ("write-proxy-v2", "v2"),
+            ("write-proxy-v1", "v1"),
+        ] {
+            if let Some(origin) = self.global.on(name) {
+                self.draft
+                    .set(&mut section, "proxy-header", version, Some(origin));
+            }
+        }
+        if let Some(origin) = self.global.on("proxy-client-cert") {
+            let is_told = ["write-proxy", "write-proxy-v2"]
+                .iter()
+                .any(|name| self.global.on(name).is_some());
+            match is_told {
+                true => {
+                    let tlvs = vec!["client-certificate"];
+                    self.draft
+                        .set(&mut section, "proxy-tlvs", tlvs, Some(origin));
+                }
+                false => {
+                    self.draft
+                        .amend(origin, Verdict::Ignored, "no header of version 2 is sent")
+                }
+            }
+        }
+        if let Some(origin) = self.global.on("client") {
+            let mut tls = Table::new();
+            tls.insert("verify".to_owned(), "none".into());
+            tls.insert("sni".to_owned(), "off".into());
+            if let Some(pem) = certificates.last() {
+                tls.insert("client-certificate".to_owned(), self.entry(pem));
+            }
+            self.draft.set(&mut section, "tls", tls, Some(origin));
+        }
+        self.draft.add(section);
+    }
+
+    /// The address of the server.
+    fn server(&mut self, text: String, origin: Origin) -> Option<(String, Option<Origin>)> {
+        if text.starts_with('/') {
+            return Some((text, Some(origin)));
+        }
+        match endpoint_of(&text) {
+            Some((host, port)) if host != "*" && !host.is_empty() => {
+                Some((address(host, port), Some(origin)))
+            }
+            _ => {
+                self.draft.refuse(
+                    origin,
+                    "not an address",
+                    "[HOST]:PORT, with the brackets, or \"/path\" of a socket",
+                );
+                None
+            }
+        }
+    }
+
+    fn listeners(&mut self, certificates: &[Pem]) {
+        let mut frontends = std::mem::take(&mut self.frontends);
+        if frontends.is_empty() {
+            frontends.push(Scope::default());
+        }
+        // Frontends that have nothing of their own are one listener.
+        let (plain, own): (Vec<Scope>, Vec<Scope>) =
+            frontends.into_iter().partition(Scope::is_plain);
+        if !plain.is_empty() {
+            let first = Scope::default();
+            self.listener(MAIN, &plain, &first, certificates);
+        }
+        let shares = |scope: &Scope| !POLICY.iter().any(|name| scope.held.contains_key(name));
+        for (index, scope) in own.iter().enumerate() {
+            let name = format!("frontend-{}", index + 1);
+            self.listener(&name, std::slice::from_ref(scope), scope, certificates);
+            if !shares(scope) {
+                self.policy(&name, scope);
+            }
+        }
+        if !plain.is_empty() || own.iter().any(shares) {
+            let none = Scope::default();
+            self.policy(MAIN, &none);
+        }
+    }
+
+    fn listener(&mut self, name: &str, binds: &[Scope], scope: &Scope, certificates: &[Pem]) {
+        let mut section = self.draft.section("listener", name);
+        for bind in binds {
+            let (host, of_host) = bind
+                .text("host")
+                .map_or(("*", None), |(text, origin)| (text, Some(origin)));
+            let (port, origin) = match (bind.text("port"), bind.origin) {
+                (Some((port, origin)), _) => (port, Some(origin)),
+                (None, None) => (DEFAULT_PORT, None),
+                (None, Some(origin)) => {
+                    self.draft
+                        .refuse(origin, "without a port", "port = \"443\"");
+                    continue;
+                }
+            };
+            self.draft.push(
+                &mut section,
+                "bind",
+                address(host, port),
+                origin.or(of_host).or(bind.origin),
+            );
+        }
+        self.draft.set(&mut section, "backend", MAIN, None);
+        if let Some(origin) = self.global.on("client") {
+            self.draft.set(&mut section, "tls", false, Some(origin));
+        } else {
+            let is_own = !scope.certificates.is_empty();
+            let global = scope
+                .switch("match-global-certs")
+                .is_some_and(|(is_on, _)| is_on)
+                || !is_own;
+            let shared = certificates.iter().filter(|_| global);
+            for pem in shared.chain(&scope.certificates) {
+                let entry = self.entry(pem);
+                self.draft
+                    .push(&mut section, "certificates", entry, Some(pem.origin));
+            }
+            if name != MAIN && !POLICY.iter().any(|name| scope.held.contains_key(name)) {
+                self.draft.set(&mut section, "policy", MAIN, None);
+            }
+            self.of_clients(&mut section, scope);
+        }
+        self.socket(&mut section);
+        self.draft.add(section);
+    }
+
+    fn of_clients(&mut self, section: &mut Section, scope: &Scope) {
+        let given = scope
+            .switch("sni-nomatch-abort")
+            .or(self.global.switch("sni-nomatch-abort"));
+        if let Some((true, origin)) = given {
+            self.draft
+                .set(section, "unknown-names", "refuse", Some(origin));
+        }
+        if let Some((text, origin)) = self.global.text("alpn-protos") {
+            let protocols: Vec<&str> = text
+                .split(',')
+                .map(str::trim)
+                .filter(|it| !it.is_empty())
+                .collect();
+            self.draft.set(section, "alpn", protocols, Some(origin));
+            // hitch closes what it could not agree on, once the handshake is over.
+            self.draft.set(section, "alpn-mismatch", "refuse", None);
+        }
+    }
+
+    fn socket(&mut self, section: &mut Section) {
+        let (backlog, origin) = self
+            .global
+            .number("backlog")
+            .map_or((100, None), |(it, origin)| (it, Some(origin)));
+        self.draft.set(section, "backlog", backlog, origin);
+        let (keepalive, origin) = self
+            .global
+            .number("keepalive")
+            .map_or((3600, None), |(it, origin)| (it, Some(origin)));
+        self.draft
+            .set(section, "keepalive", format!("{keepalive}s"), origin);
+        for (name, key) in [
+            ("recv-bufsize", "receive-buffer"),
+            ("send-bufsize", "send-buffer"),
+        ] {
+            if let Some((size @ 0.., origin)) = self.global.number(name) {
+                self.draft.set(section, key, size, Some(origin));
+            }
+        }
+        if let Some(origin) = self.global.on("tcp-fastopen") {
+            self.draft
+                .set(section, "fast-open", FAST_OPEN, Some(origin));
+        }
+    }
+}
+
+/// Host and port of `[HOST]:PORT`.
+fn endpoint_of(text: &str) -> Option<(&str, &str)> {
+    let (host, port) = text.strip_prefix('[')?.rsplit_once(']')?;
+    let port = port.strip_prefix(':')?;
+    Some((host, port)).filter(|_| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+/// Whether an address names its host.
+fn is_name(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    !address.starts_with(['/', '[']) && host.parse::<std::net::Ipv4Addr>().is_err()
+}
+
+/// The name of what there is one of.
+pub(super) const MAIN: &str = "main";
+const DEFAULT_PORT: &str = "8443";
+const DEFAULT_BACKEND: &str = "127.0.0.1:8000";
+/// The length of hitch's queue.
+const FAST_OPEN: i64 = 3;
+pub(super) const TLS: &[&str] = &["tls", "ssl", "tls-protos"];
+/// What makes a policy.
+pub(super) const POLICY: &[&str] = &[
+    "tls",
+    "ssl",
+    "tls-protos",
+    "ciphers",
+    "ciphersuites",
+    "ecdh-curve",
+    "client-verify",
+    "client-verify-ca",
+];
+/// What a server may be told of its client: one of these.
+const INTRODUCTIONS: &[&str] = &[
+    "write-ip",
+    "write-proxy-v1",
+    "write-proxy-v2",
+    "write-proxy",
+    "proxy-proxy",
+];

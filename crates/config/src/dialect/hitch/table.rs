@@ -1,0 +1,151 @@
+//! The settings and options of hitch, up to 1.8.0.
+
+use super::super::getopt::{Argument, Opt};
+use super::super::setting::Kind::{Block, Number, Switch, SwitchOff, Text, Words};
+use super::super::setting::Setting;
+
+/// What hitch.conf(5) knows, and what hitch reads beside it.
+#[rustfmt::skip]
+pub(in super::super) const SETTINGS: &[Setting] = &[
+    Setting::same(Block, "frontend", "listener.bind"),
+    Setting::same(Text, "host", "listener.bind"),
+    Setting::same(Text, "port", "listener.bind"),
+    Setting::same(Text, "backend", "backend.server.address"),
+    Setting::same(Number, "backend-refresh", "backend.resolve-interval"),
+    Setting::same(Block, "pem-file", "listener.certificates"),
+    Setting::same(Text, "cert", "listener.certificates.chain"),
+    Setting::same(Text, "private-key", "listener.certificates.key"),
+    Setting::differs(Text, "pem-dir", "listener.certificates", "where no pem-file is given, clients without a name get the certificate of the last file, not of the first; hidden files are left alone"),
+    Setting::same(Text, "pem-dir-glob", "listener.certificates"),
+    Setting::differs(Switch, "match-global-certs", "listener.certificates", "a name that is in both gets the certificate of the frontend"),
+    Setting::same(Switch, "sni-nomatch-abort", "listener.unknown-names"),
+    Setting::same(Text, "alpn-protos", "listener.alpn"),
+    Setting::same(Words, "tls-protos", "policy.versions"),
+    Setting::differs(Switch, "tls", "policy.versions", "TLS 1.2 and 1.3 are served, older versions do not exist here"),
+    Setting::differs(Switch, "ssl", "policy.versions", "TLS 1.2 and 1.3 are served, SSL and older versions of TLS do not exist here"),
+    Setting::same(Text, "ciphers", "policy.suites"),
+    Setting::same(Text, "ciphersuites", "policy.suites"),
+    Setting::differs(SwitchOff, "prefer-server-ciphers", "policy.suites", "the order is always the server's"),
+    Setting::same(Text, "ecdh-curve", "policy.groups"),
+    Setting::same(Words, "client-verify", "policy.client-certificates"),
+    Setting::same(Text, "client-verify-ca", "policy.client-ca"),
+    Setting::ignored(Text, "ssl-engine", "there are no engines: cryptography is that of AWS-LC, in software"),
+    Setting::differs(Text, "ocsp-resp-file", "", "OCSP responses are not sent; clients look them up, or not, as for any other site"),
+    Setting::differs(Text, "ocsp-dir", "", "OCSP responses are neither fetched nor sent"),
+    Setting::ignored(Number, "ocsp-connect-tmo", "OCSP responses are not fetched"),
+    Setting::ignored(Number, "ocsp-resp-tmo", "OCSP responses are not fetched"),
+    Setting::ignored(Number, "ocsp-refresh-interval", "OCSP responses are not fetched"),
+    Setting::ignored(Switch, "ocsp-verify-staple", "OCSP responses are not fetched"),
+    Setting::same(Switch, "write-proxy", "backend.proxy-header"),
+    Setting::same(Switch, "write-proxy-v1", "backend.proxy-header"),
+    Setting::differs(Switch, "write-proxy-v2", "backend.proxy-header", "the header says more of TLS, as TLVs; who does not know one passes over it"),
+    Setting::differs(SwitchOff, "proxy-tlv", "", "a header of version 2 always says what TLS knows of the client; who does not know a TLV passes over it"),
+    Setting::differs(SwitchOff, "proxy-authority", "", "a header of version 2 always says the server name that the client asked for"),
+    Setting::differs(Switch, "proxy-client-cert", "backend.proxy-tlvs", "the certificate is sent as DER in TLV 0x28 of HAProxy's, not as PEM in TLV 0xE0"),
+    Setting::refused(Switch, "write-ip", "an address in bytes of its own is not sent; write-proxy-v1 tells the same"),
+    Setting::refused(Switch, "proxy-proxy", "headers are not passed on from whoever sends one; in becket.toml, listener.accept-proxy takes them from proxies that are named, and backend.proxy-header sends them"),
+    Setting::same(Number, "backlog", "listener.backlog"),
+    Setting::same(Number, "keepalive", "listener.keepalive"),
+    Setting::same(Number, "recv-bufsize", "listener.receive-buffer"),
+    Setting::same(Number, "send-bufsize", "listener.send-buffer"),
+    Setting::same(Switch, "tcp-fastopen", "listener.fast-open"),
+    Setting::same(Number, "ssl-handshake-timeout", "timeouts.handshake"),
+    Setting::same(Number, "backend-connect-timeout", "timeouts.connect"),
+    Setting::differs(Number, "workers", "process.workers", "workers are threads of one process"),
+    Setting::same(Text, "user", "process.user"),
+    Setting::same(Text, "group", "process.group"),
+    Setting::refused(Text, "chroot", "there is no chroot; a service manager has one (RootDirectory= of systemd), and the process that serves has no rights but those of its user"),
+    Setting::differs(Switch, "daemon", "", "it goes into the background as there; with becket.toml a service manager keeps it"),
+    Setting::same(Text, "pidfile", "process.pid-file"),
+    Setting::differs(Number, "log-level", "log.level", "errors are logged at every level, warnings from 1 on"),
+    Setting::differs(Switch, "quiet", "log.level", "warnings and errors are logged, or errors alone"),
+    Setting::same(Text, "log-filename", "log.file"),
+    Setting::differs(Switch, "syslog", "", "the log goes to standard error, which journald takes, or to log-filename, and not to syslog"),
+    Setting::ignored(Text, "syslog-facility", "the log does not go to syslog"),
+    Setting::same(Number, "session-cache", "sessions.table-entries"),
+    Setting::differs(Text, "shared-cache-listen", "", "sessions of other hosts are not taken, and their clients make full handshakes here; a [cluster] shares them in becket.toml"),
+    Setting::differs(Text, "shared-cache-peer", "", "sessions are not sent to other hosts; a [cluster] shares them in becket.toml"),
+    Setting::differs(Text, "shared-cache-if", "", "sessions are not sent to other hosts; a [cluster] shares them in becket.toml"),
+    Setting::differs(Switch, "client", "listener.tls", "bytes of plain clients go through TLS to the backend, whose certificate nobody verifies, as there"),
+    Setting::ignored(Number, "ring-slots", "there is no ring of buffers to size"),
+    Setting::ignored(Number, "ring-data-len", "there is no ring of buffers to size"),
+    Setting::ignored(Text, "dbg-listen", "it is for tests of hitch"),
+];
+
+const fn option(
+    long: &'static str,
+    short: Option<char>,
+    argument: Argument,
+    sets: &'static str,
+) -> Opt {
+    Opt {
+        long,
+        short,
+        argument,
+        sets,
+    }
+}
+
+/// What hitch(8) knows: with the names that the program registers, and those that its manual prints.
+#[rustfmt::skip]
+pub(in super::super) const OPTIONS: &[Opt] = &{
+    use Argument::{Needed, No, Optional};
+    [
+        option("config", None, Needed, CONFIG),
+        option("test", Some('t'), No, TEST),
+        option("version", Some('V'), No, VERSION),
+        option("help", Some('h'), No, HELP),
+        option("default-config", None, No, DEFAULTS),
+        option("tls", None, No, "tls"),
+        option("ssl", None, No, "ssl"),
+        option("client", None, No, "client"),
+        option("tls-protos", None, Needed, "tls-protos"),
+        option("ciphers", Some('c'), Needed, "ciphers"),
+        option("ciphersuites", None, Needed, "ciphersuites"),
+        option("ssl-engine", Some('e'), Needed, "ssl-engine"),
+        option("prefer-server-ciphers", Some('O'), Optional, "prefer-server-ciphers"),
+        option("backend", Some('b'), Needed, "backend"),
+        option("frontend", Some('f'), Needed, "frontend"),
+        option("recv-bufsize", None, Needed, "recv-bufsize"),
+        option("send-bufsize", None, Needed, "send-bufsize"),
+        option("workers", Some('n'), Needed, "workers"),
+        option("backlog", Some('B'), Needed, "backlog"),
+        option("keepalive", Some('k'), Needed, "keepalive"),
+        option("backendrefresh", Some('R'), Needed, "backend-refresh"),
+        option("backend-refresh", None, Needed, "backend-refresh"),
+        option("enable-tcp-fastopen", None, Optional, "tcp-fastopen"),
+        option("chroot", Some('r'), Needed, "chroot"),
+        option("user", Some('u'), Needed, "user"),
+        option("group", Some('g'), Needed, "group"),
+        option("quiet", Some('q'), Optional, "quiet"),
+        option("log-level", Some('L'), Needed, "log-level"),
+        option("log-filename", Some('l'), Needed, "log-filename"),
+        option("syslog", Some('s'), Optional, "syslog"),
+        option("syslog-facility", None, Needed, "syslog-facility"),
+        option("daemon", None, Optional, "daemon"),
+        option("write-ip", None, Optional, "write-ip"),
+        option("write-proxy-v1", None, Optional, "write-proxy-v1"),
+        option("write-proxy-v2", None, Optional, "write-proxy-v2"),
+        option("write-proxy", None, Optional, "write-proxy"),
+        option("proxy-proxy", None, Optional, "proxy-proxy"),
+        option("sni-nomatch-abort", None, Optional, "sni-nomatch-abort"),
+        option("alpn-protos", None, Needed, "alpn-protos"),
+        option("ocsp-dir", Some('o'), Needed, "ocsp-dir"),
+        option("pidfile", Some('p'), Needed, "pidfile"),
+        option("backend-connect-timeout", None, Needed, "backend-connect-timeout"),
+        option("ssl-handshake-timeout", None, Needed, "ssl-handshake-timeout"),
+        option("session-cache", Some('C'), Needed, "session-cache"),
+        option("shared-cache", None, Needed, "session-cache"),
+        option("shared-cache-listen", Some('U'), Needed, "shared-cache-listen"),
+        option("shared-cache-peer", Some('P'), Needed, "shared-cache-peer"),
+        option("shared-cache-if", Some('M'), Needed, "shared-cache-if"),
+        option("dbg-listen", None, Needed, "dbg-listen"),
+    ]
+};
+
+/// What options do that give no setting.
+pub(in super::super) const CONFIG: &str = "--config";
+pub(in super::super) const TEST: &str = "--test";
+pub(in super::super) const VERSION: &str = "--version";
+pub(in super::super) const HELP: &str = "--help";
+pub(in super::super) const DEFAULTS: &str = "--default-config";

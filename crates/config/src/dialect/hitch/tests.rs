@@ -1,0 +1,346 @@
+//! Each setting, each fault, and random configurations written and read back.
+
+use std::path::Path;
+
+use fastrand::Rng;
+
+use super::super::migration::migrate;
+use super::super::{Dialect, Invocation, Translation, Verdict};
+use super::SETTINGS;
+use crate::file::File;
+use crate::read::read;
+
+fn translated(text: &str) -> Translation {
+    let invocation = Invocation::of_file("hitch.conf");
+    Dialect::Hitch.translate(&invocation, text.as_bytes(), Path::new("/srv"))
+}
+
+fn faults(translation: &Translation) -> Vec<String> {
+    translation
+        .problems
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+/// What a configuration says, as a file of ours has it; nothing may be wrong with it.
+#[track_caller]
+fn migrated(text: &str) -> (String, File) {
+    let translation = translated(text);
+    let migration = migrate(Dialect::Hitch, "hitch.conf", &translation);
+    let toml = migration
+        .toml
+        .unwrap_or_else(|| panic!("{:?} of\n{text}", migration.errors));
+    let written = File::parse(&toml).unwrap_or_else(|problems| panic!("{problems:?} of\n{toml}"));
+    let meant = read("", &translation.table).file.unwrap();
+    assert_eq!(written, meant, "{toml}");
+    (toml, meant)
+}
+
+const EVERYTHING: &str = r#"
+# Each setting that is not refused.
+frontend = "[*]:443"
+frontend = "[127.0.0.1]:444+/etc/own.pem"
+frontend = {
+    host = "::1"
+    port = "445"
+    pem-file = { cert = "a.pem" private-key = "a.key" ocsp-resp-file = "a.ocsp" ocsp-verify-staple = on }
+    match-global-certs = on
+    sni-nomatch-abort = on
+    tls-protos = TLSv1.3
+    ciphersuites = "TLS_AES_128_GCM_SHA256"
+    client-verify = optional
+    client-verify-ca = "/etc/ca.pem"
+    prefer-server-ciphers = off
+}
+backend = "[app.test]:80"
+backend-refresh = 30
+pem-dir = "/etc/certs/"
+pem-dir-glob = "*.crt"
+pem-file = "/etc/last.pem"
+alpn-protos = "h2, http/1.1"
+tls-protos = TLSv1.0 TLSv1.2 TLSv1.3
+ciphers = "EECDH+AESGCM"
+ecdh-curve = "X25519:secp521r1:prime256v1"
+client-verify = none
+ssl-engine = "rdrand"
+ocsp-dir = "/var/lib/hitch"
+ocsp-connect-tmo = 4
+ocsp-resp-tmo = 10
+ocsp-refresh-interval = 1800
+write-proxy-v2 = on
+proxy-tlv = off
+proxy-authority = on
+proxy-client-cert = on
+write-ip = off
+proxy-proxy = "off"
+write-proxy = off
+write-proxy-v1 = off
+backlog = 200
+keepalive = 60
+recv-bufsize = 8192
+send-bufsize = 16384
+tcp-fastopen = on
+ssl-handshake-timeout = 7
+backend-connect-timeout = 8
+workers = 4
+user = nobody
+group = "nogroup"
+daemon = yes
+pidfile = "/run/hitch.pid"
+log-level = 2
+quiet = off
+log-filename = "hitch.log"
+syslog = on
+syslog-facility = "daemon"
+session-cache = 1000
+shared-cache-listen = "[127.0.0.1]:1"
+shared-cache-peer = "[127.0.0.1]:2"
+shared-cache-if = "eth0,1"
+ring-slots = 1
+ring-data-len = 2
+"#;
+
+#[test]
+fn every_setting_becomes_what_its_table_says() {
+    let (toml, _) = migrated(EVERYTHING);
+    let expected = include_str!("everything.toml");
+    assert_eq!(toml, expected);
+    let translation = translated(EVERYTHING);
+    assert!(translation.is_daemon);
+    let refused = |theirs: &str| ["chroot", "write-ip", "proxy-proxy"].contains(&theirs);
+    for setting in SETTINGS.iter().filter(|setting| !refused(setting.theirs)) {
+        let elsewhere = ["tls", "ssl", "client", "dbg-listen"].contains(&setting.theirs);
+        let is_there = translation
+            .report
+            .iter()
+            .any(|remark| remark.theirs == setting.theirs);
+        assert!(is_there || elsewhere, "{} is not tried", setting.theirs);
+    }
+}
+
+#[test]
+fn nothing_is_what_hitch_has_without_a_file() {
+    let (toml, file) = migrated("pem-file = \"/a.pem\"");
+    let expected = [
+        "bind = [\":8443\"]",
+        "backlog = 100",
+        "keepalive = \"1h\"",
+        "certificates = [\"/a.pem\"]",
+        "address = \"127.0.0.1:8000\"",
+        "workers = 1",
+        "idle = \"365d\"",
+        "drain = \"1ms\"",
+        "level = \"warn\"",
+    ];
+    for line in expected {
+        assert!(toml.contains(line), "{line} is not in {toml}");
+    }
+    assert!(file.process.user.is_none() && file.policy.len() == 1);
+}
+
+#[test]
+fn a_fault_has_its_line_and_the_others_are_found_too() {
+    let text = "\
+backend = \"127.0.0.1:80\"
+workers = many
+foo = 1
+bakend = \"[a]:1\"
+tls-protos = SSLv3
+tls-protos = TLSv1.2
+ciphers = \"RC4:AES256-SHA\"
+frontend = \"*:443\"
+frontend = { host = \"::1\" }
+frontend = { port = \"1\" backlog = 3 }
+pem-file = { private-key = \"a\" }
+write-ip = on
+client-verify = perhaps
+backlog =
+pem-file = /etc/a.pem
+daemon = { }
+log-filename = \"a
+";
+    let found = faults(&translated(text));
+    let expected = [
+        "line 1: backend = \"127.0.0.1:80\": not an address; accepted: [HOST]:PORT, with the brackets",
+        "line 2: workers = \"many\": not of the shape that is needed; accepted: a whole number",
+        "line 3: foo: unknown, or not known here; accepted: ",
+        "line 4: bakend: unknown, or not known here (did you mean backend?); accepted: ",
+        "line 5: tls-protos = \"SSLv3\": none of these versions exists here; accepted: ",
+        "line 6: tls-protos = \"TLSv1.2\": versions that were given before; accepted: ",
+        "line 7: ciphers = \"RC4:AES256-SHA\": nothing of this exists here; accepted: ",
+        "line 8: frontend = \"*:443\": not an address; accepted: [HOST]:PORT or [HOST]:PORT+CERT",
+        "line 9: frontend = \"{ .. }\": without a port; accepted: ",
+        "line 10: backlog: unknown, or not known here",
+        "line 11: pem-file = \"{ .. }\": without cert; accepted: ",
+        "line 12: write-ip = \"on\": an address in bytes of its own is not sent",
+        "line 13: client-verify = \"perhaps\": not one of the choices; accepted: none, optional or required",
+        "line 15: \"pem-file\": no value; accepted: ",
+        "line 15: \"/etc/a.pem\": characters that need quotes; accepted: text in \"quotes\"",
+        "line 16: daemon: a block; accepted: a value",
+        "line 17: \"\\\"a\": quotes that do not end; accepted: ",
+        "line 18: \"\": no value; accepted: ",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for expected in expected {
+        assert!(
+            found.iter().any(|found| found.starts_with(expected)),
+            "no {expected} in {found:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_problem_of_a_key_is_said_of_the_setting() {
+    let translation =
+        translated("\n\npem-file = \"a.pem\"\npem-file = \"b.pem\"\nkeepalive = 99999\n");
+    let mut reading = read("", &translation.table);
+    let problem = reading.problems.first_mut().unwrap();
+    translation.place(problem);
+    assert_eq!(
+        problem.to_string(),
+        "line 5: keepalive = \"99999s\": not in range; accepted: 1s to 9h6m7s, or \"off\""
+    );
+    let mut problem = crate::error::Problem::new("listener[main].certificates[1]", "gone");
+    translation.place(&mut problem);
+    assert_eq!(problem.to_string(), "line 4: pem-file = \"b.pem\": gone");
+    let mut problem = crate::error::Problem::new("listener[main].certificates", "missing");
+    translated("workers = 1").place(&mut problem);
+    assert_eq!(problem.to_string(), "pem-file: missing");
+}
+
+#[test]
+fn hitch_passes_over_what_means_nothing() {
+    let text = "frontend = '[*]:1';\n";
+    // An address needs its quotes; a word does not.
+    assert!(!faults(&translated(text)).is_empty());
+    let text =
+        "user = 'nobody'; group = staff, pem-file = \"/a.pem\"\nkeepalive = 5 # = 6\nchroot = \"\"";
+    let (toml, _) = migrated(text);
+    assert!(
+        toml.contains("user = \"nobody\"") && toml.contains("group = \"staff\""),
+        "{toml}"
+    );
+    assert!(toml.contains("keepalive = \"5s\""), "{toml}");
+}
+
+#[test]
+fn options_and_file_count_in_their_order() {
+    let line = "-u first --workers=2 --config f -q -f [::1]:7 --tls-protos TLSv1.3 a.pem b.pem";
+    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    let Ok(super::Command::Run(invocation)) = super::command(&words) else {
+        panic!("not understood");
+    };
+    let text = b"user = \"second\"\npem-file = \"c.pem\"\nlog-level = 2\n";
+    let translation = Dialect::Hitch.translate(&invocation, text, Path::new("/srv"));
+    assert_eq!(faults(&translation), [] as [&str; 0]);
+    let file = read("", &translation.table).file.unwrap();
+    assert_eq!(file.process.user.as_deref(), Some("second"));
+    assert_eq!(file.process.workers, Some(2));
+    let bind: Vec<&str> = file.listener[0].bind.iter().map(|it| &*it.text).collect();
+    assert_eq!(bind, ["[::1]:7"]);
+    let shown: Vec<String> = file.listener[0]
+        .certificates
+        .iter()
+        .map(|it| format!("{it:?}"))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "Path(\"/srv/c.pem\")",
+            "Path(\"/srv/a.pem\")",
+            "Path(\"/srv/b.pem\")"
+        ]
+    );
+    assert_eq!(file.policy[0].versions.len(), 1);
+    let refused = super::command(&["--bogus".to_owned()]).unwrap_err();
+    assert_eq!(
+        refused,
+        "hitch: unrecognized option '--bogus'\nInvalid command line parameters. Run hitch --help for instructions."
+    );
+}
+
+#[test]
+fn random_configurations_mean_the_same_when_written_down() {
+    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..300 {
+        let mut text = String::new();
+        let mut line = |random: &mut Rng, line: &str| {
+            if random.bool() {
+                text += line;
+                text += random.choice([" ", "\n", " # comment\n", "\n\n"]).unwrap();
+                if !text.ends_with('\n') {
+                    text += "\n";
+                }
+            }
+        };
+        for setting in EVERYTHING
+            .lines()
+            .filter(|line| line.contains(" = ") && !line.starts_with(' '))
+        {
+            if !setting.ends_with('{') {
+                line(&mut random, setting);
+            }
+        }
+        for port in 0..random.u8(..4) {
+            let mut block = format!("frontend = {{ port = \"{}\"", 1000 + u16::from(port));
+            for part in [
+                " host = \"127.0.0.1\"",
+                " pem-file = \"/own.pem\"",
+                " match-global-certs = on",
+                " sni-nomatch-abort = yes",
+                " tls-protos = TLSv1.2",
+                " ciphers = \"ECDHE+CHACHA20:HIGH\"",
+                "\n client-verify = required client-verify-ca = \"ca.pem\"",
+            ] {
+                if random.bool() {
+                    block += part;
+                }
+            }
+            line(&mut random, &(block + " }"));
+        }
+        migrated(&format!("{text}user = x\npem-file = \"/a.pem\"\n"));
+    }
+}
+
+#[test]
+fn garbage_is_refused_in_linear_time_with_few_words() {
+    let parts = [
+        "a=",
+        "{",
+        "}",
+        "\"",
+        "#",
+        "a = {",
+        "a = { b = {",
+        "=",
+        "/x",
+        "é",
+        "\n",
+        "a\n",
+        "pem-file = \"/a\" ",
+        "x = \"y\"\n",
+        "\u{0}",
+        "frontend = { pem-file = {",
+        "tls-protos = TLSv1.2 ",
+    ];
+    for part in parts {
+        let text = part.repeat((1 << 17) / part.len());
+        let translation = translated(&text);
+        assert!(translation.problems.len() <= 100);
+        assert!(
+            !translation.problems.is_empty() || ["#", "\n", "pem-file = \"/a\" "].contains(&part),
+            "{part}"
+        );
+    }
+    let translation = Dialect::Hitch.translate(
+        &Invocation::of_file("f"),
+        b"user = \"\xff\"",
+        Path::new("/"),
+    );
+    assert_eq!(
+        faults(&translation),
+        ["line 1: user = \"\u{fffd}\": not of the shape that is needed; accepted: text in UTF-8"]
+    );
+    assert_eq!(translation.report[0].verdict, Verdict::Refused);
+}

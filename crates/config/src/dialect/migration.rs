@@ -1,0 +1,252 @@
+//! A configuration of another program as `becket.toml`: only what differs from the defaults, with what each key comes from.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+use toml::{Table, Value};
+
+use super::{Dialect, Remark, Translation};
+use crate::backend::{Backend, Server};
+use crate::error::{Problem, Report};
+use crate::file::File;
+use crate::listener::Listener;
+use crate::policy::{Policy, ServerTls};
+use crate::read::read;
+
+/// What becomes of a configuration.
+#[derive(Debug, Serialize)]
+pub struct Migration {
+    /// The same as a file of ours; absent while something is wrong.
+    pub toml: Option<String>,
+    /// What became of each setting.
+    pub settings: Vec<Remark>,
+    /// What is wrong.
+    pub errors: Vec<Problem>,
+}
+
+/// Writes a configuration of `dialect` down, which was read from a file called `name`.
+pub fn migrate(dialect: Dialect, name: &str, translation: &Translation) -> Migration {
+    let reading = read("", &translation.table);
+    let mut errors = reading.problems;
+    let mut report = Report::default();
+    if let Some(file) = &reading.file {
+        file.check(&mut report);
+    }
+    errors.extend(report.errors);
+    if !translation.problems.is_empty() {
+        // What is missing may be what could not be read.
+        errors.retain(|problem| !problem.fault.starts_with("missing"));
+    }
+    errors
+        .iter_mut()
+        .for_each(|problem| translation.place(problem));
+    errors.extend(translation.problems.iter().cloned());
+    errors.sort_by_key(|problem| problem.line);
+    let file = reading.file.filter(|_| errors.is_empty());
+    Migration {
+        toml: file.map(|file| {
+            let title = format!(
+                "# What \"becket migrate --from {}\" made of {name}.\n",
+                dialect.name()
+            );
+            title
+                + &Page {
+                    translation,
+                    name,
+                    text: String::new(),
+                }
+                .write(&file)
+        }),
+        settings: translation.report.clone(),
+        errors,
+    }
+}
+
+impl Migration {
+    /// The report as a table.
+    pub fn page(&self) -> String {
+        let mut rows = vec![["", "theirs", "ours", "", "why"].map(str::to_owned)];
+        for remark in &self.settings {
+            let line = remark
+                .line
+                .map_or_else(String::new, |line| line.to_string());
+            let theirs = format!("{} = {}", remark.theirs, remark.value);
+            rows.push([
+                line,
+                theirs,
+                remark.ours.to_owned(),
+                remark.verdict.word().to_owned(),
+                remark.why.clone(),
+            ]);
+        }
+        let width = |column: usize| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths = [0, 1, 2, 3].map(width);
+        let mut page = String::new();
+        for [line, theirs, ours, verdict, why] in &rows {
+            let [a, b, c, d] = widths;
+            let row = format!("{line:>a$}  {theirs:b$}  {ours:c$}  {verdict:d$}  {why}");
+            page += row.trim_end();
+            page += "\n";
+        }
+        page
+    }
+}
+
+struct Page<'a> {
+    translation: &'a Translation,
+    name: &'a str,
+    text: String,
+}
+
+impl Page<'_> {
+    fn write(mut self, file: &File) -> String {
+        let whole = table(file);
+        let defaults = table(&File::default());
+        for (kind, default) in [
+            ("listener", table(&Listener::default())),
+            ("policy", table(&Policy::default())),
+            ("backend", table(&Backend::default())),
+        ] {
+            for section in array(&whole, kind) {
+                let name = section
+                    .get("name")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default();
+                let path = format!("{kind}[{name}]");
+                self.text += &format!("\n[[{kind}]]\n");
+                self.keys(&path, section, &default);
+                self.nested(&path, kind, section);
+            }
+        }
+        for (name, section) in &whole {
+            let default = defaults.get(name).and_then(Value::as_table);
+            if let (Value::Table(section), Some(default)) = (section, default)
+                && section != default
+            {
+                self.text += &format!("\n[{name}]\n");
+                self.keys(name, section, default);
+            }
+        }
+        self.text
+    }
+
+    /// The tables within a section.
+    fn nested(&mut self, path: &str, kind: &str, section: &Table) {
+        if let Some(Value::Table(tls)) = section.get("tls") {
+            self.text += &format!("[{kind}.tls]{}\n", self.comment(&format!("{path}.tls")));
+            self.keys(&format!("{path}.tls"), tls, &table(&ServerTls::default()));
+        }
+        for (nested, of) in [
+            ("server", table(&Server::default())),
+            ("route", Table::new()),
+        ] {
+            for (index, table) in array(section, nested).enumerate() {
+                let path = format!("{path}.{nested}[{index}]");
+                self.text += &format!("[[{kind}.{nested}]]{}\n", self.comment(&path));
+                self.keys(&path, table, &of);
+            }
+        }
+    }
+
+    /// The keys of a table that differ from its defaults.
+    fn keys(&mut self, path: &str, section: &Table, default: &Table) {
+        // In the order of their names, but the name of the section first.
+        let mut keys: Vec<(&String, &Value)> = section.iter().collect();
+        keys.sort_by_key(|(key, _)| (*key != "name", *key != "bind", *key != "address", *key));
+        for (key, value) in keys {
+            let is_table =
+                matches!(value, Value::Table(_)) && ["tls", "health"].contains(&key.as_str());
+            let is_empty = value.as_array().is_some_and(Vec::is_empty);
+            let is_tables = ["server", "route"].contains(&key.as_str());
+            if default.get(key) == Some(value)
+                || is_table
+                || is_tables
+                || (is_empty && !default.contains_key(key))
+            {
+                continue;
+            }
+            let path = format!("{path}.{key}");
+            match value {
+                Value::Array(list) if list.len() > 1 => {
+                    let _infallible = writeln!(self.text, "{key} = [{}", self.comment(&path));
+                    for (index, one) in list.iter().enumerate() {
+                        let comment = self.comment(&format!("{path}[{index}]"));
+                        let _infallible = writeln!(self.text, "    {},{comment}", inline(one));
+                    }
+                    self.text += "]\n";
+                }
+                value => {
+                    let comment = match self.comment(&path) {
+                        of_first if of_first.is_empty() => self.comment(&format!("{path}[0]")),
+                        comment => comment,
+                    };
+                    let _infallible = writeln!(self.text, "{key} = {}{comment}", inline(value));
+                }
+            }
+        }
+    }
+
+    /// What a key comes from.
+    fn comment(&self, path: &str) -> String {
+        let Some(remarks) = self.translation.origins.get(path) else {
+            return String::new();
+        };
+        let mut by_name: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for remark in remarks
+            .iter()
+            .map(|remark| &self.translation.report[*remark])
+        {
+            let line = remark
+                .line
+                .map_or_else(String::new, |line| format!("line {line}"));
+            by_name.entry(remark.theirs).or_default().push(line);
+        }
+        let said = by_name
+            .into_iter()
+            .map(|(name, lines)| format!("{name}, {}", lines.join(", ")));
+        let said: Vec<String> = said
+            .map(|said| said.trim_end_matches(", ").to_owned())
+            .collect();
+        match said.is_empty() {
+            true => String::new(),
+            false => format!("  # {}: {}", self.name, said.join("; ")),
+        }
+    }
+}
+
+/// A value on one line.
+fn inline(value: &Value) -> String {
+    match value {
+        Value::Table(table) => {
+            let keys = table
+                .iter()
+                .filter(|(_, value)| **value != Value::Array(Vec::new()));
+            let keys: Vec<String> = keys
+                .map(|(key, value)| format!("{key} = {}", inline(value)))
+                .collect();
+            format!("{{ {} }}", keys.join(", "))
+        }
+        Value::Array(list) => {
+            let list: Vec<String> = list.iter().map(inline).collect();
+            format!("[{}]", list.join(", "))
+        }
+        value => value.to_string(),
+    }
+}
+
+/// A section with all its keys, defaults included.
+fn table<T: Serialize>(section: &T) -> Table {
+    // What was read can be written: a test writes everything.
+    Table::try_from(section).unwrap_or_default()
+}
+
+fn array<'t>(table: &'t Table, key: &str) -> impl Iterator<Item = &'t Table> {
+    let list = table.get(key).and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(Value::as_table)
+}

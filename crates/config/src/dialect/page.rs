@@ -1,0 +1,95 @@
+//! What people read of dialects, from their tables: the pages of `docs/dropin.md`, and the help of each program.
+
+use std::fmt::Write;
+
+use super::getopt::Argument;
+use super::{Dialect, hitch, stud};
+
+/// The table of a dialect, in Markdown.
+pub fn table(dialect: Dialect) -> String {
+    let mut page = "| theirs | ours | | what differs, and why |\n|---|---|---|---|\n".to_owned();
+    for setting in dialect.settings() {
+        let ours = match setting.ours {
+            "" => String::new(),
+            ours => format!("`{ours}`"),
+        };
+        let word = setting.verdict.word();
+        let _infallible = writeln!(
+            page,
+            "| `{}` | {ours} | {word} | {} |",
+            setting.theirs, setting.why
+        );
+    }
+    page
+}
+
+/// How the program is used.
+pub fn help(dialect: Dialect) -> String {
+    let options = match dialect {
+        Dialect::Hitch => hitch::OPTIONS,
+        Dialect::Stud => stud::OPTIONS,
+        Dialect::Stunnel => {
+            return "Usage: stunnel [FILE | -fd 0 | -help | -version]\n\nThis is becket in the place of stunnel; docs/dropin.md says what differs.\n".to_owned();
+        }
+    };
+    let name = dialect.name();
+    let mut page = format!(
+        "Usage: {name} [OPTIONS] PEM\n\nThis is becket in the place of {name}; docs/dropin.md says what differs.\n\n"
+    );
+    for option in options {
+        let short = option
+            .short
+            .map_or_else(|| "    ".to_owned(), |short| format!("-{short}, "));
+        let value = match option.argument {
+            Argument::No => "",
+            Argument::Needed => "=VALUE",
+            Argument::Optional => "[=on|off]",
+        };
+        let _infallible = writeln!(page, "  {short}--{}{value}", option.long);
+    }
+    page
+}
+
+/// The configuration of hitch and stud that holds without any.
+pub const DEFAULTS: &str = "\
+frontend = \"[*]:8443\"
+backend = \"[127.0.0.1]:8000\"
+workers = 1
+backlog = 100
+keepalive = 3600
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With `BLESS` in the environment it writes the tables.
+    #[test]
+    fn the_page_has_the_table_of_each_dialect() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dropin.md");
+        let mut page = std::fs::read_to_string(path).unwrap();
+        for dialect in Dialect::ALL {
+            let table = table(dialect);
+            if std::env::var_os("BLESS").is_some() {
+                let begin = page.find(&format!("\n## {}\n", dialect.name())).unwrap() + 1;
+                let begin = begin + page[begin..].find("\n| theirs |").unwrap() + 1;
+                let end = page[begin..]
+                    .find("\n\n")
+                    .map_or(page.len(), |end| begin + end + 1);
+                page.replace_range(begin..end, &table);
+                std::fs::write(path, &page).unwrap();
+            }
+            assert!(
+                page.contains(&table),
+                "{} is not as BLESS=1 writes it",
+                dialect.name()
+            );
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_option() {
+        assert!(help(Dialect::Hitch).contains("  -u, --user=VALUE\n"));
+        assert!(help(Dialect::Stud).contains("      --write-xff\n"));
+    }
+}

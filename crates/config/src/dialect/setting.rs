@@ -1,0 +1,130 @@
+//! The settings of a dialect as data: what each is called, which key of ours it is, and how much of it holds here.
+//!
+//! One table per dialect drives its reader, the report of a migration, and `docs/dropin.md`.
+
+use serde::Serialize;
+
+/// How much of a setting holds here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It does what it does there.
+    Same,
+    /// It does something else, which is said and safe.
+    Different,
+    /// Nothing starts with it: that would be less safe, or not what was asked for.
+    Refused,
+    /// It has no effect here, and none is missed.
+    Ignored,
+}
+
+impl Verdict {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Same => "same",
+            Self::Different => "different",
+            Self::Refused => "refused",
+            Self::Ignored => "ignored",
+        }
+    }
+}
+
+/// What the value of a setting looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Any text.
+    Text,
+    /// A whole number.
+    Number,
+    /// Yes or no; what the table says holds for yes.
+    Switch,
+    /// Yes or no; what the table says holds for no.
+    SwitchOff,
+    /// Words without quotes, one or more (hitch's `tls-protos`).
+    Words,
+    /// Text or a `{ block }`.
+    Block,
+}
+
+/// One setting of another program.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its name there.
+    pub theirs: &'static str,
+    /// The key, or keys, that it is here; empty where there is none.
+    pub ours: &'static str,
+    /// What holds for every value, or for the usual ones.
+    pub verdict: Verdict,
+    /// What differs and why; empty where nothing does.
+    pub why: &'static str,
+    pub(super) kind: Kind,
+}
+
+impl Setting {
+    pub(super) const fn same(kind: Kind, theirs: &'static str, ours: &'static str) -> Self {
+        let (verdict, why) = (Verdict::Same, "");
+        Self {
+            theirs,
+            ours,
+            verdict,
+            why,
+            kind,
+        }
+    }
+
+    pub(super) const fn differs(
+        kind: Kind,
+        theirs: &'static str,
+        ours: &'static str,
+        why: &'static str,
+    ) -> Self {
+        let verdict = Verdict::Different;
+        Self {
+            theirs,
+            ours,
+            verdict,
+            why,
+            kind,
+        }
+    }
+
+    pub(super) const fn refused(kind: Kind, theirs: &'static str, why: &'static str) -> Self {
+        let (verdict, ours) = (Verdict::Refused, "");
+        Self {
+            theirs,
+            ours,
+            verdict,
+            why,
+            kind,
+        }
+    }
+
+    pub(super) const fn ignored(kind: Kind, theirs: &'static str, why: &'static str) -> Self {
+        let (verdict, ours) = (Verdict::Ignored, "");
+        Self {
+            theirs,
+            ours,
+            verdict,
+            why,
+            kind,
+        }
+    }
+}
+
+/// What became of a setting that was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Remark {
+    /// Its name there.
+    pub theirs: &'static str,
+    /// Where it is; absent on a command line.
+    pub line: Option<usize>,
+    /// Its value as written.
+    pub value: String,
+    /// The key that it is here.
+    pub ours: &'static str,
+    /// How much of it holds.
+    pub verdict: Verdict,
+    /// What differs and why.
+    pub why: String,
+}

@@ -1,0 +1,531 @@
+//! Services as listeners and backends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::super::Translation;
+use super::super::draft::{Draft, Origin, Section, address};
+use super::super::setting::{Kind, Setting, Verdict};
+use super::SETTINGS;
+use super::service::Service;
+use crate::address::SectionName;
+use crate::error::Problem;
+use crate::notation::Text;
+
+/// Sections as they come.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) draft: Draft,
+    global: Service,
+    services: Vec<Service>,
+}
+
+impl Reader {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self {
+            draft: Draft::new(folder),
+            global: Service::default(),
+            services: Vec::new(),
+        }
+    }
+
+    /// Whether no service has begun.
+    pub(super) fn is_global(&self) -> bool {
+        self.services.is_empty()
+    }
+
+    /// Begins a service.
+    pub(super) fn begin(&mut self, name: &str, line: usize) {
+        let name = name.trim().to_owned();
+        self.services.push(Service::new(name, line, &self.global));
+    }
+
+    /// Takes a setting of the section that was begun last.
+    pub(super) fn take(&mut self, setting: &'static Setting, line: usize, value: &str) {
+        let origin = self.draft.note(setting, Some(line), value);
+        let accepted = match setting.kind {
+            Kind::Number if value.parse::<u32>().is_err() => "a whole number",
+            Kind::Switch
+                if !["yes", "no"]
+                    .iter()
+                    .any(|word| value.eq_ignore_ascii_case(word)) =>
+            {
+                "yes or no"
+            }
+            _ if value.contains(char::REPLACEMENT_CHARACTER) => "text in UTF-8",
+            _ => "",
+        };
+        if !accepted.is_empty() {
+            return self
+                .draft
+                .refuse(origin, "not of the shape that is needed", accepted);
+        }
+        let is_no = setting.kind == Kind::Switch && value.eq_ignore_ascii_case("no");
+        if is_no {
+            self.draft.amend(origin, Verdict::Same, "");
+        } else if setting.verdict == Verdict::Refused {
+            self.draft.refuse_setting(origin);
+        }
+        let service = self.services.last_mut().unwrap_or(&mut self.global);
+        service.take(setting.theirs, value.to_owned(), origin);
+    }
+
+    /// All of it as a configuration.
+    pub(super) fn finish(mut self) -> Translation {
+        let services = std::mem::take(&mut self.services);
+        if services.is_empty() {
+            let problem = Problem::new(
+                "",
+                "no service: a program that inetd starts for each client is not had",
+            );
+            self.draft
+                .problem(problem.accepted("at least one [service] with accept and connect"));
+        }
+        let names = names(&services);
+        let named: BTreeMap<&str, usize> = services
+            .iter()
+            .enumerate()
+            .map(|(index, it)| (it.name.as_str(), index))
+            .collect();
+        let mut children: BTreeMap<usize, Vec<(usize, String)>> = BTreeMap::new();
+        for (index, service) in services
+            .iter()
+            .enumerate()
+            .filter(|(_, it)| !it.is_client())
+        {
+            let Some((text, origin)) = service.text("sni") else {
+                continue;
+            };
+            match text
+                .split_once(':')
+                .and_then(|(name, pattern)| Some((*named.get(name)?, pattern)))
+            {
+                Some((primary, pattern)) => children
+                    .entry(primary)
+                    .or_default()
+                    .push((index, pattern.to_owned())),
+                None => self
+                    .draft
+                    .refuse(origin, "no service has this name", "SERVICE:PATTERN"),
+            }
+        }
+        let secondary: BTreeSet<usize> = children
+            .values()
+            .flatten()
+            .map(|(index, _)| *index)
+            .collect();
+        for (index, service) in services.iter().enumerate() {
+            let name = &names[index];
+            self.backend(name, service);
+            if service.is_client() {
+                self.plain(name, service);
+            } else {
+                self.policy(name, service);
+                if !secondary.contains(&index) {
+                    let children = children.remove(&index).unwrap_or_default();
+                    let children = children.iter().map(|(index, pattern)| {
+                        (&services[*index], names[*index].as_str(), pattern.as_str())
+                    });
+                    self.listener(name, service, &children.collect::<Vec<_>>());
+                }
+            }
+        }
+        self.times(&services);
+        let is_daemon = self.process();
+        self.draft.finish(SETTINGS, is_daemon)
+    }
+
+    /// A listener without TLS: the client mode.
+    fn plain(&mut self, name: &str, service: &Service) {
+        let mut section = self.draft.section("listener", name);
+        self.bind(&mut section, service);
+        self.draft
+            .set(&mut section, "tls", false, service.on("client"));
+        self.draft.set(&mut section, "backend", name, None);
+        self.sockets(&mut section, service);
+        self.draft.add(section);
+    }
+
+    fn listener(&mut self, name: &str, service: &Service, children: &[(&Service, &str, &str)]) {
+        let mut section = self.draft.section("listener", name);
+        self.bind(&mut section, service);
+        self.draft.set(&mut section, "backend", name, None);
+        self.starttls(&mut section, service, children);
+        let mut shown = BTreeSet::new();
+        let services = children.iter().map(|(child, ..)| *child).chain([service]);
+        // The last one is the default.
+        let services: Vec<&Service> = services.collect();
+        for service in services {
+            match service.text("cert") {
+                None => {
+                    let problem = Problem {
+                        line: Some(service.line),
+                        ..Problem::new("cert", "missing: a TLS server needs a certificate")
+                    };
+                    self.draft.problem(problem.accepted("cert = FILE"));
+                }
+                Some((cert, origin))
+                    if shown.insert(cert)
+                        || children
+                            .iter()
+                            .all(|(child, ..)| child.text("cert").is_none()) =>
+                {
+                    let entry = self.certificate(service, cert);
+                    self.draft
+                        .push(&mut section, "certificates", entry, Some(origin));
+                }
+                Some(_) => {}
+            }
+        }
+        for (child, own, pattern) in children {
+            self.route(&mut section, child, own, pattern);
+        }
+        self.sockets(&mut section, service);
+        self.draft.add(section);
+    }
+
+    /// Clients of a name.
+    fn route(&mut self, section: &mut Section, child: &Service, name: &str, pattern: &str) {
+        let origin = child.text("sni").map(|(_, origin)| origin);
+        let mut route = Table::new();
+        if pattern != "*" {
+            route.insert("names".to_owned(), vec![pattern].into());
+        }
+        if let (true, Some(origin)) = (pattern.starts_with("*."), origin) {
+            self.draft.amend(
+                origin,
+                Verdict::Different,
+                "a wildcard stands for one label; the certificate is chosen by the names in it",
+            );
+        }
+        route.insert("policy".to_owned(), name.into());
+        route.insert("backend".to_owned(), name.into());
+        self.draft.push(section, "route", route, origin);
+    }
+
+    /// `cert`, with `key` where that is another file.
+    pub(super) fn certificate(&self, service: &Service, cert: &str) -> Value {
+        let cert = self.draft.place(cert);
+        match service.text("key") {
+            Some((key, _)) if self.draft.place(key) != cert => {
+                let mut pair = Table::new();
+                pair.insert("chain".to_owned(), cert.into());
+                pair.insert("key".to_owned(), self.draft.place(key).into());
+                pair.into()
+            }
+            _ => cert.into(),
+        }
+    }
+
+    fn bind(&mut self, section: &mut Section, service: &Service) {
+        match service.text("accept") {
+            None => {
+                let problem = Problem {
+                    line: Some(service.line),
+                    ..Problem::new("accept", "missing: each service must define two endpoints")
+                };
+                self.draft.problem(problem.accepted("accept = [HOST:]PORT"));
+            }
+            Some((text, origin)) => match endpoint(text, "0.0.0.0") {
+                // A socket of `::` takes both families there.
+                Some((host, port)) if host == "::" => {
+                    self.draft
+                        .push(section, "bind", format!(":{port}"), Some(origin))
+                }
+                Some((host, port)) => self.draft.push(
+                    section,
+                    "bind",
+                    address(&host, &port.to_string()),
+                    Some(origin),
+                ),
+                None => self.draft.refuse(
+                    origin,
+                    "not an address",
+                    "[HOST:]PORT, the port as a number",
+                ),
+            },
+        }
+    }
+
+    /// The protocol in which clients ask for TLS.
+    fn starttls(
+        &mut self,
+        section: &mut Section,
+        service: &Service,
+        children: &[(&Service, &str, &str)],
+    ) {
+        let Some((protocol, origin)) = service.text("protocol") else {
+            return;
+        };
+        let ours = match protocol.to_ascii_lowercase().as_str() {
+            "proxy" => return,
+            "smtp" => "smtp",
+            "imap" => "imap",
+            "pop3" => "pop3",
+            "pgsql" => "postgresql",
+            _ => {
+                return self
+                    .draft
+                    .refuse(origin, "not had", "smtp, imap, pop3, pgsql or proxy");
+            }
+        };
+        if !children.is_empty() {
+            return self.draft.refuse(
+                origin,
+                "beside services of other names",
+                "one service: the server is connected before a name is known",
+            );
+        }
+        self.draft.set(section, "starttls", ours, Some(origin));
+        self.draft.set(section, "unknown-names", "default", None);
+        self.draft.set(section, "alpn-mismatch", "continue", None);
+    }
+
+    fn backend(&mut self, name: &str, service: &Service) {
+        let mut section = self.draft.section("backend", name);
+        self.servers(&mut section, service);
+        self.ways(&mut section, service);
+        if service.is_client() {
+            self.server_tls(&mut section, service);
+        }
+        self.draft.add(section);
+    }
+
+    /// The servers of a service.
+    fn servers(&mut self, section: &mut Section, service: &Service) {
+        let connects = service.all("connect");
+        if connects.is_empty() {
+            let problem = Problem {
+                line: Some(service.line),
+                ..Problem::new("connect", "missing: each service must define two endpoints")
+            };
+            self.draft
+                .problem(problem.accepted("connect = [HOST:]PORT"));
+        }
+        for (text, origin) in connects {
+            let at = match endpoint(text, "localhost") {
+                _ if text.starts_with('/') => text.clone(),
+                Some((host, port)) => address(&host, &port.to_string()),
+                None => {
+                    self.draft.refuse(
+                        *origin,
+                        "not an address",
+                        "[HOST:]PORT, the port as a number, or /path",
+                    );
+                    continue;
+                }
+            };
+            let mut server = Table::new();
+            server.insert("address".to_owned(), at.into());
+            self.draft.push(section, "server", server, Some(*origin));
+        }
+    }
+
+    /// How servers are chosen, and how they are connected.
+    fn ways(&mut self, section: &mut Section, service: &Service) {
+        if let Some((strategy, origin)) = service.text("failover") {
+            match strategy.to_ascii_lowercase().as_str() {
+                "rr" => {}
+                "prio" => self.draft.set(section, "balance", "first", Some(origin)),
+                _ => self
+                    .draft
+                    .refuse(origin, "not one of the choices", "rr or prio"),
+            }
+        }
+        if let Some((local, origin)) = service.text("local") {
+            self.draft.set(section, "source", vec![local], Some(origin));
+        }
+        if let Some((kind, origin)) = service.text("transparent")
+            && !["none", "no"].contains(&kind)
+        {
+            self.draft.refuse(
+                origin,
+                "servers cannot be connected from the addresses of clients",
+                "none; protocol = proxy tells servers the address",
+            );
+        }
+        if let Some((protocol, origin)) = service.text("protocol") {
+            match (service.is_client(), protocol.eq_ignore_ascii_case("proxy")) {
+                (false, true) => self.draft.set(section, "proxy-header", "v1", Some(origin)),
+                (false, false) => {}
+                (true, _) => self.draft.refuse(
+                    origin,
+                    "a server is not asked for TLS in a protocol of its own",
+                    "a service without it, to a port with TLS",
+                ),
+            }
+        }
+    }
+
+    /// `socket`: of all its options, those that keep connections alive.
+    fn sockets(&mut self, section: &mut Section, service: &Service) {
+        let mut alive: Option<(u32, Origin)> = None;
+        for (text, origin) in service.all("socket") {
+            let (side, option) = text.split_once(':').unwrap_or(("", text));
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            let is_on = ["1", "yes"].contains(&value);
+            match (side, name) {
+                ("a" | "l", "SO_KEEPALIVE") if is_on => {
+                    alive = alive.or(Some((SYSTEM_KEEPALIVE, *origin)))
+                }
+                ("a" | "l", "TCP_KEEPIDLE") => match value.parse() {
+                    Ok(seconds) => alive = Some((seconds, *origin)),
+                    Err(_) => self.draft.refuse(*origin, "not a time", "whole seconds"),
+                },
+                (_, "TCP_NODELAY") if is_on => self.draft.amend(*origin, Verdict::Same, ""),
+                ("a" | "l" | "r", _) => {
+                    self.draft
+                        .amend(*origin, Verdict::Different, "not set on sockets here")
+                }
+                _ => self
+                    .draft
+                    .refuse(*origin, "not an option", "a|l|r:OPTION=VALUE"),
+            }
+        }
+        if let Some((seconds, origin)) = alive {
+            self.draft
+                .set(section, "keepalive", format!("{seconds}s"), Some(origin));
+        }
+    }
+
+    /// Times and sessions are those of all services together.
+    fn times(&mut self, services: &[Service]) {
+        let longest = |draft: &mut Draft, name: &str, default: u32| {
+            let given = services.iter().filter_map(|it| it.text(name));
+            let given: Vec<(u32, Origin)> = given
+                .filter_map(|(text, origin)| Some((text.parse().ok()?, origin)))
+                .collect();
+            let most = given.iter().map(|(value, _)| *value);
+            let most = if given.len() < services.len() {
+                most.chain([default]).max()
+            } else {
+                most.max()
+            };
+            let most = most.unwrap_or(default);
+            for (_, origin) in given.iter().filter(|(value, _)| *value != most) {
+                draft.amend(
+                    *origin,
+                    Verdict::Different,
+                    format!("all services have the longest, {most}"),
+                );
+            }
+            (most, given.first().map(|(_, origin)| *origin))
+        };
+        let (busy, origin) = longest(&mut self.draft, "TIMEOUTbusy", 300);
+        self.draft
+            .put("timeouts", "hello", format!("{busy}s"), origin);
+        self.draft
+            .put("timeouts", "handshake", format!("{busy}s"), origin);
+        let (connect, origin) = longest(&mut self.draft, "TIMEOUTconnect", 10);
+        self.draft
+            .put("timeouts", "connect", format!("{connect}s"), origin);
+        let (idle, origin) = longest(&mut self.draft, "TIMEOUTidle", 43_200);
+        self.draft
+            .put("timeouts", "idle", format!("{idle}s"), origin);
+        self.draft.put("timeouts", "drain", "1ms", None);
+        let (entries, origin) = longest(&mut self.draft, "sessionCacheSize", 1000);
+        match origin {
+            Some(origin) if entries == 0 => {
+                self.draft.amend(
+                    origin,
+                    Verdict::Different,
+                    "a table without a bound is not had: it has sessions.table-entries",
+                );
+            }
+            Some(origin) => self
+                .draft
+                .put("sessions", "table-entries", entries, Some(origin)),
+            None => {}
+        }
+        if let (seconds, Some(origin)) = longest(&mut self.draft, "sessionCacheTimeout", 300) {
+            self.draft.put(
+                "sessions",
+                "id-lifetime",
+                format!("{seconds}s"),
+                Some(origin),
+            );
+        }
+    }
+
+    /// What the global part says of the process; whether it goes into the background.
+    fn process(&mut self) -> bool {
+        let global = std::mem::take(&mut self.global);
+        for (name, key) in [("setuid", "user"), ("setgid", "group")] {
+            if let Some((value, origin)) = global.text(name) {
+                self.draft.put("process", key, value, Some(origin));
+            }
+        }
+        if let Some((path, origin)) = global.text("pid") {
+            let path = self.draft.place(path);
+            self.draft.put("process", "pid-file", path, Some(origin));
+        }
+        if let Some((path, origin)) = global.text("output") {
+            let path = self.draft.place(path);
+            self.draft.put("log", "file", path, Some(origin));
+        }
+        if let Some((text, origin)) = global.text("debug") {
+            let level = text.rsplit('.').next().unwrap_or(text).to_ascii_lowercase();
+            let level = match level.as_str() {
+                "0" | "1" | "2" | "3" | "emerg" | "alert" | "crit" | "err" => "error",
+                "4" | "warning" => "warn",
+                "5" | "6" | "notice" | "info" => "info",
+                "7" | "debug" => "debug",
+                _ => return self.refuse_level(origin),
+            };
+            self.draft.put("log", "level", level, Some(origin));
+        }
+        match global.text("foreground") {
+            None => true,
+            Some((word, _)) if word.eq_ignore_ascii_case("no") => true,
+            Some((word, _))
+                if ["yes", "quiet"]
+                    .iter()
+                    .any(|it| word.eq_ignore_ascii_case(it)) =>
+            {
+                false
+            }
+            Some((_, origin)) => {
+                self.draft
+                    .refuse(origin, "not one of the choices", "yes, quiet or no");
+                false
+            }
+        }
+    }
+
+    fn refuse_level(&mut self, origin: Origin) -> bool {
+        self.draft.refuse(
+            origin,
+            "not a level",
+            "emerg, alert, crit, err, warning, notice, info, debug, or 0 to 7",
+        );
+        false
+    }
+}
+
+/// Names for the sections of services: their own where they can be names here and differ.
+fn names(services: &[Service]) -> Vec<String> {
+    let mut taken = BTreeSet::new();
+    let named = services.iter().enumerate().map(|(index, service)| {
+        let own = SectionName::parse(&service.name).is_ok() && taken.insert(service.name.clone());
+        if own {
+            service.name.clone()
+        } else {
+            format!("service-{}", index + 1)
+        }
+    });
+    named.collect()
+}
+
+/// Host and port of `[HOST:]PORT`. Addresses of IPv6 have no brackets there.
+fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
+    let (host, port) = text.rsplit_once(':').unwrap_or((default, text));
+    let port = port.trim().parse().ok().filter(|port| *port > 0)?;
+    let host = host.trim().trim_start_matches('[').trim_end_matches(']');
+    let host = if host.is_empty() { default } else { host };
+    Some((host.to_owned(), port))
+}
+
+/// Of Linux, where the option is on and nobody says more.
+const SYSTEM_KEEPALIVE: u32 = 7200;

@@ -1,0 +1,299 @@
+//! Each setting, each fault, and random configurations written and read back.
+
+use std::path::Path;
+
+use fastrand::Rng;
+
+use super::super::migration::migrate;
+use super::super::{Command, Dialect, Invocation, Translation, Verdict};
+use super::SETTINGS;
+use crate::file::File;
+use crate::read::read;
+
+fn translated(text: &str) -> Translation {
+    let invocation = Invocation::of_file("stunnel.conf");
+    Dialect::Stunnel.translate(&invocation, text.as_bytes(), Path::new("/srv"))
+}
+
+fn faults(text: &str) -> Vec<String> {
+    let migration = migrate(Dialect::Stunnel, "stunnel.conf", &translated(text));
+    migration.errors.iter().map(ToString::to_string).collect()
+}
+
+#[track_caller]
+fn migrated(text: &str) -> (String, File) {
+    let translation = translated(text);
+    let migration = migrate(Dialect::Stunnel, "stunnel.conf", &translation);
+    let toml = migration
+        .toml
+        .unwrap_or_else(|| panic!("{:?} of\n{text}", migration.errors));
+    let written = File::parse(&toml).unwrap_or_else(|problems| panic!("{problems:?} of\n{toml}"));
+    let meant = read("", &translation.table).file.unwrap();
+    assert_eq!(written, meant, "{toml}");
+    (toml, meant)
+}
+
+const GLOBAL: &str = "\
+; each setting that is not refused
+# in one file
+cert = /etc/site.pem
+pid = /run/stunnel.pid
+output = /var/log/stunnel.log
+log = append
+syslog = no
+debug = daemon.4
+foreground = quiet
+setuid = nobody
+setgid = nogroup
+service = stunnel
+compression = zlib
+EGD = /dev/urandom
+RNDbytes = 64
+RNDfile = /dev/urandom
+RNDoverwrite = no
+engine = auto
+engineCtrl = X
+engineDefault = ALL
+fips = no
+";
+
+const SERVER: &str = "\
+accept = 443
+connect = 80
+connect = /run/app.sock
+key = /etc/site.key
+failover = prio
+local = 127.0.0.1
+ciphers = ECDHE+AESGCM
+ciphersuites = TLS_AES_128_GCM_SHA256
+curves = X25519:P-256:X448
+sslVersionMin = TLSv1
+sslVersionMax = all
+options = NO_SSLv2
+options = -NO_SSLv3
+options = SINGLE_ECDH_USE
+securityLevel = 2
+verifyChain = yes
+requireCert = yes
+verifyPeer = no
+CAfile = ca.pem
+CRLfile = crl.pem
+checkHost = *.clients.test
+checkIP = 192.0.2.1
+checkEmail = a@clients.test
+TIMEOUTbusy = 20
+TIMEOUTclose = 0
+TIMEOUTconnect = 3
+TIMEOUTidle = 60
+sessionCacheSize = 500
+sessionCacheTimeout = 400
+sessionResume = yes
+sessiond = host:1
+ticketKeySecret = 00
+ticketMacSecret = 00
+socket = l:SO_KEEPALIVE=1
+socket = a:TCP_KEEPIDLE=30
+socket = r:TCP_NODELAY=1
+socket = r:SO_OOBINLINE=yes
+transparent = none
+logId = unique
+delay = yes
+retry = no
+reset = yes
+renegotiation = no
+stack = 65536
+libwrap = no
+OCSPaia = no
+OCSPflag = NOCHAIN
+OCSPnonce = no
+pty = no
+protocol = proxy
+client = no
+";
+
+const OTHERS: &str = "\
+[child]
+sni = https:b.test
+cert = /etc/b.pem
+connect = 81
+verify = 1
+CAfile = ca.pem
+[mail]
+accept = :::143
+protocol = imap
+connect = 10.0.0.1:1143
+sslVersion = TLSv1.2
+[out]
+client = yes
+accept = 127.0.0.1:25
+connect = mail.test:465
+verifyChain = yes
+CAfile = ca.pem
+checkHost = other.test
+sni = third.test
+[blind]
+client = YES
+accept = localhost:26
+connect = ::1:465
+sni =
+";
+
+#[test]
+fn every_setting_becomes_what_its_table_says() {
+    let text = format!("{GLOBAL}[https]\n{SERVER}{OTHERS}");
+    let (toml, file) = migrated(&text);
+    assert_eq!(toml, include_str!("everything.toml"));
+    assert_eq!(file.listener.len(), 4);
+    let translation = translated(&text);
+    assert!(!translation.is_daemon);
+    for setting in SETTINGS
+        .iter()
+        .filter(|setting| setting.verdict != Verdict::Refused)
+    {
+        let is_there = translation
+            .report
+            .iter()
+            .any(|remark| remark.theirs == setting.theirs);
+        assert!(is_there, "{} is not tried", setting.theirs);
+    }
+}
+
+#[test]
+fn faults_have_their_lines_and_the_words_of_the_file() {
+    let text = "\
+foreground = yes
+pid = a.pid
+foo = 1
+[x]
+accept = here
+exec = /bin/sh
+verify = 3
+sslVersion = TLSv1
+retry = maybe
+foreground = yes
+nonsense
+[y]
+client = yes
+accept = 1
+connect = 2
+protocol = smtp
+verifyChain = yes
+[z]
+accept = 127.0.0.1:1
+connect = 3
+cert = z.pem
+ciphers = RC4
+sni = nobody:z.test
+redirect = 5
+";
+    let found = faults(text);
+    let expected = [
+        "line 3: foo: not valid here",
+        "line 4: connect: missing: each service must define two endpoints; accepted: ",
+        "line 4: cert: missing: a TLS server needs a certificate; accepted: cert = FILE",
+        "line 5: accept = \"here\": not an address; accepted: [HOST:]PORT",
+        "line 6: exec = \"/bin/sh\": programs are not started",
+        "line 7: verify = \"3\": single certificates are not trusted here",
+        "line 8: sslVersion = \"TLSv1\": none of these versions exists here",
+        "line 9: retry = \"maybe\": not of the shape that is needed; accepted: yes or no",
+        "line 10: foreground: not valid here; accepted: the settings of stunnel(8), global ones before",
+        "line 11: \"nonsense\": no '=' found",
+        "line 16: protocol = \"smtp\": a server is not asked for TLS",
+        "line 17: verifyChain = \"yes\": nobody to trust: without CAfile",
+        "line 22: ciphers = \"RC4\": nothing of this exists here",
+        "line 23: sni = \"nobody:z.test\": no service has this name",
+        "line 24: redirect = \"5\": clients that do not authenticate are refused",
+    ];
+    for expected in expected {
+        assert!(
+            found.iter().any(|found| found.starts_with(expected)),
+            "no {expected} in {found:#?}"
+        );
+    }
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    assert_eq!(faults("cert = a\n").len(), 1);
+}
+
+#[test]
+fn a_command_line_is_a_file_and_no_more() {
+    let command = |line: &str| {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        super::command(&words)
+    };
+    let run = |file| Ok(Command::Run(Invocation::of_file(file)));
+    assert_eq!(command("a.conf"), run("a.conf"));
+    assert_eq!(command(""), run("/etc/stunnel/stunnel.conf"));
+    assert_eq!(command("-fd 0"), run("-"));
+    assert_eq!(command("-version"), Ok(Command::Version));
+    assert!(
+        command("-bogus")
+            .unwrap_err()
+            .contains("Invalid configuration file name")
+    );
+    assert!(command("a b").is_err());
+}
+
+#[test]
+fn random_configurations_mean_the_same_when_written_down() {
+    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..200 {
+        let mut text = "cert = /etc/site.pem\n".to_owned();
+        let mut some = |random: &mut Rng, lines: &str, kept: &[&str]| {
+            for line in lines.lines() {
+                if kept.iter().any(|kept| line.starts_with(kept)) || random.bool() {
+                    text += random.choice(["", "  ", "\t", "; no = thing\n"]).unwrap();
+                    text += line;
+                    text += random.choice(["\n", " \r\n", "\n\n"]).unwrap();
+                }
+            }
+        };
+        some(&mut random, GLOBAL, &["setuid"]);
+        some(&mut random, "[https]", &["["]);
+        some(
+            &mut random,
+            SERVER,
+            &["accept", "connect", "CAfile", "verifyChain", "protocol"],
+        );
+        some(
+            &mut random,
+            OTHERS,
+            &[
+                "[",
+                "accept",
+                "connect",
+                "CAfile",
+                "sni",
+                "client",
+                "verifyChain",
+                "protocol",
+            ],
+        );
+        migrated(&text);
+    }
+}
+
+#[test]
+fn garbage_is_refused_in_linear_time_with_few_words() {
+    for part in [
+        "a=",
+        "[",
+        "]",
+        "[a]\n",
+        "a\n",
+        "=\n",
+        "accept=1\n",
+        "\n",
+        "é",
+        "[x]\nsni=x:y\n",
+        "\u{0}",
+        "connect = 1\n",
+    ] {
+        let text = part.repeat((1 << 17) / part.len());
+        let translation = translated(&text);
+        assert!(translation.problems.len() <= 100, "{part}");
+    }
+    let bytes = b"\xef\xbb\xbfcert = \xff\n[a]\naccept = 1\nconnect = 2\n";
+    let translation = Dialect::Stunnel.translate(&Invocation::of_file("f"), bytes, Path::new("/"));
+    let first = translation.problems.first().map(ToString::to_string);
+    assert!(first.is_some_and(|first| first.starts_with("line 1: cert = \"\u{fffd}\": ")));
+}

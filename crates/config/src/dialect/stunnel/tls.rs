@@ -1,0 +1,341 @@
+//! What services say of TLS: versions, suites, and whose certificates are verified.
+
+use toml::{Table, Value};
+
+use super::super::ciphers::{self, Chosen, LEAVING, NOTHING_LEFT, TLS13};
+use super::super::draft::{Origin, Section};
+use super::super::setting::Verdict;
+use super::reader::Reader;
+use super::service::Service;
+
+/// Whether peers are verified, and by which setting.
+enum Verified {
+    No,
+    IfThere(Origin),
+    Always(Origin),
+}
+
+impl Reader {
+    /// The policy of a service in server mode.
+    pub(super) fn policy(&mut self, name: &str, service: &Service) {
+        let mut section = self.draft.section("policy", name);
+        let versions = self.versions(service);
+        if let Some((versions, origin)) = &versions {
+            self.draft
+                .set(&mut section, "versions", versions.clone(), Some(*origin));
+        }
+        self.suites(
+            &mut section,
+            service,
+            versions.map(|(versions, _)| versions),
+        );
+        if let Some((list, origin)) = service.text("curves") {
+            self.draft.curves(&mut section, list, origin);
+        }
+        self.strength(service);
+        let (word, origin) = match self.verified(service) {
+            Verified::No => {
+                self.unverified(service);
+                return self.draft.add(section);
+            }
+            Verified::IfThere(origin) => ("optional", origin),
+            Verified::Always(origin) => ("required", origin),
+        };
+        self.draft
+            .set(&mut section, "client-certificates", word, Some(origin));
+        match service.text("CAfile") {
+            None => self.draft.refuse(origin, NOBODY, "CAfile = FILE with it"),
+            Some((path, origin)) => {
+                let path = self.draft.place(path);
+                self.draft
+                    .set(&mut section, "client-ca", path, Some(origin));
+            }
+        }
+        for (path, origin) in service.all("CRLfile") {
+            let path = self.draft.place(path);
+            self.draft.push(&mut section, "crl", path, Some(*origin));
+        }
+        for (setting, kind) in [
+            ("checkHost", "dns"),
+            ("checkIP", "ip"),
+            ("checkEmail", "email"),
+        ] {
+            for (value, origin) in service.all(setting) {
+                self.draft.push(
+                    &mut section,
+                    "client-names",
+                    format!("{kind}:{value}"),
+                    Some(*origin),
+                );
+            }
+        }
+        self.draft.add(section);
+    }
+
+    /// TLS towards the servers of a service in client mode.
+    pub(super) fn server_tls(&mut self, section: &mut Section, service: &Service) {
+        let mut tls = Table::new();
+        match self.verified(service) {
+            Verified::No | Verified::IfThere(_) => {
+                let origin = service.on("client");
+                self.draft
+                    .of_servers((section, &mut tls), "backend.tls.verify", "none", origin);
+                self.unverified(service);
+            }
+            Verified::Always(by) => self.verified_server((section, &mut tls), service, by),
+        }
+        if let Some((name, origin)) = service.one("sni") {
+            let name = if name.is_empty() { "off" } else { name };
+            self.draft
+                .of_servers((section, &mut tls), "backend.tls.sni", name, Some(*origin));
+        }
+        if let Some((cert, origin)) = service.text("cert") {
+            let entry = self.certificate(service, cert);
+            let key = "backend.tls.client-certificate";
+            self.draft
+                .of_servers((section, &mut tls), key, entry, Some(origin));
+        }
+        if let Some((versions, origin)) = self.versions(service) {
+            self.draft.of_servers(
+                (section, &mut tls),
+                "backend.tls.versions",
+                versions,
+                Some(origin),
+            );
+        }
+        for name in ["ciphers", "ciphersuites", "curves"] {
+            if let Some((_, origin)) = service.text(name) {
+                let why =
+                    "all suites and groups are offered to servers: ECDHE with AES-GCM or CHACHA20";
+                self.draft.amend(origin, Verdict::Different, why);
+            }
+        }
+        self.strength(service);
+        let origin = service.on("client");
+        self.draft.set(section, "tls", tls, origin);
+    }
+
+    fn verified_server(
+        &mut self,
+        (section, tls): (&Section, &mut Table),
+        service: &Service,
+        by: Origin,
+    ) {
+        match service.text("CAfile") {
+            None => self.draft.refuse(by, NOBODY, "CAfile = FILE with it"),
+            Some((path, origin)) => {
+                let path = self.draft.place(path);
+                self.draft
+                    .of_servers((section, &mut *tls), "backend.tls.ca", path, Some(origin));
+            }
+        }
+        if let Some((path, origin)) = service.text("CRLfile") {
+            let path = self.draft.place(path);
+            self.draft.of_servers(
+                (section, &mut *tls),
+                "backend.tls.crl",
+                vec![path],
+                Some(origin),
+            );
+        }
+        let names = ["checkHost", "checkIP"]
+            .iter()
+            .flat_map(|name| service.all(name));
+        let names: Vec<_> = names.cloned().collect();
+        match &names[..] {
+            [] => {
+                let why = "the certificate must also have the name of the server, that of connect; checkHost says another";
+                self.draft.amend(by, Verdict::Different, why);
+            }
+            [(name, origin)] => {
+                self.draft.of_servers(
+                    (section, tls),
+                    "backend.tls.name",
+                    name.clone(),
+                    Some(*origin),
+                );
+            }
+            [_, (_, origin), ..] => {
+                self.draft
+                    .refuse(*origin, "a second name", "one checkHost or checkIP")
+            }
+        }
+        if let Some((_, origin)) = service.one("checkEmail") {
+            self.draft.refuse(
+                *origin,
+                "servers are not known by addresses of mail",
+                "checkHost or checkIP",
+            );
+        }
+    }
+
+    fn verified(&mut self, service: &Service) -> Verified {
+        if let Some((level, origin)) = service.text("verify") {
+            return match level {
+                "0" => Verified::No,
+                "1" => Verified::IfThere(origin),
+                "2" => Verified::Always(origin),
+                "3" | "4" => {
+                    self.draft.refuse(
+                        origin,
+                        "single certificates are not trusted here, only authorities",
+                        "0, 1 or 2",
+                    );
+                    Verified::No
+                }
+                _ => {
+                    self.draft.refuse(origin, "not a level", "0, 1 or 2");
+                    Verified::No
+                }
+            };
+        }
+        match (service.on("verifyChain"), service.on("requireCert")) {
+            (Some(origin), _) => Verified::Always(origin),
+            (None, Some(origin)) => {
+                self.draft.refuse(
+                    origin,
+                    "a certificate that nobody verifies",
+                    "verifyChain = yes with it",
+                );
+                Verified::No
+            }
+            (None, None) => Verified::No,
+        }
+    }
+
+    /// Says of what verifies that nothing is verified.
+    fn unverified(&mut self, service: &Service) {
+        for name in ["CAfile", "CRLfile", "checkHost", "checkIP", "checkEmail"] {
+            for (_, origin) in service.all(name) {
+                self.draft.amend(
+                    *origin,
+                    Verdict::Ignored,
+                    "without verifyChain nothing is verified, as there",
+                );
+            }
+        }
+    }
+
+    /// The versions of a service, where it says any.
+    fn versions(&mut self, service: &Service) -> Option<(Vec<&'static str>, Origin)> {
+        let one = service.text("sslVersion");
+        let least = service.text("sslVersionMin").or(one);
+        let most = service.text("sslVersionMax").or(one);
+        let first = self.bound(least).unwrap_or(0);
+        let last = self.bound(most).unwrap_or(VERSIONS.len());
+        let without = self.without(service);
+        let of_option = without.first().map(|(_, origin)| *origin);
+        let origin = least.or(most).map(|(_, origin)| origin).or(of_option)?;
+        let is_served = |version: usize| {
+            (first..=last).contains(&version) && without.iter().all(|(it, _)| *it != version)
+        };
+        let served = [(TLS12, "1.2"), (TLS12 + 1, "1.3")].into_iter();
+        let served = served.filter(|(version, _)| is_served(*version));
+        let versions: Vec<&str> = served.map(|(_, name)| name).collect();
+        if versions.is_empty() {
+            let accepted = "TLSv1.2 or TLSv1.3 among them";
+            self.draft
+                .refuse(origin, "none of these versions exists here", accepted);
+            return None;
+        }
+        if let Some((word, origin)) = least.filter(|_| (1..TLS12).contains(&first)) {
+            let why = format!(
+                "{word} does not exist here: clients get {}",
+                versions.join(" and ")
+            );
+            self.draft.amend(origin, Verdict::Different, why);
+        }
+        Some((versions, origin))
+    }
+
+    /// A bound of versions; none where it is `all`.
+    fn bound(&mut self, given: Option<(&str, Origin)>) -> Option<usize> {
+        let (word, origin) = given?;
+        let mut known = VERSIONS.iter();
+        let version = known.position(|version| version.eq_ignore_ascii_case(word));
+        if version.is_none() {
+            self.draft
+                .refuse(origin, "not a version", "all, TLSv1.2 or TLSv1.3");
+        }
+        version.filter(|version| *version > 0)
+    }
+
+    /// The versions that `options` takes away.
+    fn without(&mut self, service: &Service) -> Vec<(usize, Origin)> {
+        let mut without = Vec::new();
+        for (option, origin) in service.all("options") {
+            match option.as_str() {
+                "NO_TLSv1.2" => without.push((TLS12, *origin)),
+                "NO_TLSv1.3" => without.push((TLS12 + 1, *origin)),
+                "-NO_SSLv2" | "-NO_SSLv3" | "-NO_TLSv1" | "-NO_TLSv1.1" => {
+                    let why = "this version does not exist here";
+                    self.draft.amend(*origin, Verdict::Different, why);
+                }
+                option if option.starts_with("NO_") => {
+                    self.draft.amend(*origin, Verdict::Same, "");
+                }
+                _ => self
+                    .draft
+                    .amend(*origin, Verdict::Ignored, "it is for OpenSSL"),
+            }
+        }
+        without
+    }
+
+    fn suites(&mut self, section: &mut Section, service: &Service, versions: Option<Vec<&str>>) {
+        let (older, newer) = (service.text("ciphers"), service.text("ciphersuites"));
+        let Some((_, origin)) = older.or(newer) else {
+            return;
+        };
+        let mut suites: Vec<&str> = Vec::new();
+        let serves = |version| {
+            versions
+                .as_ref()
+                .is_none_or(|versions| versions.contains(&version))
+        };
+        for (version, given, default, choose) in [
+            (
+                "1.3",
+                newer,
+                TLS13.join(":"),
+                ciphers::tls13 as fn(&str) -> Chosen,
+            ),
+            ("1.2", older, DEFAULT_CIPHERS.to_owned(), ciphers::tls12),
+        ] {
+            match given {
+                _ if !serves(version) => {}
+                None => suites.extend(choose(&default).suites),
+                Some((text, origin)) => {
+                    let chosen = choose(text);
+                    if chosen.suites.is_empty() {
+                        return self.draft.refuse(origin, NOTHING_LEFT, LEAVING);
+                    }
+                    let (verdict, why) = chosen.verdict();
+                    self.draft.amend(origin, verdict, why);
+                    suites.extend(chosen.suites);
+                }
+            }
+        }
+        let suites: Vec<Value> = suites.into_iter().map(Value::from).collect();
+        self.draft.set(section, "suites", suites, Some(origin));
+    }
+
+    /// `securityLevel`: what is had is level 2, and some of 3.
+    fn strength(&mut self, service: &Service) {
+        if let Some((level, origin)) = service.text("securityLevel")
+            && !["0", "1", "2"].contains(&level)
+        {
+            self.draft
+                .refuse(origin, "keys of 2048 bits cannot be refused", "0, 1 or 2");
+        }
+    }
+}
+
+/// In their order; the first is no bound.
+const VERSIONS: [&str; 7] = [
+    "all", "SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3",
+];
+const TLS12: usize = 5;
+const NOBODY: &str = "nobody to trust: without CAfile";
+/// stunnel's own.
+const DEFAULT_CIPHERS: &str = "HIGH:!aNULL:!SSLv2:!DH:!kDHEPSK";

@@ -1,0 +1,123 @@
+//! Hitch, stunnel and becket in their place: each started by a command line of theirs.
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::place::Place;
+use crate::program::becket_program;
+use crate::run_user::open_to_all;
+use crate::time::until;
+use crate::tool::{Finished, Kept, Tool, finish};
+
+/// One of the two programs that are to behave alike.
+#[derive(Clone, Debug)]
+pub struct Either {
+    program: std::path::PathBuf,
+    /// `hitch`, before its arguments, where the program is becket.
+    first: Option<&'static str>,
+}
+
+/// One that runs; it is killed when dropped.
+#[derive(Debug)]
+pub struct Running(Kept);
+
+impl Either {
+    /// The program itself, and becket in its place; without it, prints the skip.
+    pub fn both(name: &'static str, dialect: &'static str) -> Option<[Self; 2]> {
+        let theirs = Tool::find(name)?;
+        let program = theirs.path().to_owned();
+        let theirs = Self {
+            program,
+            first: None,
+        };
+        let program = becket_program().to_owned();
+        let ours = Self {
+            program,
+            first: Some(dialect),
+        };
+        Some([theirs, ours])
+    }
+
+    pub fn is_becket(&self) -> bool {
+        self.first.is_some()
+    }
+
+    fn command(&self, place: &Place, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .args(self.first)
+            .args(arguments)
+            .current_dir(place.folder());
+        command
+            .env_remove("SSLKEYLOGFILE")
+            .env_remove("NOTIFY_SOCKET");
+        command
+    }
+
+    /// Runs it to its end.
+    #[track_caller]
+    pub fn run(&self, place: &Place, arguments: &[&str]) -> Finished {
+        finish(self.command(place, arguments), "")
+    }
+
+    /// Runs it until it listens at an address. What it says goes to a file of its own.
+    #[track_caller]
+    pub fn start(&self, place: &Place, arguments: &[&str], at: SocketAddr) -> Running {
+        let log = place.path(if self.is_becket() {
+            "becket.log"
+        } else {
+            "theirs.log"
+        });
+        let mut command = self.command(place, arguments);
+        let file = File::create(&log).expect("a file");
+        let also = file.try_clone().expect("the same file");
+        command.stdin(Stdio::null()).stdout(also).stderr(file);
+        let mut kept = Kept(command.spawn().expect("a program that starts"));
+        until("it listens", || {
+            let ended = kept.0.try_wait().expect("a status");
+            assert!(ended.is_none(), "it ended: {}", read(&log));
+            TcpStream::connect(at).ok()
+        });
+        Running(kept)
+    }
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}
+
+impl Running {
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0.0), signal).expect("a program that runs");
+    }
+
+    /// Ends it; its exit code, or nothing if the signal ended it.
+    #[track_caller]
+    pub fn end(mut self, signal: Signal) -> Option<i32> {
+        self.signal(signal);
+        let child: &mut Child = &mut self.0.0;
+        until("it ends", || child.try_wait().expect("a status")).code()
+    }
+}
+
+/// Options by which root's programs become another user, who may then read the place.
+pub fn as_nobody(place: &Place) -> &'static [&'static str] {
+    if !rustix::process::geteuid().is_root() {
+        return &[];
+    }
+    open_to_all(place);
+    for entry in std::fs::read_dir(place.folder())
+        .expect("our folder")
+        .flatten()
+    {
+        let all = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(entry.path(), all).expect("our file");
+    }
+    &["--user", "nobody"]
+}

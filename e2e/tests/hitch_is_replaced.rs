@@ -1,0 +1,409 @@
+//! A file of hitch means the same to becket: clients, servers and start scripts see no difference, or the one that is stated.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+
+use becket_e2e::{
+    Backend, Either, Key, OpenSsl, PATIENCE, Place, Signal, as_nobody, eventually, fresh_address,
+    skip,
+};
+
+/// A server that tells the first line of each connection, and answers.
+fn first_lines() -> (Backend, Receiver<String>) {
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let backend = Backend::new(move |stream| {
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        tell.lock().unwrap().send(line).ok();
+        let mut stream = stream;
+        let mut request = String::new();
+        reader.read_line(&mut request)?;
+        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nwell met")
+    });
+    (backend, told)
+}
+
+/// What openssl says of a connection that two programs are to agree on.
+fn facts(openssl: &OpenSsl, place: &Place, at: SocketAddr, flags: &[&str]) -> Vec<String> {
+    let run = openssl.ask_unnamed(place, at, flags);
+    let all = run.all();
+    let told = [
+        "subject=",
+        "ALPN protocol",
+        "No ALPN",
+        "New, ",
+        "well met",
+        "alert number",
+    ];
+    let lines = all
+        .lines()
+        .filter(|line| told.iter().any(|told| line.contains(told)));
+    // The suite is the server's choice.
+    let mut facts: Vec<String> = lines
+        .map(|line| line.split(", Cipher").next().unwrap_or_default().to_owned())
+        .collect();
+    facts.retain(|line| !line.contains("(NONE)"));
+    // What an alert is called begins with the number of a process.
+    for fact in &mut facts {
+        if let Some((_, alert)) = fact.rsplit_once("SSL alert number") {
+            *fact = format!("alert{alert}");
+        }
+    }
+    facts
+}
+
+fn place() -> Place {
+    let place = Place::new();
+    place.issue("other.pem", &["other.example.org"], Key::Ecdsa);
+    place.issue("wild.pem", &["*.wild.example.org"], Key::Rsa);
+    place.issue("client.pem", &["client"], Key::Ecdsa);
+    place
+}
+
+#[test]
+fn clients_and_servers_see_the_same() {
+    let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
+        return;
+    };
+    let place = place();
+    let (backend, lines) = first_lines();
+    place.write(
+        "hitch.conf",
+        &format!(
+            "backend = \"[{}]:{}\"\npem-file = \"{}\"\npem-file = \"{}\"\npem-file = \"{}\"\n\
+             alpn-protos = \"h2, http/1.1\"\nwrite-proxy-v1 = on\nsni-nomatch-abort = off\n",
+            backend.address.ip(),
+            backend.address.port(),
+            place.text("site.pem"),
+            place.text("wild.pem"),
+            place.text("other.pem"),
+        ),
+    );
+    let user = as_nobody(&place);
+    let seen = both.map(|either| {
+        let at = fresh_address();
+        let frontend = format!("[{}]:{}", at.ip(), at.port());
+        let line = [&["--config", "hitch.conf", "-f", &frontend], user].concat();
+        let running = either.start(&place, &line, at);
+        let seen = ASKED.map(|flags| facts(&openssl, &place, at, flags));
+        let headers: Vec<String> = seen
+            .iter()
+            .filter(|facts| facts.iter().any(|fact| fact.contains("well met")))
+            .map(|_| {
+                let line = lines.recv_timeout(PATIENCE).unwrap();
+                let words: Vec<&str> = line.split(' ').collect();
+                assert_eq!(
+                    words.get(5),
+                    Some(&&*format!("{}\r\n", at.port())),
+                    "{line}"
+                );
+                words[..3].join(" ")
+            })
+            .collect();
+        // A client whose protocols are all others: hitch ends the handshake, and then the connection; becket the handshake.
+        let flags = ["-noservername", "-alpn", "spdy"];
+        let other = facts(&openssl, &place, at, &flags);
+        assert!(
+            !other.iter().any(|fact| fact.contains("well met")),
+            "{other:?}"
+        );
+        assert!(
+            !either.is_becket() || other.contains(&"alert 120".to_owned()),
+            "{other:?}"
+        );
+        assert_eq!(running.end(Signal::TERM), Some(0));
+        (seen, headers)
+    });
+    let [theirs, ours] = &seen;
+    assert_eq!(theirs, ours);
+    assert!(
+        ours.0[1]
+            .iter()
+            .any(|fact| fact.contains("ALPN protocol: h2")),
+        "{ours:?}"
+    );
+    assert!(
+        ours.0[5]
+            .iter()
+            .any(|fact| fact.contains("other.example.org")),
+        "{ours:?}"
+    );
+}
+
+#[test]
+fn clients_are_verified_alike_and_unknown_names_refused() {
+    let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
+        return;
+    };
+    let place = place();
+    let (backend, _lines) = first_lines();
+    let [own, ca, client] = ["site.pem", "ca.pem", "client.pem"].map(|name| place.text(name));
+    let user = as_nobody(&place);
+    let seen = both.map(|either| {
+        let at = fresh_address();
+        place.write(
+            "hitch.conf",
+            &format!(
+                "frontend = {{\n host = \"{}\"\n port = \"{}\"\n pem-file = {{ cert = \"{own}\" private-key = \"{own}\" }}\n \
+                 sni-nomatch-abort = on\n tls-protos = TLSv1.2\n ciphers = \"ECDHE+CHACHA20\"\n client-verify = required\n \
+                 client-verify-ca = \"{ca}\"\n}}\nbackend = \"[{}]:{}\"\n",
+                at.ip(), at.port(), backend.address.ip(), backend.address.port(),
+            ),
+        );
+        let line = [&["--config", "hitch.conf"], user].concat();
+        let _running = either.start(&place, &line, at);
+        let asked: [&[&str]; 4] = [
+            &["-servername", "www.example.org", "-cert", &client],
+            &["-servername", "www.example.org", "-tls1_3", "-cert", &client],
+            &["-servername", "nobody.example.com", "-cert", &client],
+            &["-servername", "www.example.org", "-tls1_2", "-cipher", "ECDHE+AESGCM", "-cert", &client],
+        ];
+        let unverified = openssl.ask_unnamed(&place, at, &["-servername", "www.example.org"]);
+        assert!(!unverified.stdout.contains("well met"), "{}", unverified.all());
+        asked.map(|flags| facts(&openssl, &place, at, flags))
+    });
+    let [theirs, ours] = &seen;
+    assert_eq!(theirs, ours);
+    assert!(
+        ours[0].iter().any(|fact| fact.contains("well met")),
+        "{ours:?}"
+    );
+    assert!(
+        ours[2].contains(&"alert 112".to_owned()),
+        "unrecognized_name: {ours:?}"
+    );
+}
+
+#[test]
+fn a_file_that_is_broken_changes_nothing_and_a_good_one_counts() {
+    let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
+        return;
+    };
+    let place = place();
+    let backend = Backend::http("well met");
+    let user = as_nobody(&place);
+    for either in both {
+        let at = fresh_address();
+        let text = |pem: &str| {
+            format!(
+                "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-file = \"{}\"\n",
+                at.ip(),
+                at.port(),
+                backend.address.ip(),
+                backend.address.port(),
+                place.text(pem)
+            )
+        };
+        place.write("hitch.conf", &text("site.pem"));
+        let line = [&["--config", "hitch.conf"], user].concat();
+        let running = either.start(&place, &line, at);
+        let shows = |name: &str| {
+            facts(&openssl, &place, at, &["-noservername"])
+                .iter()
+                .any(|fact| fact.contains(name))
+        };
+        place.write("hitch.conf", &(text("other.pem") + "nonsense = 1\n"));
+        running.signal(Signal::HUP);
+        place.write("hitch.conf", &text("none.pem"));
+        running.signal(Signal::HUP);
+        assert!(shows("www.example.org"));
+        place.write("hitch.conf", &text("other.pem"));
+        // One that is under way may have read the file before.
+        eventually("the new file counts", || {
+            running.signal(Signal::HUP);
+            shows("other.example.org")
+        });
+        assert_eq!(running.end(Signal::TERM), Some(0));
+    }
+}
+
+#[test]
+fn the_test_option_ends_alike() {
+    let Some([theirs, ours]) = Either::both("hitch", "hitch") else {
+        return;
+    };
+    let place = place();
+    let pem = format!("pem-file = \"{}\"\n", place.text("site.pem"));
+    let user = as_nobody(&place);
+    for (more, is_good) in TESTED {
+        place.write("hitch.conf", &format!("{pem}{more}"));
+        let line = [&["-t", "--config", "hitch.conf"], user].concat();
+        // A user of the file counts where none comes behind it.
+        let line = if more.starts_with("user") {
+            &line[..3]
+        } else {
+            &line
+        };
+        let [one, other] = [&theirs, &ours].map(|either| either.run(&place, line));
+        assert_eq!(
+            one.code,
+            if is_good { 0 } else { 1 },
+            "{more}: {}",
+            one.all()
+        );
+        assert_eq!(one.code, other.code, "{more}: {}", other.all());
+        if is_good {
+            let last = |all: &str| all.lines().last().map(str::to_owned);
+            assert_eq!(last(&one.stderr), last(&other.stderr), "{more}");
+        } else {
+            assert!(
+                other.stderr.contains("hitch.conf: "),
+                "{more}: {}",
+                other.stderr
+            );
+        }
+    }
+    // What is refused here on purpose, and served there.
+    for more in [
+        "tls-protos = SSLv3\n",
+        "ciphers = \"AES256-SHA\"\n",
+        "write-ip = on\n",
+        "proxy-proxy = on\n",
+    ] {
+        place.write("hitch.conf", &format!("{pem}{more}"));
+        let line = [&["-t", "--config", "hitch.conf"], user].concat();
+        assert_eq!(theirs.run(&place, &line).code, 0, "{more}");
+        assert_eq!(ours.run(&place, &line).code, 1, "{more}");
+    }
+    for line in [&["--bogus"][..], &["-t"], &["-V"], &["--workers"]] {
+        assert_eq!(
+            theirs.run(&place, line).code,
+            ours.run(&place, line).code,
+            "{line:?}"
+        );
+    }
+}
+
+#[test]
+fn debians_unit_starts_becket_by_its_path_alone() {
+    let Some([_, ours]) = Either::both("hitch", "hitch") else {
+        return;
+    };
+    let Ok(unit) = std::fs::read_to_string("/lib/systemd/system/hitch.service") else {
+        return skip("needs Debian's hitch.service");
+    };
+    let place = place();
+    place.write(
+        "hitch.conf",
+        &format!("pem-file = \"{}\"\n", place.text("site.pem")),
+    );
+    as_nobody(&place);
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/usr/sbin/hitch "))
+        .unwrap();
+    let own = place.text("hitch.conf");
+    let words: Vec<&str> = line
+        .split(' ')
+        .map(|word| if word.ends_with(".conf") { &own } else { word })
+        .collect();
+    let run = ours.run(&place, &[&words[..], &["-t"]].concat());
+    assert_eq!(run.code, 0, "{}", run.all());
+}
+
+#[test]
+fn a_link_called_hitch_goes_into_the_background_and_leaves_its_number() {
+    let place = place();
+    let (at, backend) = (fresh_address(), Backend::http("well met"));
+    let Some(openssl) = OpenSsl::find() else {
+        return;
+    };
+    place.write(
+        "hitch.conf",
+        &format!(
+            "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-file = \"site.pem\"\ndaemon = on\npidfile = \"hitch.pid\"\n",
+            at.ip(), at.port(), backend.address.ip(), backend.address.port(),
+        ),
+    );
+    let user = as_nobody(&place);
+    if !user.is_empty() {
+        becket_e2e::give(&place, becket_e2e::nobody().unwrap());
+    }
+    std::os::unix::fs::symlink(becket_e2e::becket_program(), place.path("hitch")).unwrap();
+    let mut command = std::process::Command::new(place.path("hitch"));
+    command
+        .args(["--config", "hitch.conf"])
+        .args(user)
+        .current_dir(place.folder());
+    let run = becket_e2e::finish(command, "");
+    assert_eq!(run.code, 0, "{}", run.all());
+    // It serves by now, and another process is it.
+    let pid: u32 = place.read("hitch.pid").trim().parse().unwrap();
+    let run = openssl.ask(&place, at, &[]);
+    assert!(run.stdout.contains("well met"), "{}", run.all());
+    let signal = |name: &str| {
+        std::process::Command::new("kill")
+            .args([name, &pid.to_string()])
+            .status()
+            .unwrap()
+    };
+    assert!(signal("-TERM").success());
+    eventually("the file with its number is gone", || {
+        !place.path("hitch.pid").exists()
+    });
+    place.write("hitch.conf", "pem-file = \"none.pem\"\ndaemon = on\n");
+    let mut command = std::process::Command::new(place.path("hitch"));
+    command
+        .args(["--config", "hitch.conf"])
+        .args(user)
+        .current_dir(place.folder());
+    let run = becket_e2e::finish(command, "");
+    assert_eq!(run.code, 1, "{}", run.all());
+    assert!(run.stderr.contains("line 1: pem-file"), "{}", run.stderr);
+}
+
+/// What openssl is told to ask for.
+const ASKED: [&[&str]; 8] = [
+    &["-servername", "www.example.org", "-tls1_2"],
+    &[
+        "-servername",
+        "www.example.org",
+        "-tls1_3",
+        "-alpn",
+        "http/1.1,h2",
+    ],
+    &["-servername", "a.wild.example.org", "-alpn", "h2"],
+    &["-servername", "other.example.org", "-tls1_3"],
+    &["-servername", "nobody.example.com"],
+    &["-noservername"],
+    &["-servername", "www.example.org", "-tls1_1"],
+    &[
+        "-servername",
+        "www.example.org",
+        "-tls1_2",
+        "-cipher",
+        "AES128-SHA",
+    ],
+];
+
+/// What a file says beside its certificate, and whether it is good.
+const TESTED: [(&str, bool); 15] = [
+    ("", true),
+    ("workers = 4\nbacklog = 10\nquiet = on # comment\n", true),
+    (
+        "tls-protos = TLSv1.2 TLSv1.3\nciphers = \"HIGH:!aNULL\"\n",
+        true,
+    ),
+    (
+        "frontend = { port = \"1234\" match-global-certs = on }",
+        true,
+    ),
+    ("daemon = on\n", true),
+    ("foo = 1\n", false),
+    ("backend = \"127.0.0.1:80\"\n", false),
+    ("workers = some\n", false),
+    ("ciphers = \"NONSENSE\"\n", false),
+    ("write-proxy-v2 = on\nwrite-proxy-v1 = on\n", false),
+    ("client-verify = required\n", false),
+    ("frontend = {\n host = \"127.0.0.1\"\n", false),
+    ("pem-file = \"/nowhere/site.pem\"\n", false),
+    ("user = \"nobody-of-this-name\"\n", false),
+    (
+        "frontend = \"[127.0.0.1]:1\"\nfrontend = \"[127.0.0.1]:1\"\n",
+        false,
+    ),
+];

@@ -1,0 +1,52 @@
+//! The dialects: any text of hitch, stud or stunnel is read as a configuration, or refused with reasons.
+
+use std::path::Path;
+
+use becket_config::dialect::migration::migrate;
+use becket_config::dialect::{Command, Dialect};
+use becket_config::file::File;
+use becket_config::read::read;
+
+/// Checks one input: a byte that chooses the dialect, a command line of words between NULs, and behind an empty one the file.
+/// Returns 1 if that is a configuration.
+///
+/// # Panics
+///
+/// When a refusal gives no reason, or a configuration that is written down means something else.
+pub fn run(data: &[u8]) -> usize {
+    let Some((first, rest)) = data.split_first() else {
+        return 0;
+    };
+    let dialect = Dialect::ALL[usize::from(*first) % Dialect::ALL.len()];
+    let end = rest.windows(2).position(|two| two == [0, 0]);
+    let (line, text) = rest.split_at(end.map_or(rest.len(), |end| end + 2));
+    let words = line
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty());
+    let words: Vec<String> = words
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    let invocation = match dialect.command(&words) {
+        Ok(Command::Run(invocation)) => invocation,
+        Ok(_) => return 0,
+        Err(said) => {
+            assert!(!said.is_empty(), "a refusal has a reason");
+            return 0;
+        }
+    };
+    let translation = dialect.translate(&invocation, text, Path::new("/srv"));
+    assert!(
+        translation.problems.len() <= 100,
+        "as many as anybody reads"
+    );
+    translation.remarks().for_each(drop);
+    let migration = migrate(dialect, "its.conf", &translation);
+    assert!(!migration.page().is_empty());
+    let Some(toml) = migration.toml else {
+        assert!(!migration.errors.is_empty(), "a refusal has a reason");
+        return 0;
+    };
+    let meant = read("", &translation.table).file;
+    assert_eq!(File::parse(&toml).ok(), meant, "{toml}");
+    1
+}
