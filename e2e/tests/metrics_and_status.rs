@@ -40,6 +40,46 @@ fn the_status_command_asks_the_admin_address() {
 }
 
 #[test]
+fn a_host_that_is_scanned_is_healthy_and_one_whose_clients_cannot_get_in_is_not() {
+    let (place, strangers) = (Place::new(), Place::new());
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let status = || {
+        let mut command = Command::new(becket_program());
+        command.args(["status", "--admin", &becket.admin.to_string(), "--json"]);
+        finish(command, "").code
+    };
+    let failed = || {
+        becket.status()["totals"]["handshakes_failed"]
+            .as_u64()
+            .unwrap()
+    };
+    // They speak no TLS, or do not know a name, and trust nobody.
+    let trust = Trust::new(&strangers);
+    for number in 0..12 {
+        let mut scanner = TcpStream::connect(becket.web).unwrap();
+        scanner.write_all(b"\x01\x02 what is here?\r\n").unwrap();
+        becket_e2e::read_to_end(&mut scanner).0.clear();
+        assert!(Client::connect_as(becket.web, &trust, "else.example.net").is_err());
+        eventually("both are counted", || failed() == 2 * (number + 1));
+    }
+    assert_eq!(status(), 0);
+    for _ in 0..12 {
+        assert!(Client::connect_as(becket.web, &trust, "www.example.org").is_err());
+    }
+    let by_name = || {
+        becket
+            .metrics()
+            .sum("becket_handshakes_failed_by_name_total", &[]) as u64
+    };
+    eventually("they are counted", || by_name() == 12);
+    assert_eq!(status(), 3);
+    // What was wrong was mended.
+    assert!(becket.reload());
+    assert_eq!(status(), 0);
+}
+
+#[test]
 fn a_certificate_that_ends_in_four_days_does_not_look_healthy() {
     let place = Place::new();
     let backend = Backend::http("well met");

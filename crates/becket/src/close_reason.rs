@@ -130,6 +130,39 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
+    /// Whether a handshake came to nothing by what the client did or did not do. Who was turned away so that others could be
+    /// served, or looked whether becket is there, is not among them.
+    pub(crate) const fn is_failed_handshake(self) -> bool {
+        matches!(
+            self,
+            Self::HandshakeAborted
+                | Self::HelloTimeout
+                | Self::HandshakeTimeout
+                | Self::HandshakeFailed
+                | Self::HelloTooLarge
+                | Self::StarttlsInjected
+                | Self::NotTls
+                | Self::PlainHttp
+                | Self::UnknownName
+                | Self::AlpnMismatch
+                | Self::ClientCertificate
+                | Self::ClientChain
+                | Self::ClientName
+        )
+    }
+
+    /// Whether a handshake failed that a client which asks for the right name makes well: then our certificate, versions or
+    /// suites may be wrong.
+    pub(crate) const fn may_be_our_fault(self) -> bool {
+        matches!(
+            self,
+            Self::HandshakeAborted
+                | Self::HandshakeTimeout
+                | Self::HandshakeFailed
+                | Self::AlpnMismatch
+        )
+    }
+
     /// Whether a server, or the way to it, is at fault: somebody has to mend that.
     pub(crate) const fn is_fault_of_servers(self) -> bool {
         matches!(

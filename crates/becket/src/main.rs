@@ -122,7 +122,7 @@ fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
         };
         if flags.watch.is_none() {
             say(page(&now, Some(&before)))?;
-            return Ok(health(&problems(&now, Some(&before))));
+            return Ok(health(&problems(&now)));
         }
         is_read = if redraws {
             say(format!("{CLEAR}{}", page(&now, Some(&before))))?

@@ -67,6 +67,8 @@ plain {
     signatures_spared = "becket_signatures_spared",
     /// Times that the length of the listening sockets' queues was changed, because clients waited for too long or no longer did
     backlog_changes = "becket_backlog_changes",
+    /// Handshakes that failed with clients that asked for a name of a certificate
+    handshakes_failed_by_name = "becket_handshakes_failed_by_name",
     /// Handshakes that gave no ticket, because it would be too long to come back
     tickets_withheld = "becket_tickets_withheld",
     /// Ciphertext received from clients

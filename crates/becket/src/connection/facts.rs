@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::{Connection, Net};
 use crate::close_reason::CloseReason;
+use crate::config::Config;
 use crate::log::Timestamp;
 use crate::log::access::{AccessRecord, ResumedBy};
 use crate::pki::identity::Identity;
@@ -72,6 +74,18 @@ pub struct Agreed {
     pub(crate) presented: Option<Arc<Presented>>,
     /// From accept to traffic keys, without the time in a queue.
     pub(crate) took: Duration,
+}
+
+impl<N: Net> Connection<N> {
+    /// Whether the client, which never had keys, asked for a name of a certificate: whoever only tries addresses does not know
+    /// one.
+    pub(crate) fn asked_for_ours(&self, config: &Config) -> bool {
+        let facts = &self.core.facts;
+        let mut listeners = config.listeners.iter();
+        let listener = listeners.find(|one| *one.keys.name == *facts.listener);
+        let ours = |name: &str| listener.is_some_and(|one| one.certificates.named(name).is_some());
+        facts.tls.is_none() && facts.server_name.as_deref().is_some_and(ours)
+    }
 }
 
 impl Facts {

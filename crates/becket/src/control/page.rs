@@ -24,7 +24,7 @@ pub fn page(status: &Value, before: Option<&Value>) -> String {
     };
     // No row like the others: the title.
     page.0 = format!("becket {version}, {state} for {uptime}, {workers} worker{s}{restarts}\n");
-    for problem in problems(status, before) {
+    for problem in problems(status) {
         page.line("problem", problem);
     }
     let reload = &status["reload"];
@@ -50,7 +50,7 @@ pub fn brief(status: &Value, before: &Value) -> String {
             .trim_matches([' ', '(', ')'])
             .to_owned()
     };
-    let count = problems(status, Some(before)).len() as u64;
+    let count = problems(status).len() as u64;
     format!(
         "{} {}, {} open, accepted {}, full {}, resumed {}, failed {}, {count} problem{}\n",
         text(&status["now"]),
@@ -66,7 +66,7 @@ pub fn brief(status: &Value, before: &Value) -> String {
 
 /// What somebody has to look at: certificates that end, handshakes that fail, a reload that was refused, servers that are out of
 /// service, peers that cannot join.
-pub fn problems(status: &Value, before: Option<&Value>) -> Vec<String> {
+pub fn problems(status: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     for ending in endings(status) {
         match ending.days {
@@ -79,7 +79,7 @@ pub fn problems(status: &Value, before: Option<&Value>) -> Vec<String> {
             _ => {}
         }
     }
-    problems.extend(failing(status, before));
+    problems.extend(failing(status));
     let reload = &status["reload"];
     for error in list(&reload["errors"]) {
         let (time, error) = (text(&reload["time"]), text(error));
@@ -116,30 +116,18 @@ pub fn problems(status: &Value, before: Option<&Value>) -> Vec<String> {
     problems
 }
 
-/// Whether so many handshakes fail that it is not only those who knock on every door: since the status before, or since the start.
-fn failing(status: &Value, before: Option<&Value>) -> Option<String> {
-    let (mut failed, mut all) = (0, 0);
-    for (name, fails) in [
-        ("handshakes_failed", true),
-        ("handshakes_full", false),
-        ("handshakes_resumed", false),
-    ] {
-        let count = |of: &Value| number(&of["totals"][name]);
-        let since = count(status).saturating_sub(before.map_or(0, count));
-        all += since;
-        failed += if fails { since } else { 0 };
-    }
-    if failed < MANY_FAILED || failed * 2 < all {
-        return before.and_then(|_| failing(status, None));
-    }
-    let when = if before.is_some() {
-        "now"
-    } else {
-        "since the start"
-    };
-    Some(format!(
-        "handshakes: {failed} of {all} failed {when}; the log says why"
-    ))
+/// Whether most clients that know our names cannot get in. Whoever only tries addresses asks for no name, or for another.
+fn failing(status: &Value) -> Option<String> {
+    let since = &status["since_reload"];
+    let (failed, completed) = (
+        number(&since["failed_by_name"]),
+        number(&since["completed"]),
+    );
+    (failed >= MANY_FAILED && failed > completed).then(|| {
+        format!(
+            "handshakes: {failed} failed and {completed} did not since the last reload, of clients that asked for a name of ours; the log says why"
+        )
+    })
 }
 
 fn traffic(page: &mut Page, status: &Value, before: Option<&Value>) {
@@ -479,7 +467,7 @@ fn span(time: Duration) -> String {
 
 /// A certificate with fewer days left is a problem: most are renewed a month ahead.
 const SOON_DAYS: i64 = 14;
-/// Fewer failed handshakes may be a scanner. More, and half of all, are a problem.
+/// Fewer failed handshakes are somebody's trouble, or a scanner that knows the name. More, and more than succeed, are ours.
 const MANY_FAILED: u64 = 10;
 /// Names that a line shows; a certificate may have hundreds.
 const MOST_NAMES: usize = 3;
@@ -562,7 +550,7 @@ mod tests {
             "certificate of gone.test at listener web has expired",
             "certificate of a.test, *.a.test at listener web ends in 4 days",
         ];
-        assert_eq!(problems(&status, None), expected);
+        assert_eq!(problems(&status), expected);
         let page = page(&status, None);
         for line in [
             "certificate  4 days left, until 2026-11-26: a.test, *.a.test at listener web",
@@ -573,28 +561,32 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_that_fail_are_a_problem_and_a_few_are_none() {
-        let status = |second: u64, full: u64, failed: u64| {
+    fn clients_that_know_our_names_and_cannot_get_in_are_a_problem() {
+        let status = |second: u64, completed: u64, failed: u64, by_name: u64| {
             json!({"now": format!("2026-11-22T10:00:{second:02}.000000Z"),
-                "totals": {"accepted": full + failed, "handshakes_full": full,
+                "totals": {"accepted": completed + failed, "handshakes_full": completed,
                     "handshakes_resumed": 0, "handshakes_failed": failed,
-                    "closed": {"handshake-failed": failed}}})
+                    "closed": {"handshake-failed": failed}},
+                "since_reload": {"completed": completed, "failed_by_name": by_name}})
         };
-        let before = status(0, 1000, 5);
-        assert_eq!(problems(&before, None), [""; 0]);
-        assert_eq!(problems(&status(2, 1009, 14), Some(&before)), [""; 0]);
-        let after = status(2, 1004, 45);
+        // Those who try every address; a few of those who know the name; many, but more get in.
+        for none in [
+            status(0, 0, 1000, 0),
+            status(0, 0, 9, 9),
+            status(0, 50, 50, 50),
+        ] {
+            assert_eq!(problems(&none), [""; 0]);
+        }
+        let (before, after) = (status(0, 10, 5, 5), status(2, 14, 45, 40));
         assert_eq!(
-            problems(&after, Some(&before)),
-            ["handshakes: 40 of 44 failed now; the log says why"]
-        );
-        assert_eq!(
-            problems(&status(9, 10, 30), Some(&status(0, 9, 30))).len(),
-            1
+            problems(&after),
+            [
+                "handshakes: 40 failed and 14 did not since the last reload, of clients that asked for a name of ours; the log says why"
+            ]
         );
         let page = page(&after, Some(&before));
         for line in [
-            "handshakes   1004 (2.0/s) full, 0 (0.0/s) resumed (0.0 %), 45 (20.0/s) failed, 0 in flight",
+            "handshakes   14 (2.0/s) full, 0 (0.0/s) resumed (0.0 %), 45 (20.0/s) failed, 0 in flight",
             "ended        45 handshake-failed (20.0/s)",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");

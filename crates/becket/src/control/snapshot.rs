@@ -57,6 +57,8 @@ pub(crate) struct Snapshot {
     pub(crate) reload: Option<Reload>,
     /// How many there were.
     pub(crate) reloads: Reloads,
+    /// Handshakes since the last reload that was done, or since the start.
+    pub(crate) since_reload: Handshakes,
     /// The table of TLS 1.2 sessions.
     pub sessions: Occupancy,
     /// TLS 1.3 sessions that admit early data.
@@ -100,8 +102,10 @@ pub(crate) struct Totals {
     pub(crate) handshakes_full: u64,
     /// Resumed handshakes completed.
     pub(crate) handshakes_resumed: u64,
-    /// Handshakes that ended without being completed.
+    /// Handshakes that came to nothing by what the client did.
     pub(crate) handshakes_failed: u64,
+    /// Those of clients that asked for a name of a certificate.
+    pub(crate) handshakes_failed_by_name: u64,
     /// Connections that ended, by reason; reasons that were not met are left out.
     pub closed: BTreeMap<&'static str, u64>,
     /// Ciphertext received from clients.
@@ -132,6 +136,33 @@ pub(crate) struct Reloads {
     pub(crate) refused: u64,
     /// One is under way, or asked for.
     pub(crate) running: bool,
+}
+
+/// Whether clients that know our names get in.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub(crate) struct Handshakes {
+    /// Handshakes completed.
+    pub(crate) completed: u64,
+    /// Handshakes that failed with clients that asked for a name of a certificate.
+    pub(crate) failed_by_name: u64,
+}
+
+impl Handshakes {
+    /// Those of these totals.
+    pub(crate) fn of(totals: &Totals) -> Self {
+        Self {
+            completed: totals.handshakes_full + totals.handshakes_resumed,
+            failed_by_name: totals.handshakes_failed_by_name,
+        }
+    }
+
+    /// Those that came after these.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            completed: self.completed.saturating_sub(before.completed),
+            failed_by_name: self.failed_by_name.saturating_sub(before.failed_by_name),
+        }
+    }
 }
 
 /// How full a table is.
@@ -268,19 +299,20 @@ impl Totals {
             sum.accepted += accepted;
             sum.connections += accepted.saturating_sub(closed);
             sum.handshakes_in_flight += begun.saturating_sub(ended);
-            let mut failed = ended;
+            sum.handshakes_failed_by_name += worker.handshakes_failed_by_name.value();
             for class in HandshakeClass::ALL {
                 let count = worker.handshakes[class.index()].value();
-                failed = failed.saturating_sub(count);
                 if class.resumed {
                     sum.handshakes_resumed += count;
                 } else {
                     sum.handshakes_full += count;
                 }
             }
-            sum.handshakes_failed += failed;
             for reason in CloseReason::ALL {
                 let count = worker.closed.of(reason).value();
+                if reason.is_failed_handshake() {
+                    sum.handshakes_failed += count;
+                }
                 if count > 0 {
                     *sum.closed.entry(reason.label()).or_default() += count;
                 }
@@ -345,11 +377,15 @@ mod tests {
         workers[1].handshakes_ended.add(9);
         for worker in &workers {
             worker.closed.of(CloseReason::NotTls).add(2);
+            // A look whether becket is there has failed in nothing.
+            worker.closed.of(CloseReason::HealthCheck).add(1);
+            worker.handshakes_failed_by_name.add(3);
         }
         let totals = Totals::of(&workers);
         assert_eq!((totals.handshakes_full, totals.handshakes_resumed), (5, 2));
         assert_eq!(totals.handshakes_in_flight, 0);
-        assert_eq!(totals.handshakes_failed, 3);
-        assert_eq!(totals.closed, [("not-tls", 4)].into());
+        assert_eq!(totals.handshakes_failed, 4);
+        assert_eq!(totals.handshakes_failed_by_name, 6);
+        assert_eq!(totals.closed, [("health-check", 2), ("not-tls", 4)].into());
     }
 }

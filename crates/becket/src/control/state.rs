@@ -11,8 +11,8 @@ use super::certificates::{Certificate, certificates};
 use super::process::ProcessUsage;
 use super::rotation::{Rotation, Standing};
 use super::snapshot::{
-    AdmissionCounts, Occupancy, Reload, Reloads, RunningBackend, Snapshot, TicketKeys, Totals,
-    listener,
+    AdmissionCounts, Handshakes, Occupancy, Reload, Reloads, RunningBackend, Snapshot, TicketKeys,
+    Totals, listener,
 };
 use crate::config::Config;
 use crate::log::Timestamp;
@@ -56,6 +56,8 @@ struct Current {
     node: Option<Arc<Node>>,
     reload: Option<Reload>,
     reloads: Reloads,
+    /// When the last reload was done.
+    handshakes: Handshakes,
     rotation: Standing,
 }
 
@@ -82,6 +84,7 @@ impl State {
                 node: replication.node,
                 reload: None,
                 reloads: Reloads::default(),
+                handshakes: Handshakes::default(),
                 rotation: rotation.standing(),
             }),
         }
@@ -118,10 +121,12 @@ impl State {
 
     /// A reload was tried, and perhaps another has begun.
     pub(crate) fn set_reload(&self, reload: Reload, running: bool) {
+        let handshakes = Handshakes::of(&Totals::of(&self.shared.counters));
         self.change(|current| {
             let reloads = &mut current.reloads;
             if reload.errors.is_empty() {
                 reloads.done += 1;
+                current.handshakes = handshakes;
             } else {
                 reloads.refused += 1;
             }
@@ -157,6 +162,7 @@ impl State {
             })
         });
         let listeners = config.listeners.iter();
+        let totals = Totals::of(&shared.counters);
         Snapshot {
             version: env!("CARGO_PKG_VERSION"),
             state: if self.is_draining() {
@@ -170,7 +176,8 @@ impl State {
             started: self.started,
             uptime_seconds: now.mono.as_secs(),
             workers: shared.workers,
-            totals: Totals::of(&shared.counters),
+            since_reload: Handshakes::of(&totals).since(current.handshakes),
+            totals,
             listeners: listeners.map(|one| listener(config, one)).collect(),
             backends: backends.collect(),
             certificates: current.certificates,

@@ -369,6 +369,9 @@ impl Worker {
         self.without_hello.remove(index);
         self.unsigned.remove(index);
         self.counters.closed.of(reason).add(1);
+        if reason.may_be_our_fault() && entry.connection.asked_for_ours(&self.config) {
+            self.counters.handshakes_failed_by_name.add(1);
+        }
         self.shared.release_connection();
         self.paused_until = None;
         if let Some(session) = entry.connection.failed_session(reason) {
