@@ -106,7 +106,7 @@ fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
     let mut before = place.ask()?;
     if flags.json {
         say(serde_json::to_string_pretty(&before)? + "\n")?;
-        return Ok(health(&problems(&before, None)));
+        return Ok(health(&problems(&before)));
     }
     let redraws = flags.watch.is_some() && io::stdout().is_terminal();
     let mut is_read = !redraws || say(format!("{CLEAR}{}", page(&before, None)))?;
