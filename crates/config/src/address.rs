@@ -324,6 +324,29 @@ mod tests {
     }
 
     #[test]
+    fn an_address_stands_for_one_socket_or_several() {
+        let expanded = |text: &str, has_ipv6| {
+            let address = ServerAddress::parse(text).map(|it| it.address);
+            let address = address.or_else(|_| ListenAddress::parse(text).map(|it| it.address));
+            let found = address.unwrap().expand(has_ipv6, |name| match name {
+                "a.test" => Ok(["192.0.2.1".parse().unwrap(), "::1".parse().unwrap()]),
+                _ => Err("unknown"),
+            });
+            found.map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        for (text, sockets) in [
+            (":443", &["0.0.0.0:443", "[::]:443"][..]),
+            ("192.0.2.9:1", &["192.0.2.9:1"]),
+            ("a.test:80", &["192.0.2.1:80", "[::1]:80"]),
+            ("/run/app.sock", &[]),
+        ] {
+            assert_eq!(expanded(text, true).unwrap(), sockets);
+        }
+        assert_eq!(expanded(":443", false).unwrap(), ["0.0.0.0:443"]);
+        assert_eq!(expanded("b.test:1", true), Err("unknown"));
+    }
+
+    #[test]
     fn other_addresses_are_refused() {
         for text in [
             "", "443", "a:b", "::1:443", "[::1:443", "[a]:1", "h:99999", "h:+1", "/sock", "a b:1",

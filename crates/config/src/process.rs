@@ -276,3 +276,38 @@ pub struct Process {
     pub key_log: bool,
 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Problem, Report};
+    use crate::file::File;
+
+    #[test]
+    fn a_log_target_is_written_as_it_is_read_and_a_path_starts_at_its_folder() {
+        let folder = Path::new("/etc/becket");
+        for (text, below) in [
+            ("off", "off"),
+            ("stderr", "stderr"),
+            ("becket.log", "/etc/becket/becket.log"),
+            ("/var/log/becket", "/var/log/becket"),
+        ] {
+            let target = LogTarget::parse(text).unwrap();
+            assert_eq!(target.write(), text);
+            assert_eq!(target.below(folder).write(), below);
+        }
+        assert_eq!(LogTarget::parse(""), Err("empty".to_owned()));
+    }
+
+    #[test]
+    fn the_log_itself_is_never_off() {
+        let faults = |text: &str| {
+            let mut report = Report::default();
+            File::parse(text).unwrap().check(&mut report);
+            let of_log = |problem: &Problem| problem.path.starts_with("log.");
+            report.errors.iter().filter(|it| of_log(it)).count()
+        };
+        assert_eq!(faults("[log]\nfile = 'off'\naccess = 'off'\n"), 1);
+        assert_eq!(faults("[log]\nfile = 'stderr'\naccess = 'off'\n"), 0);
+    }
+}

@@ -34,6 +34,8 @@ pub(super) struct Needs {
 impl Needs {
     /// Reads it off a file whose relative paths start at `folder`. Blocks where an address is a name.
     pub(super) fn by(file: &File, folder: &Path) -> Self {
+        let has_ipv6 = has_ipv6();
+        let addresses = |at: &Address| addresses(at, has_ipv6);
         let listeners = file.listener.iter();
         let binds = listeners.flat_map(|listener| &listener.bind);
         let cluster = file.cluster.as_ref();
@@ -111,8 +113,8 @@ fn certificate(entry: &Certificate) -> Vec<&str> {
     }
 }
 
-fn addresses(address: &Address) -> Vec<SocketAddr> {
-    let found = address.expand(has_ipv6(), |name| {
+fn addresses(address: &Address, has_ipv6: bool) -> Vec<SocketAddr> {
+    let found = address.expand(has_ipv6, |name| {
         let found = (name, 0).to_socket_addrs()?.map(|found| found.ip());
         Ok::<Vec<_>, io::Error>(found.collect())
     });
