@@ -11,6 +11,7 @@ mod admission_sheds_new_clients_first;
 mod alpn_routes;
 mod answers_arrive_whole;
 mod backends_that_fail;
+mod bulk_is_spliced;
 mod check_connects;
 mod check_reports;
 mod client_certificates_are_required;

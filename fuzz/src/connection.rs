@@ -106,6 +106,8 @@ impl Play {
         };
         let listener =
             [OPEN, OPEN, PASSING, PLAIN, ASKING, MAIL, DATABASE, BEHIND][usize::from(kind >> 5)];
+        // Where no TLS ends, by copy or by splice.
+        place.stage.splice(usize::from(kind >> 3 & 1) * 2);
         let mut end = place
             .stage
             .admit(Rc::clone(&place.listeners[listener]), plans);

@@ -47,6 +47,7 @@ const ROOMS: &[&[&str]] = &[
     &["admission"],
     &["log"],
     &["leg"],
+    &["pipes"],
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
     &["config"],
     &["socket", "secret", "pki", "handover"],

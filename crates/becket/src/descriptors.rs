@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
+use becket_config::process::Limits;
 use becket_sys::rlimit;
 
 use crate::config::{Config, Listener};
@@ -16,6 +17,31 @@ use crate::config::{Config, Listener};
 pub(crate) fn fixed(listeners: &[Arc<Listener>], workers: usize) -> u64 {
     let addresses: usize = listeners.iter().map(|listener| listener.bind.len()).sum();
     ((addresses + OF_WORKER) * workers) as u64
+}
+
+/// Descriptors that the pipes of all workers would take: none where every client's TLS ends here, so that no bytes are passed
+/// as they are.
+pub(crate) fn of_pipes(listeners: &[Arc<Listener>], limits: &Limits, workers: usize) -> u64 {
+    let mut routes = listeners.iter().flat_map(|listener| &listener.routes);
+    let pass = routes.any(|route| route.policy.is_none());
+    if pass {
+        (2 * limits.pipes * workers) as u64
+    } else {
+        0
+    }
+}
+
+/// How much of a limit is for pipes before connections have what is left: nothing where there are few.
+pub(crate) fn spared_for_pipes(limit: u64, of_pipes: u64) -> u64 {
+    of_pipes.min(limit.saturating_sub(FEW) / 8)
+}
+
+/// Pipes that each worker may have: as many as are asked for, if the limit has room for them beside the connections.
+pub(crate) fn pipes(config: &Config, workers: usize) -> usize {
+    let fixed = fixed(&config.listeners, workers);
+    let left = rlimit::most_open_files().saturating_sub(needed(config.connections, fixed));
+    let asked = of_pipes(&config.listeners, &config.file.limits, workers);
+    usize::try_from(asked.min(left)).map_or(0, |all| all / (2 * workers))
 }
 
 /// Descriptors for so many connections beside those that are [`fixed`].
@@ -40,7 +66,7 @@ pub(crate) fn fitting(limit: u64, fixed: u64) -> usize {
 /// When the hard limit is too low.
 pub fn raise(config: &Config, workers: usize) -> io::Result<()> {
     let fixed = fixed(&config.listeners, workers);
-    let wanted = needed(config.connections, fixed);
+    let wanted = needed(config.connections, fixed) + (2 * pipes(config, workers) * workers) as u64;
     let raised = rlimit::raise_open_files(wanted);
     raised.map(drop).map_err(|error| {
         let fits = fitting(rlimit::most_open_files(), fixed);
@@ -58,6 +84,8 @@ const OF_WORKER: usize = 8;
 const LEAST_SPARE: u64 = 16;
 /// The same with 64 pages or health checks at a time, or as many files of certificates.
 const MOST_SPARE: u64 = 128;
+/// With fewer, all are for connections: bulk is then copied.
+const FEW: u64 = 4096;
 /// One more for so many connections.
 const PER_SPARE: u64 = 8;
 
@@ -74,6 +102,12 @@ mod tests {
         let fits = [50, 200, 256, 1024, 1100, 2048, 65_536].map(fitting);
         assert_eq!(fits, [7, 78, 104, 465, 501, 951, 32_695]);
         assert_eq!(fitting(0), 0);
+    }
+
+    #[test]
+    fn connections_come_before_pipes() {
+        let spared = [48, 4096, 8192, 65_536, 1 << 19].map(|limit| spared_for_pipes(limit, 1024));
+        assert_eq!(spared, [0, 0, 512, 1024, 1024]);
     }
 
     proptest! {

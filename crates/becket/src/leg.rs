@@ -5,9 +5,12 @@
 //! on finding `EAGAIN`. The exception is an end that was already reported: no event follows it,
 //! so such a leg stays readable until the end itself was read.
 
+use std::io::{self, Read};
+
 use becket_proto::half_pipe::HalfPipe;
 
 use crate::metrics::Counter;
+use crate::pipes::Lent;
 use crate::scratch::Buffer;
 use crate::socket::{Fault, Ready, Socket, Traffic};
 
@@ -24,11 +27,11 @@ pub(crate) struct Leg<S> {
     reset: bool,
 }
 
-/// What [`Leg::receive`] got.
+/// What [`Leg::receive`] or [`Leg::splice`] got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// Bytes, now in the buffer.
-    Bytes,
+    /// So many bytes, now in the buffer or the pipe.
+    Bytes(usize),
     /// Nothing for now.
     Nothing,
     /// The end of the stream.
@@ -57,18 +60,53 @@ impl<S: Socket> Leg<S> {
         most: usize,
         counter: &Counter,
     ) -> Result<Got, Fault> {
-        match self.socket.receive(buffer.next(most)).map_err(Fault::from) {
+        let received = self.socket.receive(buffer.next(most));
+        let got = self.note_received(received, counter);
+        if let Ok(Got::Bytes(n)) = got {
+            buffer.advance(n);
+            self.ready.readable = n == most || self.ready.ended;
+        }
+        got
+    }
+
+    /// Moves up to `most` bytes into the pipe that was lent, which is empty. One system call. Only
+    /// [`Got::Nothing`] says that the socket is empty.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`], or [`Fault::Refused`].
+    pub(crate) fn splice(
+        &mut self,
+        pipe: &mut HalfPipe<Lent>,
+        most: usize,
+        counter: &Counter,
+    ) -> Result<Got, Fault> {
+        let Some((lent, _)) = pipe.lent() else {
+            return Err(Fault::Refused);
+        };
+        let received = self.socket.splice_in(lent.pipe(), most);
+        let got = self.note_received(received, counter);
+        if let Ok(Got::Bytes(n)) = got {
+            pipe.fill(n);
+        }
+        got
+    }
+
+    fn note_received(
+        &mut self,
+        received: io::Result<usize>,
+        counter: &Counter,
+    ) -> Result<Got, Fault> {
+        match received.map_err(Fault::from) {
             Ok(0) if self.reset => Err(Fault::Reset),
             Ok(0) => {
                 self.ready.readable = false;
                 Ok(Got::End)
             }
             Ok(n) => {
-                buffer.advance(n);
                 self.traffic.received += n as u64;
                 counter.add(n as u64);
-                self.ready.readable = n == most || self.ready.ended;
-                Ok(Got::Bytes)
+                Ok(Got::Bytes(n))
             }
             Err(Fault::WouldBlock) => {
                 self.ready.readable = false;
@@ -88,7 +126,14 @@ impl<S: Socket> Leg<S> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        let sent = match self.socket.send(bytes).map_err(Fault::from) {
+        let sent = self.socket.send(bytes);
+        let sent = self.note_sent(sent, counter)?;
+        self.ready.writable = sent == bytes.len();
+        Ok(sent)
+    }
+
+    fn note_sent(&mut self, sent: io::Result<usize>, counter: &Counter) -> Result<usize, Fault> {
+        let sent = match sent.map_err(Fault::from) {
             Ok(n) => n,
             Err(Fault::WouldBlock) => 0,
             Err(fault) => {
@@ -96,7 +141,6 @@ impl<S: Socket> Leg<S> {
                 return Err(fault);
             }
         };
-        self.ready.writable = sent == bytes.len();
         self.traffic.sent += sent as u64;
         counter.add(sent as u64);
         Ok(sent)
@@ -107,13 +151,46 @@ impl<S: Socket> Leg<S> {
     /// # Errors
     ///
     /// As [`Self::receive`].
-    pub(crate) fn flush(&mut self, pipe: &mut HalfPipe, counter: &Counter) -> Result<(), Fault> {
+    pub(crate) fn flush(
+        &mut self,
+        pipe: &mut HalfPipe<Lent>,
+        counter: &Counter,
+    ) -> Result<(), Fault> {
+        self.empty(pipe, counter)?;
         let sent = self.send(pipe.waiting(), counter)?;
         pipe.sent(sent);
-        if pipe.waiting().is_empty() {
-            pipe.handle_writable();
-        } else {
+        if pipe.waits() {
             pipe.block_sink();
+        } else {
+            pipe.handle_writable();
+        }
+        Ok(())
+    }
+
+    /// Sends what is in the pipe that was lent, if one was, until the socket is full. Where the kernel does not splice to the
+    /// socket, the bytes are left on the heap.
+    fn empty(&mut self, pipe: &mut HalfPipe<Lent>, counter: &Counter) -> Result<(), Fault> {
+        while let Some((lent, filled @ 1..)) = pipe.lent() {
+            let sent = self.socket.splice_out(lent.pipe(), filled);
+            match self.note_sent(sent, counter) {
+                Ok(0) => {
+                    self.ready.writable = false;
+                    return Ok(());
+                }
+                Ok(n) => {
+                    self.ready.writable = true;
+                    pipe.sent(n);
+                }
+                Err(Fault::Refused) => {
+                    let mut bytes = vec![0; filled];
+                    let read = lent.pipe().read_exact(&mut bytes);
+                    read.map_err(Fault::from)?;
+                    if let Some(lent) = pipe.take_pipe(bytes) {
+                        lent.refused();
+                    }
+                }
+                Err(fault) => return Err(fault),
+            }
         }
         Ok(())
     }
@@ -126,7 +203,7 @@ impl<S: Socket> Leg<S> {
     pub(crate) fn push(
         &mut self,
         bytes: &[u8],
-        pipe: &mut HalfPipe,
+        pipe: &mut HalfPipe<Lent>,
         counter: &Counter,
     ) -> Result<(), Fault> {
         if bytes.is_empty() || !pipe.is_clear() {

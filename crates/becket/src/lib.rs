@@ -25,6 +25,7 @@ pub mod log;
 pub mod metrics;
 pub mod parent;
 pub(crate) mod pid_file;
+pub mod pipes;
 pub mod pki;
 pub mod prepare;
 pub mod reload;

@@ -85,6 +85,8 @@ plain {
     connect_failures = "becket_connect_failures",
     /// Turns of the event loops
     turns = "becket_turns",
+    /// Bytes relayed through a pipe, without a copy
+    spliced_bytes = "becket_spliced_bytes",
 }
 others {
     /// Connections ended.
@@ -111,6 +113,12 @@ others {
     queue_waited: Histogram,
     /// From giving a slot back to going on with it, of those connections.
     hand_over: Histogram,
+    /// Pipes lent to directions that carry bulk; those that still are lent are `lent - returned`.
+    pipes_lent: Counter,
+    /// Pipes given back or closed.
+    pipes_returned: Counter,
+    /// Times that bulk was copied for want of a pipe, by [`PipeRefusal`].
+    pipe_refusals: [Counter; PipeRefusal::ALL.len()],
 }
 }
 
@@ -192,6 +200,16 @@ impl Resumptions {
     pub fn of(&self, offer: Offer, outcome: Resumption) -> &Counter {
         &self.0[offer as usize][outcome as usize]
     }
+}
+
+labelled! {
+/// Why bulk is copied where a pipe would do.
+pub enum PipeRefusal {
+    /// All are in use.
+    AllLent = "all-lent",
+    /// The kernel grants no pipe, or does not splice these sockets.
+    Kernel = "kernel",
+}
 }
 
 labelled! {

@@ -6,6 +6,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 
+use becket_sys::pipe::Pipe;
 use mio::net::{TcpStream, UnixStream};
 
 /// A non-blocking stream socket.
@@ -23,6 +24,21 @@ pub trait Socket {
     ///
     /// `WouldBlock` when nothing was taken, or the socket's fault.
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Moves up to `most` bytes that have arrived into `pipe`, which is empty; 0 is the end of the stream. Fewer than
+    /// `most` do not mean that there are no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`], or that the kernel does not splice here.
+    fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize>;
+
+    /// Sends up to `most` bytes out of `pipe`, which holds as many. Fewer do not mean that the socket takes no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`], or that the kernel does not splice here.
+    fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize>;
 
     /// Sends FIN behind what was sent; receiving goes on.
     fn finish(&mut self);
@@ -90,6 +106,8 @@ pub enum Fault {
     Closed,
     /// The peer reset the connection, or the network did.
     Reset,
+    /// The kernel does not do such a thing with this socket; nothing has moved.
+    Refused,
 }
 
 impl Ready {
@@ -107,6 +125,9 @@ impl From<io::Error> for Fault {
         match error.kind() {
             ErrorKind::WouldBlock => Self::WouldBlock,
             ErrorKind::BrokenPipe => Self::Closed,
+            ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied => {
+                Self::Refused
+            }
             _ => Self::Reset,
         }
     }
@@ -130,6 +151,14 @@ impl Socket for TcpStream {
         uninterrupted(|| self.write(bytes))
     }
 
+    fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
+        uninterrupted(|| pipe.fill_from(&*self, most))
+    }
+
+    fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
+        uninterrupted(|| pipe.drain_to(&*self, most))
+    }
+
     fn finish(&mut self) {
         // Fails only when the peer is gone already, and then it has learnt of the end.
         let _gone = self.shutdown(Shutdown::Write);
@@ -151,6 +180,14 @@ impl Socket for UnixStream {
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         uninterrupted(|| self.write(bytes))
+    }
+
+    fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
+        uninterrupted(|| pipe.fill_from(&*self, most))
+    }
+
+    fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
+        uninterrupted(|| pipe.drain_to(&*self, most))
     }
 
     fn finish(&mut self) {
@@ -177,6 +214,20 @@ impl Socket for ServerSocket {
         match self {
             Self::Tcp(socket) => Socket::send(socket, bytes),
             Self::Unix(socket) => Socket::send(socket, bytes),
+        }
+    }
+
+    fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.splice_in(pipe, most),
+            Self::Unix(socket) => socket.splice_in(pipe, most),
+        }
+    }
+
+    fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.splice_out(pipe, most),
+            Self::Unix(socket) => socket.splice_out(pipe, most),
         }
     }
 

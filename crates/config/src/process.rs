@@ -41,6 +41,9 @@ pub struct Limits {
     /// could never be relayed.
     #[serde(with = "Bytes::<{ 16 << 10 }, { 1 << 30 }>")]
     pub bytes_per_turn: usize = 256 << 10,
+    /// Pipes of one worker, through which bulk passes without a copy where no leg has TLS; 0 is off.
+    #[serde(with = "Whole::<0, 100_000>")]
+    pub pipes: usize = 64,
 }
 }
 

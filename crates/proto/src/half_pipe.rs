@@ -4,6 +4,10 @@
 //! [`HalfPipe::next`], does that one thing, and reports what happened. The same core serves both
 //! directions, whatever is done to the bytes on the way (decrypting, encrypting, nothing).
 //!
+//! Bytes that have to wait are on the heap, or in a pipe of the kernel (`P`) that was lent to the
+//! direction because it carries bulk: [`HalfPipe::is_bulk`], [`HalfPipe::lend`], [`HalfPipe::fill`].
+//! What a pipe is, the core does not know.
+//!
 //! Order of use, per turn: report readiness (`handle_readable`, `handle_writable`), then repeat
 //! `next` and the call that it asks for until it says [`Next::Wait`] or [`Next::Done`].
 //!
@@ -11,11 +15,12 @@
 //! * back-pressure: the source is not read while bytes wait for the sink;
 //! * order: bytes leave in the order in which they were offered, each once;
 //! * the end of the source reaches the sink after the last byte, once;
-//! * heap is owned only while bytes wait, and given back when they are gone.
+//! * heap is owned only while bytes wait, and given back when they are gone;
+//! * bytes wait on the heap or in a pipe, never in both.
 //!
 //! Readiness is edge-triggered: it is remembered until a call reports that it would block.
 
-use std::fmt;
+use std::{fmt, mem};
 
 /// What the relay should do now for this direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,40 +38,52 @@ pub enum Next {
     Done,
 }
 
-/// One direction between two sockets.
-pub struct HalfPipe {
-    waiting: Vec<u8>,
-    /// Bytes of `waiting` that are sent already.
-    gone: usize,
+/// One direction between two sockets, with a pipe of the kind `P` while one is lent.
+pub struct HalfPipe<P> {
+    waiting: Waiting<P>,
+    /// Bytes that passed lately; halved whenever the source ran dry.
+    run: u32,
     source_readable: bool,
     sink_writable: bool,
     source_ended: bool,
     finished: bool,
 }
 
+/// Where bytes wait for the sink.
+enum Waiting<P> {
+    /// The first `gone` of them are sent already.
+    Heap { bytes: Vec<u8>, gone: usize },
+    /// `filled` of them, perhaps none yet.
+    Pipe { pipe: P, filled: usize },
+}
+
 /// Shows nothing of the bytes.
-impl fmt::Debug for HalfPipe {
+impl<P> fmt::Debug for HalfPipe<P> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting = match &self.waiting {
+            Waiting::Heap { bytes, gone } => bytes.len() - gone,
+            Waiting::Pipe { filled, .. } => *filled,
+        };
         out.debug_struct("HalfPipe")
-            .field("waiting", &self.waiting().len())
+            .field("waiting", &waiting)
             .field("next", &self.next())
             .finish_non_exhaustive()
     }
 }
 
 /// A direction of whose source nothing is known yet, and whose sink is worth trying at once.
-impl Default for HalfPipe {
+impl<P> Default for HalfPipe<P> {
     fn default() -> Self {
         Vec::new().into()
     }
 }
 
 /// A direction in which these bytes wait.
-impl From<Vec<u8>> for HalfPipe {
-    fn from(waiting: Vec<u8>) -> Self {
+impl<P> From<Vec<u8>> for HalfPipe<P> {
+    fn from(bytes: Vec<u8>) -> Self {
         Self {
-            waiting,
-            gone: 0,
+            waiting: Waiting::Heap { bytes, gone: 0 },
+            run: 0,
             source_readable: false,
             sink_writable: true,
             source_ended: false,
@@ -75,7 +92,7 @@ impl From<Vec<u8>> for HalfPipe {
     }
 }
 
-impl HalfPipe {
+impl<P> HalfPipe<P> {
     /// The source may have bytes, or its end.
     pub fn handle_readable(&mut self) {
         self.source_readable = true;
@@ -91,7 +108,7 @@ impl HalfPipe {
         if self.finished {
             return Next::Done;
         }
-        if !self.waiting.is_empty() {
+        if self.waits() {
             return if self.sink_writable {
                 Next::Write
             } else {
@@ -108,6 +125,7 @@ impl HalfPipe {
     /// The source gave all it had for now.
     pub fn block_source(&mut self) {
         self.source_readable = false;
+        self.run /= 2;
     }
 
     /// The source ended: what waits, and what is offered in this turn, is the last.
@@ -122,35 +140,56 @@ impl HalfPipe {
 
     /// Keeps bytes that the sink did not take. Copies them once; they wait behind what waits
     /// already. Bytes that the sink took directly are never offered.
-    pub fn offer(&mut self, bytes: &[u8]) {
+    ///
+    /// # Panics
+    ///
+    /// When a pipe is lent, behind whose bytes they could not wait.
+    pub fn offer(&mut self, more: &[u8]) {
         debug_assert!(!self.finished, "offered bytes after the end");
-        self.waiting.extend_from_slice(bytes);
+        match &mut self.waiting {
+            Waiting::Heap { bytes, .. } => bytes.extend_from_slice(more),
+            Waiting::Pipe { .. } => unreachable!("offered bytes to a direction that has a pipe"),
+        }
     }
 
-    /// The bytes that wait for the sink, oldest first.
+    /// The bytes on the heap that wait for the sink, oldest first.
     pub fn waiting(&self) -> &[u8] {
-        &self.waiting[self.gone..]
+        match &self.waiting {
+            Waiting::Heap { bytes, gone } => &bytes[*gone..],
+            Waiting::Pipe { .. } => &[],
+        }
     }
 
-    /// The sink took `n` of [`Self::waiting`]. Gives the heap back when nothing waits any more.
+    /// Whether bytes wait for the sink, wherever.
+    pub fn waits(&self) -> bool {
+        match &self.waiting {
+            Waiting::Heap { bytes, .. } => !bytes.is_empty(),
+            Waiting::Pipe { filled, .. } => *filled > 0,
+        }
+    }
+
+    /// The sink took `n` of the bytes that wait. Gives the heap back when none waits any more.
     pub fn sent(&mut self, n: usize) {
-        self.gone = (self.gone + n).min(self.waiting.len());
-        if self.gone == self.waiting.len() {
-            self.waiting = Vec::new();
-            self.gone = 0;
+        match &mut self.waiting {
+            Waiting::Heap { bytes, gone } => {
+                *gone = (*gone + n).min(bytes.len());
+                if *gone == bytes.len() {
+                    self.waiting = Waiting::none();
+                }
+            }
+            Waiting::Pipe { filled, .. } => *filled = filled.saturating_sub(n),
         }
     }
 
     /// The sink has been told of the end, or is gone: nothing more will be done.
     pub fn finish(&mut self) {
         self.finished = true;
-        self.waiting = Vec::new();
-        self.gone = 0;
+        self.waiting = Waiting::none();
     }
 
     /// Whether bytes may go to the sink directly, with nothing before them.
     pub fn is_clear(&self) -> bool {
-        self.waiting.is_empty() && self.sink_writable
+        !self.waits() && self.sink_writable
     }
 
     /// Whether the source has ended.
@@ -162,10 +201,71 @@ impl HalfPipe {
     pub fn is_finished(&self) -> bool {
         self.finished
     }
+
+    /// `n` bytes of the source have passed, on whatever way.
+    pub fn passed(&mut self, n: usize) {
+        let run = u32::try_from(n).map_or(MOST_RUN, |n| self.run.saturating_add(n));
+        self.run = run.min(MOST_RUN);
+    }
+
+    /// Whether so many bytes passed without the source running dry, or a bit less each time.
+    pub fn is_bulk(&self, bytes: u32) -> bool {
+        self.run >= bytes
+    }
+
+    /// Lends a pipe. Only to a direction in which nothing waits.
+    pub fn lend(&mut self, pipe: P) {
+        debug_assert!(!self.waits(), "lent a pipe to bytes on the heap");
+        self.waiting = Waiting::Pipe { pipe, filled: 0 };
+    }
+
+    /// The pipe that was lent, and how many bytes are in it.
+    pub fn lent(&self) -> Option<(&P, usize)> {
+        match &self.waiting {
+            Waiting::Heap { .. } => None,
+            Waiting::Pipe { pipe, filled } => Some((pipe, *filled)),
+        }
+    }
+
+    /// `n` bytes of the source were moved into the pipe that was lent.
+    pub fn fill(&mut self, n: usize) {
+        if let Waiting::Pipe { filled, .. } = &mut self.waiting {
+            *filled += n;
+        }
+        self.passed(n);
+    }
+
+    /// Takes the pipe back, and has `bytes` wait in place of what is in it.
+    pub fn take_pipe(&mut self, bytes: Vec<u8>) -> Option<P> {
+        match mem::replace(&mut self.waiting, Waiting::none()) {
+            Waiting::Pipe { pipe, .. } => {
+                self.waiting = Waiting::Heap { bytes, gone: 0 };
+                Some(pipe)
+            }
+            heap => {
+                self.waiting = heap;
+                None
+            }
+        }
+    }
 }
+
+impl<P> Waiting<P> {
+    fn none() -> Self {
+        Self::Heap {
+            bytes: Vec::new(),
+            gone: 0,
+        }
+    }
+}
+
+/// What a run counts up to. A source of which less than half of it comes at a time carries no bulk
+/// any more after a few times.
+const MOST_RUN: u32 = 256 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::collections::VecDeque;
 
     use proptest::prelude::*;
@@ -185,9 +285,15 @@ mod tests {
         Turn(u8),
     }
 
+    /// A pipe of the kernel, as far as the core may see it: a place for bytes.
+    #[derive(Default)]
+    struct Kernel(RefCell<VecDeque<u8>>);
+
     /// A relay over a naive source and sink, driven by [`Event`]s.
     struct World {
-        pipe: HalfPipe,
+        pipe: HalfPipe<Kernel>,
+        /// Bytes after which a pipe is lent.
+        bulk: u32,
         arriving: VecDeque<u8>,
         ended: bool,
         window: usize,
@@ -197,9 +303,10 @@ mod tests {
     }
 
     impl World {
-        fn new() -> Self {
+        fn new(bulk: u32) -> Self {
             Self {
                 pipe: HalfPipe::default(),
+                bulk,
                 arriving: VecDeque::new(),
                 ended: false,
                 window: 0,
@@ -236,8 +343,18 @@ mod tests {
                 match self.pipe.next() {
                     Next::Read => self.read(),
                     Next::Write => {
-                        let waiting = self.pipe.waiting().to_vec();
+                        let waiting = match self.pipe.lent() {
+                            None => self.pipe.waiting().to_vec(),
+                            Some((kernel, filled)) => {
+                                let bytes: Vec<u8> = kernel.0.borrow().iter().copied().collect();
+                                assert_eq!(bytes.len(), filled);
+                                bytes
+                            }
+                        };
                         let taken = self.take(&waiting);
+                        if let Some((kernel, _)) = self.pipe.lent() {
+                            kernel.0.borrow_mut().drain(..taken);
+                        }
                         self.pipe.sent(taken);
                     }
                     Next::Finish => {
@@ -250,6 +367,9 @@ mod tests {
         }
 
         fn read(&mut self) {
+            if self.pipe.lent().is_none() && self.pipe.is_bulk(self.bulk) {
+                self.pipe.lend(Kernel::default());
+            }
             let chunk: Vec<u8> = self.arriving.drain(..self.arriving.len().min(7)).collect();
             if chunk.is_empty() {
                 if self.ended {
@@ -257,8 +377,15 @@ mod tests {
                 } else {
                     self.pipe.block_source();
                 }
+                self.pipe.take_pipe(Vec::new());
                 return;
             }
+            if let Some((kernel, _)) = self.pipe.lent() {
+                kernel.0.borrow_mut().extend(&chunk);
+                self.pipe.fill(chunk.len());
+                return;
+            }
+            self.pipe.passed(chunk.len());
             let taken = if self.pipe.is_clear() {
                 self.take(&chunk)
             } else {
@@ -291,9 +418,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_byte_is_lost_doubled_or_moved_under_any_interleaving(
+            bulk in prop_oneof![Just(0), 1..100_u32, Just(u32::MAX)],
             events in prop::collection::vec(event(), 0..200)
         ) {
-            let mut world = World::new();
+            let mut world = World::new(bulk);
             for event in &events {
                 world.apply(event);
                 let expected: Vec<u8> = (0..world.received.len()).map(|i| i as u8).collect();
@@ -316,7 +444,7 @@ mod tests {
 
     #[test]
     fn the_source_is_not_read_while_bytes_wait() {
-        let mut pipe = HalfPipe::default();
+        let mut pipe = HalfPipe::<Kernel>::default();
         pipe.offer(b"x");
         pipe.block_sink();
         pipe.handle_readable();
@@ -325,9 +453,57 @@ mod tests {
 
     #[test]
     fn heap_is_given_back_when_nothing_waits() {
-        let mut pipe = HalfPipe::default();
+        let mut pipe = HalfPipe::<Kernel>::default();
         pipe.offer(&[0; 4096]);
         pipe.sent(4096);
-        assert_eq!(pipe.waiting.capacity(), 0);
+        assert!(matches!(pipe.waiting, Waiting::Heap { bytes, .. } if bytes.capacity() == 0));
+    }
+
+    #[test]
+    fn bulk_is_what_keeps_coming() {
+        const BULK: u32 = 128 * 1024;
+        let mut pipe = HalfPipe::<Kernel>::default();
+        // Sixteen KiB at a time, however often, are none.
+        for _ in 0..100 {
+            pipe.passed(16 * 1024);
+            pipe.block_source();
+            assert!(!pipe.is_bulk(BULK));
+        }
+        pipe.passed(BULK as usize);
+        assert!(pipe.is_bulk(BULK));
+        // Bursts are, and a few small ones after them are not.
+        for _ in 0..100 {
+            pipe.passed(BULK as usize);
+            assert!(pipe.is_bulk(BULK));
+            pipe.block_source();
+        }
+        for _ in 0..2 {
+            pipe.passed(1024);
+            pipe.block_source();
+        }
+        assert!(!pipe.is_bulk(BULK));
+        pipe.passed(usize::MAX);
+        assert!(pipe.is_bulk(MOST_RUN) && !pipe.is_bulk(MOST_RUN + 1));
+    }
+
+    #[test]
+    fn bytes_of_a_pipe_can_be_taken_to_the_heap() {
+        let mut pipe = HalfPipe::default();
+        pipe.lend("pipe");
+        assert!(!pipe.waits());
+        pipe.fill(3);
+        assert_eq!(pipe.lent(), Some((&"pipe", 3)));
+        pipe.sent(1);
+        assert_eq!((pipe.waits(), pipe.waiting()), (true, &b""[..]));
+        assert_eq!(pipe.take_pipe(b"yz".to_vec()), Some("pipe"));
+        assert_eq!(pipe.waiting(), b"yz");
+        assert_eq!(pipe.take_pipe(Vec::new()), None);
+        assert_eq!(pipe.waiting(), b"yz");
+    }
+
+    #[test]
+    fn a_pipe_takes_no_room_of_those_who_have_none() {
+        let without = size_of::<Vec<u8>>() + size_of::<usize>() + size_of::<u64>();
+        assert_eq!(size_of::<HalfPipe<[u64; 2]>>(), without);
     }
 }

@@ -19,6 +19,7 @@ pub mod ifma;
 pub mod log_file;
 pub mod memory;
 pub mod notify;
+pub mod pipe;
 pub mod priority;
 pub mod privileges;
 pub mod process;

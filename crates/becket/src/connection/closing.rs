@@ -10,6 +10,7 @@ use becket_proto::half_pipe::HalfPipe;
 use super::{Context, Net, Next, Phase};
 use crate::close_reason::CloseReason;
 use crate::leg::Got;
+use crate::pipes::Lent;
 use crate::scratch::{READ, Scratch};
 use crate::socket::Socket;
 
@@ -18,7 +19,7 @@ use crate::socket::Socket;
 pub(super) struct Closing {
     reason: CloseReason,
     /// Finished when the client has been sent FIN.
-    last: HalfPipe,
+    last: HalfPipe<Lent>,
     /// Bytes that came and were dropped.
     dropped: usize,
 }
@@ -28,7 +29,7 @@ impl Closing {
     /// whom FIN alone would say that all is well is reset, unless all is well.
     pub(super) fn begin<N: Net>(
         reason: CloseReason,
-        last: HalfPipe,
+        last: HalfPipe<Lent>,
         cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
         if cx.core.fin_is_an_end && reason != CloseReason::Finished {
@@ -53,7 +54,7 @@ impl Closing {
             if cx.flush(&mut self.last).is_err() {
                 return Next::End(self.reason);
             }
-            if !self.last.waiting().is_empty() {
+            if self.last.waits() {
                 return Next::Wait(Phase::Closing(self));
             }
             self.last.finish();
@@ -66,8 +67,7 @@ impl Closing {
             }
             scratch.sealed_in.clear();
             match cx.receive(&mut scratch.sealed_in, READ) {
-                Ok(Got::Bytes) => {
-                    let came = scratch.sealed_in.len();
+                Ok(Got::Bytes(came)) => {
                     left = left.saturating_sub(came);
                     self.dropped += came;
                 }

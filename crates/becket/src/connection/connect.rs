@@ -35,6 +35,7 @@ use crate::close_reason::CloseReason;
 use crate::config::ServerAddress;
 use crate::connection::listener::ListenerState;
 use crate::leg::Leg;
+use crate::pipes::Lent;
 use crate::socket::Fault;
 use crate::socket::Ready;
 use crate::tls::chain;
@@ -51,8 +52,8 @@ pub(super) struct Pending {
     pub(super) origin: Option<OriginId>,
     /// The server that has the client's session, as far as can be told; see `ServerState::key`.
     pub(super) home: Option<u64>,
-    pub(super) to_client: HalfPipe,
-    pub(super) to_server: HalfPipe,
+    pub(super) to_client: HalfPipe<Lent>,
+    pub(super) to_server: HalfPipe<Lent>,
     /// What TLS towards the server begins with, where there is any.
     pub(super) tls_start: Option<Box<TlsStart>>,
     /// The client has said something.
@@ -149,7 +150,7 @@ impl<N: Net> Connecting<N> {
 /// Whether a server has taken the first bytes, or a connect is known to be done.
 fn is_connected<N: Net>(
     server: &mut Leg<N::Server>,
-    to_server: &mut HalfPipe,
+    to_server: &mut HalfPipe<Lent>,
     turn: &Turn<'_, N>,
 ) -> io::Result<bool> {
     if to_server.waiting().is_empty() {

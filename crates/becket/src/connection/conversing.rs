@@ -166,7 +166,7 @@ impl<N: Net> Conversing<N> {
         scratch.clear();
         let input = &mut scratch.plain;
         match cx.receive(input, LONGEST_READ) {
-            Ok(Got::Bytes) => {}
+            Ok(Got::Bytes(_)) => {}
             Ok(Got::Nothing) => return Ok(false),
             Ok(Got::End) | Err(_) => return Err(cx.core.left_early()),
         }

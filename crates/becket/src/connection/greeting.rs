@@ -111,7 +111,7 @@ fn look<N: Net>(
     seen.clear();
     match cx.receive(seen, len) {
         // Just seen, so they come at once; and behind them may be more, of which no event tells.
-        Ok(Got::Bytes) if seen.len() == len => {
+        Ok(Got::Bytes(_)) if seen.len() == len => {
             cx.core.client.ready.readable = true;
             cx.core.header = len as u64;
             Ok(true)

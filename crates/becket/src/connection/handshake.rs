@@ -33,6 +33,7 @@ use crate::close_reason::CloseReason;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::metrics::Offer;
+use crate::pipes::Lent;
 use crate::pki::presented::Presented;
 use crate::scratch::{Buffer, READ, Scratch};
 use crate::sessions::context::{self, Resuming};
@@ -60,7 +61,7 @@ pub(super) struct Flights<N: Net> {
     chosen: Box<Chosen>,
     reserved: Reserved<N>,
     /// What the socket did not take of a flight.
-    flight: HalfPipe,
+    flight: HalfPipe<Lent>,
 }
 
 /// What a client has of a server before its handshake is done.
@@ -212,7 +213,7 @@ impl<N: Net> Flights<N> {
             } = &mut *scratch;
             sealed_in.push(self.chosen.engine.held());
             match cx.receive(sealed_in, READ) {
-                Ok(Got::Bytes) => {}
+                Ok(Got::Bytes(_)) => {}
                 Ok(Got::Nothing) => break,
                 Ok(Got::End) | Err(_) => {
                     resumed::count_offer(&self.chosen, cx.turn.counters);

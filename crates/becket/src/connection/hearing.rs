@@ -90,7 +90,7 @@ impl<N: Net> Hello<N> {
             let input = &mut scratch.sealed_in;
             input.push(&self.held);
             match cx.receive(input, READ) {
-                Ok(Got::Bytes) => {}
+                Ok(Got::Bytes(_)) => {}
                 Ok(Got::Nothing) => break,
                 Ok(Got::End) | Err(_) => return abandon(cx),
             }

@@ -37,16 +37,15 @@ mod relay;
 mod resumed;
 mod securing;
 
-use std::fmt;
-use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use becket_config::listener::ListenMode;
 use becket_config::process::{Limits, Timeouts};
-use becket_proto::half_pipe::HalfPipe;
+use becket_proto::{half_pipe::HalfPipe, session_name::SessionName};
 
 use self::cancelling::Cancelling;
 use self::closing::Closing;
@@ -71,9 +70,9 @@ use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Leg};
 use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
+use crate::pipes::{Lent, Pipes};
 use crate::scratch::{Buffer, Scratch};
 use crate::socket::{Fault, Peek, Ready, Socket};
-use becket_proto::session_name::SessionName;
 use becket_sys::clock::Now;
 
 /// The sockets that connections run on.
@@ -123,6 +122,8 @@ pub struct Turn<'a, N> {
     pub admission: &'a Rc<WorkerAdmission>,
     /// Where cancels are left.
     pub cancels: &'a Cancels,
+    /// Lent to directions that carry bulk.
+    pub pipes: &'a Rc<Pipes>,
     /// The process takes no new clients, and ends when the last one has left.
     pub draining: bool,
 }
@@ -568,13 +569,13 @@ impl<N: Net> Context<'_, '_, N> {
     }
 
     /// Sends to the client what waits for it; see [`Leg::flush`].
-    fn flush(&mut self, pipe: &mut HalfPipe) -> Result<(), Fault> {
+    fn flush(&mut self, pipe: &mut HalfPipe<Lent>) -> Result<(), Fault> {
         let counter = &self.turn.counters.client_bytes_out;
         self.core.client.flush(pipe, counter)
     }
 
     /// Sends to the client behind what waits for it; see [`Leg::push`].
-    fn push(&mut self, bytes: &[u8], pipe: &mut HalfPipe) -> Result<(), Fault> {
+    fn push(&mut self, bytes: &[u8], pipe: &mut HalfPipe<Lent>) -> Result<(), Fault> {
         let counter = &self.turn.counters.client_bytes_out;
         self.core.client.push(bytes, pipe, counter)
     }

@@ -20,6 +20,7 @@ use super::facts::Facts;
 use super::{Context, Net, Next, Phase, Said, Turn};
 use crate::close_reason::CloseReason;
 use crate::leg::{Got, Leg};
+use crate::pipes::Lent;
 use crate::scratch::{Buffer, READ, Scratch};
 use crate::tls::engine::{Engine, Received};
 use crate::tls::to_servers::ServerTls;
@@ -63,7 +64,7 @@ impl TlsStart {
         server: &str,
         facts: &Facts,
         now: Now,
-    ) -> io::Result<(Box<Engine<UnbufferedClientConnection>>, HalfPipe)> {
+    ) -> io::Result<(Box<Engine<UnbufferedClientConnection>>, HalfPipe<Lent>)> {
         let alpn = facts.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
         let engine = tls.open(server, facts.server_name.as_deref(), alpn, now.unix.into());
         let mut engine = engine.map_err(io::Error::other)?;
@@ -161,7 +162,7 @@ impl<N: Net> Securing<N> {
         sealed_in.push(self.engine.held());
         let counter = &turn.counters.server_bytes_in;
         match self.server.receive(sealed_in, READ, counter) {
-            Ok(Got::Bytes) => {}
+            Ok(Got::Bytes(_)) => {}
             Ok(Got::Nothing) => return Ok(Received::default()),
             Ok(Got::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(_) => return Err(io::ErrorKind::ConnectionReset.into()),

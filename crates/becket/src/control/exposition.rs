@@ -30,7 +30,8 @@ use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::metrics::{
-    BUCKETS, Counter, Counters, HandshakeClass, Histogram, Offer, Resumption, Times, bucket_limit,
+    BUCKETS, Counter, Counters, HandshakeClass, Histogram, Offer, PipeRefusal, Resumption, Times,
+    bucket_limit,
 };
 
 /// The content type of what [`exposition`] returns.
@@ -116,6 +117,9 @@ impl Snapshot {
                 = [(["accepted"], self.sum(|c| &c.early_accepted)), (["rejected"], self.sum(|c| &c.early_rejected))];
             Counter becket_server_handshakes "TLS handshakes with servers that were completed" [kind]
                 = [false, true].map(|resumed| ([kind(resumed)], self.sum(|c| &c.server_handshakes[usize::from(resumed)])));
+            Gauge becket_pipes_lent "Pipes in use, through which bulk passes without a copy" = self.totals.pipes_lent;
+            Counter becket_pipe_refusals "Times that bulk was copied for want of a pipe" [reason]
+                = PipeRefusal::ALL.iter().map(|&why| ([why.label()], self.sum(|c| &c.pipe_refusals[why as usize])));
             Gauge becket_sessions "TLS 1.2 sessions in the table" = self.sessions.entries;
             Gauge becket_sessions_capacity "TLS 1.2 sessions that the table may hold" = self.sessions.capacity;
             Gauge becket_early_sessions "TLS 1.3 sessions that admit early data" = self.early_sessions;

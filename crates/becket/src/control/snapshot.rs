@@ -116,6 +116,10 @@ pub(crate) struct Totals {
     pub server_bytes_in: u64,
     /// Plaintext sent to servers.
     pub server_bytes_out: u64,
+    /// Bytes that passed without a copy.
+    pub(crate) spliced_bytes: u64,
+    /// Pipes through which they pass now.
+    pub(crate) pipes_lent: u64,
 }
 
 /// How a reload went.
@@ -321,6 +325,9 @@ impl Totals {
             sum.client_bytes_out += worker.client_bytes_out.value();
             sum.server_bytes_in += worker.server_bytes_in.value();
             sum.server_bytes_out += worker.server_bytes_out.value();
+            sum.spliced_bytes += worker.spliced_bytes.value();
+            let returned = worker.pipes_returned.value();
+            sum.pipes_lent += worker.pipes_lent.value().saturating_sub(returned);
         }
         sum
     }

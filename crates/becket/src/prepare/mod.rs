@@ -160,12 +160,14 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     let listeners = draft.listeners(&policies);
     draft.stud(&mut cluster, &listeners);
     draft.check_identity();
-    let fixed = descriptors::fixed(&listeners, worker_count(&file.process));
+    let workers = worker_count(&file.process);
+    let fixed = descriptors::fixed(&listeners, workers);
+    let of_pipes = descriptors::of_pipes(&listeners, &file.limits, workers);
     let config = Config {
         file: std::sync::Arc::new(file.clone()),
         listeners,
         backends,
-        connections: draft.connections(fixed),
+        connections: draft.connections(fixed, of_pipes),
         cluster,
         log: draft.log(),
         admin: draft.admin(),
@@ -200,12 +202,13 @@ struct Draft<'a> {
 impl Draft<'_> {
     /// As many as are asked for, or as descriptors allow beside those that are `fixed`: an error where that is next to
     /// nothing.
-    fn connections(&mut self, fixed: u64) -> usize {
+    fn connections(&mut self, fixed: u64, of_pipes: u64) -> usize {
         if let Some(connections) = self.file.limits.connections {
             return connections;
         }
         let limit = self.world.descriptors;
-        let fits = descriptors::fitting(limit, fixed);
+        let for_pipes = descriptors::spared_for_pipes(limit, of_pipes);
+        let fits = descriptors::fitting(limit - for_pipes, fixed);
         if fits < LEAST_CONNECTIONS {
             let needed = descriptors::needed(LEAST_CONNECTIONS, fixed);
             let fault = format!(

@@ -15,6 +15,7 @@ use crate::backend::registry::Adopted;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::connection::listener::ListenerState;
+use crate::descriptors;
 use crate::sockets::Bound;
 use crate::tls::hello_router::HelloRouter;
 use crate::tls::route_configs::Parts;
@@ -141,6 +142,9 @@ impl Worker {
         }
         let (shared, before) = (&self.shared.admission, Some(&*self.admission));
         self.admission = WorkerAdmission::new(shared, &config.file.admission, before);
+        let workers = self.shared.counters.len();
+        self.pipes
+            .allow(descriptors::pipes(&config, workers), workers);
         self.config = config;
         self.pools = pools;
         Ok(())

@@ -45,6 +45,7 @@ use crate::connection::{Advanced, Connection, Side, Turn};
 use crate::log::RateLimit;
 use crate::log::access_log::AccessSender;
 use crate::metrics::Counters;
+use crate::pipes::{BULK, Pipes};
 use crate::scratch::Scratch;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
@@ -71,6 +72,7 @@ pub(crate) struct Worker {
     now: Now,
     net: RealNet,
     scratch: Scratch,
+    pipes: Rc<Pipes>,
     failures: FailureLog,
     acceptors: Slab<Acceptor>,
     first_acceptor: usize,
@@ -158,6 +160,7 @@ impl Worker {
         let net = RealNet::new(start.poll.registry().try_clone()?);
         let rules = &adopted.config().file.admission;
         let admission = WorkerAdmission::new(&shared.admission, rules, None);
+        let pipes = Pipes::new(BULK, Arc::clone(&shared.counters[start.number]));
         let mut worker = Self {
             poll: start.poll,
             counters: Arc::clone(&shared.counters[start.number]),
@@ -172,6 +175,7 @@ impl Worker {
             now,
             net,
             scratch: Scratch::default(),
+            pipes,
             failures: FailureLog::default(),
             acceptors: Slab::new(),
             first_acceptor: 0,
@@ -293,6 +297,7 @@ impl Worker {
             failures: &mut self.failures,
             admission: &self.admission,
             cancels: &self.shared.cancels,
+            pipes: &self.pipes,
             draining: self.ending == Ending::Draining,
         };
         let advanced = step(&mut entry.connection, &mut turn, &mut self.scratch);

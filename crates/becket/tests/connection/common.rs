@@ -286,3 +286,9 @@ pub(crate) fn server_says(stage: &mut Stage, bytes: &[u8]) {
     let server = &mut stage.net.dialled.last_mut().unwrap().far;
     server.write_all(bytes).unwrap();
 }
+
+/// A stream of bytes that tells positions apart.
+pub(crate) fn pattern(from: usize, len: usize) -> Vec<u8> {
+    let byte = |at: usize| (at ^ (at >> 7) ^ (at >> 15)) as u8;
+    (from..from + len).map(byte).collect()
+}

@@ -1,5 +1,5 @@
 //! Whatever cuts a connection off, and in whatever order: nobody takes a part for the whole, and
-//! each byte is counted for the connection as it is for the worker.
+//! each byte is counted for the connection as it is for the worker. By copy and by splice.
 
 use std::io::Write;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use becket::socket::Socket;
 use proptest::prelude::*;
 use rustls::version::{TLS12, TLS13};
 
-use crate::common::{House, house, server_got, server_says};
+use crate::common::{House, house, pattern, server_got, server_says};
 
 /// A listener and a server without TLS.
-fn plain() -> House {
+pub(crate) fn plain() -> House {
     House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:80']\nbackend = 'app'\ntls = false\n\
          [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n",
@@ -33,6 +33,7 @@ enum Event {
     Connected,
     Turn,
     Wait(u64),
+    Unspliceable(Side),
     Stop,
 }
 
@@ -57,6 +58,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Connected),
         12 => Just(Event::Turn),
         1 => (0..20u64).prop_map(|log| Event::Wait(1 << log)),
+        1 => side().prop_map(Event::Unspliceable),
         1 => Just(Event::Stop),
     ]
 }
@@ -72,9 +74,11 @@ struct World {
 }
 
 impl World {
-    fn new(house: &House, capacity: usize, budget: usize) -> Self {
+    /// Bytes pass through `pipes` at most, or by copy.
+    fn new(house: &House, capacity: usize, budget: usize, pipes: usize) -> Self {
         let mut stage = house.stage_of(capacity);
         stage.limits.bytes_per_turn = budget;
+        stage.splice(pipes);
         let client = stage.admit(house.listener(0), [Plan::Later]);
         let client_near = client.watch_peer();
         client_near.hold();
@@ -107,7 +111,8 @@ impl World {
     fn happen(&mut self, event: &Event) {
         match *event {
             Event::Says(side, n) if !self.ended[side as usize] => {
-                let said = self.end(side).map(|end| end.write(&vec![7; n]));
+                let bytes = pattern(self.said[side as usize], n);
+                let said = self.end(side).map(|end| end.write(&bytes));
                 self.said[side as usize] += said.and_then(Result::ok).unwrap_or(0);
             }
             Event::Says(..) => {}
@@ -120,6 +125,7 @@ impl World {
             Event::Connected => drop(self.near(Side::Server).map(|near| near.establish())),
             Event::Turn => drop(self.stage.turn()),
             Event::Wait(ms) => self.stage.wait(Duration::from_millis(ms)),
+            Event::Unspliceable(side) => drop(self.near(side).map(|near| near.refuse_to_splice())),
             Event::Stop => self.stage.stop(),
         }
     }
@@ -128,6 +134,7 @@ impl World {
         let mut buffer = vec![0; n];
         let end = self.end(side);
         let n = end.map_or(0, |end| end.receive(&mut buffer).unwrap_or(0));
+        assert_eq!(buffer[..n], pattern(self.got[side as usize], n));
         self.got[side as usize] += n;
         n > 0
     }
@@ -193,11 +200,12 @@ proptest! {
     fn without_tls_an_end_is_an_end_and_the_sums_agree(
         capacity in prop_oneof![1..300usize, 300..20_000usize],
         budget in prop_oneof![1..100usize, 100..10_000usize],
+        pipes in 0..3usize,
         events in prop::collection::vec(event(), 0..80),
     ) {
         thread_local!(static HOUSE: House = plain());
         HOUSE.with(|house| {
-            let mut world = World::new(house, capacity, budget);
+            let mut world = World::new(house, capacity, budget, pipes);
             world.happen(&Event::Turn);
             world.happen(&Event::Connected);
             for event in &events {
@@ -207,6 +215,8 @@ proptest! {
             world.check_end(Side::Client, Side::Server);
             world.check_end(Side::Server, Side::Client);
             check_sums(&world.stage);
+            let counters = &world.stage.counters;
+            assert_eq!(counters.pipes_lent.value(), counters.pipes_returned.value());
         });
     }
 }

@@ -20,5 +20,6 @@ mod resumption;
 mod script;
 mod self_test;
 mod servers;
+mod splicing;
 mod starttls;
 mod tangle;

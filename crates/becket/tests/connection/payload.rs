@@ -11,7 +11,7 @@ use becket::socket::Socket;
 use proptest::prelude::*;
 use rustls::version::{TLS12, TLS13};
 
-use crate::common::{Client, House, house};
+use crate::common::{Client, House, house, pattern};
 
 /// What the world does next.
 #[derive(Clone, Debug)]
@@ -49,12 +49,6 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::ClientEnds),
         1 => Just(Event::ServerEnds),
     ]
-}
-
-/// A stream of bytes that tells positions apart.
-fn pattern(from: usize, len: usize) -> Vec<u8> {
-    let byte = |at: usize| (at ^ (at >> 7) ^ (at >> 15)) as u8;
-    (from..from + len).map(byte).collect()
 }
 
 struct World {

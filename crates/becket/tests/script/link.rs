@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use becket::socket::{Peek, Ready, Socket};
+use becket_sys::pipe::Pipe;
 
 /// One end of a stream; dropping it closes it.
 #[derive(Debug)]
@@ -57,6 +58,7 @@ struct Half {
     finished: bool,
     resets: bool,
     closed: bool,
+    unspliceable: bool,
 }
 
 /// Makes a stream that holds up to `capacity` bytes in each direction.
@@ -120,6 +122,28 @@ impl End {
         all
     }
 
+    /// Bytes that a send would take.
+    fn room(&self) -> usize {
+        let halves = self.halves.borrow();
+        let (me, peer) = (&halves[self.side], &halves[1 - self.side]);
+        if me.fault.is_some() || me.broken || me.finished || me.connecting {
+            return 0;
+        }
+        if peer.closed {
+            return usize::MAX;
+        }
+        let waiting = peer.on_the_way.len() + peer.arrived.len();
+        peer.capacity.saturating_sub(waiting)
+    }
+
+    /// Most bytes of one splice, which like the kernel's may end before the socket is empty or full.
+    fn spliceable(&self) -> io::Result<usize> {
+        match self.halves.borrow()[self.side].unspliceable {
+            true => Err(ErrorKind::InvalidInput.into()),
+            false => Ok(MOST_SPLICED),
+        }
+    }
+
     /// Takes the fault that waits, such as a connect that failed.
     pub(crate) fn take_fault(&self) -> Option<ErrorKind> {
         let mut halves = self.halves.borrow_mut();
@@ -181,6 +205,23 @@ impl Socket for End {
         peer.on_the_way.extend(bytes.iter().take(n));
         peer.deliver_unless_held();
         Ok(n)
+    }
+
+    fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
+        let mut bytes = vec![0; self.spliceable()?.min(most)];
+        let n = self.receive(&mut bytes)?;
+        (&mut &*pipe).write_all(&bytes[..n]).map(|()| n)
+    }
+
+    fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
+        let most = self.spliceable()?.min(most).min(self.room());
+        if most == 0 {
+            // Says why nothing is taken.
+            return self.send(&[0]);
+        }
+        let mut bytes = vec![0; most];
+        (&mut &*pipe).read_exact(&mut bytes)?;
+        self.send(&bytes)
     }
 
     fn finish(&mut self) {
@@ -290,6 +331,11 @@ impl Watch {
         });
     }
 
+    /// From now on, nothing is spliced to this end or from it.
+    pub(crate) fn refuse_to_splice(&self) {
+        self.with(|me, _| me.unspliceable = true);
+    }
+
     /// The connect fails, or the network does.
     pub(crate) fn fail(&self, kind: ErrorKind) {
         self.with(|me, _| me.fail(kind));
@@ -377,6 +423,8 @@ fn sides<'a>(halves: &'a mut RefMut<'_, [Half; 2]>, side: usize) -> [&'a mut Hal
     }
 }
 
+/// A prime, so that it fits to nothing else.
+const MOST_SPLICED: usize = 1499;
 /// A fresh socket says that it takes bytes.
 const WRITABLE: Ready = Ready {
     failed: false,

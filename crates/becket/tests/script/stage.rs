@@ -24,6 +24,7 @@ use becket::connection::listener::ListenerState;
 use becket::connection::{Advanced, Connection, Side, Turn};
 use becket::log::access::AccessRecord;
 use becket::metrics::Counters;
+use becket::pipes::{BULK, Pipes};
 use becket::scratch::Scratch;
 
 /// A connection under a script.
@@ -38,7 +39,9 @@ pub(crate) struct Stage {
     /// Time-outs of the configuration.
     pub(crate) timeouts: Timeouts,
     /// What a worker counts.
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
+    /// Lent to directions that carry bulk: none, unless a test has it otherwise.
+    pub(crate) pipes: Rc<Pipes>,
     /// Admission, if it is on.
     pub(crate) admission: Rc<WorkerAdmission>,
     /// Where slots arrive for which the connection waits; pools must have been given the same.
@@ -64,12 +67,14 @@ pub(crate) struct Stage {
 impl Stage {
     /// Sets an empty stage; streams hold `capacity` bytes each way.
     pub(crate) fn new(limits: Limits, timeouts: Timeouts, now: Now, capacity: usize) -> Self {
+        let counters = Arc::<Counters>::default();
         Self {
+            pipes: Pipes::new(BULK, Arc::clone(&counters)),
             net: ScriptedNet::new([], capacity),
             now,
             limits,
             timeouts,
-            counters: Counters::default(),
+            counters,
             admission: WorkerAdmission::new(
                 &Arc::new(SharedAdmission::new(1)),
                 &Default::default(),
@@ -88,6 +93,12 @@ impl Stage {
             drains: false,
             closed: None,
         }
+    }
+
+    /// Lends pipes from the first byte on, up to `most` at a time.
+    pub(crate) fn splice(&mut self, most: usize) {
+        self.pipes = Pipes::new(0, Arc::clone(&self.counters));
+        self.pipes.allow(most, 1);
     }
 
     /// Accepts a client through `listener`, in place of an earlier one, and returns its end. Servers
@@ -135,6 +146,7 @@ impl Stage {
             failures: &mut self.failures,
             admission: &self.admission,
             cancels: &self.cancels,
+            pipes: &self.pipes,
             draining: self.draining,
         };
         let advanced = if std::mem::take(&mut self.stops) {

@@ -3,12 +3,15 @@
 //! What the two sides do differently is in the small methods of [`Side`] and at their calls; it is all about
 //! faults and ends, never about bytes that flow.
 
+use std::rc::Rc;
+
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
 
 use crate::close_reason::CloseReason;
 use crate::connection::Side;
 use crate::leg::{Got, Leg};
 use crate::metrics::{Counter, Counters};
+use crate::pipes::{Lent, Pipes};
 use crate::scratch::{READ, Scratch};
 use crate::socket::{Fault, Socket};
 use crate::tls::engine::{Engine, TlsSide, is_without_data};
@@ -20,8 +23,10 @@ pub(in crate::connection) struct Half<'a, S, C> {
     /// Traffic keys; `None` where bytes pass as they are.
     pub(in crate::connection) tls: Option<&'a mut Engine<C>>,
     /// What is on its way to the peer, sealed where there is TLS.
-    pub(in crate::connection) pipe: &'a mut HalfPipe,
+    pub(in crate::connection) pipe: &'a mut HalfPipe<Lent>,
     pub(in crate::connection) counters: &'a Counters,
+    /// Where pipes for what the peer says are borrowed; `None` where TLS is on either leg, or somebody looks at the bytes.
+    pub(in crate::connection) pipes: Option<&'a Rc<Pipes>>,
     /// What may still be read from the peer in this turn.
     pub(in crate::connection) left: usize,
     /// The peer said something since this was last cleared.
@@ -32,7 +37,7 @@ pub(in crate::connection) struct Half<'a, S, C> {
 
 impl<S: Socket, C: TlsSide> Half<'_, S, C> {
     /// Takes note of the leg's readiness; `onward` is the direction that begins at the peer.
-    pub(super) fn note_readiness(&mut self, onward: &mut HalfPipe) {
+    pub(super) fn note_readiness(&mut self, onward: &mut HalfPipe<Lent>) {
         let ready = self.leg.ready;
         if ready.readable || ready.ended || self.waits() {
             onward.handle_readable();
@@ -56,7 +61,13 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
         seen: impl FnOnce(&[u8]),
     ) -> Result<bool, CloseReason> {
         match to.pipe.next() {
-            Step::Read if self.left > 0 => self.forward(to, scratch, seen)?,
+            Step::Read if self.left > 0 => {
+                if self.has_pipe(to.pipe) {
+                    self.splice(to.pipe)?;
+                } else {
+                    self.forward(to, scratch, seen)?;
+                }
+            }
             Step::Write => to.flush(self.pipe)?,
             Step::Finish => {
                 // A close that follows at once sends FIN by itself.
@@ -68,6 +79,45 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
             Step::Read | Step::Wait | Step::Done => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Whether the direction that begins here has a pipe, lent to it now if it carries bulk.
+    fn has_pipe(&self, onward: &mut HalfPipe<Lent>) -> bool {
+        let Some(pipes) = self.pipes else {
+            return false;
+        };
+        if onward.lent().is_none()
+            && onward.is_bulk(pipes.bulk())
+            && let Some(pipe) = pipes.lend()
+        {
+            onward.lend(pipe);
+        }
+        onward.lent().is_some()
+    }
+
+    /// Moves what the peer said into the pipe, which is given back when there is nothing.
+    fn splice(&mut self, onward: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
+        let counter = self.side.bytes_in(self.counters);
+        match self.leg.splice(onward, self.left, counter) {
+            Ok(Got::Bytes(n)) => {
+                self.left -= n;
+                self.spoke = true;
+                self.counters.spliced_bytes.add(n as u64);
+                return Ok(());
+            }
+            Ok(Got::Nothing) => onward.block_source(),
+            Ok(Got::End) => onward.end_source(),
+            Err(Fault::Refused) => {
+                if let Some(lent) = onward.take_pipe(Vec::new()) {
+                    lent.refused();
+                }
+            }
+            Err(_) => return Err(self.side.reset()),
+        }
+        if let Some(lent) = onward.take_pipe(Vec::new()) {
+            lent.give_back();
+        }
+        Ok(())
     }
 
     /// Receives, opens, seals, and sends once. Where the peer has ended, close_notify leaves with the last data;
@@ -108,7 +158,7 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
     /// begins here. Returns what the records weigh. What TLS itself has to say to the peer goes out at once.
     pub(in crate::connection) fn take(
         &mut self,
-        onward: &mut HalfPipe,
+        onward: &mut HalfPipe<Lent>,
         scratch: &mut Scratch,
     ) -> Result<usize, CloseReason> {
         let counter = self.side.bytes_in(self.counters);
@@ -126,11 +176,12 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
                         onward.end_source();
                         break;
                     }
-                    Got::Bytes | Got::Nothing if self.leg.ready.readable => {}
-                    Got::Bytes | Got::Nothing => {
-                        onward.block_source();
-                        break;
-                    }
+                    Got::Bytes(n) => onward.passed(n),
+                    Got::Nothing => {}
+                }
+                if !self.leg.ready.readable {
+                    onward.block_source();
+                    break;
                 }
             }
             return Ok(0);
@@ -141,7 +192,7 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
             sealed_in.push(engine.held());
             let got = self.leg.receive(sealed_in, READ, counter);
             match got.map_err(|_| self.side.reset())? {
-                Got::Bytes => {}
+                Got::Bytes(_) => {}
                 Got::Nothing => {
                     onward.block_source();
                     return Ok(0);
@@ -162,7 +213,10 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
         Ok(opened.weight)
     }
 
-    fn end_without_close_notify(&mut self, onward: &mut HalfPipe) -> Result<usize, CloseReason> {
+    fn end_without_close_notify(
+        &mut self,
+        onward: &mut HalfPipe<Lent>,
+    ) -> Result<usize, CloseReason> {
         match self.side {
             Side::Server => Err(CloseReason::ServerTruncated),
             Side::Client => {
@@ -175,7 +229,7 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
     }
 
     /// Sends behind what waits already; `back` is the direction that begins at the peer.
-    fn send(&mut self, bytes: &[u8], back: &mut HalfPipe) -> Result<(), CloseReason> {
+    fn send(&mut self, bytes: &[u8], back: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
         if self.pipe.is_finished() {
             return Ok(());
         }
@@ -185,7 +239,10 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
     }
 
     /// Sends what waits.
-    pub(in crate::connection) fn flush(&mut self, back: &mut HalfPipe) -> Result<(), CloseReason> {
+    pub(in crate::connection) fn flush(
+        &mut self,
+        back: &mut HalfPipe<Lent>,
+    ) -> Result<(), CloseReason> {
         let counter = self.side.bytes_out(self.counters);
         let sent = self.leg.flush(self.pipe, counter);
         self.settle(sent, back)
@@ -193,7 +250,11 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
 
     /// What a send means. A server that takes no more may have answered early and closed, and then its answer is
     /// still to be read.
-    fn settle(&mut self, sent: Result<(), Fault>, back: &mut HalfPipe) -> Result<(), CloseReason> {
+    fn settle(
+        &mut self,
+        sent: Result<(), Fault>,
+        back: &mut HalfPipe<Lent>,
+    ) -> Result<(), CloseReason> {
         match (sent, self.side) {
             (Ok(()), _) => Ok(()),
             (Err(_), Side::Client) => Err(CloseReason::ClientReset),

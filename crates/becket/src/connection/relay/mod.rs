@@ -32,6 +32,7 @@ use crate::backend::slot::Slot;
 use crate::close_reason::CloseReason;
 use crate::leg::Leg;
 use crate::metrics::Counters;
+use crate::pipes::Lent;
 use crate::scratch::{Buffer, Scratch};
 use crate::socket::Socket;
 use crate::tls::engine::Engine;
@@ -48,8 +49,8 @@ pub(super) struct Relaying<N: Net> {
     pub(super) slot: Slot,
     /// Watches for the session that the server makes, where TLS passes.
     pub(super) learner: Option<Box<Learner>>,
-    pub(super) to_server: HalfPipe,
-    pub(super) to_client: HalfPipe,
+    pub(super) to_server: HalfPipe<Lent>,
+    pub(super) to_client: HalfPipe<Lent>,
     /// The client spoke last, as far as the server has been told: an answer is due.
     pub(super) asks: bool,
     /// The client ended without close_notify while the server could still have sent.
@@ -73,7 +74,7 @@ impl<N: Net> Relaying<N> {
     /// Goes on with a client that has keys now, and what is left of its handshake's last flight.
     pub(super) fn admit(
         mut self,
-        (mut engine, flight): (Engine, HalfPipe),
+        (mut engine, flight): (Engine, HalfPipe<Lent>),
         said: Said<'_>,
         out: &mut Buffer,
         cx: &mut Context<'_, '_, N>,
@@ -135,6 +136,7 @@ impl<N: Net> Relaying<N> {
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Result<Done, CloseReason> {
+        let unseen = self.learner.is_none();
         let (slot, learner) = (&self.slot, &mut self.learner);
         let mut learn = |plain: &[u8]| {
             if let Some(watching) = learner
@@ -144,12 +146,15 @@ impl<N: Net> Relaying<N> {
             }
         };
         let left = cx.turn.limits.bytes_per_turn;
+        let as_they_are = self.client_tls.is_none() && self.server_tls.is_none();
+        let pipes = as_they_are.then_some(cx.turn.pipes);
         let mut client = Half::<N::Client, UnbufferedServerConnection> {
             side: Side::Client,
             leg: &mut cx.core.client,
             tls: self.client_tls.as_mut(),
             pipe: &mut self.to_client,
             counters: cx.turn.counters,
+            pipes,
             left,
             spoke: false,
             truncated: false,
@@ -160,6 +165,7 @@ impl<N: Net> Relaying<N> {
             tls: self.server_tls.as_deref_mut(),
             pipe: &mut self.to_server,
             counters: cx.turn.counters,
+            pipes: pipes.filter(|_| unseen),
             left,
             spoke: false,
             truncated: false,
@@ -169,7 +175,7 @@ impl<N: Net> Relaying<N> {
         let mut moved = false;
         loop {
             if server.step(&mut client, scratch, &mut learn)? {
-                if mem::take(&mut server.spoke) && server.pipe.waiting().is_empty() {
+                if mem::take(&mut server.spoke) && !server.pipe.waits() {
                     self.asks = false;
                 }
             } else if client.step(&mut server, scratch, |_| ())? {
@@ -180,7 +186,7 @@ impl<N: Net> Relaying<N> {
             moved = true;
         }
         self.truncated |= client.truncated;
-        let spent = |pipe: &HalfPipe, left| pipe.next() == Step::Read && left == 0;
+        let spent = |pipe: &HalfPipe<Lent>, left| pipe.next() == Step::Read && left == 0;
         let spent = spent(client.pipe, server.left) || spent(server.pipe, client.left);
         Ok(Done { moved, spent })
     }
@@ -191,7 +197,7 @@ impl<N: Net> Relaying<N> {
         counters: &'a Counters,
     ) -> (
         Half<'a, N::Server, UnbufferedClientConnection>,
-        &'a mut HalfPipe,
+        &'a mut HalfPipe<Lent>,
     ) {
         let half = Half {
             side: Side::Server,
@@ -199,6 +205,7 @@ impl<N: Net> Relaying<N> {
             tls: self.server_tls.as_deref_mut(),
             pipe: &mut self.to_server,
             counters,
+            pipes: None,
             left: 0,
             spoke: false,
             truncated: false,
@@ -243,8 +250,7 @@ impl<N: Net> Relaying<N> {
 
     /// No answer is due: nothing was asked since the server last spoke, and nothing waits to be sent.
     fn is_at_rest(&self) -> bool {
-        let waiting = [&self.to_client, &self.to_server].map(HalfPipe::waiting);
-        !self.asks && waiting.iter().all(|bytes| bytes.is_empty())
+        !self.asks && !self.to_client.waits() && !self.to_server.waits()
     }
 
     /// The client is served, and has still to finish its handshake.

@@ -1,0 +1,174 @@
+//! Pipes that carry bytes from one socket to another without a copy into this process: pipe(2) and splice(2).
+//!
+//! A pipe has *places*, one for each stretch of memory that it refers to. What comes from a TCP socket fills a place by a page,
+//! by a part of one or by several, so a pipe may be full long before it holds as many bytes as its size says. Sources: pipe(7),
+//! splice(2), `Documentation/admin-guide/sysctl/fs.rst` of Linux.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::pipe::{
+    PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice,
+};
+
+/// Both ends of a pipe, on which nothing blocks as long as the sockets are non-blocking, too.
+#[derive(Debug)]
+pub struct Pipe {
+    out: OwnedFd,
+    into: OwnedFd,
+}
+
+impl Pipe {
+    /// Makes a pipe of `size` bytes, or of less where the system grants less: from the default's on, by powers of two.
+    ///
+    /// # Errors
+    /// No descriptors; `QuotaExceeded` when the user has so many pages in pipes (`fs.pipe-user-pages-soft`) that the kernel
+    /// would give this one no more than two.
+    pub fn new(size: usize) -> io::Result<Self> {
+        let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let pipe = Self { out, into };
+        let mut wanted = size;
+        let mut granted = pipe.size()?;
+        while wanted > granted {
+            match fcntl_setpipe_size(&pipe.into, wanted) {
+                Ok(_) => granted = pipe.size()?,
+                Err(_) => wanted /= 2,
+            }
+        }
+        if granted < DEFAULT_SIZE {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        Ok(pipe)
+    }
+
+    /// The size that the kernel gave it: 4 KiB for each place.
+    ///
+    /// # Errors
+    /// What fcntl(2) returns; on a pipe, nothing.
+    pub fn size(&self) -> io::Result<usize> {
+        Ok(fcntl_getpipe_size(&self.into)?)
+    }
+
+    /// Moves up to `most` bytes that `source` has received into the pipe; 0 is the end of the stream. Fewer than `most` says
+    /// neither that `source` has no more nor that the pipe is full.
+    ///
+    /// # Errors
+    /// `WouldBlock` when `source` has nothing, or the pipe no place; the fault of `source`; `InvalidInput` where the kernel
+    /// does not splice from it.
+    pub fn fill_from(&self, source: impl AsFd, most: usize) -> io::Result<usize> {
+        Ok(splice(source, None, &self.into, None, most, NEVER_BLOCK)?)
+    }
+
+    /// Moves up to `most` bytes from the pipe to `sink`. `most` must not be more than the pipe holds: the kernel may keep the
+    /// last bytes back otherwise, to send them with those that follow.
+    ///
+    /// A sink whose peer is gone raises SIGPIPE, which Rust's runtime has the process ignore.
+    ///
+    /// # Errors
+    /// `WouldBlock` when `sink` takes nothing, or the fault of `sink`; `InvalidInput` where the kernel does not splice to it.
+    pub fn drain_to(&self, sink: impl AsFd, most: usize) -> io::Result<usize> {
+        Ok(splice(&self.out, None, sink, None, most, NEVER_BLOCK)?)
+    }
+}
+
+impl Read for &Pipe {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.out, buffer)?)
+    }
+}
+
+impl Write for &Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(&self.into, bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Pages that the pipes of one unprivileged user may have before each further one is given two (`fs.pipe-user-pages-soft`);
+/// `None` is without a limit.
+#[must_use]
+pub fn user_pages() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/sys/fs/pipe-user-pages-soft");
+    let pages = text.ok().and_then(|text| text.trim().parse().ok());
+    Some(pages.unwrap_or(KERNEL_PAGES)).filter(|pages| *pages > 0)
+}
+
+/// For the pipe: of a socket the kernel goes by what the socket itself is.
+const NEVER_BLOCK: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
+/// The size of a pipe of which nobody asks more: 16 places.
+pub const DEFAULT_SIZE: usize = 64 * 1024;
+/// The kernel's own limit, where there is no /proc.
+const KERNEL_PAGES: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+
+    fn tcp() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        (near, far)
+    }
+
+    fn wait(socket: &TcpStream, flags: PollFlags) {
+        poll(&mut [PollFd::new(socket, flags)], None).unwrap();
+    }
+
+    #[test]
+    fn bytes_go_from_socket_to_socket_and_then_the_end() {
+        let pipe = Pipe::new(1 << 20).unwrap();
+        assert!(pipe.size().unwrap() >= DEFAULT_SIZE);
+        let ((mut client, from), (to, mut server)) = (tcp(), tcp());
+        server.set_nonblocking(false).unwrap();
+        let blocked = pipe.fill_from(&from, 100).map_err(|error| error.kind());
+        assert_eq!(blocked, Err(io::ErrorKind::WouldBlock));
+        client.write_all(b"question").unwrap();
+        drop(client);
+        wait(&from, PollFlags::RDHUP);
+        assert_eq!(pipe.fill_from(&from, 5).unwrap(), 5);
+        assert_eq!(pipe.drain_to(&to, 5).unwrap(), 5);
+        assert_eq!(pipe.fill_from(&from, 100).unwrap(), 3);
+        assert_eq!(pipe.drain_to(&to, 3).unwrap(), 3);
+        assert_eq!(pipe.fill_from(&from, 100).unwrap(), 0);
+        let blocked = pipe.drain_to(&to, 1).map_err(|error| error.kind());
+        assert_eq!(blocked, Err(io::ErrorKind::WouldBlock));
+        drop(to);
+        let mut got = String::new();
+        server.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "question");
+    }
+
+    #[test]
+    fn a_sink_that_is_gone_is_an_error_and_no_signal() {
+        let pipe = Pipe::new(DEFAULT_SIZE).unwrap();
+        let (sink, peer) = UnixStream::pair().unwrap();
+        drop(peer);
+        (&pipe).write_all(b"x").unwrap();
+        let error = pipe.drain_to(&sink, 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn what_is_in_a_pipe_can_be_read_and_what_cannot_be_spliced_is_an_error() {
+        let pipe = Pipe::new(DEFAULT_SIZE).unwrap();
+        (&pipe).write_all(b"abc").unwrap();
+        let folder = std::fs::File::open("/").unwrap();
+        let refused = pipe.fill_from(folder, 3).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        let mut buffer = [0; 8];
+        assert_eq!((&pipe).read(&mut buffer).unwrap(), 3);
+        let empty = (&pipe).read(&mut buffer).unwrap_err();
+        assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
+    }
+}

@@ -1,0 +1,89 @@
+//! Bulk that no leg encrypts passes through pipes, and arrives as if it were copied: every byte, both ways, with its end.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+
+use becket_e2e::{Backend, Becket, Place, Shape, eventually};
+
+/// Tells positions apart, over more than any buffer holds.
+fn byte(at: usize) -> u8 {
+    (at ^ (at >> 8) ^ (at >> 16)) as u8
+}
+
+fn send(mut to: impl Write, from: usize) -> std::io::Result<()> {
+    let piece: Vec<u8> = (from..from + LEN).map(byte).collect();
+    to.write_all(&piece)
+}
+
+/// Reads to the end, and says how many bytes came as they were sent.
+fn receive(mut from: impl Read, first: usize) -> usize {
+    let (mut buffer, mut at) = (vec![0; 256 * 1024], 0);
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        for got in &buffer[..n] {
+            assert_eq!(*got, byte(first + at), "at {at}");
+            at += 1;
+        }
+    }
+    at
+}
+
+/// One upload, and behind its end a download.
+fn exchange(becket: &Becket) {
+    let client = TcpStream::connect(becket.web).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            send(&client, 0).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+        });
+        assert_eq!(receive(&client, 1), LEN);
+    });
+    drop(client);
+    let line = becket.next_access();
+    assert_eq!(line["reason"], "finished");
+    for count in [
+        "client_bytes_in",
+        "client_bytes_out",
+        "server_bytes_in",
+        "server_bytes_out",
+    ] {
+        assert_eq!(line[count], LEN, "{count}");
+    }
+}
+
+fn becket(place: &Place, pipes: &str) -> (Becket, Backend) {
+    let backend = Backend::new(|stream| {
+        assert_eq!(receive(&stream, 0), LEN);
+        send(&stream, 1)
+    });
+    let shape = Shape::new(backend.address).plain().limits(pipes);
+    (Becket::start(place, &shape), backend)
+}
+
+#[test]
+fn bulk_without_tls_is_spliced_and_whole() {
+    let place = Place::new();
+    let (becket, _backend) = becket(&place, "");
+    // Becket may by chance be so quick that its source runs dry again and again.
+    eventually("bulk is spliced", || {
+        exchange(&becket);
+        becket.metrics().sum("becket_spliced_bytes_total", &[]) > (1 << 20) as f64
+    });
+    becket.idle();
+    let metrics = becket.metrics();
+    assert_eq!(metrics.sum("becket_pipes_lent", &[]) as u64, 0);
+    assert!(becket.status()["totals"]["spliced_bytes"].as_u64() > Some(1 << 20));
+}
+
+#[test]
+fn without_pipes_it_is_copied() {
+    let place = Place::new();
+    let (becket, _backend) = becket(&place, "pipes = 0");
+    exchange(&becket);
+    let metrics = becket.metrics();
+    assert_eq!(metrics.sum("becket_spliced_bytes_total", &[]) as u64, 0);
+    assert_eq!(metrics.sum("becket_pipe_refusals_total", &[]) as u64, 0);
+}
+
+/// Of one direction.
+const LEN: usize = 24 << 20;
