@@ -37,7 +37,8 @@ use mutations::run_on_mutations;
 
 #[test]
 fn the_peek_agrees_with_rustls_on_mutated_hellos() {
-    let hellos = testdata("client_hello");
+    let mut hellos = testdata("client_hello");
+    hellos.extend(testdata("client_hello_refused"));
     let mut inputs: Vec<_> = hellos.iter().map(|hello| fragmented(hello, 3)).collect();
     // The target frames its input also as the body of a hello and as a list of extensions.
     inputs.extend(hellos.iter().map(|hello| hello[9..].to_vec()));

@@ -321,10 +321,9 @@ fn the_number_of_extensions_is_bounded() {
         .take(MAX_EXTENSIONS + 1)
         .map(|kind| (kind, &[][..]))
         .collect();
-    assert_eq!(
-        malformed(&hello_with(&extensions)),
-        Malformed::TooManyExtensions
-    );
+    let refused = include_bytes!("../../testdata/client_hello_refused/extensions-129.bin");
+    assert_eq!(hello_with(&extensions), refused);
+    assert_eq!(malformed(refused), Malformed::TooManyExtensions);
     hello(&hello_with(&extensions[1..]));
 }
 
