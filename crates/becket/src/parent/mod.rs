@@ -340,10 +340,17 @@ impl Parent {
         Ok(())
     }
 
-    /// Tells where the process is that takes signals, once it serves.
+    /// Tells where the process is that takes signals, once it serves. Only where nobody but root chose the path: the file there is
+    /// replaced.
     fn write_pid(&mut self) {
-        let process = Seen::by(&self.source).file.process;
-        match PidFile::of(&process, &self.source.folder()) {
+        let seen = Seen::by(&self.source);
+        if !seen.is_roots {
+            if seen.file.process.pid_file.is_some() {
+                tracing::warn!("pid file not written: others than root can change its path");
+            }
+            return;
+        }
+        match PidFile::of(&seen.file.process, &self.source.folder()) {
             Ok(file) => self.pid_file = file,
             Err(error) => tracing::error!(%error, "pid file not written"),
         }
