@@ -10,6 +10,7 @@
 pub mod affinity;
 mod cgroup;
 pub mod clock;
+pub mod coroutine;
 pub mod cpu;
 pub mod fd_messages;
 pub mod fd_passing;

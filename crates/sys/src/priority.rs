@@ -1,6 +1,7 @@
 //! How much of a busy core a thread gets beside others.
 //!
-//! Source: setpriority(2): on Linux a nice value belongs to a thread, and threads that it starts inherit it.
+//! Source: setpriority(2): on Linux a nice value belongs to a thread, and threads that it starts inherit it. sched(7):
+//! `SCHED_BATCH`.
 
 use std::io;
 
@@ -16,11 +17,37 @@ pub fn give_way(steps: i32) -> io::Result<()> {
     Ok(setpriority_process(None, nice.min(NICEST))?)
 }
 
+/// Has the calling thread, and those that it will start, count as one that only computes: it does not interrupt others when
+/// it wakes up, and keeps its share of the time.
+///
+/// # Errors
+/// Where the C library has no such call, as musl: to give way needs no privilege.
+pub fn only_computes() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread; the parameters are read during the call.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 const NICEST: i32 = 19;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_thread_that_computes_is_a_batch() {
+        // SAFETY: 0 is the calling thread; the call takes nothing else.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let there = std::thread::spawn(move || {
+            only_computes().unwrap();
+            policy()
+        });
+        assert_eq!(there.join().unwrap(), libc::SCHED_BATCH);
+        assert_eq!(policy(), libc::SCHED_OTHER);
+    }
 
     #[test]
     fn only_the_thread_that_gives_way_does() {

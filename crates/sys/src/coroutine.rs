@@ -1,0 +1,247 @@
+//! Computations that wait in the middle, where the code around knows nothing of it.
+//!
+//! A body runs on a stack of its own until a function far below it calls [`suspend`]; then [`Stacks::run`] returns to its
+//! caller, and the body goes on with [`Suspended::resume`]. Switching stacks is `corosensei`'s work. Ours is the way from
+//! [`suspend`] to the body that runs it, which passes through foreign code and so through the thread, and the end of a body
+//! that nobody waits for: it is resumed a last time, [`suspend`] says so, and it has to come to its end by itself. Nothing is
+//! unwound, which would not work where a panic aborts.
+//!
+//! Below each stack lies a page that nobody may touch. A stack that was used is kept for the next body, with the memory that
+//! it has touched.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+
+/// One thread's stacks for suspended bodies. Never gives memory back: it has as many as were in use at once.
+#[derive(Clone)]
+pub struct Stacks {
+    free: Rc<RefCell<Vec<DefaultStack>>>,
+    size: usize,
+}
+
+impl Stacks {
+    /// No stack yet; each will have `size` bytes, of which those are in memory that were touched.
+    #[must_use]
+    pub fn new(size: usize) -> Self {
+        Self {
+            free: Rc::default(),
+            size,
+        }
+    }
+
+    /// Runs a body until it is done or suspended. Costs an allocation only for a new stack.
+    ///
+    /// # Errors
+    /// When there is no memory for a stack. The body is dropped, and has not begun.
+    ///
+    /// # Panics
+    /// When the body does.
+    pub fn run<T: 'static>(&self, body: impl FnOnce() -> T + 'static) -> io::Result<Progress<T>> {
+        let free = self.free.borrow_mut().pop();
+        let stack = free.map_or_else(|| DefaultStack::new(self.size), Ok)?;
+        let body = move |yielder: &Yielder<Resumed, ()>, _| {
+            RUNNING.set(Some(NonNull::from(yielder)));
+            body()
+        };
+        let coroutine = Coroutine::with_stack(stack, body);
+        Ok(self.drive(coroutine, Resumed::ToGoOn))
+    }
+
+    fn drive<T: 'static>(&self, mut coroutine: Body<T>, why: Resumed) -> Progress<T> {
+        let _outer = Outer(RUNNING.take());
+        match coroutine.resume(why) {
+            CoroutineResult::Yield(()) => Progress::Suspended(Suspended {
+                coroutine: Some(coroutine),
+                stacks: self.clone(),
+            }),
+            CoroutineResult::Return(value) => {
+                self.free.borrow_mut().push(coroutine.into_stack());
+                Progress::Done(value)
+            }
+        }
+    }
+
+    /// How many stacks no body uses.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.free.borrow().len()
+    }
+}
+
+impl fmt::Debug for Stacks {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Stacks({} free)", self.free())
+    }
+}
+
+/// How far a body has come.
+#[derive(Debug)]
+pub enum Progress<T: 'static> {
+    /// To its end.
+    Done(T),
+    /// Into a call of [`suspend`].
+    Suspended(Suspended<T>),
+}
+
+/// A body that waits. Dropping it ends it: see [`suspend`].
+pub struct Suspended<T: 'static> {
+    /// `None` only once it is resumed.
+    coroutine: Option<Body<T>>,
+    stacks: Stacks,
+}
+
+impl<T: 'static> Suspended<T> {
+    /// Goes on with the body until it is done or suspended again.
+    ///
+    /// # Panics
+    /// When the body does.
+    #[must_use]
+    pub fn resume(mut self) -> Progress<T> {
+        let coroutine = self.coroutine.take().expect("it waits until now");
+        self.stacks.drive(coroutine, Resumed::ToGoOn)
+    }
+}
+
+impl<T: 'static> Drop for Suspended<T> {
+    fn drop(&mut self) {
+        if let Some(coroutine) = self.coroutine.take() {
+            // It cannot be suspended again: what comes back is its value, which nobody wants.
+            drop(self.stacks.drive(coroutine, Resumed::ToEnd));
+        }
+    }
+}
+
+impl<T> fmt::Debug for Suspended<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Suspended")
+    }
+}
+
+/// Whether a body is running on this thread that [`suspend`] would suspend.
+#[must_use]
+pub fn can_suspend() -> bool {
+    RUNNING.get().is_some()
+}
+
+/// Suspends the body that is running on this thread. True when it is to go on; false when it is to come to its end because
+/// nobody wants its value any more, and where no body is running.
+#[must_use]
+pub fn suspend() -> bool {
+    let Some(yielder) = RUNNING.take() else {
+        return false;
+    };
+    // SAFETY: the yielder lives on the body's stack for as long as the body runs. `RUNNING` names it only while that body
+    // runs on this thread: it is set at the body's begin and after each suspension, and taken when the body suspends
+    // itself (above), returns or panics (`Outer`). So this call is below that body, and the yielder is there.
+    let why = unsafe { yielder.as_ref() }.suspend(());
+    let goes_on = matches!(why, Resumed::ToGoOn);
+    RUNNING.set(goes_on.then_some(yielder));
+    goes_on
+}
+
+type Body<T> = Coroutine<Resumed, (), T, DefaultStack>;
+
+/// Why a body is resumed.
+#[derive(Clone, Copy, Debug)]
+enum Resumed {
+    ToGoOn,
+    ToEnd,
+}
+
+/// The body in which another one is resumed, which runs again when this is dropped.
+struct Outer(Option<NonNull<Yielder<Resumed, ()>>>);
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        RUNNING.set(self.0);
+    }
+}
+
+thread_local! {
+    static RUNNING: Cell<Option<NonNull<Yielder<Resumed, ()>>>> = const { Cell::new(None) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: usize = 64 * 1024;
+
+    fn suspended<T>(progress: io::Result<Progress<T>>) -> Suspended<T> {
+        match progress.unwrap() {
+            Progress::Suspended(body) => body,
+            Progress::Done(_) => panic!("it is done"),
+        }
+    }
+
+    fn done<T>(progress: Progress<T>) -> T {
+        match progress {
+            Progress::Done(value) => value,
+            Progress::Suspended(_) => panic!("it waits"),
+        }
+    }
+
+    #[test]
+    fn bodies_take_turns_in_any_order_and_leave_their_stacks() {
+        let stacks = Stacks::new(SIZE);
+        let body = |number: u32| move || (0..number).filter(|_| suspend()).count();
+        let mut waiting: Vec<_> = (1..=8).map(|n| suspended(stacks.run(body(n)))).collect();
+        assert_eq!(stacks.free(), 0);
+        waiting.reverse();
+        for n in (1..=8).rev() {
+            let mut progress = waiting.remove(0).resume();
+            while let Progress::Suspended(body) = progress {
+                progress = body.resume();
+            }
+            assert_eq!(done(progress), n);
+        }
+        assert_eq!(stacks.free(), 8);
+        assert!(!can_suspend());
+        drop(suspended(stacks.run(body(1))));
+        assert_eq!(stacks.free(), 8, "a used stack is used again");
+    }
+
+    #[test]
+    fn a_body_that_is_dropped_comes_to_its_end() {
+        let stacks = Stacks::new(SIZE);
+        let ended = Rc::new(Cell::new(0));
+        let of_body = Rc::clone(&ended);
+        let body = suspended(stacks.run(move || {
+            let (first, again) = (suspend(), suspend());
+            of_body.set(1 + usize::from(first) + usize::from(again) + usize::from(can_suspend()));
+        }));
+        drop(body);
+        assert_eq!((ended.get(), Rc::strong_count(&ended)), (1, 1));
+        assert_eq!(stacks.free(), 1);
+    }
+
+    #[test]
+    fn outside_of_a_body_nothing_is_suspended() {
+        assert!(!can_suspend() && !suspend());
+        let stacks = Stacks::new(SIZE);
+        let inner = stacks.clone();
+        let outer = stacks.run(move || {
+            let body = suspended(inner.run(suspend));
+            let ours = suspend();
+            (ours, done(body.resume()))
+        });
+        assert_eq!(done(suspended(outer).resume()), (true, true));
+    }
+
+    #[test]
+    fn a_body_that_panics_leaves_nothing_running() {
+        let stacks = Stacks::new(SIZE);
+        let body = suspended(stacks.run(|| assert!(!suspend(), "on purpose")));
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            drop(body.resume());
+        }));
+        assert!(caught.is_err());
+        assert!(!can_suspend());
+    }
+}
