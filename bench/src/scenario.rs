@@ -124,6 +124,8 @@ pub struct Settings {
     pub body: u64,
     /// Workers of the server.
     pub workers: usize,
+    /// Threads that sign for them; `None` where the server decides.
+    pub crypto_threads: Option<u64>,
     /// Whether each worker needs a CPU of its own.
     pub spread: bool,
     /// Connections in parallel of a closed loop.
@@ -240,6 +242,10 @@ impl Settings {
         };
         let number =
             |name: &str| parse_size(&of(name)).map_err(|e| Error::Asked(format!("{name} = {e}")));
+        let crypto_threads = match of("crypto-threads").as_str() {
+            "auto" => None,
+            _ => Some(number("crypto-threads")?),
+        };
         let settings = Self {
             tls: one_of("tls", &["1.2", "1.3"])?,
             key: Key::parse(&of("key"))?,
@@ -249,6 +255,7 @@ impl Settings {
             resume_kind: one_of("resume-kind", &["any", "id", "ticket", "psk"])?,
             body: number("body")?,
             workers: usize::try_from(number("workers")?.max(1)).unwrap_or(1),
+            crypto_threads,
             spread: one_of("spread", &["true", "false"])? == "true",
             connections: usize::try_from(number("connections")?.max(1)).unwrap_or(1),
             mask: one_of("mask", &["none", "avx512"])?,
@@ -324,7 +331,12 @@ fn label(name: &str, value: &str) -> String {
         .to_owned(),
         "body" => size(value),
         "workers" => format!("{value} worker{}", if value == "1" { "" } else { "s" }),
-        "crypto-threads" => format!("{value} crypto threads"),
+        "crypto-threads" => match value {
+            "0" => "no crypto threads".to_owned(),
+            "1" => "1 crypto thread".to_owned(),
+            "auto" => "crypto threads as it likes".to_owned(),
+            count => format!("{count} crypto threads"),
+        },
         "mask" => match value {
             "none" => "all CPU features".to_owned(),
             _ => "AVX-512 and VAES hidden".to_owned(),
@@ -374,7 +386,7 @@ fn size(value: &str) -> String {
     }
 }
 
-/// Every setting with its default. The ones for kTLS and crypto threads have no subject yet.
+/// Every setting with its default. The one for kTLS has no subject yet.
 const DEFAULTS: &[(&str, &str)] = &[
     ("tls", "1.3"),
     ("key", "p256"),
@@ -390,7 +402,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("nagle", "false"),
     ("maxconn", "0"),
     ("full-handshakes", "0"),
-    ("crypto-threads", "0"),
+    ("crypto-threads", "auto"),
     ("nodes", "1"),
     ("servers", "1"),
     ("cluster", "off"),

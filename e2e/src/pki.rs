@@ -17,6 +17,8 @@ pub enum Key {
     Ecdsa,
     /// RSA of 2048 bits.
     Rsa,
+    /// RSA of 4096 bits.
+    LongRsa,
 }
 
 #[derive(Debug)]
@@ -116,6 +118,7 @@ impl Authority {
         let key = match key {
             Key::Ecdsa => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
             Key::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+            Key::LongRsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096),
         }
         .expect("a key");
         let list: Vec<String> = names.iter().map(ToString::to_string).collect();

@@ -105,7 +105,7 @@ impl Play {
             _ => [Plan::Refuse(ErrorKind::ConnectionRefused), Plan::Later],
         };
         let listener =
-            [OPEN, OPEN, PASSING, PLAIN, ASKING, MAIL, DATABASE, BEHIND][usize::from(kind >> 5)];
+            [OPEN, COSTLY, PASSING, PLAIN, ASKING, MAIL, DATABASE, BEHIND][usize::from(kind >> 5)];
         // Where no TLS ends, by copy or by splice.
         place.stage.splice(usize::from(kind >> 3 & 1) * 2);
         let mut end = place
@@ -146,7 +146,10 @@ impl Play {
                     drop(end.write(content));
                 }
             }
-            4..8 => self.talk(),
+            4..8 => {
+                sign(place, amount < 255);
+                self.talk();
+            }
             8 => {
                 if let Some(tls) = &mut self.tls {
                     drop(tls.writer().write(&vec![7; amount]));
@@ -262,6 +265,8 @@ impl Play {
             place.stage.wait(longest);
             assert!(place.stage.settle(), "does not come to rest");
         }
+        while place.stage.sign(|_| panic!("is signed for nobody")) {}
+        place.stage.turn();
         let record = place.stage.record().expect("the end of a client");
         assert!(place.stage.closed().is_some(), "outlives its time-outs");
         let counters = &place.stage.counters;
@@ -278,6 +283,10 @@ impl Play {
             counters.handshakes_begun.value(),
             counters.handshakes_ended.value()
         );
+        assert_eq!(
+            counters.signatures_begun.value(),
+            counters.signatures_ended.value()
+        );
         place.stage.net.dialled.clear();
         relaying
     }
@@ -292,6 +301,14 @@ fn traffic(counters: &Counters) -> [u64; 4] {
         servers.received,
         servers.sent,
     ]
+}
+
+/// What a crypto thread does, before whom the client may have left.
+fn sign(place: &Place, works: bool) {
+    place.stage.sign(|request| match works {
+        true => request.sign(),
+        false => Err(rustls::Error::General("no".into())),
+    });
 }
 
 /// Seals records of TLS 1.3 (RFC 8446, section 5.2) with whatever is in them.
@@ -346,7 +363,7 @@ impl Sealer {
 /// Where all scripts are played: listeners and clients are made once.
 struct Place {
     stage: Stage,
-    listeners: [Rc<ListenerState>; 7],
+    listeners: [Rc<ListenerState>; 8],
     clients: [Arc<ClientConfig>; 2],
 }
 
@@ -359,6 +376,12 @@ impl Place {
             rcgen::generate_simple_self_signed(["a.test".to_owned()]).expect("a certificate");
         let bundle = made.cert.pem() + &made.signing_key.serialize_pem();
         std::fs::write(folder.path().join("a.pem"), bundle).expect("written");
+        // Slow enough to be signed with elsewhere.
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).expect("a key");
+        let params = rcgen::CertificateParams::new(["a.test".to_owned()]).expect("a name");
+        let costly = params.self_signed(&key).expect("a certificate");
+        let bundle = costly.pem() + &key.serialize_pem();
+        std::fs::write(folder.path().join("costly.pem"), bundle).expect("written");
         let world = World {
             now: UnixTime::now(),
             ..World::system(
@@ -372,10 +395,12 @@ impl Place {
         let config = prepare(&file, &world).expect("a configuration").config;
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).expect("a root");
+        roots.add(costly.der().clone()).expect("a root");
         let now = Clock::start().now();
-        let stage = Stage::new(config.file.limits, config.file.timeouts.clone(), now, 1);
+        let mut stage = Stage::new(config.file.limits, config.file.timeouts.clone(), now, 1);
+        stage.defer();
         Self {
-            listeners: [OPEN, ASKING, BEHIND, PASSING, PLAIN, MAIL, DATABASE]
+            listeners: [OPEN, ASKING, BEHIND, PASSING, PLAIN, MAIL, DATABASE, COSTLY]
                 .map(|listener| listener_state(&config, listener, now)),
             clients: [&version::TLS12, &version::TLS13].map(|version| {
                 let provider = Arc::new(default_provider());
@@ -420,9 +445,10 @@ const PASSING: usize = 3;
 const PLAIN: usize = 4;
 const MAIL: usize = 5;
 const DATABASE: usize = 6;
+const COSTLY: usize = 7;
 
 /// Without and with client certificates, behind a proxy, TLS that passes, none, and TLS that is asked
-/// for.
+/// for; last, a key whose signatures others make.
 const CONFIG: &str = "
 [[listener]]
 name = 'open'
@@ -469,6 +495,11 @@ bind = ['127.0.0.1:449']
 backend = 'plain'
 starttls = 'postgresql'
 certificates = ['a.pem']
+[[listener]]
+name = 'costly'
+bind = ['127.0.0.1:450']
+backend = 'plain'
+certificates = ['costly.pem']
 [[policy]]
 name = 'asking'
 client-certificates = 'optional'

@@ -51,7 +51,7 @@ const ROOMS: &[&[&str]] = &[
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
     &["config"],
     &["socket", "secret", "pki", "handover"],
-    &["close_reason", "files", "pid_file"],
+    &["close_reason", "files", "pid_file", "signing"],
     &["labelled"],
 ];
 

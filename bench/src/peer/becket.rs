@@ -29,6 +29,10 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
             rate.div_ceil(10)
         ),
     };
+    let crypto_threads = match site.settings.crypto_threads {
+        None => String::new(),
+        Some(count) => format!("crypto-threads = {count}\n"),
+    };
     let front = match site.settings.passthrough {
         true => "mode = \"passthrough\"\n".to_owned(),
         false => format!(
@@ -63,7 +67,7 @@ connections = {connections}
 {HALF_OPEN}{admission}
 [process]
 workers = {workers}
-
+{crypto_threads}
 [log]
 level = "warn"
 {extra}"#,

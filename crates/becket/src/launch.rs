@@ -24,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::cluster;
-use crate::config::{Config, worker_count};
+use crate::config::{Config, crypto_thread_count, worker_count};
 use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
@@ -42,6 +42,7 @@ use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
 use crate::server::{Control, Terminator};
 use crate::shared::Shared;
+use crate::signing::queue::SigningQueue;
 use crate::sockets;
 use crate::worker::workers::{Common, Workers};
 use becket_cluster::Bound;
@@ -111,8 +112,7 @@ pub fn launch(
     let mut access = access.map_err(|error| system("log.access", error))?;
     logging.start()?;
 
-    let (table, early) = (session_table(&config), session_table(&config));
-    let shared = Shared::new(count, clock, table, early);
+    let shared = shared(&config, clock, count);
     let shared = counting_lines(shared, &logging, access.as_ref());
     let adopted = shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
@@ -246,6 +246,14 @@ fn counting_lines(mut shared: Shared, log: &Logging, access: Option<&AccessWrite
     shared.log_lines_dropped = log.dropped();
     shared.access_lines_dropped = access.map(AccessWriter::dropped).unwrap_or_default();
     Arc::new(shared)
+}
+
+fn shared(config: &Config, clock: Clock, workers: usize) -> Shared {
+    let (table, early) = (session_table(config), session_table(config));
+    let mut shared = Shared::new(workers, clock, table, early);
+    let threads = crypto_thread_count(&config.file.process, workers);
+    shared.signatures = Arc::new(SigningQueue::of(threads));
+    shared
 }
 
 fn session_table(config: &Config) -> Arc<SessionTable> {

@@ -35,6 +35,7 @@ pub mod secret;
 pub mod server;
 pub mod sessions;
 pub mod shared;
+pub mod signing;
 pub mod socket;
 pub mod sockets;
 pub mod status;

@@ -13,6 +13,7 @@ use rustls::HandshakeKind;
 use becket_proto::labelled;
 
 use crate::close_reason::CloseReason;
+use crate::signing::queue::Signed;
 use crate::socket::Traffic;
 
 /// A number that one thread counts up and any thread reads.
@@ -83,6 +84,10 @@ plain {
     connects = "becket_connects",
     /// Connects to servers that failed or timed out
     connect_failures = "becket_connect_failures",
+    /// Signatures of crypto threads that failed
+    signatures_failed = "becket_signatures_failed",
+    /// Signatures that no crypto thread made, because the client had left
+    signatures_abandoned = "becket_signatures_abandoned",
     /// Turns of the event loops
     turns = "becket_turns",
     /// Bytes relayed through a pipe, without a copy
@@ -109,6 +114,14 @@ others {
     early_rejected: Counter,
     /// TLS handshakes with servers that were completed: full, then resumed.
     server_handshakes: [Counter; 2],
+    /// Signatures asked of crypto threads; those that have not been answered yet are `begun - ended`.
+    signatures_begun: Counter,
+    /// Signatures that crypto threads have answered, in whatever way.
+    signatures_ended: Counter,
+    /// From asking for a signature to a crypto thread that takes it up.
+    signature_wait: Histogram,
+    /// What a signature takes on a crypto thread.
+    signature: Histogram,
     /// From asking for a slot to getting one, of connections that had to wait.
     queue_waited: Histogram,
     /// From giving a slot back to going on with it, of those connections.
@@ -128,6 +141,19 @@ impl Counters {
         Traffic {
             received: self.server_bytes_in.value(),
             sent: self.server_bytes_out.value(),
+        }
+    }
+
+    /// Counts what a crypto thread has answered.
+    pub fn count_signature(&self, signed: &Signed) {
+        self.signatures_ended.add(1);
+        match &signed.signature {
+            Some(Ok(_)) => {
+                self.signature_wait.record(signed.waited);
+                self.signature.record(signed.took);
+            }
+            Some(Err(_)) => self.signatures_failed.add(1),
+            None => self.signatures_abandoned.add(1),
         }
     }
 

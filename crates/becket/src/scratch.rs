@@ -7,6 +7,7 @@
 use std::fmt;
 
 /// Bytes being filled from the front; grows on demand and is reused.
+#[derive(Default)]
 pub struct Buffer {
     bytes: Vec<u8>,
     /// Where the buffer begins in `bytes`; see [`Buffer::at`].

@@ -10,6 +10,7 @@ use crate::admission::SharedAdmission;
 use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
 use crate::metrics::Counters;
+use crate::signing::queue::SigningQueue;
 
 /// Everything that more than one thread touches. Nothing else is shared, beside the mailboxes,
 /// the bounded channels of the access log, and in a cluster the bounded outboxes of new sessions;
@@ -33,6 +34,8 @@ pub struct Shared {
     /// Full handshakes and connections by source; each call takes an atomic number or one shard's
     /// lock, and there is none where nothing is limited.
     pub admission: Arc<SharedAdmission>,
+    /// Signatures that wait for a crypto thread: its lock is held to push or to pop one.
+    pub(crate) signatures: Arc<SigningQueue>,
     /// Lines of the log that were dropped.
     pub(crate) log_lines_dropped: Arc<AtomicU64>,
     /// Lines of the access log that were dropped.
@@ -58,6 +61,7 @@ impl Shared {
             cancels: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(SharedAdmission::new(workers)),
+            signatures: Arc::default(),
             log_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),
             connections: AtomicUsize::new(0),

@@ -265,6 +265,9 @@ pub struct Process {
     /// Worker threads; `auto` is one per usable core.
     #[serde(with = "WholeOr::<Auto, 1, 1024>")]
     pub workers: Option<usize>,
+    /// Threads that sign for the workers with expensive keys; `auto` is one per worker.
+    #[serde(with = "WholeOr::<Auto, 0, 1024>")]
+    pub crypto_threads: Option<usize>,
     /// Pin each worker to a core.
     pub pin: bool = true,
     /// User to become once the sockets are bound.
@@ -278,6 +281,13 @@ pub struct Process {
     /// Write TLS secrets to the file that SSLKEYLOGFILE names.
     pub key_log: bool,
 }
+}
+
+impl Process {
+    /// Whether workers have signatures made elsewhere.
+    pub fn has_crypto_threads(&self) -> bool {
+        self.crypto_threads != Some(0)
+    }
 }
 
 #[cfg(test)]

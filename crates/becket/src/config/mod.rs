@@ -133,3 +133,8 @@ pub(crate) fn worker_count(process: &Process) -> usize {
     let workers = process.workers;
     workers.unwrap_or_else(|| becket_sys::affinity::worker_count().get())
 }
+
+/// How many threads sign for so many workers.
+pub(crate) fn crypto_thread_count(process: &Process, workers: usize) -> usize {
+    process.crypto_threads.unwrap_or(workers)
+}

@@ -5,6 +5,8 @@
 //! 2. When keys are ready (or early data has come, which is before that), the connection goes on to
 //!    its server with whatever plaintext has come already.
 //!
+//! Where an expensive key is to sign, the step of rustls may wait for a crypto thread (`signing.rs`).
+//!
 //! A client that is asked for a second hello waits for its turn to be signed for, as it would have
 //! with the first.
 //!
@@ -26,6 +28,7 @@ use super::hearing::Hello;
 use super::hello::Refusal;
 use super::relay::Relaying;
 use super::resumed;
+use super::signing::{self, Signing};
 use super::{Context, Net, Next, Phase, Said, Turn};
 use crate::backend::pool::Pool;
 use crate::backend::slot::Slot;
@@ -37,6 +40,7 @@ use crate::pipes::Lent;
 use crate::pki::presented::Presented;
 use crate::scratch::{Buffer, READ, Scratch};
 use crate::sessions::context::{self, Resuming};
+use crate::signing::queue::Signed;
 use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::{self, Engine, Received};
@@ -51,14 +55,22 @@ pub(super) enum Handshaking<N: Net> {
     Unsigned(Hello<N>),
     /// rustls answers.
     Flights(Flights<N>),
+    /// rustls waits for a signature.
+    Signing(Box<Signing<N>>),
 }
 
 /// A client whose hello was understood.
 #[derive(Debug)]
 pub(super) struct Flights<N: Net> {
-    listener: Rc<ListenerState>,
     /// On the heap: an established connection, which is what there are many of, keeps no room for it.
-    chosen: Box<Chosen>,
+    pub(super) chosen: Box<Chosen>,
+    pub(super) ahead: Ahead<N>,
+}
+
+/// What goes with a client through its handshake, and rustls does not see.
+#[derive(Debug)]
+pub(super) struct Ahead<N: Net> {
+    listener: Rc<ListenerState>,
     reserved: Reserved<N>,
     /// What the socket did not take of a flight.
     flight: HalfPipe<Lent>,
@@ -83,6 +95,8 @@ pub(super) struct Chosen {
     pub(super) resuming: Option<Resuming>,
     /// The client announced early data.
     pub(super) offers_early: bool,
+    /// The step that is taken, or was taken last, is the first.
+    pub(super) begins: bool,
     /// The client was asked for a second hello, and it has to be signed for.
     pub(super) signs: bool,
     /// By what the client may have offered to resume.
@@ -91,6 +105,8 @@ pub(super) struct Chosen {
     pub(super) early_data: u32,
     /// The client is asked for a certificate.
     pub(super) asks: bool,
+    /// The next step may need a signature that is made elsewhere.
+    pub(super) defers: bool,
 }
 
 impl<N: Net> Handshaking<N> {
@@ -102,20 +118,16 @@ impl<N: Net> Handshaking<N> {
     pub(super) fn relay(&self) -> Option<&Relaying<N>> {
         match self {
             Self::Hello(hello) | Self::Unsigned(hello) => hello.relay.as_deref(),
-            Self::Flights(flights) => match &flights.reserved {
-                Reserved::Server(relay) => Some(relay),
-                _ => None,
-            },
+            Self::Flights(flights) => flights.ahead.relay(),
+            Self::Signing(signing) => signing.ahead().relay(),
         }
     }
 
     pub(super) fn relay_mut(&mut self) -> Option<&mut Relaying<N>> {
         match self {
             Self::Hello(hello) | Self::Unsigned(hello) => hello.relay.as_deref_mut(),
-            Self::Flights(flights) => match &mut flights.reserved {
-                Reserved::Server(relay) => Some(relay),
-                _ => None,
-            },
+            Self::Flights(flights) => flights.ahead.relay_mut(),
+            Self::Signing(signing) => signing.ahead_mut().relay_mut(),
         }
     }
 
@@ -124,8 +136,9 @@ impl<N: Net> Handshaking<N> {
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         let waits = match self {
             Self::Unsigned(_) => return ready.ended,
+            Self::Signing(_) => return Signing::<N>::cares_for(ready),
             Self::Hello(_) => false,
-            Self::Flights(flights) => !flights.flight.waiting().is_empty(),
+            Self::Flights(flights) => !flights.ahead.flight.waiting().is_empty(),
         };
         ready.readable || ready.ended || (ready.writable && waits)
     }
@@ -137,6 +150,7 @@ impl<N: Net> Handshaking<N> {
             Self::Flights(flights) if !flights.wants_signature(cx.core.client.ready) => {
                 flights.advance(cx, scratch)
             }
+            Self::Signing(signing) => signing.advance(cx),
             waiting => Next::Wait(Phase::Handshaking(waiting)),
         }
     }
@@ -144,7 +158,7 @@ impl<N: Net> Handshaking<N> {
     /// Whether the next step is a signature, and could be made.
     pub(super) fn wants_signature(&self, ready: Ready) -> bool {
         match self {
-            Self::Hello(_) => false,
+            Self::Hello(_) | Self::Signing(_) => false,
             Self::Unsigned(_) => true,
             Self::Flights(flights) => flights.wants_signature(ready),
         }
@@ -153,21 +167,46 @@ impl<N: Net> Handshaking<N> {
     /// Takes the step that waited for its turn.
     pub(super) fn sign(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
         match self {
-            Self::Hello(_) => Next::Go(Phase::Handshaking(self)),
+            Self::Hello(_) | Self::Signing(_) => Next::Go(Phase::Handshaking(self)),
             Self::Unsigned(_) | Self::Flights(_) if cx.client_is_gone() => spare(cx),
             Self::Unsigned(hello) => hello.go_on(true, cx, scratch),
             Self::Flights(flights) => flights.advance(cx, scratch),
         }
     }
 
+    pub(super) fn handle_signed(&mut self, signed: Signed) -> bool {
+        match self {
+            Self::Signing(signing) => signing.handle_signed(signed),
+            _ => false,
+        }
+    }
+
     pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let reason = match self {
             Self::Hello(_) => CloseReason::HelloTimeout,
-            Self::Unsigned(_) | Self::Flights(_) => CloseReason::HandshakeTimeout,
+            Self::Unsigned(_) | Self::Flights(_) | Self::Signing(_) => {
+                CloseReason::HandshakeTimeout
+            }
         };
         let detail = format!("{} bytes received", cx.core.client.traffic.received);
         cx.note(reason, &detail);
         cx.end_handshake(reason)
+    }
+}
+
+impl<N: Net> Ahead<N> {
+    pub(super) fn relay(&self) -> Option<&Relaying<N>> {
+        match &self.reserved {
+            Reserved::Server(relay) => Some(relay),
+            _ => None,
+        }
+    }
+
+    pub(super) fn relay_mut(&mut self) -> Option<&mut Relaying<N>> {
+        match &mut self.reserved {
+            Reserved::Server(relay) => Some(relay),
+            _ => None,
+        }
     }
 }
 
@@ -177,12 +216,12 @@ impl<N: Net> Flights<N> {
         chosen: Box<Chosen>,
         reserved: Reserved<N>,
     ) -> Self {
-        Self {
+        let ahead = Ahead {
             listener,
-            chosen,
             reserved,
             flight: HalfPipe::default(),
-        }
+        };
+        Self { chosen, ahead }
     }
 
     /// Answers the hello.
@@ -201,10 +240,10 @@ impl<N: Net> Flights<N> {
     }
 
     fn advance(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
-        if cx.flush(&mut self.flight).is_err() {
+        if cx.flush(&mut self.ahead.flight).is_err() {
             return cx.end_handshake(CloseReason::HandshakeAborted);
         }
-        while self.flight.waiting().is_empty() && cx.core.client.ready.readable {
+        while self.ahead.flight.waiting().is_empty() && cx.core.client.ready.readable {
             scratch.clear();
             let Scratch {
                 sealed_in,
@@ -240,14 +279,32 @@ impl<N: Net> Flights<N> {
         (plain, out): (&mut Buffer, &mut Buffer),
         cx: &mut Context<'_, '_, N>,
     ) -> ControlFlow<Next<N>, Self> {
-        match self.chosen.receive(input, (plain, out), cx.turn) {
+        if let Some(signing) = cx.turn.signing.filter(|_| self.chosen.defers) {
+            return signing::begin(self, input, signing, cx);
+        }
+        let chosen = &mut self.chosen;
+        chosen.tell_time(cx.turn);
+        let engine = &mut chosen.engine;
+        let received = context::lend(&mut chosen.resuming, || engine.receive(input, plain, out));
+        let received = chosen.judge(received);
+        self.settle(received, (plain, out), cx)
+    }
+
+    /// Sends what TLS answers, and goes on to a server once there are keys.
+    pub(super) fn settle(
+        mut self,
+        received: Result<Received, Refusal>,
+        (plain, out): (&Buffer, &mut Buffer),
+        cx: &mut Context<'_, '_, N>,
+    ) -> ControlFlow<Next<N>, Self> {
+        match received {
             Ok(received) if received.ready => {
                 let said = Said {
                     bytes: plain.filled(),
                     ended: received.ended,
                 };
                 self.note_completion(received, cx);
-                if cx.push(out.filled(), &mut self.flight).is_err() {
+                if cx.push(out.filled(), &mut self.ahead.flight).is_err() {
                     return ControlFlow::Break(Next::End(CloseReason::ClientReset));
                 }
                 ControlFlow::Break(self.leave(said, out, cx))
@@ -255,7 +312,7 @@ impl<N: Net> Flights<N> {
             Ok(received) if received.ended => {
                 ControlFlow::Break(cx.end_handshake(CloseReason::HandshakeAborted))
             }
-            Ok(_) => match cx.push(out.filled(), &mut self.flight) {
+            Ok(_) => match cx.push(out.filled(), &mut self.ahead.flight) {
                 Ok(()) => ControlFlow::Continue(self),
                 Err(_) => ControlFlow::Break(cx.end_handshake(CloseReason::HandshakeAborted)),
             },
@@ -272,7 +329,7 @@ impl<N: Net> Flights<N> {
         let took = cx.turn.now.mono.saturating_sub(cx.core.facts.accepted);
         let took = took.saturating_sub(cx.core.facts.queued);
         let agreed = Agreed {
-            presented: chosen.presented(&self.listener, cx.core.facts.server_name.as_deref()),
+            presented: chosen.presented(&self.ahead.listener, cx.core.facts.server_name.as_deref()),
             early_data: received.early.then_some(chosen.early_data),
             ..resumed::agreed(chosen, took)
         };
@@ -298,9 +355,9 @@ impl<N: Net> Flights<N> {
         }
         let session = resuming.and_then(|resuming| resuming.session);
         cx.core.session = session.map(Box::new);
-        let slot = match self.reserved {
+        let slot = match self.ahead.reserved {
             Reserved::Server(relay) => {
-                return relay.admit((engine, self.flight), said, out, cx);
+                return relay.admit((engine, self.ahead.flight), said, out, cx);
             }
             Reserved::Slot(slot) => Some(slot),
             Reserved::Nothing => None,
@@ -308,32 +365,35 @@ impl<N: Net> Flights<N> {
         let mut pending = Pending::new(pool, Purpose::Relay);
         pending.client_tls = Some(engine);
         pending.origin = origin;
-        pending.to_client = self.flight;
+        pending.to_client = self.ahead.flight;
         pending.begin(slot, said, cx)
     }
 }
 
 impl Chosen {
-    /// Gives what came to TLS, which leaves plaintext and its answer in the buffers.
-    fn receive<N: Net>(
-        &mut self,
-        input: &mut [u8],
-        (plain, out): (&mut Buffer, &mut Buffer),
-        turn: &Turn<'_, N>,
-    ) -> Result<Received, Refusal> {
-        let engine = &mut self.engine;
-        if let Some(resuming) = &mut self.resuming {
-            resuming.unix_now = turn.now.unix.into();
-            resuming.mono_now = turn.now.mono;
-            if !matches!(engine.handshake_kind(), None | Some(HandshakeKind::Resumed)) {
-                resuming.forget_opened();
-            }
+    /// Before anything is given to TLS.
+    pub(super) fn tell_time<N: Net>(&mut self, turn: &Turn<'_, N>) {
+        let kind = self.engine.handshake_kind();
+        self.begins = kind.is_none();
+        let Some(resuming) = &mut self.resuming else {
+            return;
+        };
+        resuming.unix_now = turn.now.unix.into();
+        resuming.mono_now = turn.now.mono;
+        if !matches!(kind, None | Some(HandshakeKind::Resumed)) {
+            resuming.forget_opened();
         }
-        let begins = engine.handshake_kind().is_none();
-        let received = context::lend(&mut self.resuming, || engine.receive(input, plain, out));
-        // RFC 8446, section 4.1.4.
+    }
+
+    /// What TLS has made of what it was given.
+    pub(super) fn judge(
+        &mut self,
+        received: Result<Received, rustls::Error>,
+    ) -> Result<Received, Refusal> {
+        // RFC 8446, section 4.1.4: the second hello is the one that is answered in full.
         let again = Some(HandshakeKind::FullWithHelloRetryRequest);
-        self.signs = begins && engine.handshake_kind() == again;
+        self.signs = self.begins && self.engine.handshake_kind() == again;
+        self.defers &= self.signs;
         received.map_err(
             |error| match self.resuming.as_ref().and_then(Resuming::shed) {
                 Some(reason) => Refusal::shed(reason),

@@ -31,6 +31,7 @@ use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::scratch::{READ, Scratch};
 use crate::sessions::context::Resuming;
+use crate::signing::worker::WorkerSigning;
 use crate::tls::chain;
 use crate::tls::engine::Engine;
 use crate::tls::hello_router::{Choice, Served, server_name};
@@ -227,7 +228,11 @@ impl<N: Net> Hello<N> {
         if let Some(permit) = permit.as_ref().filter(|_| !served.may_resume) {
             permit.look(cx.turn.now.mono).map_err(Refusal::shed)?;
         }
-        if !served.may_resume && !may_sign {
+        let certificates = &self.listener.config().certificates;
+        let keys = certificates.keys_for(name.as_deref());
+        let signing = cx.turn.signing.filter(|_| keys.defers());
+        let crowded = signing.is_some_and(WorkerSigning::is_crowded);
+        if !may_sign && (!served.may_resume || crowded) {
             return Ok(Heard::Unsigned);
         }
         let Some(pool) = self.listener.pool(served.route) else {
@@ -261,10 +266,12 @@ impl<N: Net> Hello<N> {
             engine,
             resuming: Some(resuming),
             offers_early,
+            begins: true,
             signs: false,
             offer: served.offer,
             early_data,
             asks: served.asks,
+            defers: signing.is_some(),
         });
         Ok(Heard::Whole(chosen))
     }

@@ -36,6 +36,7 @@ mod queued;
 mod relay;
 mod resumed;
 mod securing;
+mod signing;
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -72,6 +73,7 @@ use crate::log::access::AccessRecord;
 use crate::metrics::Counters;
 use crate::pipes::{Lent, Pipes};
 use crate::scratch::{Buffer, Scratch};
+use crate::signing::worker::WorkerSigning;
 use crate::socket::{Fault, Peek, Ready, Socket};
 use becket_sys::clock::Now;
 
@@ -124,6 +126,8 @@ pub struct Turn<'a, N> {
     pub cancels: &'a Cancels,
     /// Lent to directions that carry bulk.
     pub pipes: &'a Rc<Pipes>,
+    /// Where signatures are asked for; `None` where they are made at once.
+    pub signing: Option<&'a WorkerSigning>,
     /// The process takes no new clients, and ends when the last one has left.
     pub draining: bool,
 }
@@ -414,21 +418,6 @@ impl<N: Net> Connection<N> {
     /// Does all that can be done now.
     pub fn advance(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.go_on(Phase::advance, turn, scratch)
-    }
-
-    /// Takes the expensive step that [`Self::wants_signature`] tells of.
-    pub fn sign(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
-        let sign = |phase, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch| match phase {
-            Phase::Handshaking(phase) => phase.sign(cx, scratch),
-            phase => Next::Go(phase),
-        };
-        self.go_on(sign, turn, scratch)
-    }
-
-    /// Whether what comes next is a signature: the worker chooses when.
-    pub fn wants_signature(&self) -> bool {
-        let ready = self.core.client.ready;
-        matches!(&self.phase, Some(Phase::Handshaking(phase)) if phase.wants_signature(ready))
     }
 
     /// The deadline has passed: gives up, or tries the next server.

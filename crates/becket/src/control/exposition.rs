@@ -110,6 +110,7 @@ impl Snapshot {
             Counter becket_connections_closed "Connections ended, by reason" [reason]
                 = CloseReason::ALL.iter().map(|&why| ([why.label()], self.sum(|c| c.closed.of(why))));
             Gauge becket_handshakes_in_flight "Handshakes begun and not ended yet" = self.totals.handshakes_in_flight;
+            Gauge becket_signatures_in_flight "Signatures asked of crypto threads and not answered yet" = self.totals.signatures_in_flight;
             Counter becket_handshakes "Handshakes completed" [version, kind] = handshakes;
             Counter becket_resumptions_offered "Sessions and tickets that clients offered, by what became of them" [kind, outcome]
                 = offers;
@@ -137,6 +138,16 @@ impl Snapshot {
             self.histogram(|c| &c.handshake_resumed),
         );
         page.histogram(
+            "becket_signature_seconds",
+            "Time that a signature took a crypto thread",
+            &[(None, self.histogram(|c| &c.signature))],
+        )?;
+        page.histogram(
+            "becket_signature_wait_seconds",
+            "Time that a signature waited for a crypto thread",
+            &[(None, self.histogram(|c| &c.signature_wait))],
+        )?;
+        page.histogram(
             "becket_handshake_seconds",
             "Time from accept to traffic keys",
             &[(Some(kind(false)), full), (Some(kind(true)), resumed)],
@@ -151,6 +162,7 @@ impl Snapshot {
         families! { page:
             Gauge becket_build_info "Always 1; the label says what runs" [version] = [([self.version], 1_u64)];
             Gauge becket_workers "Worker threads" = self.workers;
+            Gauge becket_crypto_threads "Threads that sign for the workers" = self.crypto_threads;
             Counter becket_restarts "Serving processes that died and were replaced" = self.restarts;
             Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = self.state == "draining";
             Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.log_lines_dropped;

@@ -129,6 +129,10 @@ pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         ("log.file", old.log.file != new.log.file),
         ("log.access", old.log.access != new.log.access),
         ("process.workers", was.workers != is.workers),
+        (
+            "process.crypto-threads",
+            was.crypto_threads != is.crypto_threads,
+        ),
         ("process.pin", was.pin != is.pin),
         ("process.user", was.user != is.user),
         ("process.group", was.group != is.group),

@@ -45,6 +45,8 @@ pub(crate) struct Snapshot {
     pub(crate) uptime_seconds: u64,
     /// Worker threads.
     pub workers: usize,
+    /// Threads that sign for them.
+    pub(crate) crypto_threads: usize,
     /// Sums over all workers.
     pub(crate) totals: Totals,
     /// Listeners, as configured.
@@ -98,6 +100,8 @@ pub(crate) struct Totals {
     pub connections: u64,
     /// Handshakes begun and not ended yet.
     pub(crate) handshakes_in_flight: u64,
+    /// Signatures asked of crypto threads and not answered yet.
+    pub(crate) signatures_in_flight: u64,
     /// Full handshakes completed.
     pub(crate) handshakes_full: u64,
     /// Resumed handshakes completed.
@@ -303,6 +307,9 @@ impl Totals {
             sum.accepted += accepted;
             sum.connections += accepted.saturating_sub(closed);
             sum.handshakes_in_flight += begun.saturating_sub(ended);
+            let answered = worker.signatures_ended.value();
+            let asked = worker.signatures_begun.value();
+            sum.signatures_in_flight += asked.saturating_sub(answered);
             sum.handshakes_failed_by_name += worker.handshakes_failed_by_name.value();
             for class in HandshakeClass::ALL {
                 let count = worker.handshakes[class.index()].value();

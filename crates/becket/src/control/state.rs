@@ -176,6 +176,7 @@ impl State {
             started: self.started,
             uptime_seconds: now.mono.as_secs(),
             workers: shared.workers,
+            crypto_threads: shared.signatures.threads(),
             since_reload: Handshakes::of(&totals).since(current.handshakes),
             totals,
             listeners: listeners.map(|one| listener(config, one)).collect(),

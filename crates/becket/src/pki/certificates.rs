@@ -13,6 +13,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
 use super::presented::Presented;
+use crate::signing;
 
 /// Chains and keys by name.
 #[derive(Debug)]
@@ -92,6 +93,8 @@ pub struct KeySet {
 #[derive(Clone, Debug)]
 struct Held {
     key: Arc<CertifiedKey>,
+    /// Its signatures are worth handing over.
+    expensive: bool,
     presented: Arc<Presented>,
 }
 
@@ -102,6 +105,7 @@ impl KeySet {
         let leaf = key.cert.first();
         let presented = leaf.map(Presented::of).unwrap_or_default();
         let new = Held {
+            expensive: !signing::is_cheap(&*key.key),
             key,
             presented: Arc::new(presented),
         };
@@ -122,6 +126,11 @@ impl KeySet {
     pub fn choose(&self, accepted: &[SignatureScheme]) -> Option<&Arc<CertifiedKey>> {
         self.iter()
             .find(|key| key.key.choose_scheme(accepted).is_some())
+    }
+
+    /// Whether a handshake with one of these keys may need a signature that is worth handing over.
+    pub(crate) fn defers(&self) -> bool {
+        self.keys.iter().any(|held| held.expensive)
     }
 
     /// All chains, cheapest key first.

@@ -21,6 +21,7 @@ use super::Draft;
 use crate::config::{Listener, Policy, Route};
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::pki::keys::{Loaded, shown};
+use crate::tls::deferred::deferred;
 use crate::tls::metered::metered;
 
 impl Draft<'_> {
@@ -93,6 +94,11 @@ impl Draft<'_> {
                     pair.check(&path, &mut self.report);
                     loaded.extend(self.pair(&path, pair));
                 }
+            }
+        }
+        if self.file.process.has_crypto_threads() {
+            for one in &mut loaded {
+                one.key = deferred(&one.key);
             }
         }
         if self.file.admission.limits_handshakes() {

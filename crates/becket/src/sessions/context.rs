@@ -22,6 +22,7 @@ use zeroize::Zeroizing;
 use crate::admission::HandshakePermit;
 use crate::close_reason::CloseReason;
 use crate::metrics::Resumption;
+use crate::signing::Request;
 
 /// One handshake's part in resumption.
 #[derive(Debug)]
@@ -52,6 +53,10 @@ pub struct Resuming {
     pub(crate) judged: bool,
     /// A ticket was not made, because it would be too long.
     pub(crate) withheld: bool,
+    /// A signature that is to be made elsewhere; the step is suspended until it is there.
+    pub(crate) request: Option<Request>,
+    /// What came of that.
+    pub(crate) signature: Option<Result<Vec<u8>, rustls::Error>>,
     /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
     permit: Option<HandshakePermit>,
     /// This handshake's own origin; made when first needed.
@@ -97,6 +102,8 @@ impl Resuming {
             secrets: None,
             judged: false,
             withheld: false,
+            request: None,
+            signature: None,
             permit: None,
             fresh: None,
         }

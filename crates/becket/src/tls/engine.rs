@@ -403,6 +403,11 @@ impl<C: TlsSide> Engine<C> {
     /// discard. What is still to be sent comes first, and last the alert.
     fn refuse(&mut self, rest: &[u8], out: &mut Buffer, error: Error) -> Error {
         let mut rest = rest.to_vec();
+        if matches!(error, Error::General(_)) && self.connection.common().wants_write() {
+            // A key that does not sign: what goes before its signature is there, and no alert behind it.
+            self.collect_alert(&mut rest, out);
+            self.spoken = true;
+        }
         let silent = !self.connection.common().wants_write();
         if silent && !matches!(error, Error::AlertReceived(_)) && !self.close_notify_sent {
             if !self.spoken {

@@ -5,6 +5,7 @@
 //! * [`policy`]: the digest of a policy, the border that sessions never cross;
 //! * [`verifier`]: client certificates; [`chain`]: what is refused before that; [`path`]: what
 //!   verifies them, of all that was shown;
+//! * [`deferred`]: keys whose signatures crypto threads make;
 //! * [`metered`]: keys that cost a token, where full handshakes are limited;
 //! * [`engine`]: rustls' unbuffered connections as "bytes in, bytes out"; [`skipping`]: early data
 //!   that it does not take;
@@ -16,6 +17,7 @@
 //! touches (configurations, ticket keys) is then owned by one thread, and no reference count is fought over.
 
 pub mod chain;
+pub(crate) mod deferred;
 pub mod engine;
 pub mod hello_router;
 pub mod key_log;

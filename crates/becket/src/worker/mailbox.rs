@@ -1,7 +1,7 @@
 //! How control and other workers speak to a worker: a queue and a waker.
 //!
-//! Used for reloads, key rotations and the end, a few times a day, and for slots of servers that are
-//! handed to a connection of this worker. The lock is held only to push or to take the whole queue;
+//! Used for reloads, key rotations and the end, a few times a day, for slots of servers that are
+//! handed to a connection of this worker, and for signatures of crypto threads. The lock is held only to push or to take the whole queue;
 //! the waker is used only when the queue was empty, since whoever filled it has woken the worker. A worker
 //! that is awake looks at a flag between two connections: a slot that is handed over does not wait for the
 //! end of its turn.
@@ -14,6 +14,7 @@ use mio::Waker;
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::backend::registry::Adopted;
 use crate::sessions::tickets::Secrets;
+use crate::signing::queue::{Answers, Signed};
 use crate::sockets::Bound;
 use becket_cluster::Outbox;
 
@@ -34,6 +35,8 @@ pub enum Message {
     Secrets(Arc<Secrets>),
     /// Something was decided for one of its connections.
     Event(BackendEvent),
+    /// A crypto thread has answered.
+    Signed(Signed),
     /// Take no new clients, finish with those who are here, then end.
     Drain,
     /// End now.
@@ -43,6 +46,12 @@ pub enum Message {
 impl Inbox for Mailbox {
     fn deliver(&self, event: BackendEvent) {
         self.post(Message::Event(event));
+    }
+}
+
+impl Answers for Mailbox {
+    fn answer(&self, signed: Signed) {
+        self.post(Message::Signed(signed));
     }
 }
 

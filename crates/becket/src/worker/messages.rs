@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::connection::listener::ListenerState;
 use crate::descriptors;
+use crate::signing::queue::Signed;
 use crate::sockets::Bound;
 use crate::tls::hello_router::HelloRouter;
 use crate::tls::route_configs::Parts;
@@ -60,6 +61,7 @@ impl Worker {
                 Message::Event(BackendEvent::Look(index)) => {
                     self.advance(index, Connection::advance)
                 }
+                Message::Signed(signed) => self.take_signed(signed),
                 Message::Drain => {
                     self.ending = Ending::Draining;
                     let now = self.clock.mono();
@@ -88,6 +90,21 @@ impl Worker {
             self.enqueue(index);
         } else {
             self.advance(index, Connection::advance);
+        }
+    }
+
+    /// Gives a signature to the connection that waits for it, which goes on with its handshake when that has its turn.
+    fn take_signed(&mut self, signed: Signed) {
+        if let Some(signing) = &self.signing {
+            signing.note_answer();
+        }
+        self.counters.count_signature(&signed);
+        let index = signed.asker.place;
+        let Some(entry) = self.connections.get_mut(index) else {
+            return;
+        };
+        if entry.connection.handle_signed(signed) {
+            self.enqueue(index);
         }
     }
 

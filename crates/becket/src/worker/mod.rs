@@ -49,6 +49,8 @@ use crate::pipes::{BULK, Pipes};
 use crate::scratch::Scratch;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
+use crate::signing::queue::Answers;
+use crate::signing::worker::WorkerSigning;
 use crate::socket::Ready;
 use crate::sockets::Bound;
 use crate::worker::acceptor::Acceptor;
@@ -85,6 +87,8 @@ pub(crate) struct Worker {
     /// Connections to advance, established ones apart from handshakes.
     established: VecDeque<usize>,
     handshaking: VecDeque<usize>,
+    /// Where signatures are asked for; absent where workers make them.
+    signing: Option<WorkerSigning>,
     handshakes: usize,
     /// Those of them that wait for a signature.
     unsigned: FreshQueue,
@@ -161,6 +165,10 @@ impl Worker {
         let rules = &adopted.config().file.admission;
         let admission = WorkerAdmission::new(&shared.admission, rules, None);
         let pipes = Pipes::new(BULK, Arc::clone(&shared.counters[start.number]));
+        let answers = Arc::clone(&start.mailbox) as Arc<dyn Answers>;
+        let queue = Arc::clone(&shared.signatures);
+        let deferred = queue.threads() > 0;
+        let signing = deferred.then(|| WorkerSigning::new(queue, shared.workers, answers));
         let mut worker = Self {
             poll: start.poll,
             counters: Arc::clone(&shared.counters[start.number]),
@@ -184,6 +192,7 @@ impl Worker {
             connections: Slab::new(),
             established: VecDeque::new(),
             handshaking: VecDeque::new(),
+            signing,
             handshakes: 0,
             unsigned: FreshQueue::default(),
             shares: Shares::new(),
@@ -298,6 +307,7 @@ impl Worker {
             admission: &self.admission,
             cancels: &self.shared.cancels,
             pipes: &self.pipes,
+            signing: self.signing.as_ref(),
             draining: self.ending == Ending::Draining,
         };
         let advanced = step(&mut entry.connection, &mut turn, &mut self.scratch);

@@ -24,6 +24,7 @@ use becket_proto::share::TimeShare;
 use super::Worker;
 use crate::close_reason::CloseReason;
 use crate::connection::{Advanced, Connection};
+use crate::signing::worker::WorkerSigning;
 
 /// The shares of those who would come last.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ impl Worker {
     fn serve_newcomers(&mut self, began: Duration) -> Duration {
         let end = began + SLICE;
         let mut now = self.advance_handshakes(began, end);
-        let signs = !self.unsigned.is_empty();
+        let signs = self.signs();
         if self.shares.arrivals.pay(Duration::ZERO, signs) {
             let began = now;
             now = self.give_up_overdue(now, end);
@@ -91,7 +92,9 @@ impl Worker {
 
     /// Signs for those who wait for that, one at least. Returns the time.
     fn sign(&mut self, mut now: Duration, end: Duration) -> Duration {
-        while let Some(index) = self.unsigned.pop(now) {
+        while self.signs()
+            && let Some(index) = self.unsigned.pop(now)
+        {
             self.advance(index, Connection::sign);
             self.look_for_mail();
             now = self.clock.mono();
@@ -100,6 +103,12 @@ impl Worker {
             }
         }
         now
+    }
+
+    /// Whether somebody waits for a signature, and it can be made, or asked of a crypto thread: an answer wakes us otherwise.
+    fn signs(&self) -> bool {
+        let has_room = || self.signing.as_ref().is_none_or(WorkerSigning::has_room);
+        !self.unsigned.is_empty() && has_room()
     }
 
     /// Advances those who have begun. Returns the time.
@@ -148,7 +157,7 @@ impl Worker {
 
     /// Whether somebody waits who is not in yet.
     pub(super) fn has_newcomers(&self) -> bool {
-        !self.handshaking.is_empty() || !self.unsigned.is_empty()
+        !self.handshaking.is_empty() || self.signs()
     }
 }
 

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::log::access_log::AccessWriter;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
+use crate::signing::threads::CryptoThreads;
 use crate::sockets::Bound;
 use crate::worker::mailbox::{Mailbox, Message};
 use crate::worker::{MAILBOX, Start, Worker};
@@ -28,6 +29,8 @@ pub struct Workers {
     held: Vec<SocketAddr>,
     /// Addresses that the last reload took away: their sockets may not be closed yet.
     retiring: Vec<SocketAddr>,
+    /// Who signs for them.
+    _crypto: CryptoThreads,
 }
 
 /// What a worker leaves when it has ended.
@@ -69,6 +72,7 @@ impl Workers {
         let config = common.adopted.config();
         let held = addresses(config);
         let mut mailboxes = Vec::with_capacity(sockets.len());
+        let crypto = CryptoThreads::start(&common.shared.signatures)?;
         for (number, sockets) in sockets.into_iter().enumerate() {
             let poll = Poll::new()?;
             let waker = Waker::new(poll.registry(), Token(MAILBOX))?;
@@ -102,6 +106,7 @@ impl Workers {
             mailboxes,
             held,
             retiring: Vec::new(),
+            _crypto: crypto,
         })
     }
 

@@ -49,6 +49,9 @@ pub(crate) fn house(more: &str) -> House {
     ))
 }
 
+/// A certificate for the same name as the first, whose key signs slowly enough for crypto threads.
+pub(crate) const COSTLY: &str = "costly.pem";
+
 pub(crate) const BACKEND: &str = "[[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n\
      [[backend.server]]\naddress = '127.0.0.1:82'\n";
 
@@ -60,6 +63,7 @@ impl House {
             ("a.pem", "a.test"),
             ("b.pem", "*.b.test"),
             ("ca.pem", "ca.test"),
+            (COSTLY, "a.test"),
         ] {
             roots
                 .add(write_certificate(&folder.path().join(file), name))
@@ -169,7 +173,11 @@ pub(crate) fn now() -> Now {
 }
 
 fn write_certificate(path: &Path, name: &str) -> CertificateDer<'static> {
-    let key = rcgen::KeyPair::generate().unwrap();
+    let kind = match path.ends_with(COSTLY) {
+        true => &rcgen::PKCS_ECDSA_P384_SHA384,
+        false => &rcgen::PKCS_ECDSA_P256_SHA256,
+    };
+    let key = rcgen::KeyPair::generate_for(kind).unwrap();
     let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     if name != "ca.test" {

@@ -20,6 +20,7 @@ mod resumption;
 mod script;
 mod self_test;
 mod servers;
+mod signing;
 mod splicing;
 mod starttls;
 mod tangle;

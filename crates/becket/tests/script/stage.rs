@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use becket_config::process::{Limits, Timeouts};
@@ -26,6 +26,9 @@ use becket::log::access::AccessRecord;
 use becket::metrics::Counters;
 use becket::pipes::{BULK, Pipes};
 use becket::scratch::Scratch;
+use becket::signing::Request;
+use becket::signing::queue::{Answers, Signed, SigningQueue};
+use becket::signing::worker::WorkerSigning;
 
 /// A connection under a script.
 #[derive(Debug)]
@@ -48,6 +51,10 @@ pub(crate) struct Stage {
     pub(crate) inbox: Arc<TestInbox>,
     /// Where cancels are left.
     pub(crate) cancels: Arc<Cancels>,
+    /// Where signatures wait for a crypto thread, which the script is, if it is one.
+    pub(crate) signatures: Arc<SigningQueue>,
+    signing: Option<WorkerSigning>,
+    answers: Arc<Answered>,
     scratch: Scratch,
     failures: FailureLog,
     connection: Option<Connection<ScriptedNet>>,
@@ -82,6 +89,9 @@ impl Stage {
             ),
             inbox: Arc::default(),
             cancels: Arc::default(),
+            signatures: Arc::default(),
+            signing: None,
+            answers: Arc::default(),
             scratch: Scratch::default(),
             failures: FailureLog::default(),
             connection: None,
@@ -99,6 +109,35 @@ impl Stage {
     pub(crate) fn splice(&mut self, most: usize) {
         self.pipes = Pipes::new(0, Arc::clone(&self.counters));
         self.pipes.allow(most, 1);
+    }
+
+    /// From now on expensive keys sign when the script has them sign.
+    pub(crate) fn defer(&mut self) {
+        let (queue, answers) = (Arc::clone(&self.signatures), Arc::clone(&self.answers));
+        self.signing = Some(WorkerSigning::new(queue, 1, answers));
+    }
+
+    /// Asks for a signature that nobody waits for.
+    pub(crate) fn ask_in_vain(&self, request: Request) {
+        let signing = self.signing.as_ref().expect("deferred");
+        drop(signing.ask(PLACE, request));
+        self.counters.signatures_begun.add(1);
+    }
+
+    /// Answers the signature that waits longest, as `sign` does. False when none waits.
+    pub(crate) fn sign(
+        &self,
+        sign: impl FnOnce(&Request) -> Result<Vec<u8>, rustls::Error>,
+    ) -> bool {
+        let job = self.signatures.try_pop();
+        job.map(|job| job.answer(sign)).is_some()
+    }
+
+    /// Whether the connection waits for room among the signatures under way.
+    pub(crate) fn is_postponed(&self) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(Connection::wants_signature)
     }
 
     /// Accepts a client through `listener`, in place of an earlier one, and returns its end. Servers
@@ -131,7 +170,8 @@ impl Stage {
             return false;
         };
         let overdue = connection.deadline() <= self.now.mono;
-        let signs = connection.wants_signature();
+        let has_room = self.signing.as_ref().is_none_or(WorkerSigning::has_room);
+        let signs = has_room && connection.wants_signature();
         if !overdue && !self.queued && !signs {
             return false;
         }
@@ -147,6 +187,7 @@ impl Stage {
             admission: &self.admission,
             cancels: &self.cancels,
             pipes: &self.pipes,
+            signing: self.signing.as_ref(),
             draining: self.draining,
         };
         let advanced = if std::mem::take(&mut self.stops) {
@@ -237,6 +278,15 @@ impl Stage {
             }
         }
         self.queued |= self.leaves;
+        for signed in self.answers.take() {
+            if let Some(signing) = &self.signing {
+                signing.note_answer();
+            }
+            self.counters.count_signature(&signed);
+            if let Some(connection) = &mut self.connection {
+                self.queued |= connection.handle_signed(signed);
+            }
+        }
     }
 
     fn note_readiness(&mut self) {
@@ -251,6 +301,22 @@ impl Stage {
                 self.queued = true;
             }
         }
+    }
+}
+
+/// Answers that somebody takes by hand.
+#[derive(Debug, Default)]
+struct Answered(Mutex<Vec<Signed>>);
+
+impl Answered {
+    fn take(&self) -> Vec<Signed> {
+        std::mem::take(&mut self.0.lock().expect("whole"))
+    }
+}
+
+impl Answers for Answered {
+    fn answer(&self, signed: Signed) {
+        self.0.lock().expect("whole").push(signed);
     }
 }
 
