@@ -291,11 +291,24 @@ mod tests {
 
     #[test]
     fn what_webpki_does_not_take_is_said_in_words() {
-        let version = OtherError(Arc::new(webpki::Error::UnsupportedCertVersion));
+        let certificate = include_bytes!("../../../proto/testdata/client_certificate/x509-v1.der");
+        let version = EndEntityCert::try_from(&certificate[..].into()).err();
+        let version = OtherError(Arc::new(version.expect("version 1 is not parsed")));
         let version = CertificateError::Other(version);
+
+        let certificate =
+            include_bytes!("../../../proto/testdata/client_certificate/rsassa-pss.der");
+        let certificate = certificate[..].into();
+        let key = EndEntityCert::try_from(&certificate).expect("version 3 is parsed");
+        let by = webpki::aws_lc_rs::RSA_PSS_2048_8192_SHA256_LEGACY_KEY;
+        let Err(webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(context)) =
+            key.verify_signature(by, b"", b"")
+        else {
+            panic!("webpki has come to take keys for RSASSA-PSS alone");
+        };
         let key = CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
-            signature_algorithm_id: Vec::new(),
-            public_key_algorithm_id: [&RSASSA_PSS[..], &[5, 0]].concat(),
+            signature_algorithm_id: context.signature_algorithm_id,
+            public_key_algorithm_id: context.public_key_algorithm_id,
         };
         for (error, said) in [(version, "version 1"), (key, "RSASSA-PSS alone")] {
             let text = explain(&Error::InvalidCertificate(error));

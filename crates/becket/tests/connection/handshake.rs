@@ -138,6 +138,18 @@ fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
     assert_eq!(stage.closed(), Some(CloseReason::HelloTooLarge));
 }
 
+#[test]
+fn a_whole_hello_above_the_limit_is_told_so() {
+    let house = house("");
+    let hello = include_bytes!("../../../proto/testdata/client_hello_long/padded-17k.bin");
+    assert!(hello.len() > house.config.file.limits.client_hello);
+    let (mut stage, end, answer) = send(&house, hello);
+    assert_eq!(answer, [21, 3, 3, 0, 2, 2, 50], "decode_error");
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::HelloTooLarge));
+}
+
 /// A hello of a TLS 1.2 client that takes ecdsa+sha384 alone, for which rustls has no alert.
 #[test]
 fn a_client_that_no_key_can_sign_for_is_told() {
