@@ -7,8 +7,8 @@ use std::time::Duration;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationList,
     CertificateRevocationListParams, CustomExtension, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RevokedCertParams, RsaKeySize,
-    SerialNumber, date_time_ymd,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256,
+    RevokedCertParams, RsaKeySize, SerialNumber, date_time_ymd,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Key {
     Rsa,
     /// RSA of 4096 bits.
     LongRsa,
+    /// ECDSA on P-384.
+    LongEcdsa,
 }
 
 #[derive(Debug)]
@@ -118,6 +120,7 @@ impl Authority {
         let key = match key {
             Key::Ecdsa => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
             Key::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+            Key::LongEcdsa => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
             Key::LongRsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096),
         }
         .expect("a key");
