@@ -95,7 +95,9 @@ fn clients_that_leave_while_theirs_is_made_leave_nothing_behind() {
                 client.reset();
             }
         }
-        assert!(Client::connect(becket.web, &trust).is_ok());
+        eventually("a client gets in", || {
+            Client::connect(becket.web, &trust).is_ok()
+        });
     }
     becket.idle();
     eventually("no signature is under way", || {
@@ -115,7 +117,8 @@ fn a_reload_and_a_drain_end_nobodys_handshake() {
     let web = becket.web;
     let crowd = || -> Vec<_> {
         let trusts = VERSIONS.map(|version| Trust::only(&place, version));
-        let all = (0..40).map(|i| trusts[i % 2].clone());
+        // As many as may be under way in one worker: who waits before that is reset where the machine is slow.
+        let all = (0..CROWD).map(|i| trusts[i % 2].clone());
         // The hello of each is on its way when this returns.
         let clients: Vec<_> = all
             .map(|trust| {
@@ -138,7 +141,7 @@ fn a_reload_and_a_drain_end_nobodys_handshake() {
     let drained = crowd();
     eventually("all are in", || {
         let accepted = becket.metrics();
-        accepted.sum("becket_connections_accepted_total", &[]) >= 80.0
+        accepted.sum("becket_connections_accepted_total", &[]) >= 2.0 * CROWD as f64
     });
     becket.signal(Signal::TERM);
     for client in drained {
@@ -146,3 +149,6 @@ fn a_reload_and_a_drain_end_nobodys_handshake() {
     }
     eventually("becket has ended", || becket.ended() == Some(0));
 }
+
+/// Signatures that are under way in one of two workers with one crypto thread.
+const CROWD: usize = 8;
