@@ -228,9 +228,10 @@ impl<N: Net> Hello<N> {
         if let Some(permit) = permit.as_ref().filter(|_| !served.may_resume) {
             permit.look(cx.turn.now.mono).map_err(Refusal::shed)?;
         }
-        let certificates = &self.listener.config().certificates;
-        let keys = certificates.keys_for(name.as_deref());
-        let signing = cx.turn.signing.filter(|_| keys.defers());
+        let signing = cx.turn.signing.filter(|_| {
+            let certificates = &self.listener.config().certificates;
+            certificates.keys_for(name.as_deref()).defers()
+        });
         let crowded = signing.is_some_and(WorkerSigning::is_crowded);
         if !may_sign && (!served.may_resume || crowded) {
             return Ok(Heard::Unsigned);
