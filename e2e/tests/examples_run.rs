@@ -45,8 +45,9 @@ fn the_command_of_the_readme_makes_what_every_example_needs() {
     let place = Place::new();
     let files: Vec<String> = fs::read_dir(EXAMPLES)
         .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name != "certs")
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_type().unwrap().is_file())
+        .map(|entry| entry.file_name().into_string().unwrap())
         .collect();
     for name in &files {
         fs::copy(Path::new(EXAMPLES).join(name), place.path(name)).unwrap();

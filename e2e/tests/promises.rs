@@ -8,6 +8,7 @@
 mod a_parent_keeps_roots_rights;
 mod admin_pages_give_way;
 mod admission_sheds_new_clients_first;
+mod alerts_and_dashboard_ask_for_what_there_is;
 mod alpn_routes;
 mod answers_arrive_whole;
 mod backends_that_fail;
