@@ -6,10 +6,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Trust, eventually, http_get,
+    Backend, Becket, Client, Key, PATIENCE, Place, REQUEST, Shape, Signal, Trust, eventually,
+    http_get,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
@@ -136,6 +138,56 @@ fn a_full_disk_costs_lines_that_are_counted() {
     ] {
         eventually(name, || becket.metrics().sum(name, &[]) > 0.0);
     }
+    lives_and_ends(becket, &place);
+}
+
+/// Reads messages until one has such a text.
+fn wait_for(daemon: &UnixDatagram, text: &str) -> String {
+    let mut message = [0; 16 * 1024];
+    loop {
+        let length = daemon.recv(&mut message).unwrap();
+        let message = String::from_utf8_lossy(&message[..length]);
+        if message.contains(text) {
+            return message.into_owned();
+        }
+    }
+}
+
+#[test]
+fn a_syslog_daemon_gets_every_line_and_stops_nobody_when_it_reads_none() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let at = place.path("syslog");
+    let daemon = UnixDatagram::bind(&at).unwrap();
+    daemon.set_read_timeout(Some(PATIENCE)).unwrap();
+    let shape = Shape::new(backend.address);
+    let text = shape.text().replace(
+        "[log]\n",
+        &format!("[log]\nsyslog = {at:?}\nsyslog-facility = \"local3\"\nsyslog-tag = \"edge\"\n"),
+    );
+    place.write("becket.toml", &text);
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    // Priority 158 is local3, informational.
+    let message = wait_for(&daemon, "serving");
+    assert!(message.starts_with("<158>edge["), "{message}");
+    assert!(becket.logs().contains("serving"), "in its file, too");
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while sender.send_to(b"full", &at).is_ok() {}
+    eventually("lines were dropped, and counted", || {
+        garbage(&becket, 50);
+        let name = "becket_syslog_lines_dropped_total";
+        becket.metrics().sum(name, &[]) > 0.0
+    });
+    // Another one in its place, as after a restart.
+    drop(daemon);
+    std::fs::remove_file(&at).unwrap();
+    let daemon = UnixDatagram::bind(&at).unwrap();
+    daemon.set_read_timeout(Some(PATIENCE)).unwrap();
+    garbage(&becket, 1);
+    wait_for(&daemon, "connection failed");
     lives_and_ends(becket, &place);
 }
 

@@ -244,6 +244,7 @@ fn heard(cluster: &Option<Membership>, stud: &Option<Reception>) -> Replication 
 /// Has pages show how many lines were dropped.
 fn counting_lines(mut shared: Shared, log: &Logging, access: Option<&AccessWriter>) -> Arc<Shared> {
     shared.log_lines_dropped = log.dropped();
+    shared.syslog_lines_dropped = log.syslog_dropped();
     shared.access_lines_dropped = access.map(AccessWriter::dropped).unwrap_or_default();
     Arc::new(shared)
 }

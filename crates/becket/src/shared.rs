@@ -38,6 +38,8 @@ pub struct Shared {
     pub(crate) signatures: Arc<SigningQueue>,
     /// Lines of the log that were dropped.
     pub(crate) log_lines_dropped: Arc<AtomicU64>,
+    /// Lines that the syslog daemon did not take.
+    pub(crate) syslog_lines_dropped: Arc<AtomicU64>,
     /// Lines of the access log that were dropped.
     pub(crate) access_lines_dropped: Arc<AtomicU64>,
     /// Connections in all, for `limits.connections`.
@@ -63,6 +65,7 @@ impl Shared {
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::default(),
             log_lines_dropped: Arc::default(),
+            syslog_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),
             connections: AtomicUsize::new(0),
         }

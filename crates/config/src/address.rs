@@ -105,6 +105,14 @@ addresses! {
             _ => Err("not an address"),
         }
     };
+    /// Where a syslog daemon is. No name: a log must not wait for a resolver.
+    SyslogAddress, "the path of a socket such as /dev/log, IP:PORT or [V6]:PORT", |text| match text.starts_with('/') {
+        true => unix(text),
+        false => match remote(text)? {
+            Address::Name(..) => Err("a name, which is not looked up"),
+            address => Ok(address),
+        },
+    };
     /// Where the pages are: they have no password, so this is explicit.
     AdminAddress, "HOST:PORT or [V6]:PORT, such as 127.0.0.1:9443", |text| match inet(text)? {
         Address::Any(_) => Err("the admin page has no password, so the address must be explicit"),

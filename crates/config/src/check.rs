@@ -147,7 +147,7 @@ impl File {
             );
         }
         let log = &self.log;
-        if log.file == LogTarget::Off {
+        if log.file == LogTarget::Off && log.syslog.is_none() {
             let fault = "a log that says nothing: log.level says how much";
             report.refuse(key!("log", log.file), fault, LogTarget::ACCEPTED);
         }

@@ -58,6 +58,34 @@ pub enum LogFormat {
     Json,
 }
 
+/// The part of a host that messages of syslog are about (RFC 5424, table 1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "each is its name")]
+pub enum Facility {
+    Kern = 0,
+    User = 1,
+    Mail = 2,
+    #[default]
+    Daemon = 3,
+    Auth = 4,
+    Syslog = 5,
+    Lpr = 6,
+    News = 7,
+    Uucp = 8,
+    Cron = 9,
+    Authpriv = 10,
+    Ftp = 11,
+    Local0 = 16,
+    Local1 = 17,
+    Local2 = 18,
+    Local3 = 19,
+    Local4 = 20,
+    Local5 = 21,
+    Local6 = 22,
+    Local7 = 23,
+}
+
 /// Who of the servers gets the next connection, by weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]

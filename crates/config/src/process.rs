@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use becket_proto::admission::{Prefixes, Rate, Share};
 
-use crate::address::{AdminAddress, HostName};
-use crate::choices::LogFormat;
+use crate::address::{AdminAddress, HostName, SectionName, SyslogAddress};
+use crate::choices::{Facility, LogFormat};
 use crate::notation::{
     Auto, Bytes, DAY, HOUR, MILLISECOND, SECOND, Text, Time, Whole, WholeOr, YEAR, as_text, list,
 };
@@ -189,8 +189,14 @@ pub struct Log {
     pub level: String = "info".to_owned(),
     /// Shape of the lines.
     pub format: LogFormat,
-    /// Not `off`.
+    /// Not `off`, unless there is `syslog`.
     pub file: LogTarget = LogTarget::Stderr,
+    /// A daemon that gets every line, too.
+    pub syslog: Option<SyslogAddress>,
+    /// What the lines are about.
+    pub syslog_facility: Facility,
+    /// The name of the program in them.
+    pub syslog_tag: SectionName = SectionName("becket".into()),
     /// One line per connection.
     pub access: LogTarget = LogTarget::Off,
 }
@@ -322,5 +328,6 @@ mod tests {
         };
         assert_eq!(faults("[log]\nfile = 'off'\naccess = 'off'\n"), 1);
         assert_eq!(faults("[log]\nfile = 'stderr'\naccess = 'off'\n"), 0);
+        assert_eq!(faults("[log]\nfile = 'off'\nsyslog = '/dev/log'\n"), 0);
     }
 }

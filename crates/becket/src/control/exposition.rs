@@ -166,6 +166,7 @@ impl Snapshot {
             Counter becket_restarts "Serving processes that died and were replaced" = self.restarts;
             Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = self.state == "draining";
             Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.log_lines_dropped;
+            Counter becket_syslog_lines_dropped "Lines of the log that the syslog daemon did not take" = self.syslog_lines_dropped;
             Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.access_lines_dropped;
             Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = ok;
             Gauge becket_reload_timestamp_seconds "Time of the last reload, or of the start" = tried.unix_seconds();

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::address::SyslogAddress;
+use becket_config::choices::Facility;
 use becket_config::error::Problem;
 use rustls::pki_types::UnixTime;
 use tokio::task::JoinHandle;
@@ -120,6 +122,12 @@ fn stud(old: &Config, new: &Config) -> Option<String> {
     other.then(|| "cluster.stud-listen".to_owned())
 }
 
+/// What there is of it.
+fn syslog(config: &Config) -> (&Option<SyslogAddress>, Facility, &str) {
+    let log = &config.log;
+    (&log.syslog, log.syslog_facility, &log.syslog_tag)
+}
+
 /// The keys that differ and wait for a restart.
 pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     let (was, is) = (&old.file.process, &new.file.process);
@@ -127,6 +135,7 @@ pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         ("admin.address", old.admin != new.admin),
         ("log.format", old.log.format != new.log.format),
         ("log.file", old.log.file != new.log.file),
+        ("log.syslog", syslog(old) != syslog(new)),
         ("log.access", old.log.access != new.log.access),
         ("process.workers", was.workers != is.workers),
         (

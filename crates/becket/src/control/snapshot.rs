@@ -75,6 +75,8 @@ pub(crate) struct Snapshot {
     pub admission: AdmissionCounts,
     /// Lines of the log that were dropped.
     pub(crate) log_lines_dropped: u64,
+    /// Lines that the syslog daemon did not take.
+    pub(crate) syslog_lines_dropped: u64,
     /// Lines of the access log that were dropped.
     pub(crate) access_lines_dropped: u64,
     /// Cancels of PostgreSQL clients that a server took, and those that could not be brought to one.

@@ -201,6 +201,7 @@ impl State {
                 untracked: shared.admission.untracked(),
             },
             log_lines_dropped: shared.log_lines_dropped.load(Relaxed),
+            syslog_lines_dropped: shared.syslog_lines_dropped.load(Relaxed),
             access_lines_dropped: shared.access_lines_dropped.load(Relaxed),
             cancels: shared.cancels.counts(),
             admin_refused: Refusal::ALL.map(|refusal| self.refusals.of(refusal).value()),

@@ -112,7 +112,7 @@ impl Backlog {
         Arc::clone(&self.0.dropped)
     }
 
-    fn push(&self, line: &[u8]) {
+    pub(super) fn push(&self, line: &[u8]) {
         let mut held = self.0.lock();
         if let Writer::Caller(output) = &mut held.writer {
             if output.write_all(line).is_err() {
@@ -138,6 +138,7 @@ impl Inner {
     fn write(&self, mut output: Output) {
         let mut block = Block::default();
         let mut said = 0;
+        let mut fails = false;
         while let Some(reopen) = self.take(&mut block) {
             let (before, behind) = block.text.split_at(reopen.unwrap_or(0));
             let mut written = output.write_all(before);
@@ -147,8 +148,12 @@ impl Inner {
                 tracing::error!(path = %output, %error, "log file not reopened, keeping the old one");
             }
             written = written.and(output.write_all(behind));
-            if written.is_err() {
+            if let Err(error) = written {
                 self.dropped.fetch_add(block.lines, Relaxed);
+                // Once: what is said may be lost on the same way.
+                if !std::mem::replace(&mut fails, true) {
+                    tracing::warn!(path = %output, %error, "log not written, lines are dropped");
+                }
             } else if block.lines > 0 {
                 let dropped = self.dropped.load(Relaxed);
                 if dropped > said {
@@ -158,6 +163,7 @@ impl Inner {
                     );
                 }
                 said = dropped;
+                fails = false;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Log lines: what is written, where, and how often.
 //!
 //! [`install`] turns [`Log`] into the process' `tracing` subscriber: text or JSON, a filter, and
-//! stderr or a file that SIGUSR1 opens anew. Nobody who logs waits: a [`Backlog`] takes the lines and a
+//! stderr or a file that SIGUSR1 opens anew, and beside it a syslog daemon. Nobody who logs waits: a [`Backlog`] takes the lines and a
 //! thread writes them. [`access`] is the line that each connection leaves, [`access_log`] its way
 //! from the workers to its file.
 //! What a peer can trigger is bounded by a [`RateLimit`] per call site, and what a peer sent is only
@@ -16,6 +16,7 @@ mod escape;
 mod last_words;
 pub(crate) mod output;
 mod rate;
+mod syslog;
 mod timestamp;
 
 use std::io::{self, IsTerminal};
@@ -24,7 +25,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use becket_config::choices::LogFormat;
-use becket_config::process::Log;
+use becket_config::process::{Log, LogTarget};
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
@@ -39,6 +40,7 @@ pub use timestamp::Timestamp;
 #[derive(Debug)]
 pub(crate) struct Logging {
     backlog: Backlog,
+    syslog: Option<Backlog>,
     filter: reload::Handle<EnvFilter, Registry>,
 }
 
@@ -85,7 +87,9 @@ impl Logging {
     /// # Errors
     /// When there can be no more threads.
     pub(crate) fn start(&self) -> Result<(), LogError> {
-        self.backlog.start().map_err(LogError::Thread)?;
+        for backlog in [&self.backlog].into_iter().chain(&self.syslog) {
+            backlog.start().map_err(LogError::Thread)?;
+        }
         last_words::hasten(PATIENCE);
         Ok(())
     }
@@ -98,6 +102,14 @@ impl Logging {
     /// Lines that could not be written, so far.
     pub(crate) fn dropped(&self) -> Arc<AtomicU64> {
         self.backlog.dropped()
+    }
+
+    /// Lines that the syslog daemon did not take, so far.
+    pub(crate) fn syslog_dropped(&self) -> Arc<AtomicU64> {
+        self.syslog
+            .as_ref()
+            .map(Backlog::dropped)
+            .unwrap_or_default()
     }
 
     /// Changes the filter, as a reload of the configuration may.
@@ -113,7 +125,9 @@ impl Logging {
 
 impl Drop for Logging {
     fn drop(&mut self) {
-        self.backlog.end(PATIENCE);
+        for backlog in [&self.backlog].into_iter().chain(&self.syslog) {
+            backlog.end(PATIENCE);
+        }
     }
 }
 
@@ -125,17 +139,37 @@ fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Log
     let (filter, handle) = reload::Layer::new(filter(&log.level)?);
     let colour = colour(&output);
     let backlog = Backlog::new(output);
-    let lines = fmt::layer().with_writer(backlog.clone());
-    let lines = match log.format {
-        LogFormat::Text => lines.with_ansi(colour).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
-    };
-    let subscriber = Registry::default().with(filter).with(lines);
+    let lines = (log.file != LogTarget::Off).then(|| {
+        let lines = fmt::layer().with_writer(backlog.clone());
+        match log.format {
+            LogFormat::Text => lines.with_ansi(colour).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        }
+    });
+    let (messages, syslog) = syslog::Daemon::of(log)
+        .map(|daemon| messages(log, daemon))
+        .unzip();
+    let messages = messages.map(|messages| {
+        let lines = fmt::layer().with_writer(messages).without_time();
+        match log.format {
+            LogFormat::Text => lines.with_ansi(false).boxed(),
+            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        }
+    });
+    let subscriber = Registry::default().with(filter).with(lines).with(messages);
     let logging = Logging {
         backlog,
+        syslog,
         filter: handle,
     };
     Ok((subscriber, logging))
+}
+
+fn messages(log: &Log, daemon: syslog::Daemon) -> (syslog::Messages, Backlog) {
+    let is_remote = daemon.is_remote();
+    let backlog = Backlog::new(Output::Syslog(daemon));
+    let messages = syslog::Messages::new(backlog.clone(), log, is_remote);
+    (messages, backlog)
 }
 
 fn filter(level: &str) -> Result<EnvFilter, LogError> {

@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use becket_sys::log_file::{append, try_append};
 use becket_sys::privileges::effective_user;
 
-/// A standard stream or a file.
+use super::syslog::Daemon;
+
+/// A standard stream, a file or a syslog daemon.
 #[derive(Debug)]
 pub(crate) enum Output {
     /// The process' standard output.
@@ -23,6 +25,8 @@ pub(crate) enum Output {
     Stderr,
     /// A file open for appending, and the path by which it is opened anew.
     File(PathBuf, File),
+    /// A syslog daemon.
+    Syslog(Daemon),
 }
 
 impl Output {
@@ -85,6 +89,7 @@ impl Output {
             }
             Self::Stderr => io::stderr().lock().write_all(lines),
             Self::File(_, file) => file.write_all(lines),
+            Self::Syslog(daemon) => daemon.send_all(lines),
         }
     }
 }
@@ -96,6 +101,7 @@ impl Display for Output {
             Self::Stdout => f.write_str("stdout"),
             Self::Stderr => f.write_str("stderr"),
             Self::File(path, _) => path.display().fmt(f),
+            Self::Syslog(daemon) => daemon.fmt(f),
         }
     }
 }

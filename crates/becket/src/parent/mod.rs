@@ -122,6 +122,9 @@ fn run(
     let log = Log {
         level: log::check_level(level).map_or_else(|_| "info".to_owned(), |()| level.clone()),
         format: file.format,
+        syslog: file.syslog.clone(),
+        syslog_facility: file.syslog_facility,
+        syslog_tag: file.syslog_tag.clone(),
         ..Log::default()
     };
     let _logging = log::install(&log).map_err(io::Error::other)?;

@@ -272,5 +272,7 @@ pub(super) fn address(host: &str, port: &str) -> String {
 }
 
 static UNKNOWN: Setting = Setting::ignored(Kind::Text, "unknown key", "passed over, as there");
+/// Where syslog(3) sends.
+pub(super) const SYSLOG: &str = "/dev/log";
 /// Faults reported of one text, as for TOML.
 const FAULTS: usize = 100;

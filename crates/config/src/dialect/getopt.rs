@@ -11,7 +11,7 @@ pub(super) enum Argument {
 }
 
 /// An option of a program.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Opt {
     pub(super) long: &'static str,
     pub(super) short: Option<char>,

@@ -111,7 +111,7 @@ impl Dialect {
     pub fn settings(self) -> &'static [Setting] {
         match self {
             Self::Hitch => hitch::SETTINGS,
-            Self::Stud => stud::SETTINGS,
+            Self::Stud => &stud::SETTINGS,
             Self::Stunnel => stunnel::SETTINGS,
         }
     }

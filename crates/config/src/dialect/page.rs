@@ -27,7 +27,7 @@ pub fn table(dialect: Dialect) -> String {
 pub fn help(dialect: Dialect) -> String {
     let options = match dialect {
         Dialect::Hitch => hitch::OPTIONS,
-        Dialect::Stud => stud::OPTIONS,
+        Dialect::Stud => &stud::OPTIONS,
         Dialect::Stunnel => {
             return "Usage: stunnel [FILE | -fd 0 | -help | -version]\n\nThis is becket in the place of stunnel; docs/dropin.md says what differs.\n".to_owned();
         }

@@ -48,7 +48,7 @@ pub(super) enum Kind {
 }
 
 /// One setting of another program.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// Its name there.
     pub theirs: &'static str,

@@ -4,96 +4,107 @@
 //! first blank, of two frontends the last counts, and a key that nobody knows is passed over with a warning.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use super::getopt::{Argument, Opt};
-use super::hitch::{CONFIG, DEFAULTS, HELP, Reader, TEST, VERSION, Written, command_of};
-use super::setting::Kind::{Number, Switch, SwitchOff, Text};
+use super::hitch::{self, CONFIG, DEFAULTS, HELP, Reader, TEST, VERSION, Written, command_of};
+use super::setting::Kind::{Number, Switch, Text};
 use super::setting::Setting;
 use super::{Command, Invocation, Step, Translation};
 use crate::error::Problem;
 
-/// What stud knows.
+/// What stud knows: settings of hitch that mean the same to it, in the order of the page, and its own.
+pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
+    let own = |name: &str| OWN.iter().find(|setting| setting.theirs == name);
+    let of_hitch = |name: &str| {
+        hitch::SETTINGS
+            .iter()
+            .find(|setting| setting.theirs == name)
+    };
+    let found = NAMES
+        .iter()
+        .map(|name| own(name).or_else(|| of_hitch(name)));
+    found.flatten().copied().collect()
+});
+
+/// What stud knows of the command line of hitch, and by its own names.
+pub(super) static OPTIONS: LazyLock<Vec<Opt>> = LazyLock::new(|| {
+    let does = [CONFIG, DEFAULTS, HELP, TEST, VERSION];
+    let known = |option: &&Opt| NAMES.contains(&option.sets) || does.contains(&option.sets);
+    let of_hitch = hitch::OPTIONS.iter().filter(known);
+    of_hitch.chain(OWN_OPTIONS).copied().collect()
+});
+
+const NAMES: &[&str] = &[
+    "frontend",
+    "backend",
+    "pem-file",
+    "tls",
+    "ssl",
+    "ciphers",
+    "prefer-server-ciphers",
+    "ssl-engine",
+    "write-proxy",
+    "write-ip",
+    "write-xff",
+    "proxy-proxy",
+    "backlog",
+    "keepalive",
+    "workers",
+    "user",
+    "group",
+    "chroot",
+    "daemon",
+    "quiet",
+    "syslog",
+    "syslog-facility",
+    "shared-cache",
+    "shared-cache-listen",
+    "shared-cache-peer",
+    "shared-cache-if",
+    "client",
+];
+
+/// What is not as with hitch.
 #[rustfmt::skip]
-pub(super) const SETTINGS: &[Setting] = &[
+const OWN: &[Setting] = &[
     Setting::same(Text, "frontend", "listener.bind"),
-    Setting::same(Text, "backend", "backend.server.address"),
     Setting::same(Text, "pem-file", "listener.certificates"),
     Setting::differs(Text, "tls", "policy.versions", "TLS 1.2 and 1.3 are served, older versions do not exist here"),
     Setting::differs(Text, "ssl", "policy.versions", "TLS 1.2 and 1.3 are served, SSL does not exist here"),
-    Setting::same(Text, "ciphers", "policy.suites"),
-    Setting::differs(SwitchOff, "prefer-server-ciphers", "policy.suites", "the order is always the server's"),
-    Setting::ignored(Text, "ssl-engine", "there are no engines: cryptography is that of AWS-LC, in software"),
-    Setting::same(Switch, "write-proxy", "backend.proxy-header"),
-    Setting::refused(Switch, "write-ip", "an address in bytes of its own is not sent; write-proxy tells the same"),
     Setting::refused(Switch, "write-xff", "nothing is written into HTTP; write-proxy tells the same"),
-    Setting::refused(Switch, "proxy-proxy", "headers are not passed on from whoever sends one; in becket.toml, listener.accept-proxy takes them from proxies that are named, and backend.proxy-header sends them"),
-    Setting::same(Number, "backlog", "listener.backlog"),
-    Setting::same(Number, "keepalive", "listener.keepalive"),
-    Setting::differs(Number, "workers", "process.workers", "workers are threads of one process"),
-    Setting::same(Text, "user", "process.user"),
-    Setting::same(Text, "group", "process.group"),
-    Setting::refused(Text, "chroot", "there is no chroot; a service manager has one (RootDirectory= of systemd), and the process that serves has no rights but those of its user"),
-    Setting::differs(Switch, "daemon", "", "it goes into the background as there; with becket.toml a service manager keeps it"),
     Setting::differs(Switch, "quiet", "log.level", "errors alone are logged"),
-    Setting::differs(Switch, "syslog", "", "the log goes to standard error, which journald takes, and not to syslog"),
-    Setting::ignored(Text, "syslog-facility", "the log does not go to syslog"),
     Setting::same(Number, "shared-cache", "sessions.table-entries"),
-    Setting::differs(Text, "shared-cache-listen", "", "sessions of other hosts are not taken, and their clients make full handshakes here; cluster.receive-stud takes them in becket.toml"),
-    Setting::differs(Text, "shared-cache-peer", "", "sessions are not sent to other hosts; a [cluster] shares them in becket.toml"),
-    Setting::differs(Text, "shared-cache-if", "", "sessions are not sent to other hosts; a [cluster] shares them in becket.toml"),
-    Setting::differs(Switch, "client", "listener.tls", "bytes of plain clients go through TLS to the backend, whose certificate nobody verifies, as there"),
 ];
 
-#[rustfmt::skip]
-pub(super) const OPTIONS: &[Opt] = &{
-    use Argument::{Needed, No};
-    const fn option(long: &'static str, short: Option<char>, argument: Argument, sets: &'static str) -> Opt {
-        Opt { long, short, argument, sets }
+const OWN_OPTIONS: &[Opt] = {
+    const fn option(long: &'static str, short: Option<char>, sets: &'static str) -> Opt {
+        let argument = Argument::Needed;
+        Opt {
+            long,
+            short,
+            argument,
+            sets,
+        }
     }
-    [
-        option("config", None, Needed, CONFIG),
-        option("test", Some('t'), No, TEST),
-        option("version", Some('V'), No, VERSION),
-        option("help", Some('h'), No, HELP),
-        option("default-config", None, No, DEFAULTS),
-        option("tls", None, No, "tls"),
-        option("ssl", None, No, "ssl"),
-        option("client", None, No, "client"),
-        option("ciphers", Some('c'), Needed, "ciphers"),
-        option("ssl-engine", Some('e'), Needed, "ssl-engine"),
-        option("prefer-server-ciphers", Some('O'), No, "prefer-server-ciphers"),
-        option("backend", Some('b'), Needed, "backend"),
-        option("frontend", Some('f'), Needed, "frontend"),
-        option("workers", Some('n'), Needed, "workers"),
-        option("backlog", Some('B'), Needed, "backlog"),
-        option("shared-cache", Some('C'), Needed, "shared-cache"),
-        option("session-cache", None, Needed, "shared-cache"),
-        option("shared-cache-listen", Some('U'), Needed, "shared-cache-listen"),
-        option("shared-cache-peer", Some('P'), Needed, "shared-cache-peer"),
-        option("shared-cache-if", Some('M'), Needed, "shared-cache-if"),
-        option("keepalive", Some('k'), Needed, "keepalive"),
-        option("chroot", Some('r'), Needed, "chroot"),
-        option("user", Some('u'), Needed, "user"),
-        option("group", Some('g'), Needed, "group"),
-        option("quiet", Some('q'), No, "quiet"),
-        option("syslog", Some('s'), No, "syslog"),
-        option("syslog-facility", None, Needed, "syslog-facility"),
-        option("daemon", None, No, "daemon"),
-        option("write-ip", None, No, "write-ip"),
-        option("write-proxy", None, No, "write-proxy"),
-        option("write-xff", None, No, "write-xff"),
-        option("proxy-proxy", None, No, "proxy-proxy"),
+    &[
+        option("shared-cache", Some('C'), "shared-cache"),
+        option("session-cache", None, "shared-cache"),
+        Opt {
+            argument: Argument::No,
+            ..option("write-xff", None, "write-xff")
+        },
     ]
 };
 
 /// Reads a command line of stud.
 pub(super) fn command(arguments: &[String]) -> Result<Command, String> {
-    command_of("stud", OPTIONS, arguments)
+    command_of("stud", &OPTIONS, arguments)
 }
 
 /// Reads a configuration of stud.
 pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> Translation {
-    let mut reader = Reader::new(folder, SETTINGS, "v1");
+    let mut reader = Reader::new(folder, "stud", &SETTINGS, "v1");
     for step in &invocation.steps {
         match step {
             Step::Set(name, value) => take(&mut reader, name, None, value),
@@ -215,6 +226,8 @@ unheard-of = 5
             "    \"/etc/a.pem\",  # stud.conf: pem-file, line 5\n    \"/srv/b.pem\",",
             "proxy-header = \"v1\"",
             "level = \"error\"",
+            "syslog = \"/dev/log\"  # stud.conf: syslog, line 23",
+            "syslog-tag = \"stud\"",
             "table-entries = 1000",
         ] {
             assert!(toml.contains(line), "{line} is not in {toml}");

@@ -68,7 +68,7 @@ pub(super) fn command_of(
 
 /// Reads a configuration of hitch.
 pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> Translation {
-    let mut reader = Reader::new(folder, SETTINGS, "v2");
+    let mut reader = Reader::new(folder, "hitch", SETTINGS, "v2");
     for step in &invocation.steps {
         match step {
             Step::Set(name, value) => reader.option(name, value),

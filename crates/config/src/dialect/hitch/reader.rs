@@ -8,7 +8,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 use super::super::Translation;
-use super::super::draft::{Draft, Origin, Section, address};
+use super::super::draft::{Draft, Origin, SYSLOG, Section, address};
 use super::super::setting::{Kind, Setting, Verdict};
 use super::scope::{Held, Pem, Scope, Written, held};
 
@@ -16,6 +16,7 @@ use super::scope::{Held, Pem, Scope, Written, held};
 #[derive(Debug)]
 pub(in super::super) struct Reader {
     pub(in super::super) draft: Draft,
+    program: &'static str,
     settings: &'static [Setting],
     /// The version of the header that `write-proxy` is.
     write_proxy: &'static str,
@@ -26,11 +27,13 @@ pub(in super::super) struct Reader {
 impl Reader {
     pub(in super::super) fn new(
         folder: &Path,
+        program: &'static str,
         settings: &'static [Setting],
         write_proxy: &'static str,
     ) -> Self {
         Self {
             draft: Draft::new(folder),
+            program,
             settings,
             write_proxy,
             global: Scope::default(),
@@ -264,6 +267,14 @@ impl Reader {
         if let Some((path, origin)) = self.global.text("log-filename") {
             let path = self.draft.place(path);
             self.draft.put("log", "file", path, Some(origin));
+        }
+        if let Some(origin) = self.global.on("syslog") {
+            self.draft.put("log", "syslog", SYSLOG, Some(origin));
+            self.draft.put("log", "syslog-tag", self.program, None);
+        }
+        if let Some((facility, origin)) = self.global.text("syslog-facility") {
+            self.draft
+                .put("log", "syslog-facility", facility, Some(origin));
         }
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 use super::super::Translation;
-use super::super::draft::{Draft, Origin, Section, address};
+use super::super::draft::{Draft, Origin, SYSLOG, Section, address};
 use super::super::setting::{Kind, Setting, Verdict};
 use super::SETTINGS;
 use super::service::Service;
@@ -333,6 +333,8 @@ impl Reader {
                     .draft
                     .refuse(origin, "not one of the choices", "rr or prio"),
             }
+        } else if service.all("connect").len() > 1 {
+            self.draft.set(section, "balance", "first", None);
         }
         if let Some((local, origin)) = service.text("local") {
             self.draft.set(section, "source", vec![local], Some(origin));
@@ -465,8 +467,24 @@ impl Reader {
             let path = self.draft.place(path);
             self.draft.put("log", "file", path, Some(origin));
         }
+        let syslog = global.text("syslog");
+        if syslog.is_none_or(|(word, _)| word.eq_ignore_ascii_case("yes")) {
+            let origin = syslog.map(|(_, origin)| origin);
+            self.draft.put("log", "syslog", SYSLOG, origin);
+            let (tag, origin) = match global.text("service") {
+                Some((tag, origin)) => (tag, Some(origin)),
+                None => ("stunnel", None),
+            };
+            self.draft.put("log", "syslog-tag", tag, origin);
+        }
         if let Some((text, origin)) = global.text("debug") {
-            let level = text.rsplit('.').next().unwrap_or(text).to_ascii_lowercase();
+            let (facility, level) = text.rsplit_once('.').unwrap_or(("", text));
+            if !facility.is_empty() {
+                let facility = facility.to_ascii_lowercase();
+                let key = "syslog-facility";
+                self.draft.put("log", key, facility, Some(origin));
+            }
+            let level = level.to_ascii_lowercase();
             let level = match level.as_str() {
                 "0" | "1" | "2" | "3" | "emerg" | "alert" | "crit" | "err" => "error",
                 "4" | "warning" => "warn",

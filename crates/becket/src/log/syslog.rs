@@ -1,0 +1,308 @@
+//! Lines on their way to a syslog daemon: one datagram each, beside the log's own output.
+//!
+//! To a socket of this host goes what syslog(3) sends, without a time: the daemon stamps what it receives. To another host goes a message of
+//! RFC 5424, which has a time and this host's name. The socket is connected when there is a line for it, and anew when the daemon was
+//! started again. A daemon that takes nothing for half a second loses what waits; it is counted as for any other log.
+//!
+//! Source: RFC 5424, section 6; RFC 3164, section 4.1.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+
+use becket_config::address::Address;
+use becket_config::process::Log;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+use super::PATIENCE;
+use super::backlog::Backlog;
+
+/// What lines are written to: each gets the head of a message.
+#[derive(Debug)]
+pub(super) struct Messages {
+    backlog: Backlog,
+    facility: u8,
+    head: Head,
+}
+
+#[derive(Debug)]
+enum Head {
+    /// Behind the priority, up to the text.
+    Local(String),
+    /// Behind the time, up to the text.
+    Remote(String),
+}
+
+/// One message in the making.
+#[derive(Debug)]
+pub(super) struct Message<'m> {
+    messages: &'m Messages,
+    severity: u8,
+}
+
+impl Messages {
+    /// Messages of this process for a backlog whose output is [`Daemon`].
+    pub(super) fn new(backlog: Backlog, log: &Log, is_remote: bool) -> Self {
+        let (tag, pid) = (&log.syslog_tag, std::process::id());
+        let head = match is_remote {
+            false => Head::Local(format!("{tag}[{pid}]: ")),
+            true => Head::Remote(format!(" {} {tag} {pid} - - ", host_name())),
+        };
+        Self {
+            backlog,
+            facility: log.syslog_facility as u8,
+            head,
+        }
+    }
+
+    fn message(&self, severity: u8, text: &[u8]) -> Vec<u8> {
+        let mut head = format!("<{}>", u32::from(self.facility) * 8 + u32::from(severity));
+        match &self.head {
+            Head::Local(rest) => head += rest,
+            Head::Remote(rest) => {
+                head += "1 ";
+                if SystemTime.format_time(&mut Writer::new(&mut head)).is_err() {
+                    head += "-";
+                }
+                head += rest;
+            }
+        }
+        let text = text.trim_ascii_end();
+        let mut message = head.into_bytes();
+        message.extend(text.iter().take(LONGEST).map(|byte| match byte {
+            b'\n' => b' ',
+            byte => *byte,
+        }));
+        message.push(b'\n');
+        message
+    }
+}
+
+impl<'m> MakeWriter<'m> for Messages {
+    type Writer = Message<'m>;
+
+    fn make_writer(&'m self) -> Self::Writer {
+        let (messages, severity) = (self, INFO);
+        Message { messages, severity }
+    }
+
+    fn make_writer_for(&'m self, event: &Metadata<'_>) -> Self::Writer {
+        let severity = match *event.level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => INFO,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        let messages = self;
+        Message { messages, severity }
+    }
+}
+
+impl Write for Message<'_> {
+    /// Each call is a line.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let message = self.messages.message(self.severity, line);
+        self.messages.backlog.push(&message);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The daemon, and the socket to it once there was a line.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    place: Place,
+    socket: Option<Socket>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Path(PathBuf),
+    Host(SocketAddr),
+}
+
+#[derive(Debug)]
+enum Socket {
+    Unix(UnixDatagram),
+    Udp(UdpSocket),
+}
+
+impl Daemon {
+    /// The one of a configuration, if it has one. Nothing is connected.
+    pub(super) fn of(log: &Log) -> Option<Self> {
+        let place = match &log.syslog.as_ref()?.address {
+            Address::Unix(path) => Place::Path(path.clone()),
+            Address::Ip(ip, port) => Place::Host(SocketAddr::new(*ip, *port)),
+            // Neither is a syslog address.
+            Address::Any(_) | Address::Name(..) => return None,
+        };
+        Some(Self {
+            place,
+            socket: None,
+        })
+    }
+
+    /// Whether it is another host.
+    pub(super) fn is_remote(&self) -> bool {
+        matches!(self.place, Place::Host(_))
+    }
+
+    /// Sends every line.
+    ///
+    /// # Errors
+    /// What the system says of the first that it does not take; those behind it are not sent.
+    pub(super) fn send_all(&mut self, lines: &[u8]) -> io::Result<()> {
+        let lines = lines.split(|byte| *byte == b'\n');
+        lines
+            .filter(|line| !line.is_empty())
+            .try_for_each(|line| self.send(line))
+    }
+
+    fn send(&mut self, line: &[u8]) -> io::Result<()> {
+        match self.socket.as_ref().map(|socket| socket.send(line)) {
+            Some(Ok(())) => Ok(()),
+            // It is there, and too busy.
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
+            // It was started again; or there was no line before.
+            Some(Err(_)) | None => {
+                let socket = self.place.connect()?;
+                let sent = socket.send(line);
+                self.socket = Some(socket);
+                sent
+            }
+        }
+    }
+}
+
+impl Place {
+    fn connect(&self) -> io::Result<Socket> {
+        match self {
+            Self::Path(path) => {
+                let socket = UnixDatagram::unbound()?;
+                socket.connect(path)?;
+                socket.set_write_timeout(Some(PATIENCE))?;
+                Ok(Socket::Unix(socket))
+            }
+            Self::Host(address) => {
+                let any: IpAddr = if address.is_ipv4() {
+                    Ipv4Addr::UNSPECIFIED.into()
+                } else {
+                    Ipv6Addr::UNSPECIFIED.into()
+                };
+                let socket = UdpSocket::bind((any, 0))?;
+                socket.connect(address)?;
+                socket.set_write_timeout(Some(PATIENCE))?;
+                Ok(Socket::Udp(socket))
+            }
+        }
+    }
+}
+
+impl Socket {
+    fn send(&self, line: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Unix(socket) => socket.send(line),
+            Self::Udp(socket) => socket.send(line),
+        }
+        .map(drop)
+    }
+}
+
+impl std::fmt::Display for Daemon {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.place {
+            Place::Path(path) => write!(f, "syslog at {}", path.display()),
+            Place::Host(address) => write!(f, "syslog at {address}"),
+        }
+    }
+}
+
+/// Of this host, or `-`, which says that nobody knows.
+fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim_ascii() {
+        "" => "-".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// "Informational" of RFC 5424, table 2.
+const INFO: u8 = 6;
+/// Bytes of a line, as much as daemons take by default.
+const LONGEST: usize = 8000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use becket_config::choices::Facility;
+    use becket_config::notation::Text;
+
+    fn log(at: &str) -> Log {
+        Log {
+            syslog: Some(Text::parse(at).unwrap()),
+            syslog_facility: Facility::Local1,
+            ..Log::default()
+        }
+    }
+
+    fn messages(at: &str) -> Messages {
+        let log = log(at);
+        super::super::messages(&log, Daemon::of(&log).unwrap()).0
+    }
+
+    #[test]
+    fn a_message_has_the_form_that_its_daemon_expects() {
+        let pid = std::process::id();
+        let local = messages("/dev/log").message(3, b"one\ntwo\n");
+        let expected = format!("<139>becket[{pid}]: one two\n");
+        assert_eq!(String::from_utf8(local).unwrap(), expected);
+        let remote = messages("127.0.0.1:514").message(INFO, &[b'x'; 9000]);
+        let remote = String::from_utf8(remote).unwrap();
+        let words: Vec<&str> = remote.trim_end().split(' ').collect();
+        assert_eq!(words[0], "<142>1", "{remote}");
+        assert!(
+            words[1].contains('T') && words[1].ends_with('Z'),
+            "{remote}"
+        );
+        assert_eq!(&words[3..7], ["becket", &pid.to_string(), "-", "-"]);
+        assert_eq!(words[7].len(), LONGEST);
+    }
+
+    #[test]
+    fn a_daemon_that_comes_late_or_again_gets_what_is_logged_from_then_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut daemon = Daemon::of(&log(path.to_str().unwrap())).unwrap();
+        assert!(daemon.send_all(b"lost\n").is_err());
+        for _ in 0..2 {
+            let socket = UnixDatagram::bind(&path).unwrap();
+            daemon.send_all(b"one\ntwo\n").unwrap();
+            let mut bytes = [0; 16];
+            for line in [b"one", b"two"] {
+                let length = socket.recv(&mut bytes).unwrap();
+                assert_eq!(&bytes[..length], line);
+            }
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_reads_nothing_costs_lines_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        let mut daemon = Daemon::of(&log(path.to_str().unwrap())).unwrap();
+        let lines = b"line\n".repeat(100_000);
+        let error = daemon.send_all(&lines).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(socket);
+    }
+}
