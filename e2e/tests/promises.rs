@@ -40,6 +40,7 @@ mod logs_stop_nobody;
 mod long_client_certificates_get_in;
 mod metrics_and_status;
 mod names_choose_certificates;
+mod ocsp_responses_are_sent;
 mod passthrough;
 mod ports_in_use_are_refused;
 mod proxies_in_front_are_believed;

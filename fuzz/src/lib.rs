@@ -12,6 +12,7 @@ pub mod config;
 pub mod connection;
 pub mod dialect;
 pub mod mutations;
+pub mod ocsp;
 pub mod pem;
 pub mod proxy_header;
 pub mod replica;

@@ -9,6 +9,9 @@ mod config;
 #[path = "../../../fuzz/src/connection.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod connection;
+#[path = "../../../fuzz/src/ocsp.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod ocsp;
 #[path = "../../../fuzz/src/pem.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod pem;
@@ -112,5 +115,32 @@ fn a_pem_survives_mutation() {
     }
 }
 
+#[test]
+fn an_ocsp_response_survives_mutation() {
+    let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
+    let digits = OCSP_RESPONSE.as_bytes().chunks(2);
+    let digits = digits.map(|two| std::str::from_utf8(two).unwrap());
+    let response: Vec<u8> = digits
+        .map(|two| u8::from_str_radix(two, 16).unwrap())
+        .collect();
+    assert_eq!(ocsp::run(&response), 1);
+    for _ in 0..2000 {
+        let mut input = response.clone();
+        for _ in 0..=random.usize(..3) {
+            let at = random.usize(..input.len());
+            input[at] = random.u8(..);
+        }
+        let result = catch_unwind(|| ocsp::run(&input));
+        result.unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()));
+    }
+}
+
 /// The event, and its amount, by which a script's client says what it has to say.
 const TALK: u8 = 4;
+
+/// One entry, and no signature.
+const OCSP_RESPONSE: &str = "\
+    3081af0a0100a081a93081a606092b0601050507300101048198308195308192a21604146b6b6b6b6b6b6b6b6b6b6b6b\
+    6b6b6b6b6b6b6b6b180f32303236313132323136303033395a30673065303d300906052b0e03021a050004146e6e6e6e\
+    6e6e6e6e6e6e6e6e6e6e6e6e6e6e6e6e04146b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b02040080aabb8000180f\
+    32303236313132323136303033395aa011180f32303236313132343136303033395a";

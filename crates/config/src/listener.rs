@@ -172,17 +172,19 @@ pub struct Route {
 pub enum Certificate {
     /// A bundle of chain and key, a directory of bundles, or one of certbot's.
     Path(String),
-    /// Chain and key in two files.
+    /// Chain and key in two files, and what belongs to them.
     Pair(Pair),
 }
 
 section! {
-/// `{ chain = "..", key = ".." }`
+/// `{ chain = "..", key = "..", ocsp = ".." }`
 pub struct Pair {
     /// Certificates, the server's own first.
     pub chain: Option<String>,
     /// The private key.
     pub key: Option<String>,
+    /// A response of the authority's OCSP responder, DER, that clients get.
+    pub ocsp: Option<String>,
 }
 }
 

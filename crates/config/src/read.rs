@@ -465,7 +465,7 @@ format = "jason"
             "line 5: listener[web].bind[2] = \"nowhere\": no port; accepted: ",
             "line 5: listener[web].bind[3] = \"x:70000\": not a port; accepted: ",
             "line 6: listener[web].backlok: unknown key (did you mean backlog?); accepted: ",
-            "line 7: listener[web].certificates[0].chian: unknown key (did you mean chain?); accepted: chain or key",
+            "line 7: listener[web].certificates[0].chian: unknown key (did you mean chain?); accepted: chain, key, ocsp",
             "line 9: limits.connections = -1: not in range; accepted: 1 to 100000000",
             "line 10: limits.handshakes = \"many\": wrong type; accepted: 1 to 100000000",
             "line 11: limits.handshakes-per-turn: unknown key (one of an earlier version); accepted: none in its place: slices of time",

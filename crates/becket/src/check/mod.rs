@@ -253,11 +253,16 @@ impl Display for Running {
                 name,
                 key,
                 not_after,
+                ocsp_until,
             } = one;
-            writeln!(
+            write!(
                 f,
                 "certificate {name} of {listener}: {key}, until {not_after}"
             )?;
+            match ocsp_until {
+                Some(until) => writeln!(f, ", with an OCSP response until {until}")?,
+                None => writeln!(f)?,
+            }
         }
         for (name, digest) in &self.digests {
             writeln!(f, "policy {name}: digest {digest}")?;

@@ -5,7 +5,9 @@
 //! here: one that does not parse is left out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use becket_proto::ticket::UnixSeconds;
 use rustls::SignatureAlgorithm;
 use rustls::sign::CertifiedKey;
 use serde::Serialize;
@@ -13,6 +15,7 @@ use serde::Serialize;
 use crate::config::{Config, Listener};
 use crate::log::Timestamp;
 use crate::pki::facts;
+use crate::pki::ocsp::Status;
 
 /// One name of one listener and the certificate for one kind of key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,6 +28,9 @@ pub struct Certificate {
     pub key: &'static str,
     /// When it expires.
     pub not_after: Timestamp,
+    /// When the OCSP response that is sent with it expires; absent where none is, or it does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ocsp_until: Option<Timestamp>,
 }
 
 /// Lists every certificate of every listener by name, sorted. The default certificate has a line of
@@ -56,12 +62,18 @@ fn of(listener: &Listener) -> Vec<Certificate> {
 }
 
 fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certificate> {
-    let not_after = facts::not_after(key.cert.first()?)?;
+    let leaf = key.cert.first()?;
+    let at = |seconds: UnixSeconds| Timestamp::from_unix(Duration::from_secs(seconds.0));
+    let status = key
+        .ocsp
+        .as_deref()
+        .map(|response| Status::read(response, leaf));
     Some(Certificate {
         listener: listener.keys.name.to_string(),
         name: name.to_owned(),
         key: kind(key.key.algorithm()),
-        not_after: Timestamp::from_unix(std::time::Duration::from_secs(not_after.0)),
+        not_after: at(facts::not_after(leaf)?),
+        ocsp_until: status.and_then(Result::ok).and_then(|it| it.until).map(at),
     })
 }
 

@@ -128,6 +128,8 @@ impl Snapshot {
             Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = self.tickets.next_rotation_seconds;
             Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
                 = self.certificates.iter().map(|c| ([&*c.listener, &*c.name, c.key], c.not_after.unix_seconds()));
+            Gauge becket_ocsp_expiry_timestamp_seconds "When the OCSP response of a certificate expires" [listener, name, key]
+                = self.certificates.iter().filter_map(|c| Some(([&*c.listener, &*c.name, c.key], c.ocsp_until?.unix_seconds())));
             Gauge becket_full_handshakes_in_flight "Full handshakes begun and not ended, where they are limited"
                 = self.admission.full_handshakes_in_flight;
             Gauge becket_sources "Sources that admission tracks" = self.admission.sources;
@@ -449,6 +451,9 @@ mod tests {
         snapshot.workers = snapshot.counters.len();
         snapshot.cluster = Some(sample::cluster());
         snapshot.stud = Some(sample::stud());
+        let mut certificates = snapshot.certificates.to_vec();
+        certificates[0].ocsp_until = Some(certificates[0].not_after);
+        snapshot.certificates = certificates.into();
         exposition(snapshot).unwrap()
     }
 

@@ -107,7 +107,7 @@ fn certificate(entry: &Certificate) -> Vec<&str> {
     match entry {
         Certificate::Path(path) => vec![glob::split(path).map_or(path, |(folder, _)| folder)],
         Certificate::Pair(pair) => {
-            let files = pair.chain.iter().chain(&pair.key);
+            let files = pair.chain.iter().chain(&pair.key).chain(&pair.ocsp);
             files.map(String::as_str).collect()
         }
     }
@@ -127,13 +127,13 @@ mod tests {
 
     #[test]
     fn every_file_that_is_to_be_read_is_a_need() {
-        let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3' }]\n\
+        let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3', ocsp = '14' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
             [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();
-        let all = (1..=13).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
+        let all = (1..=14).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
         assert_eq!(files, all.collect());
     }
 }

@@ -9,9 +9,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
+use becket_proto::ticket::UnixSeconds;
 use rustls::sign::CertifiedKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
+use super::ocsp::Status;
 use super::presented::Presented;
 use crate::signing;
 
@@ -96,6 +98,8 @@ struct Held {
     /// Its signatures are worth handing over.
     expensive: bool,
     presented: Arc<Presented>,
+    /// The same chain without its OCSP response, and when that is over.
+    bare: Option<(UnixSeconds, Arc<CertifiedKey>)>,
 }
 
 impl KeySet {
@@ -104,7 +108,17 @@ impl KeySet {
         let kind = key.key.algorithm();
         let leaf = key.cert.first();
         let presented = leaf.map(Presented::of).unwrap_or_default();
+        let staple = leaf.zip(key.ocsp.as_deref());
+        let status = staple.and_then(|(leaf, response)| Status::read(response, leaf).ok());
+        let bare = status.and_then(|status| {
+            let bare = CertifiedKey {
+                ocsp: None,
+                ..CertifiedKey::clone(&key)
+            };
+            Some((status.until?, Arc::new(bare)))
+        });
         let new = Held {
+            bare,
             expensive: !signing::is_cheap(&*key.key),
             key,
             presented: Arc::new(presented),
@@ -141,6 +155,13 @@ impl KeySet {
     /// What is said of a chain, by its place in [`Self::iter`].
     pub(crate) fn presented(&self, place: usize) -> Option<&Arc<Presented>> {
         self.keys.get(place).map(|held| &held.presented)
+    }
+
+    /// A chain as it is sent now, by its place in [`Self::iter`]: without an OCSP response that has expired.
+    pub(crate) fn sent(&self, place: usize, now: UnixSeconds) -> Option<&Arc<CertifiedKey>> {
+        let held = self.keys.get(place)?;
+        let over = held.bare.as_ref().filter(|(until, _)| *until <= now);
+        Some(over.map_or(&held.key, |(_, bare)| bare))
     }
 
     /// Whether there is no chain at all.

@@ -12,5 +12,6 @@ pub(crate) mod client_names;
 pub(crate) mod facts;
 pub mod identity;
 pub mod keys;
+pub mod ocsp;
 pub mod pem;
 pub(crate) mod presented;

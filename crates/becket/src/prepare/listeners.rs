@@ -112,7 +112,13 @@ impl Draft<'_> {
     fn pair(&mut self, path: &str, pair: &Pair) -> Option<Loaded> {
         let place = |text: &Option<String>| Some(self.world.base.join(text.as_ref()?));
         let (chain, key) = (place(&pair.chain)?, place(&pair.key)?);
-        self.loader.pair(path, &chain, &key, &mut self.report)
+        let mut loaded = self.loader.pair(path, &chain, &key, &mut self.report)?;
+        if let Some(file) = place(&pair.ocsp) {
+            let path = key!(path, pair.ocsp);
+            self.loader
+                .staple(&path, &file, &mut loaded, &mut self.report);
+        }
+        Some(loaded)
     }
 
     /// Chain and key of a folder as certbot keeps one for each certificate.

@@ -276,9 +276,11 @@ impl ResolvesServerCert for Resolver {
         let keys = self.0.keys_for(name);
         let chosen = keys.choose(hello.signature_schemes());
         let chosen = chosen.or_else(|| keys.iter().next())?;
-        context::with(|resuming| {
-            resuming.presented = keys.iter().position(|key| Arc::ptr_eq(key, chosen));
-        });
-        Some(Arc::clone(chosen))
+        let place = keys.iter().position(|key| Arc::ptr_eq(key, chosen))?;
+        let now = context::with(|resuming| {
+            resuming.presented = Some(place);
+            resuming.unix_now
+        })?;
+        keys.sent(place, now).cloned()
     }
 }

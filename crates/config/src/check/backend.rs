@@ -89,7 +89,12 @@ impl Backend {
             check_once(&key!(path, tls.alpn), alpn, "each protocol once", report);
         }
         if let Some(Certificate::Pair(pair)) = &tls.client_certificate {
-            pair.check(&key!(path, tls.client_certificate), report);
+            let path = key!(path, tls.client_certificate);
+            pair.check(&path, report);
+            if pair.ocsp.is_some() {
+                let fault = "given, but servers ask for no OCSP response";
+                report.refuse(key!(path, pair.ocsp), fault, "chain and key");
+            }
         }
         if tls.verify == Verify::None {
             // Somebody meant to verify.

@@ -107,6 +107,7 @@ impl Reader {
             "pem-file" => scope.certificates.push(Pem {
                 path: shown,
                 key: None,
+                ocsp: None,
                 origin,
             }),
             // stud takes the last of them.
@@ -126,7 +127,8 @@ impl Reader {
 
     /// The certificate of a block.
     pub(in super::super) fn pem(&mut self, scope: &Scope) -> Option<Pem> {
-        let key = scope.text("private-key").map(|(key, _)| key.to_owned());
+        let text = |name| scope.text(name).map(|(text, _)| text.to_owned());
+        let (key, ocsp) = (text("private-key"), text("ocsp-resp-file"));
         let origin = scope.origin?;
         let Some((path, origin)) = scope.text("cert") else {
             self.draft
@@ -136,6 +138,7 @@ impl Reader {
         Some(Pem {
             path: path.to_owned(),
             key,
+            ocsp,
             origin,
         })
     }
@@ -160,6 +163,7 @@ impl Reader {
             scope.certificates.extend(certificate.map(|path| Pem {
                 path: path.to_owned(),
                 key: None,
+                ocsp: None,
                 origin,
             }));
             self.frontends.push(scope);
@@ -287,6 +291,7 @@ impl Reader {
         let folder = self.global.text("pem-dir").map(|(folder, origin)| Pem {
             path: format!("{}/{glob}", folder.trim_end_matches('/')),
             key: None,
+            ocsp: None,
             origin,
         });
         folder
@@ -297,15 +302,17 @@ impl Reader {
 
     fn entry(&self, pem: &Pem) -> Value {
         let path = self.draft.place(&pem.path);
-        match &pem.key {
-            None => path.into(),
-            Some(key) => {
-                let mut pair = Table::new();
-                pair.insert("chain".to_owned(), path.into());
-                pair.insert("key".to_owned(), self.draft.place(key).into());
-                pair.into()
-            }
+        if pem.key.is_none() && pem.ocsp.is_none() {
+            return path.into();
         }
+        let mut pair = Table::new();
+        let key = self.draft.place(pem.key.as_ref().unwrap_or(&pem.path));
+        pair.insert("key".to_owned(), key.into());
+        if let Some(ocsp) = &pem.ocsp {
+            pair.insert("ocsp".to_owned(), self.draft.place(ocsp).into());
+        }
+        pair.insert("chain".to_owned(), path.into());
+        pair.into()
     }
 
     fn backend(&mut self, certificates: &[Pem]) {

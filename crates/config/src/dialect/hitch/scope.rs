@@ -28,6 +28,7 @@ pub(super) enum Held {
 pub(in super::super) struct Pem {
     pub(super) path: String,
     pub(super) key: Option<String>,
+    pub(super) ocsp: Option<String>,
     pub(super) origin: Origin,
 }
 

@@ -1,0 +1,273 @@
+//! What a response of an OCSP responder says, as a file holds it, to be stapled to handshakes.
+//!
+//! It is read for whom it is about and until when it counts. Clients verify who signed it; nothing is fetched.
+//!
+//! Source: RFC 6960, section 4.2.1.
+
+use becket_proto::der::Der;
+use becket_proto::ticket::UnixSeconds;
+use rustls_pki_types::CertificateDer;
+use x509_parser::prelude::FromDer;
+use x509_parser::time::ASN1Time;
+
+use super::facts;
+
+/// What one response says of one certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// It is neither revoked nor unknown.
+    pub is_good: bool,
+    /// When it begins to count.
+    pub from: UnixSeconds,
+    /// When there is a newer one; absent if at any time.
+    pub until: Option<UnixSeconds>,
+}
+
+/// Why a response says nothing of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// It is something else, or an error of the responder.
+    #[error("not an OCSP response that says something, in DER")]
+    Format,
+    /// It is about others.
+    #[error("an OCSP response for another certificate")]
+    OtherCertificate,
+}
+
+impl Status {
+    /// Reads what a response says of a certificate.
+    ///
+    /// # Errors
+    /// Why it says nothing of it.
+    pub fn read(response: &[u8], leaf: &CertificateDer<'_>) -> Result<Self, Unusable> {
+        let parsed = facts::certificate(leaf).ok_or(Unusable::OtherCertificate)?;
+        let serial = parsed.raw_serial();
+        let zeros = serial.iter().take_while(|byte| **byte == 0).count();
+        let all = statuses(response).ok_or(Unusable::Format)?;
+        let ours = all.into_iter().find(|(of, _)| *of == &serial[zeros..]);
+        ours.map(|(_, status)| status)
+            .ok_or(Unusable::OtherCertificate)
+    }
+}
+
+/// Everything that a response says: serial numbers without zeros before them, and what holds for each. Linear; nothing where
+/// it is no response.
+pub fn statuses(response: &[u8]) -> Option<Vec<(&[u8], Status)>> {
+    let mut entries = entries(response)?;
+    let mut all = Vec::new();
+    while !entries.is_empty() {
+        all.push(entries.sequence().and_then(entry)?);
+    }
+    Some(all)
+}
+
+/// The list of `SingleResponse`.
+fn entries(response: &[u8]) -> Option<Der<'_>> {
+    let mut whole = Der::new(response);
+    let mut fields = whole.sequence().filter(|_| whole.is_empty())?;
+    // `successful`
+    if fields.element(ENUMERATED)? != [0] {
+        return None;
+    }
+    let mut bytes = Der::new(fields.element(TAG_0)?).sequence()?;
+    if bytes.element(OBJECT_IDENTIFIER)? != BASIC {
+        return None;
+    }
+    let mut basic = Der::new(bytes.octets()?).sequence()?;
+    let mut data = basic.sequence()?;
+    let mut field = data.next()?;
+    if field.0 == TAG_0 {
+        // The version, which is there if it is not the first.
+        field = data.next()?;
+    }
+    // The responder, by name or by key.
+    if ![TAG_1, TAG_2].contains(&field.0) {
+        return None;
+    }
+    data.element(GENERALIZED_TIME)?;
+    data.sequence()
+}
+
+/// The serial number that a `SingleResponse` is about, without zeros before it, and what it says.
+fn entry(mut fields: Der<'_>) -> Option<(&[u8], Status)> {
+    let mut of = fields.sequence()?;
+    of.sequence()?;
+    of.octets()?;
+    of.octets()?;
+    let serial = of.integer()?;
+    let (status, _) = fields.next()?;
+    let from = time(fields.element(GENERALIZED_TIME)?)?;
+    let until = match fields.next() {
+        Some((TAG_0, next)) => Some(time(Der::new(next).element(GENERALIZED_TIME)?)?),
+        _ => None,
+    };
+    let is_good = status == GOOD;
+    Some((
+        serial,
+        Status {
+            is_good,
+            from,
+            until,
+        },
+    ))
+}
+
+fn time(contents: &[u8]) -> Option<UnixSeconds> {
+    let length = u8::try_from(contents.len()).ok().filter(|it| *it < 0x80)?;
+    let element = [&[GENERALIZED_TIME, length], contents].concat();
+    let (_, time) = ASN1Time::from_der(&element).ok()?;
+    u64::try_from(time.timestamp()).ok().map(UnixSeconds)
+}
+
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const ENUMERATED: u8 = 0x0a;
+const GENERALIZED_TIME: u8 = 0x18;
+/// `[0]` to `[2]` around an element.
+const TAG_0: u8 = 0xa0;
+const TAG_1: u8 = 0xa1;
+const TAG_2: u8 = 0xa2;
+/// `[0]` instead of NULL.
+const GOOD: u8 = 0x80;
+/// id-pkix-ocsp-basic, 1.3.6.1.5.5.7.48.1.1.
+const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use becket_config::error::Report;
+    use rcgen::{CertificateParams, KeyPair, SerialNumber};
+    use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+    use rustls::sign::CertifiedKey;
+    use rustls_pki_types::{PrivateKeyDer, UnixTime};
+
+    use crate::files::Files;
+    use crate::pki::certificates::KeySet;
+    use crate::pki::keys::{Loaded, Loader};
+
+    fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+        let contents = parts.concat();
+        let length = match u8::try_from(contents.len()).unwrap() {
+            short @ ..0x80 => vec![short],
+            long => vec![0x81, long],
+        };
+        [vec![tag], length, contents].concat()
+    }
+
+    /// A response of one entry.
+    fn response(serial: &[u8], status: u8, until: Option<&[u8]>) -> Vec<u8> {
+        let id = element(
+            0x30,
+            &[
+                &element(0x30, &[]),
+                &element(0x04, &[b"name"]),
+                &element(0x04, &[b"key"]),
+                &element(0x02, &[serial]),
+            ],
+        );
+        let from = element(GENERALIZED_TIME, &[b"20260101000000Z"]);
+        let until = until.map(|it| element(TAG_0, &[&element(GENERALIZED_TIME, &[it])]));
+        let until = until.unwrap_or_default();
+        let entry = element(0x30, &[&id, &element(status, &[]), &from, &until]);
+        let responder = element(TAG_2, &[&element(0x04, &[b"key"])]);
+        let entries = element(0x30, &[&entry]);
+        let data = element(0x30, &[&responder, &from, &entries]);
+        let basic = element(0x04, &[&element(0x30, &[&data])]);
+        let bytes = element(0x30, &[&element(OBJECT_IDENTIFIER, &[BASIC]), &basic]);
+        let successful = element(ENUMERATED, &[&[0]]);
+        element(0x30, &[&successful, &element(TAG_0, &[&bytes])])
+    }
+
+    fn leaf(serial: &[u8]) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(["a.test".to_owned()]).unwrap();
+        params.serial_number = Some(SerialNumber::from_slice(serial));
+        let signed = params.self_signed(&KeyPair::generate().unwrap());
+        signed.unwrap().der().clone()
+    }
+
+    #[test]
+    fn a_response_is_read_for_its_certificate_alone() {
+        let leaf = leaf(&[0x80, 0xaa]);
+        let read =
+            |serial: &[u8], status, until| Status::read(&response(serial, status, until), &leaf);
+        let good = Status {
+            is_good: true,
+            from: UnixSeconds(1_767_225_600),
+            until: Some(UnixSeconds(1_767_312_000)),
+        };
+        let next = Some(&b"20260102000000Z"[..]);
+        assert_eq!(read(&[0, 0x80, 0xaa], GOOD, next), Ok(good));
+        let forever = Status {
+            until: None,
+            ..good
+        };
+        assert_eq!(read(&[0, 0x80, 0xaa], GOOD, None), Ok(forever));
+        let revoked = Status {
+            is_good: false,
+            ..good
+        };
+        assert_eq!(read(&[0, 0x80, 0xaa], TAG_1, next), Ok(revoked));
+        let other = read(&[0x70, 0xaa], GOOD, next);
+        assert_eq!(other, Err(Unusable::OtherCertificate));
+        let odd = read(&[0, 0x80, 0xaa], GOOD, Some(b"2026"));
+        assert_eq!(odd, Err(Unusable::Format));
+    }
+
+    #[test]
+    fn a_response_is_sent_with_its_chain_until_it_is_over() {
+        let mut params = CertificateParams::new(["a.test".to_owned()]).unwrap();
+        params.serial_number = Some(SerialNumber::from(7));
+        let key = KeyPair::generate().unwrap();
+        let chain = vec![params.self_signed(&key).unwrap().der().clone()];
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let key = any_supported_type(&key).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut loaded = Loaded {
+            key: Arc::new(CertifiedKey::new(chain, key)),
+            names: Vec::new(),
+            file: folder.path().join("a.pem"),
+        };
+        let mut load = |until: &[u8], status, now| {
+            let file = folder.path().join("a.ocsp");
+            std::fs::write(&file, response(&[7], status, Some(until))).unwrap();
+            let loader = Loader {
+                provider: rustls::crypto::aws_lc_rs::default_provider(),
+                now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
+                files: Files::default(),
+            };
+            let mut report = Report::default();
+            loader.staple("ocsp", &file, &mut loaded, &mut report);
+            assert!(report.errors.is_empty());
+            let has = loaded.key.ocsp.is_some();
+            let mut set = KeySet::default();
+            set.insert(Arc::clone(&loaded.key));
+            let sends = |now| set.sent(0, UnixSeconds(now)).unwrap().ocsp.is_some();
+            (
+                report.warnings.len(),
+                has,
+                [sends(1_767_311_999), sends(1_767_312_000)],
+            )
+        };
+        let next = b"20260102000000Z";
+        let no = [false, false];
+        assert_eq!(load(next, GOOD, 1_767_312_000), (1, false, no), "over");
+        assert_eq!(load(next, GOOD, 1_767_225_599), (1, false, no), "too early");
+        assert_eq!(load(next, TAG_1, 1_767_225_600), (1, false, no), "revoked");
+        assert_eq!(load(next, GOOD, 1_767_225_600), (0, true, [true, false]));
+    }
+
+    #[test]
+    fn what_is_no_response_is_refused_byte_for_byte() {
+        let whole = response(&[1], GOOD, Some(b"20260102000000Z"));
+        assert_eq!(statuses(&whole).map(|all| all.len()), Some(1));
+        for end in 0..whole.len() {
+            assert_eq!(statuses(&whole[..end]), None, "{end}");
+        }
+        assert_eq!(statuses(&[&whole[..], &[0]].concat()), None);
+        // `tryLater`
+        assert_eq!(statuses(&[0x30, 3, 0x0a, 1, 3]), None);
+    }
+}
