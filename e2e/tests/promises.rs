@@ -51,6 +51,7 @@ mod reload_loses_nothing;
 mod revoked_clients_stay_out;
 mod root_drops_privileges;
 mod root_gives_no_file_away;
+mod rsa_is_signed_in_batches;
 mod server_speaks_first;
 mod servers_are_found_by_name;
 mod servers_are_unplugged_killed_and_stopped;

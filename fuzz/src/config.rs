@@ -46,6 +46,7 @@ pub fn run(data: &[u8]) -> usize {
             _ => ServerNames::Later,
         },
         files: becket::files::Files::default(),
+        multibuffer: None,
     };
     match prepare(&file, &world) {
         Ok(_) => 1,

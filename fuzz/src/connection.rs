@@ -21,10 +21,12 @@ use becket::connection::listener::ListenerState;
 use becket::control::rotation::Rotation;
 use becket::metrics::Counters;
 use becket::prepare::{ServerNames, World, prepare};
+use becket::signing::queue::SigningQueue;
 use becket::socket::Socket;
 use becket::tls::hello_router::HelloRouter;
 use becket::tls::route_configs::Parts;
 use becket_config::file::File;
+use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
 use becket_sys::clock::Clock;
 use becket_sys::clock::Now;
@@ -106,6 +108,11 @@ impl Play {
         };
         let listener =
             [OPEN, COSTLY, PASSING, PLAIN, ASKING, MAIL, DATABASE, BEHIND][usize::from(kind >> 5)];
+        // By a capacity, too: a key whose signatures may be made in batches.
+        let listener = match (listener, kind >> 3 & 3) {
+            (COSTLY, 1 | 3) => BATCHED,
+            (listener, _) => listener,
+        };
         // Where no TLS ends, by copy or by splice.
         place.stage.splice(usize::from(kind >> 3 & 1) * 2);
         let mut end = place
@@ -363,7 +370,7 @@ impl Sealer {
 /// Where all scripts are played: listeners and clients are made once.
 struct Place {
     stage: Stage,
-    listeners: [Rc<ListenerState>; 8],
+    listeners: [Rc<ListenerState>; 9],
     clients: [Arc<ClientConfig>; 2],
 }
 
@@ -382,8 +389,15 @@ impl Place {
         let costly = params.self_signed(&key).expect("a certificate");
         let bundle = costly.pem() + &key.serialize_pem();
         std::fs::write(folder.path().join("costly.pem"), bundle).expect("written");
+        let key = include_bytes!("../../crates/multibuffer/testdata/rsa-2048.der").as_slice();
+        let key = rcgen::KeyPair::try_from(key).expect("a key");
+        let params = rcgen::CertificateParams::new(["a.test".to_owned()]).expect("a name");
+        let rsa = params.self_signed(&key).expect("a certificate");
+        let bundle = rsa.pem() + &key.serialize_pem();
+        std::fs::write(folder.path().join("rsa.pem"), bundle).expect("written");
         let world = World {
             now: UnixTime::now(),
+            multibuffer: Some(Multibuffer::portable()),
             ..World::system(
                 folder.path(),
                 UnixTime::now(),
@@ -396,12 +410,17 @@ impl Place {
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).expect("a root");
         roots.add(costly.der().clone()).expect("a root");
+        roots.add(rsa.der().clone()).expect("a root");
         let now = Clock::start().now();
         let mut stage = Stage::new(config.file.limits, config.file.timeouts.clone(), now, 1);
-        stage.defer();
+        let queue = Arc::new(SigningQueue::new(1, config.batches));
+        // As if many waited behind each client.
+        stage.defer_to(&queue, usize::MAX / 2);
         Self {
-            listeners: [OPEN, ASKING, BEHIND, PASSING, PLAIN, MAIL, DATABASE, COSTLY]
-                .map(|listener| listener_state(&config, listener, now)),
+            listeners: [
+                OPEN, ASKING, BEHIND, PASSING, PLAIN, MAIL, DATABASE, COSTLY, BATCHED,
+            ]
+            .map(|listener| listener_state(&config, listener, now)),
             clients: [&version::TLS12, &version::TLS13].map(|version| {
                 let provider = Arc::new(default_provider());
                 let mut client = ClientConfig::builder_with_provider(provider)
@@ -446,9 +465,10 @@ const PLAIN: usize = 4;
 const MAIL: usize = 5;
 const DATABASE: usize = 6;
 const COSTLY: usize = 7;
+const BATCHED: usize = 8;
 
 /// Without and with client certificates, behind a proxy, TLS that passes, none, and TLS that is asked
-/// for; last, a key whose signatures others make.
+/// for; last, keys whose signatures others make, singly and in batches.
 const CONFIG: &str = "
 [[listener]]
 name = 'open'
@@ -500,6 +520,13 @@ name = 'costly'
 bind = ['127.0.0.1:450']
 backend = 'plain'
 certificates = ['costly.pem']
+[[listener]]
+name = 'batched'
+bind = ['127.0.0.1:451']
+backend = 'plain'
+certificates = ['rsa.pem']
+[process]
+rsa-batch = 'auto'
 [[policy]]
 name = 'asking'
 client-certificates = 'optional'

@@ -17,14 +17,17 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-config", &["proto"]),
     ("becket-cluster", &["config", "proto", "sys"]),
     ("becket-multibuffer", &["proto", "sys"]),
-    ("becket", &["config", "cluster", "proto", "sys", "stats"]),
+    (
+        "becket",
+        &["config", "cluster", "multibuffer", "proto", "sys", "stats"],
+    ),
     ("becket-load", &["proto", "sys", "stats"]),
     ("becket-bench", &["load", "stats", "sys"]),
     ("becket-e2e", &[]),
     ("becket-tidy", &[]),
     (
         "becket-fuzz",
-        &["becket", "config", "cluster", "proto", "sys"],
+        &["becket", "config", "cluster", "multibuffer", "proto", "sys"],
     ),
 ];
 

@@ -39,6 +39,7 @@ fn main() -> io::Result<()> {
         let key = any_supported_type(&der).expect("a key that signs");
         let request = || Request {
             key: Arc::clone(&key),
+            batch_key: None,
             scheme,
             message: vec![7; 130],
         };
@@ -77,7 +78,7 @@ impl Worker {
     fn start() -> io::Result<Self> {
         let poll = Poll::new()?;
         let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), Token(0))?));
-        let queue = Arc::new(SigningQueue::of(1));
+        let queue = Arc::new(SigningQueue::new(1, None));
         let answers = Arc::clone(&mailbox) as Arc<dyn Answers>;
         Ok(Self {
             _threads: CryptoThreads::start(&queue)?,

@@ -253,7 +253,7 @@ fn shared(config: &Config, clock: Clock, workers: usize) -> Shared {
     let (table, early) = (session_table(config), session_table(config));
     let mut shared = Shared::new(workers, clock, table, early);
     let threads = crypto_thread_count(&config.file.process, workers);
-    shared.signatures = Arc::new(SigningQueue::of(threads));
+    shared.signatures = Arc::new(SigningQueue::new(threads, config.batches));
     shared
 }
 

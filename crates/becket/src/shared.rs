@@ -63,7 +63,7 @@ impl Shared {
             cancels: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(SharedAdmission::new(workers)),
-            signatures: Arc::default(),
+            signatures: Arc::new(SigningQueue::new(0, None)),
             log_lines_dropped: Arc::default(),
             syslog_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use crate::address::SectionName;
 use crate::backend::Backend;
-use crate::choices::{ClientCertificates, Mode, ProxyVersion};
+use crate::choices::{ClientCertificates, Mode, ProxyVersion, RsaBatch};
 use crate::cluster::Cluster;
 use crate::error::Report;
 use crate::file::File;
@@ -144,6 +144,14 @@ impl File {
                 key!("process", process.group),
                 fault,
                 "process.user with it",
+            );
+        }
+        if process.rsa_batch == RsaBatch::Auto && !process.has_crypto_threads() {
+            let fault = "batches are signed by crypto threads, and there are none";
+            report.refuse(
+                key!("process", process.rsa_batch),
+                fault,
+                "process.crypto-threads above 0 with it",
             );
         }
         let log = &self.log;

@@ -191,6 +191,17 @@ impl From<StartTls> for Protocol {
     }
 }
 
+/// Whether crypto threads sign with RSA in batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RsaBatch {
+    /// Each signature is made by itself.
+    #[default]
+    Off,
+    /// Eight at a time, where the processor can do that.
+    Auto,
+}
+
 /// Versions of the PROXY protocol that are understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use becket_proto::admission::{Prefixes, Rate, Share};
 
 use crate::address::{AdminAddress, HostName, SectionName, SyslogAddress};
-use crate::choices::{Facility, LogFormat};
+use crate::choices::{Facility, LogFormat, RsaBatch};
 use crate::notation::{
     Auto, Bytes, DAY, HOUR, MILLISECOND, SECOND, Text, Time, Whole, WholeOr, YEAR, as_text, list,
 };
@@ -274,6 +274,8 @@ pub struct Process {
     /// Threads that sign for the workers with expensive keys; `auto` is one per worker.
     #[serde(with = "WholeOr::<Auto, 0, 1024>")]
     pub crypto_threads: Option<usize>,
+    /// Whether they sign with RSA in batches of eight.
+    pub rsa_batch: RsaBatch,
     /// Pin each worker to a core.
     pub pin: bool = true,
     /// User to become once the sockets are bound.

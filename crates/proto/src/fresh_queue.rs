@@ -54,9 +54,14 @@ impl FreshQueue {
         self.waiting.remove(index);
     }
 
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
-        self.waiting.first().is_none()
+        self.waiting.is_empty()
     }
 
     /// Whether the oldest has waited for longer than the target.

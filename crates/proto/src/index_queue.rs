@@ -13,6 +13,7 @@ pub struct IndexQueue {
     links: Vec<Link>,
     first: u32,
     last: u32,
+    len: usize,
 }
 
 /// The neighbours of one number.
@@ -29,6 +30,7 @@ impl IndexQueue {
             links: Vec::new(),
             first: NONE,
             last: NONE,
+            len: 0,
         }
     }
 
@@ -53,6 +55,7 @@ impl IndexQueue {
             last => self.set(last, |link| link.after = number),
         }
         self.last = number;
+        self.len += 1;
     }
 
     /// Takes a number out, if it is in the queue.
@@ -64,6 +67,7 @@ impl IndexQueue {
         if before == ABSENT {
             return;
         }
+        self.len -= 1;
         match before {
             NONE => self.first = after,
             before => self.set(before, |link| link.after = after),
@@ -78,6 +82,16 @@ impl IndexQueue {
     pub fn contains(&self, index: usize) -> bool {
         let link = self.links.get(index);
         link.is_some_and(|link| link.before != ABSENT)
+    }
+
+    /// How many numbers are in the queue.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The number that came first.

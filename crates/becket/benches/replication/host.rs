@@ -144,6 +144,7 @@ pub(crate) fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> 
         resolver: Resolver::system(),
         server_names: ServerNames::Later,
         files: becket::files::Files::default(),
+        multibuffer: None,
     };
     match prepare(&file, &world) {
         Ok(prepared) => prepared.config,

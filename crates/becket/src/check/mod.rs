@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_config::choices::RsaBatch;
 use becket_config::error::{Problem, Report};
 use becket_config::file::File;
 use becket_config::process::Log;
@@ -173,6 +174,8 @@ pub(crate) struct Running {
     file: Arc<File>,
     /// Connections in all: those of the limits, or what descriptors allow.
     connections: usize,
+    /// Signatures with RSA are made in batches: the file wants it, and this processor can do it.
+    rsa_batches: bool,
     /// Every certificate by listener and name.
     certificates: Arc<[Certificate]>,
     /// Digests of the policies in use, by name: the same ones share sessions.
@@ -206,6 +209,7 @@ impl Running {
         Self {
             file: Arc::clone(&config.file),
             connections: config.connections,
+            rsa_batches: config.batches.is_some(),
             certificates: certificates(config),
             digests: policies
                 .map(|one| (one.keys.name.to_string(), one.digest_in_hex()))
@@ -286,24 +290,40 @@ impl Display for Running {
             }
         }
         if let Some(shared) = &self.shared {
-            let SharedFacts {
-                secrets,
-                rotation_seconds,
-                epoch,
-                epoch_began,
-                next_rotation,
-            } = shared;
-            writeln!(f, "secrets {}; the first one seals", secrets.join(", "))?;
-            writeln!(
-                f,
-                "epoch {epoch} since {epoch_began}, the next at {next_rotation}; {rotation_seconds} s"
-            )?;
-            writeln!(
-                f,
-                "secrets, epoch and digests must be the same on all nodes"
-            )?;
+            write!(f, "{shared}")?;
+        }
+        match (self.file.process.rsa_batch, self.rsa_batches) {
+            (RsaBatch::Off, _) => {}
+            (RsaBatch::Auto, true) => writeln!(f, "rsa-batch: eight at a time, by AVX-512 IFMA")?,
+            (RsaBatch::Auto, false) => {
+                writeln!(
+                    f,
+                    "rsa-batch: singly, for this processor has no AVX-512 IFMA"
+                )?;
+            }
         }
         writeln!(f, "connections {} at most", self.connections)
+    }
+}
+
+impl Display for SharedFacts {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self {
+            secrets,
+            rotation_seconds,
+            epoch,
+            epoch_began,
+            next_rotation,
+        } = self;
+        writeln!(f, "secrets {}; the first one seals", secrets.join(", "))?;
+        writeln!(
+            f,
+            "epoch {epoch} since {epoch_began}, the next at {next_rotation}; {rotation_seconds} s"
+        )?;
+        writeln!(
+            f,
+            "secrets, epoch and digests must be the same on all nodes"
+        )
     }
 }
 

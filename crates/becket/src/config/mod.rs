@@ -17,6 +17,7 @@ use std::sync::Arc;
 use becket_config::file::File;
 use becket_config::process::{Log, Process};
 use becket_config::{listener, policy};
+use becket_multibuffer::Multibuffer;
 use becket_proto::networks::Networks;
 use rustls::SupportedCipherSuite;
 use rustls::server::danger::ClientCertVerifier;
@@ -43,6 +44,8 @@ pub struct Config {
     pub log: Log,
     /// Where `/metrics` and `/status` are; nothing listens when absent.
     pub admin: Option<SocketAddr>,
+    /// What signs in batches, where that is configured and the processor can do it.
+    pub batches: Option<Multibuffer>,
 }
 
 /// A listener: addresses, certificates, and routes behind it.

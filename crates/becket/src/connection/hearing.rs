@@ -228,9 +228,9 @@ impl<N: Net> Hello<N> {
         if let Some(permit) = permit.as_ref().filter(|_| !served.may_resume) {
             permit.look(cx.turn.now.mono).map_err(Refusal::shed)?;
         }
-        let signing = cx.turn.signing.filter(|_| {
+        let signing = cx.turn.signing.filter(|signing| {
             let certificates = &self.listener.config().certificates;
-            certificates.keys_for(name.as_deref()).defers()
+            signing.takes(certificates.keys_for(name.as_deref()).offload())
         });
         let crowded = signing.is_some_and(WorkerSigning::is_crowded);
         if !may_sign && (!served.may_resume || crowded) {

@@ -161,10 +161,15 @@ impl Snapshot {
             None => (self.started, true),
             Some(reload) => (reload.time, reload.errors.is_empty()),
         };
+        let batches = self.rsa_batches.unwrap_or_default();
         families! { page:
             Gauge becket_build_info "Always 1; the label says what runs" [version] = [([self.version], 1_u64)];
             Gauge becket_workers "Worker threads" = self.workers;
             Gauge becket_crypto_threads "Threads that sign for the workers" = self.crypto_threads;
+            Counter becket_rsa_batches "Batches of RSA signatures" = batches.made;
+            Counter becket_rsa_batch_signatures "RSA signatures that were made in batches" = batches.signatures;
+            Counter becket_rsa_batch_repeats "RSA signatures of a batch that did not verify, or were not made, and were made singly"
+                = batches.repeated;
             Counter becket_restarts "Serving processes that died and were replaced" = self.restarts;
             Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = self.state == "draining";
             Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.log_lines_dropped;

@@ -64,7 +64,7 @@ pub fn brief(status: &Value, before: &Value) -> String {
     )
 }
 
-/// What somebody has to look at: certificates that end, handshakes that fail, a reload that was refused, servers that are out of
+/// What somebody has to look at: certificates that end, handshakes that fail, signatures that did not verify, a reload that was refused, servers that are out of
 /// service, peers that cannot join.
 pub fn problems(status: &Value) -> Vec<String> {
     let mut problems = Vec::new();
@@ -80,6 +80,12 @@ pub fn problems(status: &Value) -> Vec<String> {
         }
     }
     problems.extend(failing(status));
+    let repeated = number(&status["rsa_batches"]["repeated"]);
+    if repeated > 0 {
+        problems.push(format!(
+            "RSA: {repeated} signatures of batches did not verify and were made again: a fault of this machine or of becket; process.rsa-batch = \"off\" does without batches"
+        ));
+    }
     let reload = &status["reload"];
     for error in list(&reload["errors"]) {
         let (time, error) = (text(&reload["time"]), text(error));
@@ -156,6 +162,14 @@ fn traffic(page: &mut Page, status: &Value, before: Option<&Value>) {
             number(&totals["handshakes_in_flight"]),
         ),
     );
+    let batches = &status["rsa_batches"];
+    if !batches.is_null() {
+        let [made, signatures] = ["made", "signatures"].map(|name| number(&batches[name]));
+        page.line(
+            "RSA",
+            format_args!("{signatures} signatures in {made} batches"),
+        );
+    }
     let ends = totals["closed"].as_object().into_iter().flatten();
     let mut ends: Vec<(&String, u64)> = ends
         .map(|(reason, count)| (reason, number(count)))
@@ -485,6 +499,7 @@ mod tests {
             "totals": {"connections": 3, "accepted": 9, "handshakes_full": 1,
                 "handshakes_resumed": 3, "handshakes_in_flight": 0,
                 "closed": {"finished": 5, "not-tls": 1}},
+            "rsa_batches": {"made": 3, "signatures": 23, "repeated": 1},
             "sessions": {"entries": 5, "capacity": 10},
             "tickets": {"epoch": 4, "next_rotation_seconds": 61, "node": 7,
                 "secrets": ["0a0b0c0d", "00000001"]},
@@ -515,6 +530,8 @@ mod tests {
             "problem      backend app: server b:1 is out of service: refused",
             "problem      cluster: two of 8",
             "handshakes   1 full, 3 resumed (75.0 %), 0 failed, 0 in flight",
+            "RSA          23 signatures in 3 batches",
+            "problem      RSA: 1 signatures of batches did not verify and were made again: a fault of this machine or of becket; process.rsa-batch = \"off\" does without batches",
             "ended        5 finished",
             "             1 not-tls",
             "sessions     5 of 10 (50.0 %)",

@@ -142,6 +142,7 @@ pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
             "process.crypto-threads",
             was.crypto_threads != is.crypto_threads,
         ),
+        ("process.rsa-batch", was.rsa_batch != is.rsa_batch),
         ("process.pin", was.pin != is.pin),
         ("process.user", was.user != is.user),
         ("process.group", was.group != is.group),

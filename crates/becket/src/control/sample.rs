@@ -24,6 +24,7 @@ use crate::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddr
 use crate::log::Timestamp;
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::shared::Shared;
+use crate::signing::Offload;
 
 /// The server, of one worker.
 pub(super) fn state() -> State {
@@ -102,9 +103,10 @@ pub(super) fn stud() -> StudStatus {
 pub(crate) fn config() -> Config {
     let named = key("example.org");
     let mut web = CertificateMap::new(set(Arc::clone(&named)));
-    web.insert(NamePattern::Exact("example.org".to_owned()), named);
+    let exact = NamePattern::Exact("example.org".to_owned());
+    web.insert(exact, named, Offload::Never);
     let wildcard = NamePattern::Wildcard("example.net".to_owned());
-    web.insert(wildcard, key("*.example.net"));
+    web.insert(wildcard, key("*.example.net"), Offload::Never);
     let other = CertificateMap::new(set(key("other.example")));
     Config {
         file: Arc::default(),
@@ -114,6 +116,7 @@ pub(crate) fn config() -> Config {
         cluster: None,
         log: Log::default(),
         admin: None,
+        batches: None,
     }
 }
 
@@ -153,7 +156,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
 
 fn set(key: Arc<CertifiedKey>) -> KeySet {
     let mut set = KeySet::default();
-    set.insert(key);
+    set.insert(key, Offload::Never);
     set
 }
 

@@ -24,6 +24,7 @@ use crate::close_reason::CloseReason;
 use crate::config::{Backend, Config, Listener, Server};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
+use crate::signing::batches::BatchCounts;
 use crate::tls::names;
 
 /// Everything that pages show.
@@ -47,6 +48,8 @@ pub(crate) struct Snapshot {
     pub workers: usize,
     /// Threads that sign for them.
     pub(crate) crypto_threads: usize,
+    /// What they have signed in batches; `null` when each signature is made by itself.
+    pub(crate) rsa_batches: Option<BatchCounts>,
     /// Sums over all workers.
     pub(crate) totals: Totals,
     /// Listeners, as configured.

@@ -17,6 +17,7 @@ use super::snapshot::{
 use crate::config::Config;
 use crate::log::Timestamp;
 use crate::shared::Shared;
+use crate::signing::batches::Batches;
 
 /// The server as control knows it.
 #[derive(Debug)]
@@ -177,6 +178,7 @@ impl State {
             uptime_seconds: now.mono.as_secs(),
             workers: shared.workers,
             crypto_threads: shared.signatures.threads(),
+            rsa_batches: shared.signatures.batches().map(Batches::counts),
             since_reload: Handshakes::of(&totals).since(current.handshakes),
             totals,
             listeners: listeners.map(|one| listener(config, one)).collect(),

@@ -15,7 +15,7 @@ use rustls::{SignatureAlgorithm, SignatureScheme};
 
 use super::ocsp::Status;
 use super::presented::Presented;
-use crate::signing;
+use crate::signing::Offload;
 
 /// Chains and keys by name.
 #[derive(Debug)]
@@ -41,12 +41,13 @@ impl CertificateMap {
         &mut self,
         name: NamePattern,
         key: Arc<CertifiedKey>,
+        offload: Offload,
     ) -> Option<Arc<CertifiedKey>> {
         let set = match name {
             NamePattern::Exact(name) => self.exact.entry(name),
             NamePattern::Wildcard(suffix) => self.wildcard.entry(suffix),
         };
-        set.or_default().insert(key)
+        set.or_default().insert(key, offload)
     }
 
     /// The keys for a lower-case server name: exact, else wildcard, else nothing. A final dot,
@@ -95,8 +96,7 @@ pub struct KeySet {
 #[derive(Clone, Debug)]
 struct Held {
     key: Arc<CertifiedKey>,
-    /// Its signatures are worth handing over.
-    expensive: bool,
+    offload: Offload,
     presented: Arc<Presented>,
     /// The same chain without its OCSP response, and when that is over.
     bare: Option<(UnixSeconds, Arc<CertifiedKey>)>,
@@ -104,7 +104,11 @@ struct Held {
 
 impl KeySet {
     /// Adds a chain; the one it replaces, of the same kind of key, is returned.
-    pub fn insert(&mut self, key: Arc<CertifiedKey>) -> Option<Arc<CertifiedKey>> {
+    pub fn insert(
+        &mut self,
+        key: Arc<CertifiedKey>,
+        offload: Offload,
+    ) -> Option<Arc<CertifiedKey>> {
         let kind = key.key.algorithm();
         let leaf = key.cert.first();
         let presented = leaf.map(Presented::of).unwrap_or_default();
@@ -119,8 +123,8 @@ impl KeySet {
         });
         let new = Held {
             bare,
-            expensive: !signing::is_cheap(&*key.key),
             key,
+            offload,
             presented: Arc::new(presented),
         };
         let same = self
@@ -142,9 +146,10 @@ impl KeySet {
             .find(|key| key.key.choose_scheme(accepted).is_some())
     }
 
-    /// Whether a handshake with one of these keys may need a signature that is worth handing over.
-    pub(crate) fn defers(&self) -> bool {
-        self.keys.iter().any(|held| held.expensive)
+    /// Which signatures are handed over in a handshake that may use any of these keys.
+    pub(crate) fn offload(&self) -> Offload {
+        let each = self.keys.iter().map(|held| held.offload);
+        each.max().unwrap_or(Offload::Never)
     }
 
     /// All chains, cheapest key first.

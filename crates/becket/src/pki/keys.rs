@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
+use becket_multibuffer::PrivateKey;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::CryptoProvider;
 use rustls::server::ParsedCertificate;
@@ -23,6 +24,7 @@ use becket_proto::ticket::UnixSeconds;
 use super::ocsp::Status;
 use super::pem::Pem;
 use crate::files::{Files, reason};
+use crate::signing::Offload;
 use becket_config::error::{Problem, Report};
 
 /// One chain with its key.
@@ -30,6 +32,10 @@ use becket_config::error::{Problem, Report};
 pub(crate) struct Loaded {
     /// What rustls signs with.
     pub key: Arc<CertifiedKey>,
+    /// The numbers of the key, where it may sign in batches.
+    pub batch_key: Option<Arc<PrivateKey>>,
+    /// Which of its signatures crypto threads make, where there are any.
+    pub offload: Offload,
     /// From the certificate, in lower case; may be empty.
     pub names: Vec<NamePattern>,
     /// The file of the chain.
@@ -45,6 +51,8 @@ pub(crate) struct Loader {
     pub now: UnixTime,
     /// What reads them.
     pub files: Files,
+    /// Whether keys may sign in batches, which takes their numbers.
+    pub batches: bool,
 }
 
 impl Loader {
@@ -132,6 +140,7 @@ impl Loader {
             return None;
         }
         let facts = facts_of(path, file, &pem.certificates, report)?;
+        let batch_key = pem.keys.first().and_then(|key| self.batch_key(key));
         let key = self.match_key(path, file, &mut pem, report);
         let ordered = self.check_chain(path, file, &pem.certificates, &facts, report);
         self.check_dates(path, file, &facts, report);
@@ -144,11 +153,25 @@ impl Loader {
             let fault = "the certificate is older than X.509 version 3, and many clients refuse it";
             report.warn(shown(path, file, fault));
         }
+        let key = key?;
         ordered.then_some(Loaded {
-            key: Arc::new(CertifiedKey::new(pem.certificates, key?)),
+            offload: Offload::of(&*key, batch_key.is_some()),
+            batch_key,
+            key: Arc::new(CertifiedKey::new(pem.certificates, key)),
             names: leaf.names,
             file: file.to_owned(),
         })
+    }
+
+    /// The numbers of a key that may sign in batches. One of another kind, length or exponent signs by itself.
+    fn batch_key(&self, der: &PrivateKeyDer<'_>) -> Option<Arc<PrivateKey>> {
+        let key = match der {
+            _ if !self.batches => return None,
+            PrivateKeyDer::Pkcs1(der) => PrivateKey::from_pkcs1(der.secret_pkcs1_der()),
+            PrivateKeyDer::Pkcs8(der) => PrivateKey::from_pkcs8(der.secret_pkcs8_der()),
+            _ => return None,
+        };
+        key.ok().map(Arc::new)
     }
 
     /// Loads the key and proves that it belongs to the first certificate.

@@ -134,6 +134,7 @@ const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::signing::Offload;
 
     use std::sync::Arc;
     use std::time::Duration;
@@ -227,6 +228,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut loaded = Loaded {
             key: Arc::new(CertifiedKey::new(chain, key)),
+            batch_key: None,
+            offload: Offload::Never,
             names: Vec::new(),
             file: folder.path().join("a.pem"),
         };
@@ -237,13 +240,14 @@ mod tests {
                 provider: rustls::crypto::aws_lc_rs::default_provider(),
                 now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
                 files: Files::default(),
+                batches: false,
             };
             let mut report = Report::default();
             loader.staple("ocsp", &file, &mut loaded, &mut report);
             assert!(report.errors.is_empty());
             let has = loaded.key.ocsp.is_some();
             let mut set = KeySet::default();
-            set.insert(Arc::clone(&loaded.key));
+            set.insert(Arc::clone(&loaded.key), loaded.offload);
             let sends = |now| set.sent(0, UnixSeconds(now)).unwrap().ocsp.is_some();
             (
                 report.warnings.len(),

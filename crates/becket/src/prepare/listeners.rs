@@ -98,7 +98,7 @@ impl Draft<'_> {
         }
         if self.file.process.has_crypto_threads() {
             for one in &mut loaded {
-                one.key = deferred(&one.key);
+                one.key = deferred(one);
             }
         }
         if self.file.admission.limits_handshakes() {
@@ -181,10 +181,10 @@ impl Draft<'_> {
         let mut default = KeySet::default();
         for one in loaded {
             if one.names.iter().any(|name| last_names.contains(name)) {
-                default.insert(one.key.clone());
+                default.insert(one.key.clone(), one.offload);
             }
         }
-        default.insert(last.key.clone());
+        default.insert(last.key.clone(), last.offload);
         let mut map = CertificateMap::new(default);
         for (index, one) in loaded.iter().enumerate() {
             if one.names.is_empty() && index + 1 < loaded.len() {
@@ -192,7 +192,7 @@ impl Draft<'_> {
                 self.report.warn(shown(path, &one.file, fault));
             }
             for name in &one.names {
-                let Some(hidden) = map.insert(name.clone(), one.key.clone()) else {
+                let Some(hidden) = map.insert(name.clone(), one.key.clone(), one.offload) else {
                     continue;
                 };
                 let earlier = loaded.iter().find(|other| Arc::ptr_eq(&other.key, &hidden));

@@ -23,12 +23,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use becket_config::address::Address;
+use becket_config::choices::RsaBatch;
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::key;
 use becket_config::notation::Text;
 use becket_config::process::{Log, LogTarget};
 use becket_config::read::{Reading, read};
+use becket_multibuffer::Multibuffer;
 use becket_sys::identity::Identity;
 use rustls_pki_types::UnixTime;
 use toml::Table;
@@ -60,6 +62,8 @@ pub struct World<'a> {
     pub server_names: ServerNames,
     /// What opens files.
     pub files: Files,
+    /// What signs in batches; absent where the processor cannot.
+    pub multibuffer: Option<Multibuffer>,
 }
 
 impl<'a> World<'a> {
@@ -73,6 +77,7 @@ impl<'a> World<'a> {
             resolver: Resolver::system(),
             server_names,
             files,
+            multibuffer: Multibuffer::detect(),
         }
     }
 }
@@ -137,6 +142,8 @@ pub fn prepare_text(text: &str, over: &Table, world: &World<'_>) -> Result<Prepa
 /// # Errors
 /// All that is wrong, each with its key path.
 pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
+    let asks = file.process.rsa_batch == RsaBatch::Auto;
+    let batches = world.multibuffer.filter(|_| asks);
     let mut draft = Draft {
         file,
         world,
@@ -144,6 +151,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
             provider: rustls::crypto::aws_lc_rs::default_provider(),
             now: world.now,
             files: world.files.clone(),
+            batches: batches.is_some(),
         },
         report: Report::default(),
         names: Names::new(world.resolver.clone()),
@@ -171,6 +179,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         cluster,
         log: draft.log(),
         admin: draft.admin(),
+        batches,
     };
     let Report { errors, warnings } = draft.report;
     if !errors.is_empty() {

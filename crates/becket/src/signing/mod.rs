@@ -7,15 +7,19 @@
 //! part: its stacks, and how many of its signatures are under way. What waits is a phase of the connection
 //! (`connection/signing.rs`).
 //!
-//! Keys that sign as fast as a signature is handed over stay with the worker: see [`is_cheap`].
-//! docs/decisions/0029 says why it is done so.
+//! Keys that sign as fast as a signature is handed over stay with the worker: see [`Offload`].
+//! docs/decisions/0029 says why it is done so. Of signatures that wait ([`waiting`]) those with RSA of one length may be made
+//! eight at a time ([`batches`]; docs/decisions/0031).
 
+pub mod batches;
 pub mod queue;
 pub mod threads;
+mod waiting;
 pub mod worker;
 
 use std::sync::Arc;
 
+use becket_multibuffer::PrivateKey;
 use rustls::sign::SigningKey;
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
@@ -24,6 +28,8 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 pub struct Request {
     /// Who signs.
     pub key: Arc<dyn SigningKey>,
+    /// Its numbers, where it may sign in a batch.
+    pub batch_key: Option<Arc<PrivateKey>>,
     /// What the peer accepts, and the key offers.
     pub scheme: SignatureScheme,
     /// What is signed.
@@ -42,16 +48,35 @@ impl Request {
     }
 }
 
-/// Whether the worker had better sign itself. With P-256 and Ed25519 a signature costs about as much as handing it over, 15 us.
-/// With RSA of 2048 bits it costs a quarter of a millisecond, and a handshake whose signature is handed over was measured to
-/// cost 15 to 22 % more CPU (docs/decisions/0029). All others hold a worker up for longer than a slice, on every processor, so
-/// nothing has to be measured to know them.
-pub(crate) fn is_cheap(key: &dyn SigningKey) -> bool {
-    let is_short_rsa = || {
-        key.algorithm() == SignatureAlgorithm::RSA
-            && key.public_key().is_some_and(|key| key.len() < LONG_RSA)
-    };
-    key.choose_scheme(&CHEAP).is_some() || is_short_rsa()
+/// Which signatures of a key are handed over to crypto threads, where there are any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Offload {
+    /// None. With P-256 and Ed25519 a signature costs about as much as handing it over, 15 us. With RSA of 2048 bits it costs a
+    /// quarter of a millisecond, and a handshake whose lone signature is handed over costs 15 to 22 % more CPU.
+    Never,
+    /// Those that fill a batch, and while few wait none: RSA of 2048 bits, where there are batches.
+    Batches,
+    /// All. They hold a worker up for longer than a slice, on every processor, so nothing has to be measured to know them.
+    Always,
+}
+
+impl Offload {
+    /// What is best for a key, by its kind. docs/decisions/0029 and 0031 have the figures.
+    pub(crate) fn of(key: &dyn SigningKey, in_batches: bool) -> Self {
+        let is_short_rsa = || {
+            key.algorithm() == SignatureAlgorithm::RSA
+                && key.public_key().is_some_and(|key| key.len() < LONG_RSA)
+        };
+        if key.choose_scheme(&CHEAP).is_some() {
+            Self::Never
+        } else if !is_short_rsa() {
+            Self::Always
+        } else if in_batches {
+            Self::Batches
+        } else {
+            Self::Never
+        }
+    }
 }
 
 /// Bytes of a public key: 294 with RSA of 2048 bits, 422 with 3072.
@@ -71,18 +96,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_signs_with_short_keys_itself() {
+    fn how_much_is_handed_over_is_a_matter_of_kind_and_length() {
         let rsa = |size| KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size);
         let of = |kind| KeyPair::generate_for(kind);
-        for (key, cheap) in [
-            (of(&rcgen::PKCS_ED25519), true),
-            (of(&rcgen::PKCS_ECDSA_P256_SHA256), true),
-            (rsa(RsaKeySize::_2048), true),
-            (rsa(RsaKeySize::_3072), false),
-            (of(&rcgen::PKCS_ECDSA_P384_SHA384), false),
+        for (key, alone, in_batches) in [
+            (of(&rcgen::PKCS_ED25519), Offload::Never, Offload::Never),
+            (
+                of(&rcgen::PKCS_ECDSA_P256_SHA256),
+                Offload::Never,
+                Offload::Never,
+            ),
+            (rsa(RsaKeySize::_2048), Offload::Never, Offload::Batches),
+            (rsa(RsaKeySize::_3072), Offload::Always, Offload::Always),
+            (
+                of(&rcgen::PKCS_ECDSA_P384_SHA384),
+                Offload::Always,
+                Offload::Always,
+            ),
         ] {
             let key = PrivateKeyDer::Pkcs8(key.unwrap().serialize_der().into());
-            assert_eq!(is_cheap(&*any_supported_type(&key).unwrap()), cheap);
+            let key = any_supported_type(&key).unwrap();
+            assert_eq!(Offload::of(&*key, false), alone);
+            assert_eq!(Offload::of(&*key, true), in_batches);
         }
     }
 }

@@ -1,18 +1,21 @@
 //! Signatures that wait for a crypto thread: one queue for all workers.
 //!
-//! First come, first served. Its length is bounded by those who fill it: each worker has a bounded number of signatures
-//! under way ([`super::worker::WorkerSigning`]). The lock is held to push or to pop; a thread is woken only if one sleeps.
+//! First come, first served, alone or in a batch ([`super::waiting`]). Its length is bounded by those who fill it: each worker has
+//! a bounded number of signatures under way ([`super::worker::WorkerSigning`]). The lock is held to push or to pop; a thread is
+//! woken only if one sleeps.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use becket_multibuffer::Multibuffer;
 use becket_sys::clock::Stopwatch;
 use rustls::Error;
 
 use super::Request;
+use super::batches::Batches;
+use super::waiting::Waiting;
 
 /// A signature that a worker waits for.
 #[derive(Debug)]
@@ -29,18 +32,36 @@ pub struct Job {
     pub(crate) answers: Arc<dyn Answers>,
 }
 
-impl Job {
-    /// Answers with what `sign` makes of the request, or with nothing where nobody waits.
-    pub fn answer(self, sign: impl FnOnce(&Request) -> Result<Vec<u8>, Error>) {
-        let waited = self.asked.elapsed();
-        let wanted = !self.abandoned.load(Relaxed);
-        let signature = wanted.then(|| sign(&self.request));
-        self.answers.answer(Signed {
-            asker: self.asker,
-            signature,
+/// Answers jobs with what `sign` makes of those requests that somebody waits for, one answer each.
+pub fn answer(jobs: Vec<Job>, sign: impl FnOnce(&[&Request]) -> Vec<Result<Vec<u8>, Error>>) {
+    let begin = |job: Job| (job.asked.elapsed(), !job.abandoned.load(Relaxed), job);
+    let jobs: Vec<_> = jobs.into_iter().map(begin).collect();
+    let wanted = jobs.iter().filter(|(_, wanted, _)| *wanted);
+    let wanted: Vec<_> = wanted.map(|(.., job)| &job.request).collect();
+    let mut signatures = match wanted[..] {
+        [] => Vec::new(),
+        _ => sign(&wanted),
+    }
+    .into_iter();
+    let mut by_worker: Vec<(Arc<dyn Answers>, Vec<Signed>)> = Vec::new();
+    for (waited, wanted, job) in jobs {
+        let none = || Err(Error::General("no signature was made".into()));
+        let signed = Signed {
+            asker: job.asker,
+            signature: wanted.then(|| signatures.next().unwrap_or_else(none)),
             waited,
-            took: self.asked.elapsed().saturating_sub(waited),
-        });
+            took: job.asked.elapsed().saturating_sub(waited),
+        };
+        let known = by_worker
+            .iter_mut()
+            .find(|(to, _)| Arc::ptr_eq(to, &job.answers));
+        match known {
+            Some((_, all)) => all.push(signed),
+            None => by_worker.push((job.answers, vec![signed])),
+        }
+    }
+    for (worker, all) in by_worker {
+        worker.answer(all);
     }
 }
 
@@ -68,31 +89,38 @@ pub struct Signed {
 
 /// Takes answers for one worker, from any thread.
 pub trait Answers: fmt::Debug + Send + Sync {
-    /// Leaves an answer and sees to it that the worker looks soon.
-    fn answer(&self, signed: Signed);
+    /// Leaves answers and sees to it that the worker looks soon, once for all of them.
+    fn answer(&self, signed: Vec<Signed>);
 }
 
 /// What waits for crypto threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SigningQueue {
     threads: usize,
+    batches: Option<Batches>,
     state: Mutex<State>,
     filled: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: Waiting<Job>,
+    /// Threads that sleep and that nobody has woken.
     asleep: usize,
+    /// Threads that were woken and have not looked yet.
+    woken: usize,
     closed: bool,
 }
 
 impl SigningQueue {
-    /// An empty queue for so many threads, which may be none: then workers sign.
-    pub fn of(threads: usize) -> Self {
+    /// An empty queue for so many threads, which may be none: then workers sign. Signatures with RSA are made in batches where
+    /// there is something that makes them.
+    pub fn new(threads: usize, multibuffer: Option<Multibuffer>) -> Self {
         Self {
             threads,
-            ..Self::default()
+            batches: multibuffer.map(Batches::new),
+            state: Mutex::default(),
+            filled: Condvar::new(),
         }
     }
 
@@ -101,37 +129,68 @@ impl SigningQueue {
         self.threads
     }
 
-    /// Leaves a job for the next thread that is free.
-    pub(crate) fn push(&self, job: Job) {
+    /// What makes batches, if there are any.
+    pub fn batches(&self) -> Option<&Batches> {
+        self.batches.as_ref()
+    }
+
+    /// Whether this may be signed in a batch.
+    pub(crate) fn batches_take(&self, request: &Request) -> bool {
+        self.class_of(request).is_some()
+    }
+
+    /// What can be signed together.
+    fn class_of(&self, request: &Request) -> Option<usize> {
+        let key = request
+            .batch_key
+            .as_ref()
+            .filter(|_| self.batches.is_some());
+        key.map(|key| key.modulus_len())
+    }
+
+    /// Leaves jobs for the next thread that is free.
+    pub(crate) fn push(&self, jobs: impl IntoIterator<Item = Job>) {
         let mut state = self.lock();
-        state.jobs.push_back(job);
-        let wakes = state.asleep > 0;
-        drop(state);
-        if wakes {
-            self.filled.notify_one();
+        for job in jobs {
+            state.jobs.push(self.class_of(&job.request), job);
         }
+        self.wake_one(state);
     }
 
-    /// Takes the oldest job; nothing when there is none.
-    pub fn try_pop(&self) -> Option<Job> {
-        self.lock().jobs.pop_front()
+    /// Takes the oldest job, or the batch that it begins; nothing when there is none.
+    pub fn try_pop(&self) -> Vec<Job> {
+        self.lock().jobs.pop()
     }
 
-    /// Takes the oldest job, or waits for one; nothing when the queue is closed.
-    pub(crate) fn pop(&self) -> Option<Job> {
+    /// As [`Self::try_pop`], but waits for a job; `None` when the queue is closed.
+    pub(crate) fn pop(&self) -> Option<Vec<Job>> {
         let mut state = self.lock();
         while !state.closed {
-            if let Some(job) = state.jobs.pop_front() {
-                return Some(job);
+            let jobs = state.jobs.pop();
+            if !jobs.is_empty() {
+                self.wake_one(state);
+                return Some(jobs);
             }
             state.asleep += 1;
-            state = self
-                .filled
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-            state.asleep -= 1;
+            while state.woken == 0 && !state.closed {
+                let woken = self.filled.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+            }
+            state.woken = state.woken.saturating_sub(1);
         }
         None
+    }
+
+    /// Wakes a thread if there is a job for it. One that is woken wakes the next, so a call of the system is made for each thread
+    /// that has to wake up, and for no job.
+    fn wake_one(&self, mut state: MutexGuard<'_, State>) {
+        if state.asleep == 0 || state.jobs.is_empty() {
+            return;
+        }
+        state.asleep -= 1;
+        state.woken += 1;
+        drop(state);
+        self.filled.notify_one();
     }
 
     /// Sends the threads home: what waits is signed by nobody.

@@ -10,7 +10,9 @@ use std::thread;
 use becket_sys::priority;
 use rustls::Error;
 
-use super::queue::SigningQueue;
+use super::Request;
+use super::queue::{SigningQueue, answer};
+use super::waiting::PAYS;
 
 /// Threads that sign. Dropping this sends them home; none is waited for.
 #[derive(Debug)]
@@ -28,6 +30,7 @@ impl CryptoThreads {
         if crypto_threads > 0 {
             tracing::info!(
                 crypto_threads,
+                rsa_batches = queue.batches().is_some(),
                 "signatures with expensive keys off the loop"
             );
         }
@@ -51,14 +54,95 @@ fn run(queue: &SigningQueue) {
     if let Err(error) = priority::only_computes().and_then(|()| priority::give_way(STEPS)) {
         tracing::warn!(%error, "crypto thread as important as a worker");
     }
-    while let Some(job) = queue.pop() {
-        job.answer(|request| {
-            // Where a panic does not end the process, the handshake must not wait for its time-out.
-            let signed = catch_unwind(AssertUnwindSafe(|| request.sign()));
-            signed.unwrap_or_else(|_| Err(Error::General("the key panicked".into())))
-        });
+    while let Some(jobs) = queue.pop() {
+        answer(jobs, |requests| sign(requests, queue));
     }
+}
+
+/// Signs what was taken from a queue at once, in a batch where that still pays.
+pub fn sign(requests: &[&Request], queue: &SigningQueue) -> Vec<Result<Vec<u8>, Error>> {
+    let sign = || match queue.batches() {
+        Some(batches) if requests.len() >= PAYS => batches.sign(requests),
+        _ => requests.iter().map(|request| request.sign()).collect(),
+    };
+    // Where a panic does not end the process, handshakes must not wait for their time-outs.
+    catch_unwind(AssertUnwindSafe(sign)).unwrap_or_else(|_| {
+        let panicked = |_| Err(Error::General("the key panicked".into()));
+        requests.iter().map(panicked).collect()
+    })
 }
 
 /// Nice steps behind the workers: beside one that is busy, a crypto thread gets a tenth of the core.
 const STEPS: i32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use becket_multibuffer::{Multibuffer, PrivateKey};
+    use rcgen::{KeyPair, RsaKeySize};
+    use rustls::SignatureScheme;
+    use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+    use rustls::pki_types::PrivateKeyDer;
+
+    use super::*;
+    use crate::signing::queue::{Answers, Signed};
+    use crate::signing::worker::WorkerSigning;
+
+    #[derive(Debug)]
+    struct Answered(Sender<Vec<Signed>>);
+
+    impl Answers for Answered {
+        fn answer(&self, signed: Vec<Signed>) {
+            self.0.send(signed).unwrap();
+        }
+    }
+
+    /// Of several workers and by several threads: each job is answered once, where it was asked for.
+    #[test]
+    fn every_job_is_answered_to_its_worker() {
+        let rsa = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+        let der = rsa.serialize_der();
+        let batch_key = Arc::new(PrivateKey::from_pkcs8(&der).unwrap());
+        let key = any_supported_type(&PrivateKeyDer::Pkcs8(der.into())).unwrap();
+        for multibuffer in [None, Some(Multibuffer::portable())] {
+            let queue = Arc::new(SigningQueue::new(2, multibuffer));
+            let threads = CryptoThreads::start(&queue).unwrap();
+            let workers: Vec<_> = (0..3)
+                .map(|_| {
+                    let (sender, answered) = channel();
+                    let answers = Arc::new(Answered(sender));
+                    (WorkerSigning::new(Arc::clone(&queue), 3, answers), answered)
+                })
+                .collect();
+            let ask = |at: usize| {
+                let request = Request {
+                    key: Arc::clone(&key),
+                    batch_key: Some(Arc::clone(&batch_key)),
+                    scheme: SignatureScheme::RSA_PKCS1_SHA256,
+                    message: vec![at as u8; 100],
+                };
+                workers[at % 3].0.ask(at, request)
+            };
+            let asked: Vec<_> = (0..JOBS).map(ask).collect();
+            for (number, (worker, answered)) in workers.iter().enumerate() {
+                worker.flush();
+                let mut places = Vec::new();
+                while places.len() < JOBS / 3 {
+                    for signed in answered.recv().unwrap() {
+                        let place = signed.asker.place;
+                        assert!(asked[place].is(signed.asker) && place % 3 == number);
+                        signed.signature.unwrap().unwrap();
+                        places.push(place);
+                    }
+                }
+                places.sort_unstable();
+                places.dedup();
+                assert_eq!(places.len(), JOBS / 3);
+            }
+            drop(threads);
+        }
+    }
+
+    const JOBS: usize = 60;
+}

@@ -4,17 +4,23 @@
 //! before its handshake begins, where it costs a hello and no more, and where the rules for overload apply. A handshake whose hello
 //! shows that it may need no signature, because it may resume, begins as long as there are not
 //! twice as many: it does not wait for those that need one, and if it deceives us, that is bounded, too.
+//!
+//! What may be signed in a batch is held back until a batch is full, or until nobody waits whose handshake could be begun now: so
+//! no thread takes up the first of eight alone, and one wake-up does for all. Where a lone signature is the worker's own work
+//! ([`Offload::Batches`]), it hands over only what fills a batch.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use becket_multibuffer::LANES;
 use becket_sys::clock::Stopwatch;
 use becket_sys::coroutine::{Progress, Stacks};
 
-use super::Request;
 use super::queue::{Answers, Asker, Job, SigningQueue};
+use super::waiting::PAYS;
+use super::{Offload, Request};
 
 /// One worker's way to the crypto threads.
 #[derive(Debug)]
@@ -26,6 +32,10 @@ pub struct WorkerSigning {
     most: usize,
     /// Asked for, and not answered.
     under_way: Cell<usize>,
+    /// Those of them that are held back.
+    held: RefCell<Vec<Job>>,
+    /// Clients whose handshakes wait to be begun, beside the one that is being served.
+    waiting: Cell<usize>,
     last: Cell<u64>,
 }
 
@@ -46,6 +56,8 @@ impl WorkerSigning {
             stacks: Stacks::new(STACK),
             most: share.max(LEAST),
             under_way: Cell::new(0),
+            held: RefCell::default(),
+            waiting: Cell::new(0),
             last: Cell::new(0),
         }
     }
@@ -58,6 +70,25 @@ impl WorkerSigning {
     /// Whether none may begin that might need one.
     pub(crate) fn is_crowded(&self) -> bool {
         self.under_way.get() >= 2 * self.most
+    }
+
+    /// So many clients wait for a signature, beside the one that is served next.
+    pub fn note_waiting(&self, clients: usize) {
+        self.waiting.set(clients);
+    }
+
+    /// Whether the next signature with such a key is handed over: where a batch has begun that pays, or a whole one can be filled.
+    pub(crate) fn takes(&self, offload: Offload) -> bool {
+        let fills_batch = || {
+            let held = self.held.borrow().len();
+            let enough = if held > 0 { PAYS } else { LANES };
+            self.queue.batches().is_some() && held + 1 + self.waiting.get() >= enough
+        };
+        match offload {
+            Offload::Never => false,
+            Offload::Batches => fills_batch(),
+            Offload::Always => true,
+        }
     }
 
     /// Runs a step that may need a signature.
@@ -77,14 +108,30 @@ impl WorkerSigning {
         self.last.set(number);
         self.under_way.set(self.under_way.get() + 1);
         let abandoned = Arc::new(AtomicBool::new(false));
-        self.queue.push(Job {
+        let job = Job {
             request,
             asker: Asker { place, number },
             abandoned: Arc::clone(&abandoned),
             asked: Stopwatch::start(),
             answers: Arc::clone(&self.answers),
-        });
+        };
+        if self.queue.batches_take(&job.request) {
+            self.held.borrow_mut().push(job);
+            if self.held.borrow().len() >= LANES {
+                self.flush();
+            }
+        } else {
+            self.queue.push([job]);
+        }
         Asked { number, abandoned }
+    }
+
+    /// Hands over what was held back: nobody waits who could be served with it.
+    pub fn flush(&self) {
+        let mut held = self.held.borrow_mut();
+        if !held.is_empty() {
+            self.queue.push(held.drain(..));
+        }
     }
 
     /// An answer has come, whoever it is for.
@@ -113,3 +160,81 @@ const PER_THREAD: usize = 16;
 const LEAST: usize = 4;
 /// Bytes of a stack. Debug builds, whose frames are the largest, pass all tests with it.
 const STACK: usize = 256 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use becket_multibuffer::{Multibuffer, PrivateKey};
+    use rcgen::{KeyPair, RsaKeySize};
+    use rustls::SignatureScheme;
+    use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+    use rustls::pki_types::PrivateKeyDer;
+
+    use super::*;
+    use crate::signing::queue::Signed;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Answers for Nobody {
+        fn answer(&self, _: Vec<Signed>) {}
+    }
+
+    fn request() -> Request {
+        let rsa = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+        let der = rsa.serialize_der();
+        Request {
+            batch_key: Some(Arc::new(PrivateKey::from_pkcs8(&der).unwrap())),
+            key: any_supported_type(&PrivateKeyDer::Pkcs8(der.into())).unwrap(),
+            scheme: SignatureScheme::RSA_PSS_SHA256,
+            message: Vec::new(),
+        }
+    }
+
+    fn hands_over(multibuffer: Option<Multibuffer>) -> (Arc<SigningQueue>, WorkerSigning) {
+        let queue = Arc::new(SigningQueue::new(1, multibuffer));
+        let worker = WorkerSigning::new(Arc::clone(&queue), 1, Arc::new(Nobody));
+        (queue, worker)
+    }
+
+    #[test]
+    fn what_may_be_in_a_batch_is_held_back_until_it_is_full_or_nobody_waits() {
+        let request = request();
+        let ask = |worker: &WorkerSigning| {
+            worker.ask(
+                0,
+                Request {
+                    key: Arc::clone(&request.key),
+                    batch_key: request.batch_key.clone(),
+                    scheme: request.scheme,
+                    message: Vec::new(),
+                },
+            )
+        };
+        let (queue, worker) = hands_over(Some(Multibuffer::portable()));
+        let _asked: Vec<_> = (1..LANES).map(|_| ask(&worker)).collect();
+        assert!(queue.try_pop().is_empty());
+        let _last = ask(&worker);
+        assert_eq!(queue.try_pop().len(), LANES);
+        let _few: Vec<_> = (1..PAYS).map(|_| ask(&worker)).collect();
+        worker.flush();
+        for _ in 1..PAYS {
+            assert_eq!(queue.try_pop().len(), 1, "too few for a batch");
+        }
+        let (queue, worker) = hands_over(None);
+        let _at_once = ask(&worker);
+        assert_eq!(queue.try_pop().len(), 1);
+    }
+
+    #[test]
+    fn a_batch_is_begun_where_it_can_be_filled_and_goes_on_while_it_pays() {
+        let (_queue, worker) = hands_over(Some(Multibuffer::portable()));
+        let takes = |waiting| {
+            worker.note_waiting(waiting);
+            worker.takes(Offload::Batches)
+        };
+        assert!(!takes(LANES - 2) && takes(LANES - 1));
+        let _asked = worker.ask(0, request());
+        assert!(!takes(PAYS - 3) && takes(PAYS - 2));
+        assert!(worker.takes(Offload::Always) && !worker.takes(Offload::Never));
+    }
+}

@@ -2,51 +2,61 @@
 //!
 //! rustls asks for a signature as if it had it at once. Where a worker runs the step of a handshake as a coroutine, the
 //! request is left in the handshake that is lent to this thread (`sessions/context.rs`), the coroutine is suspended, and when it
-//! goes on, the answer lies there. Anywhere else, as in `becket check`, the key signs at once. Only expensive keys are wrapped,
-//! and only where there are crypto threads.
+//! goes on, the answer lies there. Anywhere else, as in `becket check`, the key signs at once. Only keys whose signatures may be
+//! handed over ([`Offload`]) are wrapped, and only where there are crypto threads.
 
 use std::sync::Arc;
 
+use becket_multibuffer::PrivateKey;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
+use crate::pki::keys::Loaded;
 use crate::sessions::context;
-use crate::signing::{Request, is_cheap};
+use crate::signing::{Offload, Request};
 
-/// The same chain with a key whose signatures may be made elsewhere, if it is an expensive one.
-pub(crate) fn deferred(key: &Arc<CertifiedKey>) -> Arc<CertifiedKey> {
-    if is_cheap(&*key.key) {
-        return Arc::clone(key);
+/// The same chain with a key whose signatures may be made elsewhere, if it is one of those.
+pub(crate) fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
+    if loaded.offload == Offload::Never {
+        return Arc::clone(&loaded.key);
     }
+    let chain = CertifiedKey::clone(&loaded.key);
+    let key = DeferredKey {
+        key: Arc::clone(&chain.key),
+        batch_key: loaded.batch_key.clone(),
+    };
     Arc::new(CertifiedKey {
-        key: Arc::new(DeferredKey(Arc::clone(&key.key))),
-        ..CertifiedKey::clone(key)
+        key: Arc::new(key),
+        ..chain
     })
 }
 
-#[derive(Debug)]
-struct DeferredKey(Arc<dyn SigningKey>);
+#[derive(Clone, Debug)]
+struct DeferredKey {
+    key: Arc<dyn SigningKey>,
+    batch_key: Option<Arc<PrivateKey>>,
+}
 
 impl SigningKey for DeferredKey {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
-        let signer = self.0.choose_scheme(offered)?;
-        let key = Arc::clone(&self.0);
+        let signer = self.key.choose_scheme(offered)?;
+        let key = self.clone();
         Some(Box::new(DeferredSigner { key, signer }))
     }
 
     fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
-        self.0.public_key()
+        self.key.public_key()
     }
 
     fn algorithm(&self) -> SignatureAlgorithm {
-        self.0.algorithm()
+        self.key.algorithm()
     }
 }
 
 #[derive(Debug)]
 struct DeferredSigner {
-    key: Arc<dyn SigningKey>,
+    key: DeferredKey,
     signer: Box<dyn Signer>,
 }
 
@@ -57,7 +67,8 @@ impl Signer for DeferredSigner {
         }
         context::with(|resuming| {
             resuming.request = Some(Request {
-                key: Arc::clone(&self.key),
+                key: Arc::clone(&self.key.key),
+                batch_key: self.key.batch_key.clone(),
                 scheme: self.scheme(),
                 message: message.to_vec(),
             });

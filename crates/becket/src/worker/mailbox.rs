@@ -36,7 +36,7 @@ pub enum Message {
     /// Something was decided for one of its connections.
     Event(BackendEvent),
     /// A crypto thread has answered.
-    Signed(Signed),
+    Signed(Vec<Signed>),
     /// Take no new clients, finish with those who are here, then end.
     Drain,
     /// End now.
@@ -50,7 +50,7 @@ impl Inbox for Mailbox {
 }
 
 impl Answers for Mailbox {
-    fn answer(&self, signed: Signed) {
+    fn answer(&self, signed: Vec<Signed>) {
         self.post(Message::Signed(signed));
     }
 }

@@ -61,7 +61,11 @@ impl Worker {
                 Message::Event(BackendEvent::Look(index)) => {
                     self.advance(index, Connection::advance)
                 }
-                Message::Signed(signed) => self.take_signed(signed),
+                Message::Signed(all) => {
+                    for signed in all {
+                        self.take_signed(signed);
+                    }
+                }
                 Message::Drain => {
                     self.ending = Ending::Draining;
                     let now = self.clock.mono();

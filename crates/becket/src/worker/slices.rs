@@ -54,6 +54,11 @@ impl Worker {
             let spent = self.serve_newcomers(now).saturating_sub(now);
             self.shares.newcomers.spend(spent);
         }
+        if !self.signs()
+            && let Some(signing) = &self.signing
+        {
+            signing.flush();
+        }
     }
 
     /// Advances established connections that have something to do, each once at most. Returns the time.
@@ -95,6 +100,9 @@ impl Worker {
         while self.signs()
             && let Some(index) = self.unsigned.pop(now)
         {
+            if let Some(signing) = &self.signing {
+                signing.note_waiting(self.unsigned.len());
+            }
             self.advance(index, Connection::sign);
             self.look_for_mail();
             now = self.clock.mono();

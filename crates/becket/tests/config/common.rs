@@ -66,6 +66,7 @@ impl Folder {
             resolver: Resolver::by(resolve),
             server_names: ServerNames::Now,
             files: becket::files::Files::default(),
+            multibuffer: None,
         };
         let prepared = prepare_text(text, &toml::Table::new(), &world);
         // Where a text ends up in a file is of no interest to most tests.

@@ -20,9 +20,11 @@ use becket::resolver::Resolver;
 use becket::tls::hello_router::HelloRouter;
 use becket::tls::route_configs::Parts;
 use becket_config::file::File;
+use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
 use becket_sys::clock::Clock;
 use becket_sys::clock::Now;
+use rcgen::KeyPair;
 use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -52,6 +54,12 @@ pub(crate) fn house(more: &str) -> House {
 /// A certificate for the same name as the first, whose key signs slowly enough for crypto threads.
 pub(crate) const COSTLY: &str = "costly.pem";
 
+/// RSA of 2048 bits, twice; of 3072; of 2048 bits with an exponent that no batch takes.
+pub(crate) const RSA: &str = "rsa.pem";
+pub(crate) const OTHER_RSA: &str = "other-rsa.pem";
+pub(crate) const LONG_RSA: &str = "long-rsa.pem";
+pub(crate) const ODD_RSA: &str = "odd-rsa.pem";
+
 pub(crate) const BACKEND: &str = "[[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n\
      [[backend.server]]\naddress = '127.0.0.1:82'\n";
 
@@ -64,6 +72,10 @@ impl House {
             ("b.pem", "*.b.test"),
             ("ca.pem", "ca.test"),
             (COSTLY, "a.test"),
+            (RSA, "a.test"),
+            (OTHER_RSA, "*.b.test"),
+            (LONG_RSA, "long.test"),
+            (ODD_RSA, "odd.test"),
         ] {
             roots
                 .add(write_certificate(&folder.path().join(file), name))
@@ -78,6 +90,8 @@ impl House {
             resolver: Resolver::system(),
             server_names: ServerNames::Later,
             files: becket::files::Files::default(),
+            // As on a processor with AVX-512 IFMA: what is signed is the same.
+            multibuffer: Some(Multibuffer::portable()),
         };
         let config = prepare(&file, &world).unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let config = config.config;
@@ -173,11 +187,7 @@ pub(crate) fn now() -> Now {
 }
 
 fn write_certificate(path: &Path, name: &str) -> CertificateDer<'static> {
-    let kind = match path.ends_with(COSTLY) {
-        true => &rcgen::PKCS_ECDSA_P384_SHA384,
-        false => &rcgen::PKCS_ECDSA_P256_SHA256,
-    };
-    let key = rcgen::KeyPair::generate_for(kind).unwrap();
+    let key = key_of(path);
     let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     if name != "ca.test" {
@@ -186,6 +196,24 @@ fn write_certificate(path: &Path, name: &str) -> CertificateDer<'static> {
     let certificate = params.self_signed(&key).unwrap();
     std::fs::write(path, certificate.pem() + &key.serialize_pem()).unwrap();
     certificate.der().clone()
+}
+
+fn key_of(path: &Path) -> KeyPair {
+    macro_rules! rsa {
+        ($name:literal) => {{
+            let der = include_bytes!(concat!("../../../multibuffer/testdata/", $name, ".der"));
+            KeyPair::try_from(der.as_slice())
+        }};
+    }
+    let key = match path.file_name().and_then(|name| name.to_str()) {
+        Some(RSA) => rsa!("rsa-2048"),
+        Some(OTHER_RSA) => rsa!("rsa-2048-other"),
+        Some(LONG_RSA) => rsa!("rsa-3072"),
+        Some(ODD_RSA) => rsa!("rsa-2048-exponent-3"),
+        Some(COSTLY) => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384),
+        _ => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256),
+    };
+    key.unwrap()
 }
 
 /// A TLS client at its end of the stream.

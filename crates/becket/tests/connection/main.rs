@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod admission;
+mod batches;
 mod chains;
 mod common;
 mod cuts;

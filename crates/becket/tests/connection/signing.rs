@@ -179,6 +179,7 @@ fn crowd(house: &House, stage: &Stage, many: u64) {
     while under_way(stage) < many {
         stage.ask_in_vain(Request {
             key: Arc::clone(key),
+            batch_key: None,
             scheme: SignatureScheme::ECDSA_NISTP384_SHA384,
             message: Vec::new(),
         });

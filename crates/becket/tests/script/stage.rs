@@ -27,7 +27,7 @@ use becket::metrics::Counters;
 use becket::pipes::{BULK, Pipes};
 use becket::scratch::Scratch;
 use becket::signing::Request;
-use becket::signing::queue::{Answers, Signed, SigningQueue};
+use becket::signing::queue::{Answers, Signed, SigningQueue, answer};
 use becket::signing::worker::WorkerSigning;
 
 /// A connection under a script.
@@ -89,7 +89,7 @@ impl Stage {
             ),
             inbox: Arc::default(),
             cancels: Arc::default(),
-            signatures: Arc::default(),
+            signatures: Arc::new(SigningQueue::new(0, None)),
             signing: None,
             answers: Arc::default(),
             scratch: Scratch::default(),
@@ -124,13 +124,30 @@ impl Stage {
         self.counters.signatures_begun.add(1);
     }
 
-    /// Answers the signature that waits longest, as `sign` does. False when none waits.
-    pub(crate) fn sign(
-        &self,
-        sign: impl FnOnce(&Request) -> Result<Vec<u8>, rustls::Error>,
-    ) -> bool {
-        let job = self.signatures.try_pop();
-        job.map(|job| job.answer(sign)).is_some()
+    /// From now on keys that may sign in batches do, while so many clients seem to wait behind each other.
+    pub(crate) fn defer_to(&mut self, queue: &Arc<SigningQueue>, waiting: usize) {
+        self.signatures = Arc::clone(queue);
+        self.defer();
+        self.signing
+            .as_ref()
+            .expect("deferred")
+            .note_waiting(waiting);
+    }
+
+    /// Answers the signature that waits longest, or the batch that it begins, as `sign` does. False when none waits.
+    pub(crate) fn sign(&self, sign: impl Fn(&Request) -> Result<Vec<u8>, rustls::Error>) -> bool {
+        self.flush();
+        let jobs = self.signatures.try_pop();
+        let any = !jobs.is_empty();
+        answer(jobs, |requests| {
+            requests.iter().map(|request| sign(request)).collect()
+        });
+        any
+    }
+
+    /// Does what a worker does when nobody waits whose handshake could be begun.
+    pub(crate) fn flush(&self) {
+        self.signing.iter().for_each(WorkerSigning::flush);
     }
 
     /// Whether the connection waits for room among the signatures under way.
@@ -315,8 +332,8 @@ impl Answered {
 }
 
 impl Answers for Answered {
-    fn answer(&self, signed: Signed) {
-        self.0.lock().expect("whole").push(signed);
+    fn answer(&self, signed: Vec<Signed>) {
+        self.0.lock().expect("whole").extend(signed);
     }
 }
 

@@ -1,0 +1,123 @@
+//! Where the processor can do it, a flood of clients is signed for eight at a time, and no client can tell.
+
+use std::fs;
+use std::thread;
+
+use becket_e2e::{
+    Backend, Becket, Client, Key, OpenSsl, Place, REQUEST, Shape, Signal, Trust, eventually,
+};
+use becket_tidy::lacks;
+use rustls::version::{TLS12, TLS13};
+
+/// Clients of each kind.
+const EACH: usize = 20;
+
+fn becket(place: &Place, backend: &Backend) -> Becket {
+    let shape = Shape::new(backend.address)
+        .listener("defer-accept = \"off\"")
+        .process("workers = 1\ncrypto-threads = 1\nrsa-batch = \"auto\"");
+    Becket::start(place, &shape)
+}
+
+fn place() -> Place {
+    let place = Place::new();
+    place.issue("site.pem", &["www.example.org"], Key::Rsa);
+    place
+}
+
+/// Whether there are batches, which must be so where the kernel says that the processor can make them.
+fn makes_batches(becket: &Becket) -> bool {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let can = cpus.contains(" avx512f ") && cpus.contains(" avx512ifma ");
+    let batches = &becket.status()["rsa_batches"];
+    assert_eq!(batches.is_object(), can, "{batches}");
+    assert!(becket.log().contains(&format!("\"rsa_batches\":{can}")));
+    if !can {
+        lacks("needs AVX-512 IFMA");
+    }
+    can
+}
+
+#[test]
+fn a_flood_is_signed_for_in_batches_and_everybody_is_served() {
+    let (place, backend) = (place(), Backend::http("well met"));
+    let becket = becket(&place, &backend);
+    if !makes_batches(&becket) {
+        return;
+    }
+    // All have said their hello when the worker looks.
+    becket.signal(Signal::STOP);
+    let trusts = [&TLS12, &TLS13].map(|version| Trust::only(&place, version));
+    let clients: Vec<_> = (0..2 * EACH)
+        .map(|at| {
+            let mut client = Client::begin(becket.web, &trusts[at % 2], "www.example.org").unwrap();
+            client.tls.write_tls(&mut client.socket).unwrap();
+            client
+        })
+        .collect();
+    let openssl = OpenSsl::find();
+    thread::scope(|scope| {
+        let ask = |version| {
+            let (openssl, place, web) = (openssl.as_ref(), &place, becket.web);
+            scope.spawn(move || openssl.map(|it| it.ask(place, web, &[version])))
+        };
+        let by_openssl: Vec<_> = ["-tls1_2", "-tls1_3"]
+            .iter()
+            .cycle()
+            .take(4)
+            .map(|v| ask(v))
+            .collect();
+        becket.signal(Signal::CONT);
+        let ask = |mut client: Client| scope.spawn(move || client.ask(REQUEST).is_err());
+        let asking: Vec<_> = clients.into_iter().map(ask).collect();
+        let refused = asking
+            .into_iter()
+            .filter_map(|one| one.join().unwrap().then_some(()));
+        let refused = refused.count() as u64;
+        for run in by_openssl {
+            if let Some(run) = run.join().unwrap() {
+                assert!(
+                    run.stdout.contains("Verify return code: 0 (ok)"),
+                    "{}",
+                    run.all()
+                );
+            }
+        }
+        // A machine that is slow enough has let some wait for too long, and told them.
+        assert_eq!(
+            refused,
+            becket.metrics().closed("overload"),
+            "{}",
+            becket.log()
+        );
+    });
+    becket.idle();
+    let metrics = becket.metrics();
+    let [made, signatures, repeats] = ["es", "_signatures", "_repeats"]
+        .map(|what| metrics.sum(&format!("becket_rsa_batch{what}_total"), &[]) as u64);
+    assert!(
+        made > 0 && (6 * made..=8 * made).contains(&signatures),
+        "{}",
+        metrics.0
+    );
+    assert_eq!(repeats, 0);
+    assert_eq!(becket.status()["rsa_batches"]["signatures"], signatures);
+}
+
+#[test]
+fn who_comes_alone_is_signed_for_by_the_worker() {
+    let (place, backend) = (place(), Backend::http("well met"));
+    let becket = becket(&place, &backend);
+    for version in [&TLS12, &TLS13] {
+        let trust = Trust::only(&place, version);
+        let mut client = Client::connect(becket.web, &trust).unwrap();
+        client.ask(REQUEST).unwrap();
+    }
+    eventually("becket is idle", || {
+        becket.status()["totals"]["connections"] == 0
+    });
+    assert_eq!(
+        becket.metrics().sum("becket_signature_seconds_count", &[]),
+        0.0
+    );
+}
