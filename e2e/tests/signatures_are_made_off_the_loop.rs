@@ -75,7 +75,22 @@ fn short_keys_and_workers_without_crypto_threads_sign_at_once() {
             assert_eq!(visit(&becket, &Trust::only(&place, version)), "full");
         }
         assert_eq!(signed(&becket), 0);
+        assert_eq!(becket.metrics().sum("becket_crypto_threads", &[]), 0.0);
     }
+}
+
+#[test]
+fn threads_come_with_the_first_expensive_key() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &shape(&backend, "2"));
+    assert!(!becket.log().contains("crypto_threads"));
+    place.issue("site.pem", &["www.example.org"], Key::LongRsa);
+    assert!(becket.reload());
+    assert_eq!(becket.metrics().sum("becket_crypto_threads", &[]), 2.0);
+    assert!(becket.log().contains("\"crypto_threads\":2"));
+    assert_eq!(visit(&becket, &Trust::only(&place, &TLS13)), "full");
+    assert_eq!(signed(&becket), 1);
 }
 
 #[test]

@@ -271,6 +271,8 @@ impl Control {
             &mut self.sockets,
         )
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let threads = self.workers.prepare_for(&config);
+        threads.map_err(|error| vec![format!("process.crypto-threads: {error}")])?;
         let membership = self.next_membership(&old, &config)?;
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");

@@ -36,8 +36,17 @@ impl Backlog {
 
     /// Whether somebody has been left for longer than the target.
     pub fn is_behind(&self, now: Duration) -> bool {
+        self.has_been_behind(now, TARGET)
+    }
+
+    /// Whether that will be so before long, unless everybody who waits there is looked at first.
+    pub fn is_falling_behind(&self, now: Duration) -> bool {
+        self.has_been_behind(now, TARGET / 2)
+    }
+
+    fn has_been_behind(&self, now: Duration, time: Duration) -> bool {
         let since = self.behind_since;
-        since.is_some_and(|since| now.saturating_sub(since) > TARGET)
+        since.is_some_and(|since| now.saturating_sub(since) > time)
     }
 
     /// When to poll at the latest, though nobody comes: it is to be as configured when somebody does.
@@ -83,6 +92,8 @@ mod tests {
         assert_eq!(backlog.poll(ms(1000), false), None);
         backlog.handle_look(ms(1050), 300, false);
         assert_eq!(backlog.poll(ms(1099), true), None, "too soon");
+        assert!(!backlog.is_falling_behind(ms(1100)) && backlog.is_falling_behind(ms(1101)));
+        assert!(!backlog.is_behind(ms(1101)));
         backlog.handle_look(ms(1199), 300, false);
         assert!(backlog.is_behind(ms(1199)));
         assert_eq!(backlog.poll(ms(1200), true), Some(Some(300)));

@@ -26,6 +26,7 @@ pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, Stud};
 pub use self::onward::Onward;
 use crate::pki::certificates::CertificateMap;
+use crate::signing::Offload;
 
 /// Everything a running terminator was told.
 #[derive(Debug)]
@@ -130,6 +131,14 @@ impl fmt::Display for ServerAddress {
 
 /// Addresses of a server that are used: some more than a client would be led to, and a DNS server may say thousands.
 pub const MOST_ADDRESSES: usize = 64;
+
+impl Config {
+    /// Whether there is a key with which crypto threads sign.
+    pub(crate) fn has_expensive_keys(&self) -> bool {
+        let mut listeners = self.listeners.iter();
+        listeners.any(|listener| listener.certificates.offload() >= Offload::Batches)
+    }
+}
 
 /// How many worker threads there are to be.
 pub(crate) fn worker_count(process: &Process) -> usize {

@@ -1,6 +1,6 @@
 //! From a whole hello to traffic keys.
 //!
-//! 1. What the hello decided ([`Hello`], in `hearing.rs`) is answered: its bytes, and all that
+//! 1. What the hello decided is answered: its bytes, and all that
 //!    follow, go to the [`Engine`]; each flight leaves in one send.
 //! 2. When keys are ready (or early data has come, which is before that), the connection goes on to
 //!    its server with whatever plaintext has come already.
@@ -22,6 +22,7 @@ use std::sync::Arc;
 use becket_proto::half_pipe::HalfPipe;
 use rustls::{CertificateError, HandshakeKind};
 
+use super::answering::Unanswered;
 use super::connect::{Pending, Purpose};
 use super::facts::Agreed;
 use super::hearing::Hello;
@@ -40,7 +41,9 @@ use crate::pipes::Lent;
 use crate::pki::presented::Presented;
 use crate::scratch::{Buffer, READ, Scratch};
 use crate::sessions::context::{self, Resuming};
+use crate::signing::Offload;
 use crate::signing::queue::Signed;
+use crate::signing::worker::WorkerSigning;
 use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::{self, Engine, Received};
@@ -52,7 +55,7 @@ pub(super) enum Handshaking<N: Net> {
     /// Its hello is not whole.
     Hello(Hello<N>),
     /// It is, and is answered by a signature, for which there is a queue.
-    Unsigned(Hello<N>),
+    Unsigned(Box<Unanswered<N>>),
     /// rustls answers.
     Flights(Flights<N>),
     /// rustls waits for a signature.
@@ -71,7 +74,7 @@ pub(super) struct Flights<N: Net> {
 #[derive(Debug)]
 pub(super) struct Ahead<N: Net> {
     listener: Rc<ListenerState>,
-    reserved: Reserved<N>,
+    pub(super) reserved: Reserved<N>,
     /// What the socket did not take of a flight.
     flight: HalfPipe<Lent>,
 }
@@ -97,16 +100,14 @@ pub(super) struct Chosen {
     pub(super) offers_early: bool,
     /// The step that is taken, or was taken last, is the first.
     pub(super) begins: bool,
-    /// The client was asked for a second hello, and it has to be signed for.
-    pub(super) signs: bool,
+    /// Whether the signature is handed over that the next step may need: the first one, or that by which a second hello is answered.
+    pub(super) signs: Option<Offload>,
     /// By what the client may have offered to resume.
     pub(super) offer: Offer,
     /// How much early data the policy takes.
     pub(super) early_data: u32,
     /// The client is asked for a certificate.
     pub(super) asks: bool,
-    /// The next step may need a signature that is made elsewhere.
-    pub(super) defers: bool,
 }
 
 impl<N: Net> Handshaking<N> {
@@ -117,7 +118,8 @@ impl<N: Net> Handshaking<N> {
     /// What begins behind the handshake, where the server was connected before it.
     pub(super) fn relay(&self) -> Option<&Relaying<N>> {
         match self {
-            Self::Hello(hello) | Self::Unsigned(hello) => hello.relay.as_deref(),
+            Self::Hello(hello) => hello.relay.as_deref(),
+            Self::Unsigned(unanswered) => unanswered.ahead.relay(),
             Self::Flights(flights) => flights.ahead.relay(),
             Self::Signing(signing) => signing.ahead().relay(),
         }
@@ -125,7 +127,8 @@ impl<N: Net> Handshaking<N> {
 
     pub(super) fn relay_mut(&mut self) -> Option<&mut Relaying<N>> {
         match self {
-            Self::Hello(hello) | Self::Unsigned(hello) => hello.relay.as_deref_mut(),
+            Self::Hello(hello) => hello.relay.as_deref_mut(),
+            Self::Unsigned(unanswered) => unanswered.ahead.relay_mut(),
             Self::Flights(flights) => flights.ahead.relay_mut(),
             Self::Signing(signing) => signing.ahead_mut().relay_mut(),
         }
@@ -147,7 +150,7 @@ impl<N: Net> Handshaking<N> {
         match self {
             Self::Hello(hello) => hello.advance(cx, scratch),
             Self::Unsigned(_) if cx.core.client.ready.ended => spare(cx),
-            Self::Flights(flights) if !flights.wants_signature(cx.core.client.ready) => {
+            Self::Flights(flights) if flights.wants_signature(cx.core.client.ready).is_none() => {
                 flights.advance(cx, scratch)
             }
             Self::Signing(signing) => signing.advance(cx),
@@ -155,11 +158,11 @@ impl<N: Net> Handshaking<N> {
         }
     }
 
-    /// Whether the next step is a signature, and could be made.
-    pub(super) fn wants_signature(&self, ready: Ready) -> bool {
+    /// Whether the next step is a signature and could be made, and whether that is handed over.
+    pub(super) fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         match self {
-            Self::Hello(_) | Self::Signing(_) => false,
-            Self::Unsigned(_) => true,
+            Self::Hello(_) | Self::Signing(_) => None,
+            Self::Unsigned(unanswered) => Some(unanswered.offload()),
             Self::Flights(flights) => flights.wants_signature(ready),
         }
     }
@@ -169,7 +172,7 @@ impl<N: Net> Handshaking<N> {
         match self {
             Self::Hello(_) | Self::Signing(_) => Next::Go(Phase::Handshaking(self)),
             Self::Unsigned(_) | Self::Flights(_) if cx.client_is_gone() => spare(cx),
-            Self::Unsigned(hello) => hello.go_on(true, cx, scratch),
+            Self::Unsigned(unanswered) => unanswered.sign(cx, scratch),
             Self::Flights(flights) => flights.advance(cx, scratch),
         }
     }
@@ -195,6 +198,14 @@ impl<N: Net> Handshaking<N> {
 }
 
 impl<N: Net> Ahead<N> {
+    pub(super) fn new(listener: Rc<ListenerState>, reserved: Reserved<N>) -> Self {
+        Self {
+            listener,
+            reserved,
+            flight: HalfPipe::default(),
+        }
+    }
+
     pub(super) fn relay(&self) -> Option<&Relaying<N>> {
         match &self.reserved {
             Reserved::Server(relay) => Some(relay),
@@ -211,27 +222,14 @@ impl<N: Net> Ahead<N> {
 }
 
 impl<N: Net> Flights<N> {
-    pub(super) fn new(
-        listener: Rc<ListenerState>,
-        chosen: Box<Chosen>,
-        reserved: Reserved<N>,
-    ) -> Self {
-        let ahead = Ahead {
-            listener,
-            reserved,
-            flight: HalfPipe::default(),
-        };
-        Self { chosen, ahead }
-    }
-
-    /// Answers the hello.
-    pub(super) fn begin(
-        self,
-        hello: &mut [u8],
-        buffers: (&mut Buffer, &mut Buffer),
-        cx: &mut Context<'_, '_, N>,
-    ) -> Next<N> {
-        match self.take_in(hello, buffers, cx) {
+    /// Answers the hello that is in the buffer.
+    pub(super) fn begin(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
+        let Scratch {
+            sealed_in,
+            plain,
+            sealed_out,
+        } = scratch;
+        match self.take_in(sealed_in.filled_mut(), (plain, sealed_out), cx) {
             ControlFlow::Continue(flights) => {
                 Next::Go(Phase::Handshaking(Handshaking::Flights(flights)))
             }
@@ -268,8 +266,8 @@ impl<N: Net> Flights<N> {
     }
 
     /// Whether a second hello has come: that is the one which is answered by a signature.
-    fn wants_signature(&self, ready: Ready) -> bool {
-        self.chosen.signs && ready.readable
+    fn wants_signature(&self, ready: Ready) -> Option<Offload> {
+        self.chosen.signs.filter(|_| ready.readable)
     }
 
     /// Gives what came to TLS, and sends what that answers.
@@ -279,7 +277,9 @@ impl<N: Net> Flights<N> {
         (plain, out): (&mut Buffer, &mut Buffer),
         cx: &mut Context<'_, '_, N>,
     ) -> ControlFlow<Next<N>, Self> {
-        if let Some(signing) = cx.turn.signing.filter(|_| self.chosen.defers) {
+        let offload = self.chosen.signs;
+        let takes = |signing: &&WorkerSigning| offload.is_some_and(|it| signing.takes(it));
+        if let Some(signing) = cx.turn.signing.filter(takes) {
             return signing::begin(self, input, signing, cx);
         }
         let chosen = &mut self.chosen;
@@ -392,8 +392,8 @@ impl Chosen {
     ) -> Result<Received, Refusal> {
         // RFC 8446, section 4.1.4: the second hello is the one that is answered in full.
         let again = Some(HandshakeKind::FullWithHelloRetryRequest);
-        self.signs = self.begins && self.engine.handshake_kind() == again;
-        self.defers &= self.signs;
+        let signs = self.begins && self.engine.handshake_kind() == again;
+        self.signs = self.signs.filter(|_| signs);
         received.map_err(
             |error| match self.resuming.as_ref().and_then(Resuming::shed) {
                 Some(reason) => Refusal::shed(reason),

@@ -18,6 +18,7 @@
 //! server comes first: Entering, Connecting, Conversing, Handshaking, Relaying; or, behind Conversing,
 //! Cancelling and no server.
 
+mod answering;
 mod cancelling;
 mod closing;
 mod connect;

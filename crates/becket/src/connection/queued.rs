@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
 
+use super::answering::Unanswered;
 use super::closing::Closing;
 use super::connect::Pending;
-use super::hearing::Hello;
 use super::{Context, Net, Next, Phase};
 use crate::backend::backend_state::Wait;
 use crate::backend::inbox::Grant;
@@ -41,8 +41,8 @@ pub(super) struct Queued<N: Net> {
 /// What is done with the slot.
 #[derive(Debug)]
 pub(super) enum AfterQueue<N: Net> {
-    /// The handshake goes on from a hello that is whole.
-    Handshake(Hello<N>, Rc<Pool>),
+    /// The hello is answered.
+    Handshake(Unanswered<N>),
     /// The server is connected.
     Connect(Pending),
 }
@@ -51,7 +51,9 @@ impl<N: Net> Queued<N> {
     /// Joins the queue, or refuses the client if that is full.
     pub(super) fn begin(then: AfterQueue<N>, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let (pool, tried, before) = match &then {
-            AfterQueue::Handshake(_, pool) => (Rc::clone(pool), [].as_slice(), None),
+            AfterQueue::Handshake(unanswered) => {
+                (Rc::clone(unanswered.pool()), [].as_slice(), None)
+            }
             AfterQueue::Connect(pending) => {
                 let pool = Rc::clone(&pending.pool);
                 (pool, pending.tried(), pending.arrival())
@@ -133,7 +135,7 @@ impl<N: Net> Queued<N> {
         cx.core.handshake_until = cx.turn.now.mono + cx.turn.timeouts.handshake;
         match self.then {
             AfterQueue::Connect(pending) => pending.connect(slot, cx),
-            AfterQueue::Handshake(hello, _) => hello.go_on_with(slot, cx, scratch),
+            AfterQueue::Handshake(unanswered) => unanswered.begin_with(slot, cx, scratch),
         }
     }
 

@@ -16,6 +16,7 @@ use super::{Advanced, Connection, Context, Net, Next, Phase, Turn};
 use crate::close_reason::CloseReason;
 use crate::scratch::{Buffer, Scratch};
 use crate::sessions::context::{self, Resuming};
+use crate::signing::Offload;
 use crate::signing::queue::Signed;
 use crate::signing::worker::{Asked, WorkerSigning};
 use crate::socket::Ready;
@@ -171,10 +172,12 @@ impl<N: Net> Connection<N> {
         self.go_on(sign, turn, scratch)
     }
 
-    /// Whether what comes next is a signature: the worker chooses when.
-    pub fn wants_signature(&self) -> bool {
-        let ready = self.core.client.ready;
-        matches!(&self.phase, Some(Phase::Handshaking(phase)) if phase.wants_signature(ready))
+    /// Whether what comes next is a signature, and whether that is handed over: the worker chooses when.
+    pub fn wants_signature(&self) -> Option<Offload> {
+        match &self.phase {
+            Some(Phase::Handshaking(phase)) => phase.wants_signature(self.core.client.ready),
+            _ => None,
+        }
     }
 
     /// A signature has come, for whoever waits for this one. Returns whether the connection should be advanced for it.

@@ -177,7 +177,7 @@ impl State {
             started: self.started,
             uptime_seconds: now.mono.as_secs(),
             workers: shared.workers,
-            crypto_threads: shared.signatures.threads(),
+            crypto_threads: shared.signatures.serving(),
             rsa_batches: shared.signatures.batches().map(Batches::counts),
             since_reload: Handshakes::of(&totals).since(current.handshakes),
             totals,

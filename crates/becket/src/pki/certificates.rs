@@ -71,6 +71,13 @@ impl CertificateMap {
         &self.default
     }
 
+    /// Which signatures are handed over with any of all these keys.
+    pub(crate) fn offload(&self) -> Offload {
+        let sets = self.exact.values().chain(self.wildcard.values());
+        let each = sets.map(KeySet::offload);
+        each.fold(self.default.offload(), Offload::max)
+    }
+
     /// Every name with its keys, exact names first, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = (NamePattern, &KeySet)> {
         let exact = self
@@ -149,7 +156,7 @@ impl KeySet {
     /// Which signatures are handed over in a handshake that may use any of these keys.
     pub(crate) fn offload(&self) -> Offload {
         let each = self.keys.iter().map(|held| held.offload);
-        each.max().unwrap_or(Offload::Never)
+        each.max().unwrap_or(Offload::Pointless)
     }
 
     /// All chains, cheapest key first.

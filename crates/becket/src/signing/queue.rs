@@ -98,6 +98,7 @@ pub trait Answers: fmt::Debug + Send + Sync {
 pub struct SigningQueue {
     threads: usize,
     batches: Option<Batches>,
+    served: AtomicBool,
     state: Mutex<State>,
     filled: Condvar,
 }
@@ -119,14 +120,27 @@ impl SigningQueue {
         Self {
             threads,
             batches: multibuffer.map(Batches::new),
+            served: AtomicBool::new(false),
             state: Mutex::default(),
             filled: Condvar::new(),
         }
     }
 
-    /// How many threads serve it.
+    /// How many threads serve it once somebody asks.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// How many threads serve it now.
+    pub(crate) fn serving(&self) -> usize {
+        match self.served.load(Relaxed) {
+            true => self.threads,
+            false => 0,
+        }
+    }
+
+    pub(super) fn note_served(&self) {
+        self.served.store(true, Relaxed);
     }
 
     /// What makes batches, if there are any.

@@ -26,19 +26,19 @@ impl CryptoThreads {
     pub fn start(queue: &Arc<SigningQueue>) -> io::Result<Self> {
         // Made first: where one thread of many cannot be started, the others go home.
         let threads = Self(Arc::clone(queue));
-        let crypto_threads = queue.threads();
-        if crypto_threads > 0 {
-            tracing::info!(
-                crypto_threads,
-                rsa_batches = queue.batches().is_some(),
-                "signatures with expensive keys off the loop"
-            );
-        }
-        for number in 0..crypto_threads {
+        for number in 0..queue.threads() {
             let queue = Arc::clone(queue);
             thread::Builder::new()
                 .name(format!("becket-crypto-{number}"))
                 .spawn(move || run(&queue))?;
+        }
+        queue.note_served();
+        if queue.serving() > 0 {
+            tracing::info!(
+                crypto_threads = queue.serving(),
+                rsa_batches = queue.batches().is_some(),
+                "signatures with expensive keys off the loop"
+            );
         }
         Ok(threads)
     }

@@ -85,7 +85,7 @@ impl WorkerSigning {
             self.queue.batches().is_some() && held + 1 + self.waiting.get() >= enough
         };
         match offload {
-            Offload::Never => false,
+            Offload::Pointless | Offload::Never => false,
             Offload::Batches => fills_batch(),
             Offload::Always => true,
         }

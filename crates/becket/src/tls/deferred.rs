@@ -18,7 +18,7 @@ use crate::signing::{Offload, Request};
 
 /// The same chain with a key whose signatures may be made elsewhere, if it is one of those.
 pub(crate) fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
-    if loaded.offload == Offload::Never {
+    if loaded.offload < Offload::Batches {
         return Arc::clone(&loaded.key);
     }
     let chain = CertifiedKey::clone(&loaded.key);

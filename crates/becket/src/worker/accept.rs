@@ -156,7 +156,7 @@ impl Worker {
             alarm: 0,
         }));
         self.handshakes += 1;
-        self.advance(index, Connection::advance);
+        self.advance_newcomer(index);
         !self.unsigned.came_before(index, waited)
     }
 

@@ -14,6 +14,7 @@ mod messages;
 pub mod net;
 mod overdue;
 mod slices;
+mod unsigned;
 pub mod workers;
 
 use std::collections::VecDeque;
@@ -24,7 +25,6 @@ use std::time::Duration;
 
 use becket_cluster::{Outbox, SessionEvent};
 use becket_proto::backlog::Backlog;
-use becket_proto::fresh_queue::FreshQueue;
 use becket_proto::index_queue::IndexQueue;
 use becket_proto::session_name::SessionName;
 use becket_proto::timers::Timers;
@@ -36,6 +36,7 @@ use slab::Slab;
 
 use self::overdue::Sweep;
 use self::slices::Shares;
+use self::unsigned::Unsigned;
 use crate::admission::WorkerAdmission;
 use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
@@ -91,7 +92,7 @@ pub(crate) struct Worker {
     signing: Option<WorkerSigning>,
     handshakes: usize,
     /// Those of them that wait for a signature.
-    unsigned: FreshQueue,
+    unsigned: Unsigned,
     shares: Shares,
     /// Of the kernel's queues.
     backlog: Backlog,
@@ -194,7 +195,7 @@ impl Worker {
             handshaking: VecDeque::new(),
             signing,
             handshakes: 0,
-            unsigned: FreshQueue::default(),
+            unsigned: Unsigned::default(),
             shares: Shares::new(),
             backlog: Backlog::default(),
             without_hello: IndexQueue::new(),
@@ -343,10 +344,9 @@ impl Worker {
         } else {
             self.without_hello.remove(index);
         }
-        if entry.connection.wants_signature() {
-            self.unsigned.push(index, self.now.mono);
-        } else {
-            self.unsigned.remove(index);
+        match entry.connection.wants_signature() {
+            Some(offload) => self.unsigned.push(index, offload, self.now.mono),
+            None => self.unsigned.remove(index),
         }
     }
 

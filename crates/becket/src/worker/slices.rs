@@ -2,8 +2,8 @@
 //!
 //! Between two looks at the sockets there is a bounded time of work, whatever it consists of:
 //! established connections first, each within its budget of bytes, for [`ESTABLISHED`] at most; then
-//! newcomers for a [`SLICE`]; then signatures for another, one at least, which cannot be divided: one
-//! with RSA, some with ECDSA. So whoever is inside waits for two slices and one signature at most.
+//! newcomers for a [`SLICE`]; then signatures for another, one at least, which cannot be divided. Where nobody
+//! waits for one, newcomers have both. So whoever is inside waits for two slices and one signature at most.
 //!
 //! Where established connections leave no time, newcomers have a fifth of it all the same. Within
 //! their slice those who have begun go first, since what they have cost would be lost; then
@@ -12,7 +12,8 @@
 //! everybody who comes must not keep becket from serving somebody. Who is served at once, by a
 //! resumption, is not counted there.
 //!
-//! Who waits for a signature is in a `FreshQueue`: the newest goes first once there are too many,
+//! A signature that costs as little as to wait for it is made with the first step, while nobody waits for the worker and
+//! the kernel's queue is empty now and then. Who waits for another is in a queue ([`Unsigned`](super::unsigned::Unsigned)): the newest goes first once there are too many,
 //! and who has waited for too long is reset. What has waited in the kernel counts, and that queue is
 //! bounded ([`Backlog`](becket_proto::backlog::Backlog)): while clients wait for too long, it holds what
 //! is accepted within the target. The shares are [`TimeShare`]'s.
@@ -24,6 +25,7 @@ use becket_proto::share::TimeShare;
 use super::Worker;
 use crate::close_reason::CloseReason;
 use crate::connection::{Advanced, Connection};
+use crate::signing::Offload;
 use crate::signing::worker::WorkerSigning;
 
 /// The shares of those who would come last.
@@ -54,7 +56,7 @@ impl Worker {
             let spent = self.serve_newcomers(now).saturating_sub(now);
             self.shares.newcomers.spend(spent);
         }
-        if !self.signs()
+        if !self.unsigned.can_ask(self.has_room())
             && let Some(signing) = &self.signing
         {
             signing.flush();
@@ -77,9 +79,13 @@ impl Worker {
         now
     }
 
-    /// A slice for those who are not in yet. Returns the time.
+    /// Two slices for those who are not in yet, of which signatures have the second if somebody waits for them. Returns the time.
     fn serve_newcomers(&mut self, began: Duration) -> Duration {
-        let end = began + SLICE;
+        let both = began + 2 * SLICE;
+        let end = match self.signs() {
+            true => began + SLICE,
+            false => both,
+        };
         let mut now = self.advance_handshakes(began, end);
         let signs = self.signs();
         if self.shares.arrivals.pay(Duration::ZERO, signs) {
@@ -90,18 +96,16 @@ impl Worker {
         }
         self.bound_queues(now);
         let began = now;
-        now = self.sign(began, began + SLICE);
+        now = self.sign(began, both);
         self.shares.arrivals.pay(now.saturating_sub(began), true);
         now
     }
 
     /// Signs for those who wait for that, one at least. Returns the time.
     fn sign(&mut self, mut now: Duration, end: Duration) -> Duration {
-        while self.signs()
-            && let Some(index) = self.unsigned.pop(now)
-        {
+        while let Some(index) = self.unsigned.pop(self.has_room(), now) {
             if let Some(signing) = &self.signing {
-                signing.note_waiting(self.unsigned.len());
+                signing.note_waiting(self.unsigned.len_elsewhere());
             }
             self.advance(index, Connection::sign);
             self.look_for_mail();
@@ -115,8 +119,24 @@ impl Worker {
 
     /// Whether somebody waits for a signature, and it can be made, or asked of a crypto thread: an answer wakes us otherwise.
     fn signs(&self) -> bool {
-        let has_room = || self.signing.as_ref().is_none_or(WorkerSigning::has_room);
-        !self.unsigned.is_empty() && has_room()
+        self.unsigned.can_go(self.has_room())
+    }
+
+    /// Whether a crypto thread can be asked for one more.
+    fn has_room(&self) -> bool {
+        self.signing.as_ref().is_some_and(WorkerSigning::has_room)
+    }
+
+    /// Takes a step of somebody who is not in yet, and signs at once where that costs little and keeps nobody waiting.
+    pub(super) fn advance_newcomer(&mut self, index: usize) {
+        let is_behind = self.backlog.is_falling_behind(self.now.mono);
+        let is_calm = self.unsigned.is_empty_here() && !is_behind;
+        self.advance(index, Connection::advance);
+        let entry = self.connections.get(index).filter(|_| is_calm);
+        let offload = entry.and_then(|entry| entry.connection.wants_signature());
+        if offload == Some(Offload::Pointless) {
+            self.advance(index, Connection::sign);
+        }
     }
 
     /// Advances those who have begun. Returns the time.
@@ -124,7 +144,7 @@ impl Worker {
         while now < end
             && let Some(index) = self.handshaking.pop_front()
         {
-            self.advance(index, Connection::advance);
+            self.advance_newcomer(index);
             self.look_for_mail();
             now = self.clock.mono();
         }

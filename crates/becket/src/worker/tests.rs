@@ -13,6 +13,7 @@ use super::*;
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::control::rotation::Rotation;
 use crate::prepare::{ServerNames, World, prepare};
+use crate::signing::Offload;
 use crate::worker::mailbox::Message;
 
 /// Fewer than wait in the queue of a listening socket of the standard library.
@@ -96,10 +97,15 @@ fn scene() -> Scene {
     }
 }
 
-/// Clients that have said a hello for which there is nothing to resume, and a worker that knows of all.
-fn unsigned(many: usize) -> (Worker, Vec<TcpStream>, tempfile::TempDir) {
+/// Clients that have said a hello for which there is nothing to resume, and a worker that knows of all. Its key is of this kind;
+/// it has no crypto threads.
+fn newcomers(
+    many: usize,
+    kind: &'static rcgen::SignatureAlgorithm,
+    before: impl FnOnce(&mut Worker),
+) -> (Worker, Vec<TcpStream>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let key = rcgen::KeyPair::generate().unwrap();
+    let key = rcgen::KeyPair::generate_for(kind).unwrap();
     let params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
     let certificate = params.self_signed(&key).unwrap().pem() + &key.serialize_pem();
     let path = folder.path().join("a.pem");
@@ -114,18 +120,44 @@ fn unsigned(many: usize) -> (Worker, Vec<TcpStream>, tempfile::TempDir) {
     };
     let clients = (0..many).map(|_| client()).collect();
     let end = worker.clock.mono() + Duration::from_secs(3600);
+    before(&mut worker);
     while worker.connections.len() < many {
         worker.accept(Duration::ZERO, end);
     }
-    assert_eq!(waiting(&worker), many);
     (worker, clients, folder)
+}
+
+/// Newcomers who all wait for their signatures.
+fn unsigned(many: usize) -> (Worker, Vec<TcpStream>, tempfile::TempDir) {
+    let scene = newcomers(many, &rcgen::PKCS_ECDSA_P384_SHA384, |_| {});
+    assert_eq!(waiting(&scene.0), many);
+    scene
 }
 
 /// How many wait for a signature.
 fn waiting(worker: &Worker) -> usize {
     let all = worker.connections.iter();
-    all.filter(|(_, entry)| entry.connection.wants_signature())
+    all.filter(|(_, entry)| entry.connection.wants_signature().is_some())
         .count()
+}
+
+#[test]
+fn a_cheap_signature_is_made_at_once_unless_somebody_waits_or_the_kernels_queue_is_never_empty() {
+    let kind = &rcgen::PKCS_ECDSA_P256_SHA256;
+    let (worker, ..) = newcomers(8, kind, |_| {});
+    assert_eq!(waiting(&worker), 0);
+    assert!(worker.handshakes == 8 && worker.counters.client_bytes_out.value() > 0);
+    // Somebody who waits for a crypto thread is not in their way.
+    let elsewhere =
+        |worker: &mut Worker| worker.unsigned.push(100, Offload::Always, worker.now.mono);
+    assert_eq!(waiting(&newcomers(8, kind, elsewhere).0), 0);
+    let somebody = |worker: &mut Worker| worker.unsigned.push(100, Offload::Never, worker.now.mono);
+    assert_eq!(waiting(&newcomers(8, kind, somebody).0), 8);
+    let behind = |worker: &mut Worker| {
+        worker.backlog.handle_look(Duration::ZERO, 0, false);
+        worker.now.mono += Duration::from_secs(1);
+    };
+    assert_eq!(waiting(&newcomers(8, kind, behind).0), 8);
 }
 
 #[test]

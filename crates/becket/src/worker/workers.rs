@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::log::access_log::AccessWriter;
 use crate::sessions::tickets::Secrets;
 use crate::shared::Shared;
+use crate::signing::queue::SigningQueue;
 use crate::signing::threads::CryptoThreads;
 use crate::sockets::Bound;
 use crate::worker::mailbox::{Mailbox, Message};
@@ -29,8 +30,10 @@ pub struct Workers {
     held: Vec<SocketAddr>,
     /// Addresses that the last reload took away: their sockets may not be closed yet.
     retiring: Vec<SocketAddr>,
-    /// Who signs for them.
-    _crypto: CryptoThreads,
+    /// What they ask for signatures.
+    signatures: Arc<SigningQueue>,
+    /// Who signs for them, from the first expensive key on.
+    crypto: Option<CryptoThreads>,
 }
 
 /// What a worker leaves when it has ended.
@@ -72,7 +75,6 @@ impl Workers {
         let config = common.adopted.config();
         let held = addresses(config);
         let mut mailboxes = Vec::with_capacity(sockets.len());
-        let crypto = CryptoThreads::start(&common.shared.signatures)?;
         for (number, sockets) in sockets.into_iter().enumerate() {
             let poll = Poll::new()?;
             let waker = Waker::new(poll.registry(), Token(MAILBOX))?;
@@ -102,12 +104,28 @@ impl Workers {
         let inbox = |mailbox: &Arc<Mailbox>| Arc::clone(mailbox) as Arc<dyn Inbox>;
         let inboxes = mailboxes.iter().map(inbox).collect();
         common.shared.backends.set_inboxes(inboxes);
-        Ok(Self {
+        let mut workers = Self {
             mailboxes,
             held,
             retiring: Vec::new(),
-            _crypto: crypto,
-        })
+            signatures: Arc::clone(&common.shared.signatures),
+            crypto: None,
+        };
+        workers.prepare_for(config)?;
+        Ok(workers)
+    }
+
+    /// Starts what workers need to serve by a configuration and do not have yet: crypto threads, where it has an
+    /// expensive key.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no more threads.
+    pub(crate) fn prepare_for(&mut self, config: &Config) -> io::Result<()> {
+        if self.crypto.is_none() && config.has_expensive_keys() {
+            self.crypto = Some(CryptoThreads::start(&self.signatures)?);
+        }
+        Ok(())
     }
 
     /// Number of workers.

@@ -26,9 +26,9 @@ use becket::log::access::AccessRecord;
 use becket::metrics::Counters;
 use becket::pipes::{BULK, Pipes};
 use becket::scratch::Scratch;
-use becket::signing::Request;
 use becket::signing::queue::{Answers, Signed, SigningQueue, answer};
 use becket::signing::worker::WorkerSigning;
+use becket::signing::{Offload, Request};
 
 /// A connection under a script.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Stage {
     pub(crate) fn is_postponed(&self) -> bool {
         self.connection
             .as_ref()
-            .is_some_and(Connection::wants_signature)
+            .is_some_and(|connection| connection.wants_signature().is_some())
     }
 
     /// Accepts a client through `listener`, in place of an earlier one, and returns its end. Servers
@@ -188,7 +188,10 @@ impl Stage {
         };
         let overdue = connection.deadline() <= self.now.mono;
         let has_room = self.signing.as_ref().is_none_or(WorkerSigning::has_room);
-        let signs = has_room && connection.wants_signature();
+        let signs = match connection.wants_signature() {
+            Some(Offload::Batches | Offload::Always) => has_room,
+            offload => offload.is_some(),
+        };
         if !overdue && !self.queued && !signs {
             return false;
         }
@@ -267,7 +270,7 @@ impl Stage {
     /// Whether there is more to do before the next event: a budget was spent.
     pub(crate) fn is_unfinished(&self) -> bool {
         let connection = self.connection.as_ref();
-        connection.is_some_and(|connection| self.queued || connection.wants_signature())
+        connection.is_some_and(|it| self.queued || it.wants_signature().is_some())
     }
 
     /// How the connection ended, once it has.
