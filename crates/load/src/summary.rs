@@ -44,6 +44,17 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> St
         bound: false,
     };
     generator.bound = is_bound(&generator);
+    let server = around.server.map(|spent| ServerCpu {
+        pids: plan.pids.clone(),
+        cpu_s: spent.total().as_secs_f64(),
+        user_s: spent.user.as_secs_f64(),
+        cpus_used: spent.total().as_secs_f64() / seconds,
+        cpu_us_per_transaction: each(spent.total()),
+    });
+    let server_is_busy = server
+        .as_ref()
+        .is_some_and(|it| it.cpus_used >= BUSY_SERVER);
+    let busy = generator.bound || server_is_busy;
     Step {
         rate_asked_per_s: asked,
         seconds: around.seconds,
@@ -66,14 +77,8 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> St
             .collect(),
         latency: latencies(samples, asked.is_some()),
         generator,
-        server: around.server.map(|spent| ServerCpu {
-            pids: plan.pids.clone(),
-            cpu_s: spent.total().as_secs_f64(),
-            user_s: spent.user.as_secs_f64(),
-            cpus_used: spent.total().as_secs_f64() / seconds,
-            cpu_us_per_transaction: each(spent.total()),
-        }),
-        findings: findings::of(samples),
+        server,
+        findings: findings::of(samples, busy),
     }
 }
 
@@ -226,6 +231,8 @@ const HELD_P99_US: f64 = 100_000.0;
 const HELD_SHARE: f64 = 0.97;
 /// A thread that ran or waited for its CPU this much had no time left.
 const BUSY: f64 = 0.95;
+/// CPUs of a server that has a queue in front of it: with stalls only, it would rest.
+const BUSY_SERVER: f64 = 0.7;
 /// With starts that come late, less is proof enough.
 const BUSY_AND_LATE: f64 = 0.80;
 const LATE_START_US: f64 = 10_000.0;
