@@ -110,6 +110,10 @@ pub enum CloseReason {
     ServerTruncated = "server-truncated",
     /// The server reset the connection; the client saw no clean end.
     ServerReset = "server-reset",
+    /// The kernel was to take over TLS and refused a key.
+    KernelTls = "kernel-tls",
+    /// The kernel had TLS, a KeyUpdate came or a key was worn out, and the kernel replaces none.
+    KeyUpdate = "key-update",
     /// The server went out of service, and its backend has `on-down = "close"`.
     ServerDown = "server-down",
     /// Nothing moved for `timeouts.idle`.

@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 
+use becket_config::choices::KernelTls;
 use becket_config::process::Limits;
 use becket_sys::rlimit;
 
@@ -19,12 +20,13 @@ pub(crate) fn fixed(listeners: &[Arc<Listener>], workers: usize) -> u64 {
     ((addresses + OF_WORKER) * workers) as u64
 }
 
-/// Descriptors that the pipes of all workers would take: none where every client's TLS ends here, so that no bytes are passed
-/// as they are.
+/// Descriptors that the pipes of all workers would take: none where every client's TLS ends here, and not in the kernel, so that
+/// no bytes are passed as they are.
 pub(crate) fn of_pipes(listeners: &[Arc<Listener>], limits: &Limits, workers: usize) -> u64 {
     let mut routes = listeners.iter().flat_map(|listener| &listener.routes);
     let pass = routes.any(|route| route.policy.is_none());
-    if pass {
+    let in_kernel = |listener: &Arc<Listener>| listener.keys.kernel_tls == KernelTls::Bulk;
+    if pass || listeners.iter().any(in_kernel) {
         (2 * limits.pipes * workers) as u64
     } else {
         0

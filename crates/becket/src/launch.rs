@@ -40,7 +40,7 @@ use crate::pid_file::PidFile;
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
-use crate::server::{Control, Terminator};
+use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
 use crate::signing::queue::SigningQueue;
 use crate::sockets;
@@ -133,6 +133,7 @@ pub fn launch(
     let pid_file = pid_file(link.as_ref(), &config, &source)?;
     let (origin, connections) = (source.origin(), config.connections);
     tracing::info!(workers = count, connections, origin, "serving");
+    tell_of_kernel_tls(&config);
     let heard = heard(&cluster, &stud);
     let main = main_process(&link);
     let control = Control {

@@ -8,11 +8,12 @@
 use std::io::{self, Read};
 
 use becket_proto::half_pipe::HalfPipe;
+use becket_sys::kernel_tls::Record;
 
 use crate::metrics::Counter;
 use crate::pipes::Lent;
-use crate::scratch::Buffer;
-use crate::socket::{Fault, Ready, Socket, Traffic};
+use crate::scratch::{Buffer, READ};
+use crate::socket::{Fault, KernelTlsSocket, Ready, Socket, Traffic};
 
 /// One side's socket.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(crate) struct Leg<S> {
     pub ready: Ready,
     /// Bytes so far.
     pub traffic: Traffic,
-    /// A send was told that the peer had reset.
+    /// A call was told that the peer had reset.
     reset: bool,
 }
 
@@ -92,6 +93,35 @@ impl<S: Socket> Leg<S> {
         got
     }
 
+    /// Receives a record of whatever type, where the kernel opens them, into the room behind what `buffer` holds, and leaves it
+    /// to the caller to count it in; `None` when there is none. One system call.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::receive`], or [`Fault::Unopened`].
+    pub(crate) fn receive_record(
+        &mut self,
+        buffer: &mut Buffer,
+        counter: &Counter,
+    ) -> Result<Option<Record>, Fault>
+    where
+        S: KernelTlsSocket,
+    {
+        let record = match self
+            .socket
+            .receive_record(buffer.next(READ))
+            .map_err(Fault::from)
+        {
+            Ok(Record { kind: None, len: 0 }) if self.reset => return Err(Fault::Reset),
+            Ok(record) => record,
+            Err(Fault::WouldBlock) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        self.traffic.received += record.len as u64;
+        counter.add(record.len as u64);
+        Ok(Some(record))
+    }
+
     fn note_received(
         &mut self,
         received: io::Result<usize>,
@@ -112,7 +142,10 @@ impl<S: Socket> Leg<S> {
                 self.ready.readable = false;
                 Ok(Got::Nothing)
             }
-            Err(fault) => Err(fault),
+            Err(fault) => {
+                self.reset |= fault == Fault::Reset;
+                Err(fault)
+            }
         }
     }
 

@@ -92,6 +92,8 @@ plain {
     turns = "becket_turns",
     /// Bytes relayed through a pipe, without a copy
     spliced_bytes = "becket_spliced_bytes",
+    /// Legs of connections whose TLS the kernel took over
+    kernel_tls_legs = "becket_kernel_tls_legs",
 }
 others {
     /// Connections ended.
@@ -132,6 +134,8 @@ others {
     pipes_returned: Counter,
     /// Times that bulk was copied for want of a pipe, by [`PipeRefusal`].
     pipe_refusals: [Counter; PipeRefusal::ALL.len()],
+    /// Times that the kernel did not take over TLS, by [`KernelTlsRefusal`].
+    kernel_tls_refusals: [Counter; KernelTlsRefusal::ALL.len()],
 }
 }
 
@@ -235,6 +239,18 @@ pub enum PipeRefusal {
     AllLent = "all-lent",
     /// The kernel grants no pipe, or does not splice these sockets.
     Kernel = "kernel",
+}
+}
+
+labelled! {
+/// Why the kernel did not take over the TLS of a leg.
+pub enum KernelTlsRefusal {
+    /// The version, the cipher or a second key is nothing that it does.
+    Unsupported = "unsupported",
+    /// It refused the layer.
+    Layer = "layer",
+    /// It refused a key, and the connection ended.
+    Key = "key",
 }
 }
 

@@ -149,6 +149,8 @@ impl Drop for Place {
 pub const BULK: u32 = 128 * 1024;
 /// What an unprivileged process may ask for (`fs.pipe-max-size`), and more than goes through in one turn.
 const MOST_SIZE: usize = 1024 * 1024;
+/// Stretches of memory to which a pipe of that size refers.
+pub(crate) const PLACES: usize = MOST_SIZE / PAGE;
 /// The kernel counts the size of a pipe by pages.
 const PAGE: usize = 4096;
 /// After a refusal so many wishes are not even brought to the kernel: a mebibyte is copied for each four to sixteen.

@@ -67,6 +67,11 @@ impl Buffer {
         self.advance(bytes.len());
     }
 
+    /// Forgets what is filled in behind the first `n` bytes.
+    pub(crate) fn truncate(&mut self, n: usize) {
+        self.filled = self.filled.min(n);
+    }
+
     /// Forgets what was filled in; keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.filled = 0;

@@ -242,6 +242,7 @@ impl Control {
         };
         if errors.is_empty() {
             tracing::info!(origin = self.source.origin(), "reloaded");
+            tell_of_kernel_tls(&self.state.config());
         }
         for error in &errors {
             tracing::error!("reload refused, nothing changed: {error}");
@@ -413,6 +414,13 @@ fn give_back(clock: Clock) {
     });
     if let Err(error) = began {
         tracing::debug!(%error, "memory not given back");
+    }
+}
+
+/// Says what the kernel can take over, where it is asked to.
+pub(crate) fn tell_of_kernel_tls(config: &Config) {
+    if let Some(support) = config.kernel_tls() {
+        tracing::info!("kernel TLS: {support}");
     }
 }
 

@@ -6,6 +6,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 
+use becket_sys::kernel_tls::{self, Cipher, Direction, Key, Record, Support};
 use becket_sys::pipe::Pipe;
 use mio::net::{TcpStream, UnixStream};
 
@@ -64,6 +65,142 @@ pub trait Peek {
     fn is_gone(&self) -> bool;
 }
 
+/// A socket whose records the kernel may seal and open; see [`kernel_tls`].
+pub trait KernelTlsSocket: Socket {
+    /// What the kernel does.
+    fn support(&self) -> Support;
+
+    /// Copies what has arrived into `buffer` and leaves it there; 0 is the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::receive`].
+    fn look(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    /// Gives the socket the layer for TLS; see [`kernel_tls::attach`].
+    ///
+    /// # Errors
+    ///
+    /// Where the kernel refuses; nothing has changed.
+    fn attach(&mut self) -> io::Result<()>;
+
+    /// Seals or opens with this key from now on; see [`kernel_tls::set_key`].
+    ///
+    /// # Errors
+    ///
+    /// Where the kernel refuses.
+    fn set_key(&mut self, direction: Direction, key: &Key<'_>) -> io::Result<()>;
+
+    /// The number of the next record that is sealed.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no such key.
+    fn next_record(&self, cipher: Cipher) -> io::Result<u64>;
+
+    /// Receives a record of whatever type; see [`kernel_tls::receive_record`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::receive`].
+    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<Record>;
+
+    /// Sends a record of this type, all of it or nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::send`].
+    fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()>;
+
+    /// Whether there is room for more than a record. If not, readiness will be reported when there is. A system call.
+    fn has_room(&self) -> bool;
+}
+
+impl KernelTlsSocket for TcpStream {
+    fn support(&self) -> Support {
+        *kernel_tls::support()
+    }
+
+    fn look(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Peek::peek(self, buffer)
+    }
+
+    fn attach(&mut self) -> io::Result<()> {
+        kernel_tls::attach(&*self)
+    }
+
+    fn set_key(&mut self, direction: Direction, key: &Key<'_>) -> io::Result<()> {
+        kernel_tls::set_key(&*self, direction, key)
+    }
+
+    fn next_record(&self, cipher: Cipher) -> io::Result<u64> {
+        kernel_tls::next_record(self, cipher)
+    }
+
+    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<Record> {
+        uninterrupted(|| kernel_tls::receive_record(&*self, buffer))
+    }
+
+    fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+        uninterrupted(|| kernel_tls::send_record(&*self, kind, bytes))
+    }
+
+    fn has_room(&self) -> bool {
+        // Without memory nothing was learnt; the send tells.
+        becket_sys::socket::has_room(self).unwrap_or(true)
+    }
+}
+
+/// A unix socket has no such layer: [`attach`](KernelTlsSocket::attach) says so, and nothing else is asked of it.
+impl KernelTlsSocket for ServerSocket {
+    fn support(&self) -> Support {
+        *kernel_tls::support()
+    }
+
+    fn look(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.tcp()?.look(buffer)
+    }
+
+    fn attach(&mut self) -> io::Result<()> {
+        self.tcp()?.attach()
+    }
+
+    fn set_key(&mut self, direction: Direction, key: &Key<'_>) -> io::Result<()> {
+        self.tcp()?.set_key(direction, key)
+    }
+
+    fn next_record(&self, cipher: Cipher) -> io::Result<u64> {
+        match self {
+            Self::Tcp(socket) => socket.next_record(cipher),
+            Self::Unix(_) => Err(ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn receive_record(&mut self, buffer: &mut [u8]) -> io::Result<Record> {
+        self.tcp()?.receive_record(buffer)
+    }
+
+    fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+        self.tcp()?.send_record(kind, bytes)
+    }
+
+    fn has_room(&self) -> bool {
+        match self {
+            Self::Tcp(socket) => socket.has_room(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl ServerSocket {
+    fn tcp(&mut self) -> io::Result<&mut TcpStream> {
+        match self {
+            Self::Tcp(socket) => Ok(socket),
+            Self::Unix(_) => Err(ErrorKind::Unsupported.into()),
+        }
+    }
+}
+
 impl Peek for TcpStream {
     fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         uninterrupted(|| Self::peek(self, buffer))
@@ -106,8 +243,10 @@ pub enum Fault {
     Closed,
     /// The peer reset the connection, or the network did.
     Reset,
-    /// The kernel does not do such a thing with this socket; nothing has moved.
+    /// The kernel does not do such a thing with this socket, or not with what comes next; nothing has moved.
     Refused,
+    /// A record does not open, where the kernel opens them.
+    Unopened,
 }
 
 impl Ready {
@@ -128,6 +267,8 @@ impl From<io::Error> for Fault {
             ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::PermissionDenied => {
                 Self::Refused
             }
+            _ if kernel_tls::holds_no_data(&error) => Self::Refused,
+            _ if kernel_tls::does_not_open(&error) => Self::Unopened,
             _ => Self::Reset,
         }
     }

@@ -127,6 +127,17 @@ pub enum OnDown {
     Close,
 }
 
+/// Which connections the kernel seals and opens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KernelTls {
+    /// None.
+    #[default]
+    Off,
+    /// Those that have carried `limits.kernel-tls-after`.
+    Bulk,
+}
+
 /// By what a client is known again, to be given the server that it had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use crate::backend::Backend;
+use crate::choices::KernelTls;
 use crate::cluster::Cluster;
 use crate::error::Problem;
 use crate::listener::Listener;
@@ -58,6 +59,19 @@ impl File {
     pub fn tls12_tickets(&self, policy: &Policy) -> bool {
         let cluster = self.cluster.as_ref();
         policy.tls12_tickets && cluster.is_none_or(|cluster| cluster.tls12_tickets)
+    }
+
+    /// The keys that have the kernel take over TLS.
+    pub fn asks_for_kernel_tls(&self) -> impl Iterator<Item = String> {
+        let listeners = self.listener.iter();
+        let listeners = listeners.filter(|one| one.kernel_tls == KernelTls::Bulk);
+        let listeners = listeners.map(|one| format!("listener[{}].kernel-tls", one.name));
+        let bulk = |one: &&Backend| {
+            let tls = one.tls.as_ref();
+            tls.is_some_and(|tls| tls.kernel_tls == KernelTls::Bulk)
+        };
+        let backends = self.backend.iter().filter(bulk);
+        listeners.chain(backends.map(|one| format!("backend[{}].tls.kernel-tls", one.name)))
     }
 
     /// Parses TOML.

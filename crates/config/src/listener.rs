@@ -10,7 +10,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::address::{ListenAddress, NamePattern, SectionName};
-use crate::choices::{AcceptProxy, AlpnMismatch, Mode, StartTls, UnknownNames};
+use crate::choices::{AcceptProxy, AlpnMismatch, KernelTls, Mode, StartTls, UnknownNames};
 use crate::notation::{
     BytesOr, MaybeTimeOr, Off, SECOND, System, TimeOr, Whole, WholeOr, list, maybe_list,
 };
@@ -57,6 +57,8 @@ pub struct Listener {
     pub trusted_networks: Vec<Network>,
     /// `[[listener.route]]`
     pub route: Vec<Route>,
+    /// Whether the kernel takes over the TLS of clients that carry bulk.
+    pub kernel_tls: KernelTls,
     /// Connections that the kernel completed and we have not accepted; it cuts this to net.core.somaxconn.
     #[serde(with = "Whole::<1, 65_535>")]
     pub backlog: u32 = 4096,

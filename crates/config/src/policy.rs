@@ -7,7 +7,7 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::address::SectionName;
-use crate::choices::{ClientCertificates, UnknownStatus, Verify};
+use crate::choices::{ClientCertificates, KernelTls, UnknownStatus, Verify};
 use crate::client_name::ClientName;
 use crate::listener::Certificate;
 use crate::notation::{BytesOr, Off, Text, as_text};
@@ -86,6 +86,8 @@ pub struct ServerTls {
     pub client_certificate: Option<Certificate>,
     /// Protocols to offer.
     pub alpn: ServerAlpn = ServerAlpn::Fixed(Vec::new()),
+    /// Whether the kernel takes over the TLS of connections that carry bulk.
+    pub kernel_tls: KernelTls,
     /// At least one.
     pub versions: Vec<Version> = vec![Version::Tls12, Version::Tls13],
 }

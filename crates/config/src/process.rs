@@ -41,9 +41,14 @@ pub struct Limits {
     /// could never be relayed.
     #[serde(with = "Bytes::<{ 16 << 10 }, { 1 << 30 }>")]
     pub bytes_per_turn: usize = 256 << 10,
-    /// Pipes of one worker, through which bulk passes without a copy where no leg has TLS; 0 is off.
+    /// Pipes of one worker, through which bulk passes without a copy where no leg has TLS of ours; 0 is off.
     #[serde(with = "Whole::<0, 100_000>")]
     pub pipes: usize = 64,
+    /// Bytes that a leg carries before the kernel takes over its TLS, where that is on.
+    #[serde(with = "Bytes::<0, { 1 << 40 }>")]
+    pub kernel_tls_after: usize = 1 << 20,
+    /// Whether the kernel takes over TLS 1.3 although it cannot replace keys: a KeyUpdate then ends the connection.
+    pub kernel_tls_without_rekey: bool,
 }
 }
 

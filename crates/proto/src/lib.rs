@@ -24,6 +24,7 @@ pub mod index_queue;
 mod labelled;
 pub mod networks;
 pub mod plain_http;
+pub mod post_handshake;
 pub mod proxy_header;
 pub mod queue;
 pub mod reader;

@@ -16,6 +16,15 @@ pub fn first(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= len).then_some(len)
 }
 
+/// How many of these bytes are whole records.
+pub fn whole(bytes: &[u8]) -> usize {
+    let mut end = 0;
+    while let Some(len) = bytes.get(end..).and_then(first) {
+        end += len;
+    }
+    end
+}
+
 /// What a peer may still send that holds no data.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
@@ -124,12 +133,14 @@ mod tests {
                 laid.extend(content);
             }
             laid.truncate(cut);
+            let whole = whole(&laid);
             let mut rest = laid.as_slice();
             let mut found = Vec::new();
             while let Some(len) = first(rest) {
                 found.push(rest[HEADER..len].to_vec());
                 rest = &rest[len..];
             }
+            prop_assert_eq!(whole, laid.len() - rest.len());
             prop_assert!(contents.starts_with(&found));
             prop_assert!(contents.get(found.len()).is_none_or(|next| rest.len() < HEADER + next.len()));
         }

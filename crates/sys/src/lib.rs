@@ -17,6 +17,7 @@ pub mod fd_passing;
 pub mod identity;
 #[cfg(target_arch = "x86_64")]
 pub mod ifma;
+pub mod kernel_tls;
 pub mod log_file;
 pub mod memory;
 pub mod notify;

@@ -184,6 +184,9 @@ pub(crate) struct Running {
     addresses: BTreeMap<String, Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<SharedFacts>,
+    /// What the kernel can take over, where it is asked to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernel: Option<String>,
 }
 
 /// What must be the same on all nodes of a cluster, beside the digests of policies.
@@ -219,6 +222,7 @@ impl Running {
                 .cluster
                 .as_ref()
                 .map(|cluster| SharedFacts::of(cluster, now)),
+            kernel: config.kernel_tls().map(ToString::to_string),
         }
     }
 }
@@ -301,6 +305,9 @@ impl Display for Running {
                     "rsa-batch: singly, for this processor has no AVX-512 IFMA"
                 )?;
             }
+        }
+        if let Some(kernel) = &self.kernel {
+            writeln!(f, "kernel TLS: {kernel}")?;
         }
         writeln!(f, "connections {} at most", self.connections)
     }

@@ -19,6 +19,7 @@ use becket_config::process::{Log, Process};
 use becket_config::{listener, policy};
 use becket_multibuffer::Multibuffer;
 use becket_proto::networks::Networks;
+use becket_sys::kernel_tls::{self, Support};
 use rustls::SupportedCipherSuite;
 use rustls::server::danger::ClientCertVerifier;
 
@@ -47,6 +48,14 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// What signs in batches, where that is configured and the processor can do it.
     pub batches: Option<Multibuffer>,
+}
+
+impl Config {
+    /// What the kernel can take over; `None` where it is not asked to.
+    pub(crate) fn kernel_tls(&self) -> Option<&'static Support> {
+        let asks = self.file.asks_for_kernel_tls().next();
+        asks.map(|_| kernel_tls::support())
+    }
 }
 
 /// A listener: addresses, certificates, and routes behind it.

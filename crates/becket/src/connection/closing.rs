@@ -12,7 +12,7 @@ use crate::close_reason::CloseReason;
 use crate::leg::Got;
 use crate::pipes::Lent;
 use crate::scratch::{READ, Scratch};
-use crate::socket::Socket;
+use crate::socket::{Fault, Socket};
 
 /// Waits for the client to take the last bytes.
 #[derive(Debug)]
@@ -72,6 +72,19 @@ impl Closing {
                     self.dropped += came;
                 }
                 Ok(Got::Nothing) => break,
+                // Where the kernel has TLS: what is no data.
+                Err(Fault::Refused) => {
+                    let counter = &cx.turn.counters.client_bytes_in;
+                    let client = &mut cx.core.client;
+                    match client.receive_record(&mut scratch.sealed_in, counter) {
+                        Ok(Some(_)) => {
+                            left = left.saturating_sub(WITHOUT_DATA);
+                            self.dropped += WITHOUT_DATA;
+                        }
+                        Ok(None) => break,
+                        Err(_) => return Next::End(self.reason),
+                    }
+                }
                 Ok(Got::End) | Err(_) => return Next::End(self.reason),
             }
             if self.dropped > MOST_DROPPED {
@@ -95,5 +108,7 @@ impl Closing {
     }
 }
 
+/// What a record without data weighs, as in `proto::records`.
+const WITHOUT_DATA: usize = 4096;
 /// What was under way when the client learnt of the end fits in; more is a client that does not care.
 const MOST_DROPPED: usize = 1024 * 1024;

@@ -40,6 +40,7 @@ use crate::socket::Fault;
 use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::Engine;
+use crate::tls::kernel::Tls;
 
 /// A client on its way to a server, whichever that will be.
 #[derive(Debug)]
@@ -105,7 +106,7 @@ pub(super) struct Connecting<N: Net> {
     pub(super) server: Option<Leg<N::Server>>,
     pub(super) attempt: Attempt,
     /// Has made its hello, where the backend has TLS.
-    tls: Option<Box<Engine<UnbufferedClientConnection>>>,
+    tls: Option<Box<Tls<UnbufferedClientConnection>>>,
 }
 
 impl<N: Net> Connecting<N> {
@@ -176,7 +177,7 @@ impl Attempt {
     pub(super) fn join<N: Net>(
         self,
         server: Leg<N::Server>,
-        server_tls: Option<Box<Engine<UnbufferedClientConnection>>>,
+        server_tls: Option<Box<Tls<UnbufferedClientConnection>>>,
         cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
         cx.turn.counters.connects.add(1);
@@ -185,7 +186,7 @@ impl Attempt {
         let hint = pick_hint(pending.origin, cx.core);
         pending.pool.learn(&hint, slot.server(), cx.turn.now.mono);
         let mut relay = Relaying {
-            client_tls: pending.client_tls,
+            client_tls: pending.client_tls.map(Tls::Own),
             server_tls,
             server,
             slot,

@@ -122,7 +122,7 @@ impl<N: Net> Conversing<N> {
         let sent = cx.core.client.send(&self.answer, counter);
         self.answer
             .drain(..sent.map_err(|_| CloseReason::ClientReset)?);
-        let (mut server, back) = self.relay.server_half(cx.turn.counters);
+        let (mut server, back) = self.relay.server_half(cx.turn.counters, cx.turn.limits);
         server.flush(back)
     }
 
@@ -135,7 +135,7 @@ impl<N: Net> Conversing<N> {
         if self.relay.to_client.source_ended() {
             return Err(CloseReason::ServerGreeting);
         }
-        let (mut server, to_client) = self.relay.server_half(turn.counters);
+        let (mut server, to_client) = self.relay.server_half(turn.counters, turn.limits);
         if !server.leg.ready.readable && !server.waits() {
             return Ok(false);
         }

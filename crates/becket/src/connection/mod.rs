@@ -75,15 +75,15 @@ use crate::metrics::Counters;
 use crate::pipes::{Lent, Pipes};
 use crate::scratch::{Buffer, Scratch};
 use crate::signing::worker::WorkerSigning;
-use crate::socket::{Fault, Peek, Ready, Socket};
+use crate::socket::{Fault, KernelTlsSocket, Peek, Ready, Socket};
 use becket_sys::clock::Now;
 
 /// The sockets that connections run on.
 pub trait Net {
     /// Towards clients.
-    type Client: Socket + Peek + fmt::Debug;
+    type Client: KernelTlsSocket + Peek + fmt::Debug;
     /// Towards servers.
-    type Server: Socket + fmt::Debug;
+    type Server: KernelTlsSocket + fmt::Debug;
 
     /// Starts to connect, from a source address if one is given; readiness will be reported for the connection that is being advanced.
     ///

@@ -22,7 +22,8 @@ use crate::close_reason::CloseReason;
 use crate::leg::{Got, Leg};
 use crate::pipes::Lent;
 use crate::scratch::{Buffer, READ, Scratch};
-use crate::tls::engine::{Engine, Received};
+use crate::tls::engine::Received;
+use crate::tls::kernel::Tls;
 use crate::tls::to_servers::ServerTls;
 
 /// A connection whose server has answered and has not shown who it is.
@@ -31,7 +32,7 @@ pub(super) struct Securing<N: Net> {
     pub(super) server: Leg<N::Server>,
     /// After the socket, so that its slot is given back when that is closed.
     pub(super) attempt: Attempt,
-    engine: Box<Engine<UnbufferedClientConnection>>,
+    tls: Box<Tls<UnbufferedClientConnection>>,
 }
 
 /// What TLS towards a server begins with, whichever server it will be.
@@ -64,7 +65,7 @@ impl TlsStart {
         server: &str,
         facts: &Facts,
         now: Now,
-    ) -> io::Result<(Box<Engine<UnbufferedClientConnection>>, HalfPipe<Lent>)> {
+    ) -> io::Result<(Box<Tls<UnbufferedClientConnection>>, HalfPipe<Lent>)> {
         let alpn = facts.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
         let engine = tls.open(server, facts.server_name.as_deref(), alpn, now.unix.into());
         let mut engine = engine.map_err(io::Error::other)?;
@@ -76,7 +77,7 @@ impl TlsStart {
         if self.client_ended {
             first.end_source();
         }
-        Ok((Box::new(engine), first))
+        Ok((Box::new(Tls::Own(engine)), first))
     }
 }
 
@@ -84,12 +85,12 @@ impl<N: Net> Securing<N> {
     pub(super) fn new(
         attempt: Attempt,
         server: Leg<N::Server>,
-        engine: Box<Engine<UnbufferedClientConnection>>,
+        tls: Box<Tls<UnbufferedClientConnection>>,
     ) -> Self {
         Self {
             server,
             attempt,
-            engine,
+            tls,
         }
     }
 
@@ -159,7 +160,8 @@ impl<N: Net> Securing<N> {
             plain,
             sealed_out,
         } = scratch;
-        sealed_in.push(self.engine.held());
+        let engine = self.tls.engine_mut().ok_or(io::ErrorKind::Unsupported)?;
+        sealed_in.push(engine.held());
         let counter = &turn.counters.server_bytes_in;
         match self.server.receive(sealed_in, READ, counter) {
             Ok(Got::Bytes(_)) => {}
@@ -167,9 +169,7 @@ impl<N: Net> Securing<N> {
             Ok(Got::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(_) => return Err(io::ErrorKind::ConnectionReset.into()),
         }
-        let received = self
-            .engine
-            .receive(sealed_in.filled_mut(), plain, sealed_out);
+        let received = engine.receive(sealed_in.filled_mut(), plain, sealed_out);
         self.attempt.pending.to_server.offer(sealed_out.filled());
         received.map_err(io::Error::other)
     }
@@ -177,14 +177,13 @@ impl<N: Net> Securing<N> {
     /// Keys are ready: seals what each side has said already, and relays.
     fn leave(mut self, said: Said<'_>, out: &mut Buffer, cx: &mut Context<'_, '_, N>) -> Next<N> {
         let pending = &mut self.attempt.pending;
-        let Some(start) = pending.tls_start.take() else {
+        let (Some(start), Some(engine)) = (pending.tls_start.take(), self.tls.engine_mut()) else {
             return Next::End(CloseReason::Internal);
         };
-        cx.turn
-            .counters
-            .count_server_handshake(self.engine.handshake_kind());
+        let kind = engine.handshake_kind();
+        cx.turn.counters.count_server_handshake(kind);
         out.clear();
-        let to_server = self.engine.seal(&start.early, start.client_ended, out);
+        let to_server = engine.seal(&start.early, start.client_ended, out);
         pending.to_server.offer(out.filled());
         let to_client = match &mut pending.client_tls {
             Some(engine) => {
@@ -204,7 +203,7 @@ impl<N: Net> Securing<N> {
         if to_server.and(to_client).is_err() {
             return Next::End(CloseReason::Internal);
         }
-        self.attempt.join(self.server, Some(self.engine), cx)
+        self.attempt.join(self.server, Some(self.tls), cx)
     }
 }
 

@@ -15,6 +15,7 @@ use std::fmt;
 
 use becket_cluster::ClusterStatus;
 use becket_cluster::replica::{Cause, PeerState, PeerStatus, WarmUp};
+use becket_sys::kernel_tls::{Cipher, Version};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelValue, EncodeMetric, MetricEncoder, NoLabelSet, text,
@@ -30,8 +31,8 @@ use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::metrics::{
-    BUCKETS, Counter, Counters, HandshakeClass, Histogram, Offer, PipeRefusal, Resumption, Times,
-    bucket_limit,
+    BUCKETS, Counter, Counters, HandshakeClass, Histogram, KernelTlsRefusal, Offer, PipeRefusal,
+    Resumption, Times, bucket_limit,
 };
 
 /// The content type of what [`exposition`] returns.
@@ -70,6 +71,7 @@ impl Collector for Snapshot {
             page.one(MetricType::Counter, name, help.trim(), self.sum(counter))?;
         }
         self.connections(&mut page)?;
+        self.kernel_tls(&mut page)?;
         self.process(&mut page)?;
         self.backends(&mut page)?;
         if let Some(of) = &self.cluster {
@@ -154,6 +156,23 @@ impl Snapshot {
             "Time from accept to traffic keys",
             &[(Some(kind(false)), full), (Some(kind(true)), resumed)],
         )
+    }
+
+    fn kernel_tls(&self, page: &mut Page<'_>) -> fmt::Result {
+        let kernel_tls = Version::ALL.iter().flat_map(|&version| {
+            Cipher::ALL.map(|cipher| {
+                let kernel = self.kernel_tls;
+                let has = kernel.is_some_and(|kernel| kernel.has(version, cipher));
+                ([version.label(), cipher.label()], has)
+            })
+        });
+        families! { page:
+            Gauge becket_kernel_tls_supported "1 for what the kernel can take over and is asked to" [version, cipher] = kernel_tls;
+            Gauge becket_kernel_tls_rekeys "1 where the kernel replaces keys" = self.kernel_tls.is_some_and(|kernel| kernel.rekey);
+            Counter becket_kernel_tls_refusals "Times that the kernel did not take over the TLS of a leg" [reason]
+                = KernelTlsRefusal::ALL.iter().map(|&why| ([why.label()], self.sum(|c| &c.kernel_tls_refusals[why as usize])));
+        }
+        Ok(())
     }
 
     fn process(&self, page: &mut Page<'_>) -> fmt::Result {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use becket_cluster::ClusterStatus;
 use becket_cluster::stud::StudStatus;
 use becket_config::notation::Text;
+use becket_sys::kernel_tls::Support;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -76,6 +77,9 @@ pub(crate) struct Snapshot {
     pub stud: Option<StudStatus>,
     /// Who is let in when more want to than can be served.
     pub admission: AdmissionCounts,
+    /// What the kernel can take over of TLS; `null` where it is not asked to.
+    #[serde(serialize_with = "as_text")]
+    pub(crate) kernel_tls: Option<&'static Support>,
     /// Lines of the log that were dropped.
     pub(crate) log_lines_dropped: u64,
     /// Lines that the syslog daemon did not take.
@@ -94,6 +98,10 @@ pub(crate) struct Snapshot {
     /// One per worker.
     #[serde(skip)]
     pub counters: Vec<Arc<Counters>>,
+}
+
+fn as_text<S: Serializer>(support: &Option<&'static Support>, to: S) -> Result<S::Ok, S::Error> {
+    support.map(ToString::to_string).serialize(to)
 }
 
 /// Sums over all workers.

@@ -202,6 +202,7 @@ impl State {
                 sources: shared.admission.sources(),
                 untracked: shared.admission.untracked(),
             },
+            kernel_tls: config.kernel_tls(),
             log_lines_dropped: shared.log_lines_dropped.load(Relaxed),
             syslog_lines_dropped: shared.syslog_lines_dropped.load(Relaxed),
             access_lines_dropped: shared.access_lines_dropped.load(Relaxed),

@@ -34,6 +34,10 @@ pub(super) struct Needs {
 impl Needs {
     /// Reads it off a file whose relative paths start at `folder`. Blocks where an address is a name.
     pub(super) fn by(file: &File, folder: &Path) -> Self {
+        if file.asks_for_kernel_tls().next().is_some() {
+            // Asked for by root, the kernel loads its module; nobody else could.
+            becket_sys::kernel_tls::support();
+        }
         let has_ipv6 = has_ipv6();
         let addresses = |at: &Address| addresses(at, has_ipv6);
         let listeners = file.listener.iter();

@@ -32,6 +32,7 @@ use becket_config::process::{Log, LogTarget};
 use becket_config::read::{Reading, read};
 use becket_multibuffer::Multibuffer;
 use becket_sys::identity::Identity;
+use becket_sys::kernel_tls;
 use rustls_pki_types::UnixTime;
 use toml::Table;
 use tracing_subscriber::filter::LevelFilter;
@@ -168,6 +169,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     let listeners = draft.listeners(&policies);
     draft.stud(&mut cluster, &listeners);
     draft.check_identity();
+    draft.kernel_tls();
     let workers = worker_count(&file.process);
     let fixed = descriptors::fixed(&listeners, workers);
     let of_pipes = descriptors::of_pipes(&listeners, &file.limits, workers);
@@ -272,6 +274,18 @@ impl Draft<'_> {
                 (key!("process", process.user), accepted)
             };
             self.report.refuse(path, reason(&error), accepted);
+        }
+    }
+
+    /// What the kernel lacks is no fault: connections go on without.
+    fn kernel_tls(&mut self) {
+        let bears = self.file.limits.kernel_tls_without_rekey;
+        for path in self.file.asks_for_kernel_tls() {
+            let support = kernel_tls::support();
+            if !support.is_of_use(bears) {
+                let fault = format!("the kernel does not take over: {support}");
+                self.report.remark(path, fault);
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use becket_config::choices::Verify;
+use becket_config::choices::{KernelTls, Verify};
 use becket_config::error::Problem;
 use becket_config::key;
 use becket_config::policy::ServerTls;
@@ -53,6 +53,7 @@ impl Draft<'_> {
         if self.file.process.key_log {
             client.key_log = Arc::new(LateKeyLog::default());
         }
+        client.enable_secret_extraction = tls.kernel_tls == KernelTls::Bulk;
         Some(Onward {
             keys: tls.clone(),
             client,

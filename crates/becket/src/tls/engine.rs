@@ -21,14 +21,15 @@ use std::sync::Arc;
 use std::{fmt, mem};
 
 use becket_proto::records::{self, Allowance};
-use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
-use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::kernel::KernelConnection;
+use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, ReadEarlyData,
-    UnbufferedStatus, WriteTraffic,
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
+    WriteTraffic,
 };
-use rustls::{CommonState, Error, HandshakeKind, OtherError, PeerMisbehaved, ServerConfig};
+use rustls::{Error, ExtractedSecrets, HandshakeKind, OtherError, PeerMisbehaved, ServerConfig};
 
+use super::side::TlsSide;
 use super::skipping::{Skipping, Verdict};
 use crate::scratch::{Buffer, LARGEST_RECORD, READ};
 use crate::sessions::context::{self, Resuming};
@@ -56,64 +57,11 @@ pub struct Engine<C = UnbufferedServerConnection> {
     close_notify_sent: bool,
     /// The peer has been sent something.
     spoken: bool,
-}
-
-/// A side of TLS: rustls has a type for each, and one set of states for both.
-pub trait TlsSide {
-    /// What rustls keeps for this side alone.
-    type Data;
-
-    /// Processes records; see `UnbufferedConnectionCommon::process_tls_records`.
-    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
-
-    /// What both sides know alike.
-    fn common(&self) -> &CommonState;
-
-    /// Takes early data, which only a server gets. Returns how many bytes to discard.
-    ///
-    /// # Errors
-    ///
-    /// When a record does not open.
-    fn read_early(_: ReadEarlyData<'_, '_, Self::Data>, _: &mut Buffer) -> Result<usize, Error> {
-        Ok(0)
-    }
-}
-
-impl TlsSide for UnbufferedServerConnection {
-    type Data = ServerConnectionData;
-
-    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(input)
-    }
-
-    fn common(&self) -> &CommonState {
-        self
-    }
-
-    fn read_early(
-        mut early: ReadEarlyData<'_, '_, Self::Data>,
-        plain: &mut Buffer,
-    ) -> Result<usize, Error> {
-        let mut discard = 0;
-        while let Some(record) = early.next_record() {
-            let record = record?;
-            discard += record.discard;
-            plain.push(record.payload);
-        }
-        Ok(discard)
-    }
-}
-
-impl TlsSide for UnbufferedClientConnection {
-    type Data = ClientConnectionData;
-
-    fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(input)
-    }
-
-    fn common(&self) -> &CommonState {
-        self
-    }
+    /// The secrets may be given out: the kernel may take over.
+    movable: bool,
+    /// A record without data came that was no ticket, perhaps a KeyUpdate, and rustls may hold its answer back until there is
+    /// data to send.
+    owes: bool,
 }
 
 /// Shows nothing of the keys.
@@ -160,16 +108,16 @@ impl Engine {
     ///
     /// Only when the configuration is unusable.
     pub(crate) fn new(config: Arc<ServerConfig>, most_held: usize) -> Result<Self, Error> {
-        Ok(Self::of(
-            UnbufferedServerConnection::new(config)?,
-            most_held,
-        ))
+        let movable = config.enable_secret_extraction;
+        let connection = UnbufferedServerConnection::new(config)?;
+        Ok(Self::of(connection, most_held, movable))
     }
 }
 
 impl<C: TlsSide> Engine<C> {
-    /// Wraps a connection of rustls that has not begun; `most_held` as for [`Engine::new`].
-    pub(crate) fn of(connection: C, most_held: usize) -> Self {
+    /// Wraps a connection of rustls that has not begun; `most_held` as for [`Engine::new`]. `movable` is whether the
+    /// configuration lets secrets out.
+    pub(crate) fn of(connection: C, most_held: usize, movable: bool) -> Self {
         Self {
             connection: Box::new(connection),
             held: Vec::new(),
@@ -182,6 +130,8 @@ impl<C: TlsSide> Engine<C> {
             unfinished: None,
             close_notify_sent: false,
             spoken: false,
+            movable,
+            owes: false,
         }
     }
 
@@ -291,6 +241,7 @@ impl<C: TlsSide> Engine<C> {
                 continue;
             }
             let shown = input.get_mut(discarded..end).unwrap_or_default();
+            let (established, tickets) = (self.traffic, self.connection.tickets());
             discarded += self.show(shown, plain, out, &mut received)?;
             let Some(len) = record else { break };
             if verdict == Verdict::Ask && discarded == taken {
@@ -299,6 +250,8 @@ impl<C: TlsSide> Engine<C> {
             }
             taken = end;
             if self.traffic {
+                let mute = plain.len() == before && self.connection.tickets() == tickets;
+                self.owes |= established && mute;
                 let weight = self.allowance.charge(len, plain.len() - before);
                 let Some(weight) = weight else {
                     let rest = input.get(discarded..end).unwrap_or_default();
@@ -449,7 +402,9 @@ impl<C: TlsSide> Engine<C> {
     ///
     /// When the handshake is not complete, or the keys are worn out (RFC 8446, section 5.5).
     pub(crate) fn encrypt(&mut self, plain: &[u8], out: &mut Buffer) -> Result<(), Error> {
-        self.write(out, |traffic, room| traffic.encrypt(plain, room))
+        self.write(out, |traffic, room| traffic.encrypt(plain, room))?;
+        self.owes &= plain.is_empty();
+        Ok(())
     }
 
     /// Appends close_notify, once: no data may follow.
@@ -511,6 +466,37 @@ impl<C: TlsSide> Engine<C> {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the kernel may take over, some time.
+    pub(crate) fn is_movable(&self) -> bool {
+        self.movable
+    }
+
+    /// The kernel will not.
+    pub(crate) fn stay(&mut self) {
+        self.movable = false;
+    }
+
+    /// Whether nothing is under way: no part of a record or message, no answer that rustls owes, and no end.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.traffic
+            && self.held.is_empty()
+            && self.skipping.is_none()
+            && !self.owes
+            && !self.close_notify_sent
+            && !self.is_unfinished()
+    }
+
+    /// Ends, and gives out the secrets, from the next record in each direction on.
+    ///
+    /// # Errors
+    ///
+    /// As [`TlsSide::into_secrets`].
+    pub(crate) fn into_secrets(
+        self,
+    ) -> Result<(ExtractedSecrets, KernelConnection<C::Data>), Error> {
+        self.connection.into_secrets()
     }
 
     /// Full or resumed, once that is known.

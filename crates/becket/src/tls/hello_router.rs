@@ -62,11 +62,9 @@ impl HelloRouter {
     ///
     /// As [`RouteConfigs::new`].
     pub fn new(listener: Arc<Listener>, parts: &Parts) -> Result<Self, rustls::Error> {
-        let certificates = &listener.certificates;
         let configs = listener.routes.iter().map(|route| {
             let policy = route.policy.as_deref();
-            let configs =
-                policy.map(|policy| RouteConfigs::new(route, policy, certificates, parts));
+            let configs = policy.map(|policy| RouteConfigs::new(route, policy, &listener, parts));
             configs.transpose()
         });
         let configs = configs.collect::<Result<_, _>>()?;

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use becket_config::choices::KernelTls;
 use becket_config::file::File;
 use becket_config::suites::Version;
 use becket_proto::client_hello::ClientHello;
@@ -24,7 +25,7 @@ use rustls::sign::CertifiedKey;
 use super::key_log::LateKeyLog;
 use super::policy::{groups, versions};
 use super::skipping::SecretsForSkipping;
-use crate::config::{Policy, Route};
+use crate::config::{Listener, Policy, Route};
 use crate::metrics::Offer;
 use crate::pki::certificates::CertificateMap;
 use crate::sessions::context;
@@ -99,7 +100,7 @@ impl RouteConfigs {
     pub fn new(
         route: &Route,
         policy: &Policy,
-        certificates: &Arc<CertificateMap>,
+        listener: &Listener,
         parts: &Parts,
     ) -> Result<Self, rustls::Error> {
         let verifier = policy.verifier.clone();
@@ -109,7 +110,8 @@ impl RouteConfigs {
             .judging(judge.clone())
             .at_most(parts.file.limits.client_hello / 2);
         let ticketer = Arc::new(ticketer);
-        let mut plain = base(policy, certificates, verifier.clone())?;
+        let mut plain = base(policy, &listener.certificates, verifier.clone())?;
+        plain.enable_secret_extraction = listener.keys.kernel_tls == KernelTls::Bulk;
         if parts.key_log {
             plain.key_log = Arc::new(LateKeyLog::default());
         }

@@ -118,8 +118,9 @@ impl ServerTls {
             ServerAlpn::Client => client_alpn.map(<[u8]>::to_vec).into_iter().collect(),
         };
         let config = server_tls.config(onward, now);
+        let movable = config.enable_secret_extraction;
         let connection = UnbufferedClientConnection::new_with_alpn(config, sent, alpn)?;
-        Ok(Engine::of(connection, self.most_held))
+        Ok(Engine::of(connection, self.most_held, movable))
     }
 }
 

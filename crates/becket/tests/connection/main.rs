@@ -10,6 +10,7 @@ mod cuts;
 mod early_data;
 mod greeting;
 mod handshake;
+mod kernel;
 mod limits;
 mod onward;
 mod passthrough;

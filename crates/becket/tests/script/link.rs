@@ -19,13 +19,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use becket::socket::{Peek, Ready, Socket};
+use becket_sys::kernel_tls::Support;
 use becket_sys::pipe::Pipe;
+
+use super::kernel::{Kernel, Refused};
 
 /// One end of a stream; dropping it closes it.
 #[derive(Debug)]
 pub(crate) struct End {
-    halves: Rc<RefCell<[Half; 2]>>,
-    side: usize,
+    pub(super) halves: Rc<RefCell<[Half; 2]>>,
+    pub(super) side: usize,
     local: Option<SocketAddr>,
 }
 
@@ -38,27 +41,28 @@ pub(crate) struct Watch {
 
 /// What one end has, and what is coming to it.
 #[derive(Debug, Default)]
-struct Half {
+pub(super) struct Half {
     on_the_way: VecDeque<u8>,
     end_on_the_way: bool,
     held: bool,
-    arrived: VecDeque<u8>,
-    ended: bool,
+    pub(super) arrived: VecDeque<u8>,
+    pub(super) ended: bool,
     /// Reported by the next call.
     fault: Option<ErrorKind>,
     /// A fault has come: nothing goes in or out any more.
-    broken: bool,
+    pub(super) broken: bool,
     /// Most bytes on the way to and arrived at this end.
     capacity: usize,
-    edges: Ready,
+    pub(super) edges: Ready,
     connecting: bool,
     /// The last send of this end was short.
-    starved: bool,
+    pub(super) starved: bool,
     /// This end has sent its FIN.
     finished: bool,
     resets: bool,
     closed: bool,
     unspliceable: bool,
+    pub(super) kernel: Kernel,
 }
 
 /// Makes a stream that holds up to `capacity` bytes in each direction.
@@ -123,7 +127,7 @@ impl End {
     }
 
     /// Bytes that a send would take.
-    fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         let halves = self.halves.borrow();
         let (me, peer) = (&halves[self.side], &halves[1 - self.side]);
         if me.fault.is_some() || me.broken || me.finished || me.connecting {
@@ -144,6 +148,20 @@ impl End {
         }
     }
 
+    /// Says why nothing is taken.
+    pub(super) fn blocked(&self) -> io::Result<usize> {
+        let mut halves = self.halves.borrow_mut();
+        let [me, _] = sides(&mut halves, self.side);
+        me.starved = true;
+        if let Some(kind) = me.fault.take() {
+            return Err(kind.into());
+        }
+        match me.broken || me.finished {
+            true => Err(ErrorKind::BrokenPipe.into()),
+            false => Err(ErrorKind::WouldBlock.into()),
+        }
+    }
+
     /// Takes the fault that waits, such as a connect that failed.
     pub(crate) fn take_fault(&self) -> Option<ErrorKind> {
         let mut halves = self.halves.borrow_mut();
@@ -152,8 +170,9 @@ impl End {
     }
 }
 
-impl Socket for End {
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+impl End {
+    /// Receives what is on the wire.
+    pub(super) fn receive_sealed(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut halves = self.halves.borrow_mut();
         let [me, peer] = sides(&mut halves, self.side);
         if buffer.is_empty() {
@@ -179,7 +198,8 @@ impl Socket for End {
         }
     }
 
-    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    /// Sends as it is.
+    pub(super) fn send_clear(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut halves = self.halves.borrow_mut();
         let [me, peer] = sides(&mut halves, self.side);
         if let Some(kind) = me.fault.take() {
@@ -206,18 +226,49 @@ impl Socket for End {
         peer.deliver_unless_held();
         Ok(n)
     }
+}
+
+impl Socket for End {
+    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.halves.borrow()[self.side].kernel.opens() {
+            return self.receive_sealed(buffer);
+        }
+        self.receive_opened(buffer)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.halves.borrow()[self.side].kernel.seals() {
+            return self.send_clear(bytes);
+        }
+        self.send_sealed(bytes)
+    }
 
     fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
         let mut bytes = vec![0; self.spliceable()?.min(most)];
+        if self.halves.borrow()[self.side].kernel.opens() && self.open()? {
+            let mut halves = self.halves.borrow_mut();
+            let [me, _] = sides(&mut halves, self.side);
+            let record = match me.kernel.front() {
+                Some((23, _)) => me.kernel.give(&mut bytes),
+                _ => return Err(ErrorKind::InvalidInput.into()),
+            };
+            return (&mut &*pipe)
+                .write_all(&bytes[..record.len])
+                .map(|()| record.len);
+        }
         let n = self.receive(&mut bytes)?;
         (&mut &*pipe).write_all(&bytes[..n]).map(|()| n)
     }
 
     fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
-        let most = self.spliceable()?.min(most).min(self.room());
+        let sealing = match self.halves.borrow()[self.side].kernel.seals() {
+            true => SEALING,
+            false => 0,
+        };
+        let room = self.room().saturating_sub(sealing);
+        let most = self.spliceable()?.min(most).min(room);
         if most == 0 {
-            // Says why nothing is taken.
-            return self.send(&[0]);
+            return self.blocked();
         }
         let mut bytes = vec![0; most];
         (&mut &*pipe).read_exact(&mut bytes)?;
@@ -336,6 +387,16 @@ impl Watch {
         self.with(|me, _| me.unspliceable = true);
     }
 
+    /// Has the kernel of this end do this, and refuse that.
+    pub(crate) fn give_kernel(&self, support: Support, refuses: Option<Refused>) {
+        self.with(|me, _| (me.kernel.support, me.kernel.refuses) = (support, refuses));
+    }
+
+    /// Whether the kernel seals and opens here.
+    pub(crate) fn is_in_kernel(&self) -> bool {
+        self.with(|me, _| me.kernel.seals() && me.kernel.opens())
+    }
+
     /// The connect fails, or the network does.
     pub(crate) fn fail(&self, kind: ErrorKind) {
         self.with(|me, _| me.fail(kind));
@@ -414,7 +475,7 @@ impl Half {
 }
 
 /// This side, then the other.
-fn sides<'a>(halves: &'a mut RefMut<'_, [Half; 2]>, side: usize) -> [&'a mut Half; 2] {
+pub(super) fn sides<'a>(halves: &'a mut RefMut<'_, [Half; 2]>, side: usize) -> [&'a mut Half; 2] {
     let [first, second] = &mut **halves;
     if side == 0 {
         [first, second]
@@ -423,6 +484,8 @@ fn sides<'a>(halves: &'a mut RefMut<'_, [Half; 2]>, side: usize) -> [&'a mut Hal
     }
 }
 
+/// What sealing adds at most: header, nonce, type, tag.
+pub(super) const SEALING: usize = 5 + 8 + 1 + 16;
 /// A prime, so that it fits to nothing else.
 const MOST_SPLICED: usize = 1499;
 /// A fresh socket says that it takes bytes.

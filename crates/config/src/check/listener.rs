@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use becket_proto::starttls::Protocol;
 
 use super::{VERSIONS, check_once};
-use crate::choices::{ClientCertificates, Mode};
+use crate::choices::{ClientCertificates, KernelTls, Mode};
 use crate::error::Report;
 use crate::key;
 use crate::listener::{ListenMode, Listener};
@@ -24,6 +24,10 @@ impl Listener {
             report.refuse(key!(path, self.certificates), "missing", accepted);
         }
         self.check_mode(path, speaks, report);
+        if self.kernel_tls == KernelTls::Bulk && speaks == ListenMode::Plain {
+            let fault = "clients here speak no TLS that the kernel could take over";
+            report.refuse(key!(path, self.kernel_tls), fault, "\"off\"");
+        }
         if self.cancel_requests.is_some() && speaks != ListenMode::StartTls(Protocol::Postgresql) {
             let fault = "given, but nobody speaks PostgreSQL here";
             let accepted = "only with starttls = \"postgresql\"";

@@ -84,6 +84,20 @@ pub fn client_gone(socket: impl AsFd) -> io::Result<bool> {
     Ok(look.iter().any(|seen| seen.revents().intersects(ended)))
 }
 
+/// Tells whether the socket has room for a good part of its send buffer (poll(2) without waiting): where it has not, the next
+/// readiness is reported when it has.
+///
+/// # Errors
+/// `OutOfMemory`, from poll(2).
+pub fn has_room(socket: impl AsFd) -> io::Result<bool> {
+    let mut look = [PollFd::new(&socket, PollFlags::OUT)];
+    match poll(&mut look, Some(&Timespec::default())) {
+        Ok(ready) => Ok(ready > 0),
+        Err(rustix::io::Errno::INTR) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Tells how long ago the peer last sent data, or connected if it sent none: for a socket that was just accepted, how long
 /// it has waited in the queue (`TCP_INFO`). To the millisecond.
 ///

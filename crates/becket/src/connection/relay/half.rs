@@ -1,31 +1,35 @@
 //! One side of a relay for the time of a turn: receive, open, seal, send, whichever side it is.
 //!
 //! What the two sides do differently is in the small methods of [`Side`] and at their calls; it is all about
-//! faults and ends, never about bytes that flow.
+//! faults and ends, never about bytes that flow. What is different where the kernel has TLS is in `kernel.rs`.
 
 use std::rc::Rc;
 
+use becket_config::process::Limits;
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
 
 use crate::close_reason::CloseReason;
 use crate::connection::Side;
 use crate::leg::{Got, Leg};
 use crate::metrics::{Counter, Counters};
-use crate::pipes::{Lent, Pipes};
+use crate::pipes::{Lent, PLACES, Pipes};
 use crate::scratch::{READ, Scratch};
-use crate::socket::{Fault, Socket};
-use crate::tls::engine::{Engine, TlsSide, is_without_data};
+use crate::socket::{Fault, KernelTlsSocket};
+use crate::tls::engine::is_without_data;
+use crate::tls::kernel::Tls;
+use crate::tls::side::TlsSide;
 
 /// A leg with its TLS, and the direction that ends at its peer.
-pub(in crate::connection) struct Half<'a, S, C> {
+pub(in crate::connection) struct Half<'a, S, C: TlsSide> {
     pub(in crate::connection) side: Side,
     pub(in crate::connection) leg: &'a mut Leg<S>,
     /// Traffic keys; `None` where bytes pass as they are.
-    pub(in crate::connection) tls: Option<&'a mut Engine<C>>,
+    pub(in crate::connection) tls: Option<&'a mut Tls<C>>,
     /// What is on its way to the peer, sealed where there is TLS.
     pub(in crate::connection) pipe: &'a mut HalfPipe<Lent>,
     pub(in crate::connection) counters: &'a Counters,
-    /// Where pipes for what the peer says are borrowed; `None` where TLS is on either leg, or somebody looks at the bytes.
+    pub(in crate::connection) limits: &'a Limits,
+    /// Where pipes for what the peer says are borrowed; `None` where TLS of ours is on either leg, or somebody looks at the bytes.
     pub(in crate::connection) pipes: Option<&'a Rc<Pipes>>,
     /// What may still be read from the peer in this turn.
     pub(in crate::connection) left: usize,
@@ -35,7 +39,7 @@ pub(in crate::connection) struct Half<'a, S, C> {
     pub(in crate::connection) truncated: bool,
 }
 
-impl<S: Socket, C: TlsSide> Half<'_, S, C> {
+impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
     /// Takes note of the leg's readiness; `onward` is the direction that begins at the peer.
     pub(super) fn note_readiness(&mut self, onward: &mut HalfPipe<Lent>) {
         let ready = self.leg.ready;
@@ -49,12 +53,13 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
 
     /// Whether TLS has more to say before anything is received.
     pub(in crate::connection) fn waits(&self) -> bool {
-        self.tls.as_ref().is_some_and(|engine| engine.waits())
+        let engine = self.tls.as_ref().and_then(|tls| tls.engine());
+        engine.is_some_and(|engine| engine.waits())
     }
 
     /// Does one thing in the direction from here to the other half. False when there is nothing to do.
     /// Plaintext that passes is shown to `seen`.
-    pub(super) fn step<T: Socket, D: TlsSide>(
+    pub(super) fn step<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
         scratch: &mut Scratch,
@@ -62,14 +67,17 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
     ) -> Result<bool, CloseReason> {
         match to.pipe.next() {
             Step::Read if self.left > 0 => {
-                if self.has_pipe(to.pipe) {
-                    self.splice(to.pipe)?;
-                } else {
+                self.enter_kernel(to.pipe)?;
+                to.enter_kernel(self.pipe)?;
+                if !self.has_pipe(to.pipe) || !self.splice(to.pipe)? {
                     self.forward(to, scratch, seen)?;
                 }
             }
             Step::Write => to.flush(self.pipe)?,
             Step::Finish => {
+                if !self.truncated && !to.take_leave() {
+                    return Ok(false);
+                }
                 // A close that follows at once sends FIN by itself.
                 if !self.pipe.is_finished() {
                     to.leg.socket.finish();
@@ -95,34 +103,49 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
         onward.lent().is_some()
     }
 
-    /// Moves what the peer said into the pipe, which is given back when there is nothing.
-    fn splice(&mut self, onward: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
+    /// Moves what the peer said into the pipe, which is given back when there is nothing. False where a record that may hold no
+    /// data has to be looked at.
+    fn splice(&mut self, onward: &mut HalfPipe<Lent>) -> Result<bool, CloseReason> {
         let counter = self.side.bytes_in(self.counters);
-        match self.leg.splice(onward, self.left, counter) {
+        let mut got = self.leg.splice(onward, self.left, counter);
+        let kernel = self.kernel().is_some();
+        if kernel && let Ok(Got::Bytes(n)) = &mut got {
+            // The kernel gives a record at a time. What else it says, it says again.
+            while *n < self.left
+                && let Ok(Got::Bytes(more)) = self.leg.splice(onward, self.left - *n, counter)
+            {
+                *n += more;
+            }
+        }
+        let mut spliced = true;
+        match got {
             Ok(Got::Bytes(n)) => {
                 self.left -= n;
                 self.spoke = true;
                 self.counters.spliced_bytes.add(n as u64);
-                return Ok(());
+                let noted = self.kernel().map_or(Ok(()), |kernel| kernel.note_data(n));
+                return noted.map(|()| true).map_err(|failure| self.fail(failure));
             }
             Ok(Got::Nothing) => onward.block_source(),
+            Ok(Got::End) | Err(Fault::Refused) if kernel => spliced = false,
             Ok(Got::End) => onward.end_source(),
             Err(Fault::Refused) => {
                 if let Some(lent) = onward.take_pipe(Vec::new()) {
                     lent.refused();
                 }
             }
+            Err(fault) if kernel => return Err(self.fail(fault.into())),
             Err(_) => return Err(self.side.reset()),
         }
         if let Some(lent) = onward.take_pipe(Vec::new()) {
             lent.give_back();
         }
-        Ok(())
+        Ok(spliced)
     }
 
     /// Receives, opens, seals, and sends once. Where the peer has ended, close_notify leaves with the last data;
     /// where it failed, what came before that goes on all the same.
-    fn forward<T: Socket, D: TlsSide>(
+    fn forward<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
         scratch: &mut Scratch,
@@ -141,7 +164,7 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
         self.left = self.left.saturating_sub(came);
         self.spoke |= !plain.is_empty();
         seen(plain);
-        let bytes = match &mut to.tls {
+        let bytes = match to.tls.as_deref_mut().and_then(Tls::engine_mut) {
             Some(engine) => {
                 let end = to.pipe.source_ended() && !self.truncated;
                 let sealed = engine.seal(plain, end, sealed_out);
@@ -167,7 +190,10 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
             plain,
             sealed_out,
         } = scratch;
-        let Some(engine) = &mut self.tls else {
+        if self.kernel().is_some() {
+            return self.take_opened(onward, plain);
+        }
+        if self.tls.is_none() {
             // Up to four records' worth, so that they are sealed and sent in one go.
             while plain.len() < READ {
                 let got = self.leg.receive(plain, READ - plain.len(), counter);
@@ -185,12 +211,22 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
                 }
             }
             return Ok(0);
+        }
+        let waits = self.waits();
+        let most = match self.tls.as_ref().and_then(|tls| tls.engine()) {
+            Some(engine) if !waits => {
+                sealed_in.push(engine.held());
+                self.most_to_read(sealed_in)
+            }
+            _ => 0,
         };
-        let opened = if engine.waits() {
+        let Some(engine) = self.tls.as_deref_mut().and_then(Tls::engine_mut) else {
+            return Err(CloseReason::Internal);
+        };
+        let opened = if waits {
             engine.resume(plain, sealed_out)
         } else {
-            sealed_in.push(engine.held());
-            let got = self.leg.receive(sealed_in, READ, counter);
+            let got = self.leg.receive(sealed_in, most, counter);
             match got.map_err(|_| self.side.reset())? {
                 Got::Bytes(_) => {}
                 Got::Nothing => {
@@ -213,7 +249,7 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
         Ok(opened.weight)
     }
 
-    fn end_without_close_notify(
+    pub(super) fn end_without_close_notify(
         &mut self,
         onward: &mut HalfPipe<Lent>,
     ) -> Result<usize, CloseReason> {
@@ -233,6 +269,11 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
         if self.pipe.is_finished() {
             return Ok(());
         }
+        if !bytes.is_empty() && !self.may_send(bytes.len(), 1)? {
+            self.pipe.offer(bytes);
+            self.pipe.block_sink();
+            return Ok(());
+        }
         let counter = self.side.bytes_out(self.counters);
         let sent = self.leg.push(bytes, self.pipe, counter);
         self.settle(sent, back)
@@ -243,6 +284,14 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
         &mut self,
         back: &mut HalfPipe<Lent>,
     ) -> Result<(), CloseReason> {
+        let (bytes, pieces) = match self.pipe.lent() {
+            Some((_, filled)) => (filled, PLACES),
+            None => (self.pipe.waiting().len(), 1),
+        };
+        if !self.may_send(bytes, pieces)? {
+            self.pipe.block_sink();
+            return Ok(());
+        }
         let counter = self.side.bytes_out(self.counters);
         let sent = self.leg.flush(self.pipe, counter);
         self.settle(sent, back)
@@ -269,7 +318,7 @@ impl<S: Socket, C: TlsSide> Half<'_, S, C> {
 }
 
 impl Side {
-    fn bytes_in(self, counters: &Counters) -> &Counter {
+    pub(super) fn bytes_in(self, counters: &Counters) -> &Counter {
         match self {
             Self::Client => &counters.client_bytes_in,
             Self::Server => &counters.server_bytes_in,
@@ -283,7 +332,7 @@ impl Side {
         }
     }
 
-    fn reset(self) -> CloseReason {
+    pub(super) fn reset(self) -> CloseReason {
         match self {
             Self::Client => CloseReason::ClientReset,
             Self::Server => CloseReason::ServerReset,

@@ -16,10 +16,12 @@
 //! * the client resets or breaks TLS: the server is reset.
 
 mod half;
+mod kernel;
 
 use std::mem;
 use std::time::Duration;
 
+use becket_config::process::Limits;
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
@@ -36,14 +38,15 @@ use crate::pipes::Lent;
 use crate::scratch::{Buffer, Scratch};
 use crate::socket::Socket;
 use crate::tls::engine::Engine;
+use crate::tls::kernel::Tls;
 
 /// Client and server, joined.
 #[derive(Debug)]
 pub(super) struct Relaying<N: Net> {
     /// Traffic keys towards the client; `None` where its bytes pass as they are, or until it has them.
-    pub(super) client_tls: Option<Engine>,
+    pub(super) client_tls: Option<Tls<UnbufferedServerConnection>>,
     /// On the heap: most servers are spoken to in plain TCP, and then there is no room kept.
-    pub(super) server_tls: Option<Box<Engine<UnbufferedClientConnection>>>,
+    pub(super) server_tls: Option<Box<Tls<UnbufferedClientConnection>>>,
     pub(super) server: Leg<N::Server>,
     /// Given back after the socket is closed.
     pub(super) slot: Slot,
@@ -81,7 +84,8 @@ impl<N: Net> Relaying<N> {
     ) -> Next<N> {
         self.asks = !said.bytes.is_empty();
         out.clear();
-        let (bytes, sealed) = match &mut self.server_tls {
+        let server_tls = self.server_tls.as_deref_mut();
+        let (bytes, sealed) = match server_tls.and_then(Tls::engine_mut) {
             None => (said.bytes, Ok(())),
             Some(server) => {
                 let sealed = server.seal(said.bytes, said.ended, out);
@@ -106,7 +110,7 @@ impl<N: Net> Relaying<N> {
         if sealed.and(told).is_err() {
             return Next::End(CloseReason::Internal);
         }
-        self.client_tls = Some(engine);
+        self.client_tls = Some(Tls::Own(engine));
         self.begin(cx)
     }
 
@@ -146,18 +150,17 @@ impl<N: Net> Relaying<N> {
             }
         };
         let left = cx.turn.limits.bytes_per_turn;
-        let as_they_are = self.client_tls.is_none() && self.server_tls.is_none();
-        let pipes = as_they_are.then_some(cx.turn.pipes);
         let mut client = Half::<N::Client, UnbufferedServerConnection> {
             side: Side::Client,
             leg: &mut cx.core.client,
             tls: self.client_tls.as_mut(),
             pipe: &mut self.to_client,
             counters: cx.turn.counters,
-            pipes,
+            limits: cx.turn.limits,
+            pipes: None,
             left,
             spoke: false,
-            truncated: false,
+            truncated: self.truncated,
         };
         let mut server = Half {
             side: Side::Server,
@@ -165,11 +168,16 @@ impl<N: Net> Relaying<N> {
             tls: self.server_tls.as_deref_mut(),
             pipe: &mut self.to_server,
             counters: cx.turn.counters,
-            pipes: pipes.filter(|_| unseen),
+            limits: cx.turn.limits,
+            pipes: None,
             left,
             spoke: false,
             truncated: false,
         };
+        if client.is_plain() && server.is_plain() {
+            client.pipes = Some(cx.turn.pipes);
+            server.pipes = client.pipes.filter(|_| unseen);
+        }
         client.note_readiness(server.pipe);
         server.note_readiness(client.pipe);
         let mut moved = false;
@@ -195,6 +203,7 @@ impl<N: Net> Relaying<N> {
     pub(super) fn server_half<'a>(
         &'a mut self,
         counters: &'a Counters,
+        limits: &'a Limits,
     ) -> (
         Half<'a, N::Server, UnbufferedClientConnection>,
         &'a mut HalfPipe<Lent>,
@@ -205,6 +214,7 @@ impl<N: Net> Relaying<N> {
             tls: self.server_tls.as_deref_mut(),
             pipe: &mut self.to_server,
             counters,
+            limits,
             pipes: None,
             left: 0,
             spoke: false,
@@ -255,7 +265,8 @@ impl<N: Net> Relaying<N> {
 
     /// The client is served, and has still to finish its handshake.
     fn is_unfinished(&self) -> bool {
-        self.client_tls.as_ref().is_some_and(Engine::is_unfinished)
+        let engine = self.client_tls.as_ref().and_then(Tls::engine);
+        engine.is_some_and(Engine::is_unfinished)
     }
 
     /// When to give up if nothing more moves. A client whose early data is being answered has no

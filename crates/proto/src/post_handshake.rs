@@ -1,0 +1,228 @@
+//! What a peer says beside data once a connection is established, where the kernel opens its records: alerts and messages.
+//!
+//! The kernel gives the type and the content of each record that holds no data, and nothing more. Messages may lie one behind
+//! the other in a record, and a long one in several ([`Messages`]); an alert is a record of its own ([`Alert`]). What may be said in
+//! which version, and what becomes of it, is for `tls/kernel.rs` of becket. Sources: RFC 8446 sections 4, 4.6, 5.1 and 6; RFC 5246
+//! sections 7.2 and 7.4.
+
+use std::mem;
+
+/// An alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alert {
+    /// The peer sends no more.
+    CloseNotify,
+    /// Nothing ends by it.
+    Warning,
+    /// The connection is over.
+    Fatal,
+}
+
+impl Alert {
+    /// Reads the content of a record. In TLS 1.3 all but two alerts are fatal, whatever their level says (RFC 8446, section
+    /// 6); `None` for what is no alert.
+    pub fn read(content: &[u8], tls13: bool) -> Option<Self> {
+        let [level, description] = *content else {
+            return None;
+        };
+        match (level, description) {
+            (_, CLOSE_NOTIFY) => Some(Self::CloseNotify),
+            (_, USER_CANCELED) => Some(Self::Warning),
+            (1, _) if !tls13 => Some(Self::Warning),
+            (1 | 2, _) => Some(Self::Fatal),
+            _ => None,
+        }
+    }
+}
+
+/// A message of a handshake that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// The peer has a new key, and may want us to have one.
+    KeyUpdate {
+        /// It does.
+        requested: bool,
+    },
+    /// A ticket, without the header of the message.
+    Ticket(&'a [u8]),
+    /// Another handshake, of TLS 1.2: HelloRequest or ClientHello.
+    Renegotiation,
+}
+
+/// What is no message that may come here, or too long a one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unexpected;
+
+/// Messages, and the beginning of one that goes on in the next record.
+#[derive(Debug, Default)]
+pub struct Messages {
+    begun: Vec<u8>,
+}
+
+impl Messages {
+    /// Takes the content of a record, and shows each message that is whole.
+    ///
+    /// # Errors
+    ///
+    /// What `each` returns; [`Unexpected`] for other messages, for one of more than [`MOST`] bytes, and for a KeyUpdate that does
+    /// not end its record: what follows is sealed with another key (RFC 8446, section 5.1).
+    pub fn take<E: From<Unexpected>>(
+        &mut self,
+        content: &[u8],
+        mut each: impl FnMut(Message<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut begun = mem::take(&mut self.begun);
+        let all = if begun.is_empty() {
+            content
+        } else {
+            begun.extend_from_slice(content);
+            &begun
+        };
+        if content.is_empty() {
+            return Err(Unexpected.into());
+        }
+        let mut rest = all;
+        while let Some((kind, body, behind)) = split(rest) {
+            let message = match (kind, body) {
+                (KEY_UPDATE, [requested @ (0 | 1)]) if behind.is_empty() => Message::KeyUpdate {
+                    requested: *requested == 1,
+                },
+                (TICKET, body) => Message::Ticket(body),
+                (HELLO_REQUEST | CLIENT_HELLO, _) => Message::Renegotiation,
+                _ => return Err(Unexpected.into()),
+            };
+            each(message)?;
+            rest = behind;
+        }
+        if rest.len() > MOST {
+            return Err(Unexpected.into());
+        }
+        self.begun = rest.to_vec();
+        Ok(())
+    }
+
+    /// Whether a message is not whole.
+    pub fn is_begun(&self) -> bool {
+        !self.begun.is_empty()
+    }
+}
+
+/// The first message: its type, what it says, and what is behind it.
+fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let ([kind, len @ ..], rest) = bytes.split_first_chunk::<4>()?;
+    let [high, middle, low] = *len;
+    let len = u32::from_be_bytes([0, high, middle, low]);
+    let (body, behind) = rest.split_at_checked(len as usize)?;
+    Some((*kind, body, behind))
+}
+
+/// Bytes of a message that is not whole: the longest record, as for connections that are opened here.
+pub const MOST: usize = 16 * 1024;
+/// An alert.
+const CLOSE_NOTIFY: u8 = 0;
+/// An alert.
+const USER_CANCELED: u8 = 90;
+/// A message.
+const HELLO_REQUEST: u8 = 0;
+/// A message.
+const CLIENT_HELLO: u8 = 1;
+/// A message.
+const TICKET: u8 = 4;
+/// A message.
+const KEY_UPDATE: u8 = 24;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What records with these contents say, one behind the other.
+    fn said(records: &[&[u8]]) -> Result<Vec<String>, Unexpected> {
+        let (mut messages, mut said) = (Messages::default(), Vec::new());
+        for record in records {
+            messages.take(record, |message| {
+                said.push(format!("{message:?}"));
+                Ok::<_, Unexpected>(())
+            })?;
+        }
+        Ok(said)
+    }
+
+    #[test]
+    fn alerts_are_told_apart_by_version() {
+        for (content, tls13, alert) in [
+            (&[1, 0][..], true, Some(Alert::CloseNotify)),
+            (&[2, 0], false, Some(Alert::CloseNotify)),
+            (&[1, 90], true, Some(Alert::Warning)),
+            (&[1, 100], false, Some(Alert::Warning)),
+            (&[1, 100], true, Some(Alert::Fatal)),
+            (&[2, 20], true, Some(Alert::Fatal)),
+            (&[3, 20], true, None),
+            (&[1], true, None),
+            (&[1, 0, 1, 0], true, None),
+            (&[], false, None),
+        ] {
+            assert_eq!(Alert::read(content, tls13), alert, "{content:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_update_ends_its_record() {
+        let requested = "KeyUpdate { requested: true }".to_owned();
+        assert_eq!(said(&[&[24, 0, 0, 1, 1]]), Ok(vec![requested]));
+        assert_eq!(said(&[&[24, 0, 0, 1, 0, 24]]), Err(Unexpected));
+        assert_eq!(said(&[&[24, 0, 0, 1, 2]]), Err(Unexpected));
+        assert_eq!(said(&[&[24, 0, 0, 0]]), Err(Unexpected));
+        assert_eq!(said(&[&[20, 0, 0, 1, 1]]), Err(Unexpected));
+        assert_eq!(said(&[&[]]), Err(Unexpected));
+    }
+
+    #[test]
+    fn a_message_that_never_ends_is_not_kept_for_ever() {
+        let mut messages = Messages::default();
+        let mut take = |record: &[u8]| messages.take(record, |_| Ok::<_, Unexpected>(()));
+        assert_eq!(take(&[4, 0xff, 0xff, 0xff]), Ok(()));
+        let taken = (0..100).find(|_| take(&[0; 1000]).is_err());
+        assert_eq!(taken, Some(16));
+    }
+
+    proptest! {
+        #[test]
+        fn messages_are_the_same_however_records_cut_them(
+            tickets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..6),
+            cuts in prop::collection::vec(1..400usize, 0..20),
+        ) {
+            let mut laid = Vec::new();
+            for ticket in &tickets {
+                laid.extend([4, 0]);
+                laid.extend((ticket.len() as u16).to_be_bytes());
+                laid.extend(ticket);
+            }
+            let (mut records, mut rest) = (Vec::new(), laid.as_slice());
+            for cut in cuts {
+                let (record, behind) = rest.split_at(cut.min(rest.len()));
+                records.push(record);
+                rest = behind;
+            }
+            records.push(rest);
+            records.retain(|record| !record.is_empty());
+            let expected = tickets.iter().map(|ticket| format!("{:?}", Message::Ticket(ticket)));
+            prop_assert_eq!(said(&records), Ok(expected.collect()));
+        }
+
+        #[test]
+        fn whatever_comes_no_more_is_kept_than_may_be(
+            records in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..2000), 0..40),
+        ) {
+            let mut messages = Messages::default();
+            for record in &records {
+                let took = messages.take(record, |_| Ok::<_, Unexpected>(()));
+                prop_assert!(messages.begun.len() <= MOST);
+                if took.is_err() {
+                    prop_assert!(!messages.is_begun());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,602 @@
+//! TLS records that the kernel seals and opens: `TCP_ULP "tls"`, keys, and records that hold no data.
+//!
+//! A socket first gets the upper layer ([`attach`]), which changes nothing yet, then a key for each direction ([`set_key`]).
+//! From then on what is sent and received on it is plain. A record that holds no data (an alert, a handshake message) is
+//! refused by receive (EIO) and splice (EINVAL), and taken by [`receive_record`], which tells its type. Whether a kernel has all
+//! that shows only by trying: the module of a cipher may be missing where TLS itself is there ([`support`]).
+//!
+//! Handshakes are not made here, and secrets are not derived: whoever made them hands in keys, and wipes its own.
+//! Sources: `Documentation/networking/tls.rst` and `include/uapi/linux/tls.h` of Linux, RFC 5288, RFC 7905, RFC 8446 section 5.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+/// A version of TLS that the kernel knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// TLS 1.2
+    Tls12,
+    /// TLS 1.3
+    Tls13,
+}
+
+/// What seals records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-128-GCM
+    Aes128Gcm,
+    /// AES-256-GCM
+    Aes256Gcm,
+    /// ChaCha20-Poly1305
+    ChaCha20Poly1305,
+}
+
+/// Which way records go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From here to the peer.
+    Send,
+    /// From the peer to here.
+    Receive,
+}
+
+/// The key of one direction.
+#[derive(Clone, Copy)]
+pub struct Key<'a> {
+    /// The version of the connection.
+    pub version: Version,
+    /// What the key is for.
+    pub cipher: Cipher,
+    /// 16 bytes for AES-128, else 32.
+    pub key: &'a [u8],
+    /// The nonce of record 0 as RFC 8446 section 5.3 and RFC 7905 have it; for TLS 1.2 with GCM the salt and the first
+    /// explicit nonce that was used.
+    pub iv: &'a [u8; 12],
+    /// The number of the next record.
+    pub sequence: u64,
+}
+
+/// What [`receive_record`] got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The type, where the kernel tells it: not at the end of the stream.
+    pub kind: Option<u8>,
+    /// How many bytes.
+    pub len: usize,
+}
+
+/// What this kernel does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Support {
+    /// It has TLS at all.
+    pub tls: bool,
+    /// A key can follow another (Linux 6.14), as a KeyUpdate asks for.
+    pub rekey: bool,
+    /// What it seals and opens, by [`Version`] and [`Cipher`].
+    pub ciphers: [[bool; Cipher::ALL.len()]; Version::ALL.len()],
+}
+
+impl Version {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Tls12, Self::Tls13];
+
+    /// As it is called.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Tls12 => "1.2",
+            Self::Tls13 => "1.3",
+        }
+    }
+}
+
+impl Cipher {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
+
+    /// As it is called.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Aes128Gcm => "AES-128-GCM",
+            Self::Aes256Gcm => "AES-256-GCM",
+            Self::ChaCha20Poly1305 => "CHACHA20-POLY1305",
+        }
+    }
+
+    const fn number(self) -> u16 {
+        match self {
+            Self::Aes128Gcm => libc::TLS_CIPHER_AES_GCM_128,
+            Self::Aes256Gcm => libc::TLS_CIPHER_AES_GCM_256,
+            Self::ChaCha20Poly1305 => CHACHA20_POLY1305,
+        }
+    }
+
+    const fn key_len(self) -> usize {
+        match self {
+            Self::Aes128Gcm => 16,
+            Self::Aes256Gcm | Self::ChaCha20Poly1305 => 32,
+        }
+    }
+
+    /// Of the structure that the kernel takes.
+    const fn info_len(self) -> usize {
+        4 + self.key_len() + 12 + 8
+    }
+}
+
+impl Key<'_> {
+    /// The structure that the kernel takes, as `linux/tls.h` has it for each cipher: version, number of the cipher, nonce, key,
+    /// salt, number of the next record.
+    fn pack(&self, direction: Direction) -> io::Result<Info> {
+        if self.key.len() != self.cipher.key_len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut iv = Zeroizing::new(*self.iv);
+        let (salt, nonce): (&[u8], &[u8]) = if self.cipher == Cipher::ChaCha20Poly1305 {
+            (&[], &*iv)
+        } else {
+            if (self.version, direction) == (Version::Tls12, Direction::Send) {
+                let first = u64::from_be_bytes(iv[4..].try_into().expect("eight of twelve"));
+                iv[4..].copy_from_slice(&unused_nonces(first).to_be_bytes());
+            }
+            iv.split_at(4)
+        };
+        let mut info = Info::new([0; _]);
+        let mut rest = &mut info[..];
+        for part in [
+            &version_number(self.version).to_ne_bytes(),
+            &self.cipher.number().to_ne_bytes(),
+            nonce,
+            self.key,
+            salt,
+            &self.sequence.to_be_bytes(),
+        ] {
+            let (place, behind) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = behind;
+        }
+        Ok(info)
+    }
+}
+
+impl Support {
+    /// Whether any connection can be handed over.
+    #[must_use]
+    pub fn is_of_use(&self, without_rekey: bool) -> bool {
+        let covers =
+            |version| Cipher::ALL.map(|cipher| self.covers(version, cipher, without_rekey));
+        Version::ALL.map(covers).as_flattened().contains(&true)
+    }
+
+    /// Whether records of this kind are sealed and opened.
+    #[must_use]
+    pub const fn has(&self, version: Version, cipher: Cipher) -> bool {
+        self.ciphers[version as usize][cipher as usize]
+    }
+
+    /// Whether connections of this kind can be handed over. TLS 1.3 needs a kernel that takes a second key, unless it is borne
+    /// that a KeyUpdate then ends the connection.
+    #[must_use]
+    pub fn covers(&self, version: Version, cipher: Cipher, without_rekey: bool) -> bool {
+        let lasts = self.rekey || without_rekey || version == Version::Tls12;
+        lasts && self.has(version, cipher)
+    }
+}
+
+/// For a line of a log.
+impl fmt::Display for Support {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.tls {
+            return out.write_str("it has no TLS, or its module tls is not loaded");
+        }
+        for version in Version::ALL {
+            let ciphers = Cipher::ALL.into_iter();
+            let ciphers = ciphers.filter(|cipher| self.has(version, *cipher));
+            let ciphers: Vec<_> = ciphers.map(Cipher::label).collect();
+            let ciphers = match ciphers[..] {
+                [] => "no cipher".to_owned(),
+                _ => ciphers.join(", "),
+            };
+            write!(out, "TLS {} with {ciphers}; ", version.label())?;
+        }
+        out.write_str(match self.rekey {
+            true => "keys are replaced",
+            false => "keys are not replaced",
+        })
+    }
+}
+
+/// Gives a connected socket the kernel's layer for TLS, which does nothing before there are keys.
+///
+/// # Errors
+/// `NotFound` where the kernel has no TLS, or its module is not loaded; `NotConnected`.
+pub fn attach(socket: impl AsFd) -> io::Result<()> {
+    set(socket, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls")
+}
+
+/// Seals or opens all records from now on with this key. Nothing of a record may be under way in that direction.
+///
+/// In TLS 1.2 with GCM, records carry a nonce each, which the kernel counts up. It is given numbers that those before it never
+/// had, whoever sealed them: they go by the number of the record XOR the first nonce, so that with the highest bit turned over
+/// and room to count below it no two are the same.
+///
+/// # Errors
+/// `NotFound` where the cipher is not loaded; `ResourceBusy` where there is a key already and the kernel cannot replace it;
+/// `InvalidInput` for a key that is no key of that cipher.
+pub fn set_key(socket: impl AsFd, direction: Direction, key: &Key<'_>) -> io::Result<()> {
+    let info = key.pack(direction)?;
+    let option = match direction {
+        Direction::Send => libc::TLS_TX,
+        Direction::Receive => libc::TLS_RX,
+    };
+    set(
+        socket,
+        libc::SOL_TLS,
+        option,
+        &info[..key.cipher.info_len()],
+    )
+}
+
+/// The number of the record that is sealed next under the present key.
+///
+/// # Errors
+/// Where there is no key of that cipher.
+pub fn next_record(socket: impl AsFd, cipher: Cipher) -> io::Result<u64> {
+    let mut info = Info::new([0; _]);
+    let mut len = cipher.info_len() as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed, hence open; the pointers describe `info`, which is as long as `len` or longer.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_TLS,
+            libc::TLS_TX,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let number = &info[cipher.info_len() - 8..cipher.info_len()];
+    Ok(u64::from_be_bytes(number.try_into().expect("eight bytes")))
+}
+
+/// Receives one record that holds no data, or data, and tells which. Never blocks.
+///
+/// # Errors
+/// `WouldBlock`; EBADMSG for a record that does not open; EKEYEXPIRED behind a KeyUpdate, until there is a new key.
+pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Record> {
+    let mut control = Control([0; CONTROL]);
+    let mut part = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let mut message = message(&mut part, &mut control);
+    // SAFETY: the descriptor is borrowed, hence open; the message describes `buffer` and `control`, which outlive the call.
+    let received = unsafe {
+        libc::recvmsg(
+            socket.as_fd().as_raw_fd(),
+            &raw mut message,
+            libc::MSG_DONTWAIT,
+        )
+    };
+    let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has filled in the message; the header lies in `control`, and so does the byte behind it.
+    let kind = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        let told = !header.is_null()
+            && (*header).cmsg_level == libc::SOL_TLS
+            && (*header).cmsg_type == libc::TLS_GET_RECORD_TYPE;
+        told.then(|| *libc::CMSG_DATA(header))
+    };
+    Ok(Record { kind, len })
+}
+
+/// Sends one record of that type: all of it, or nothing. Never blocks, and raises no signal.
+///
+/// # Errors
+/// `WouldBlock`, or the socket's fault.
+pub fn send_record(socket: impl AsFd, kind: u8, bytes: &[u8]) -> io::Result<()> {
+    let mut control = Control([0; CONTROL]);
+    let mut part = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut message = message(&mut part, &mut control);
+    // SAFETY: `control` is aligned and has room for a header and one byte; the kernel only reads what the message describes.
+    let sent = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_TLS;
+        (*header).cmsg_type = libc::TLS_SET_RECORD_TYPE;
+        (*header).cmsg_len = libc::CMSG_LEN(1) as usize;
+        *libc::CMSG_DATA(header) = kind;
+        message.msg_controllen = libc::CMSG_SPACE(1) as usize;
+        libc::sendmsg(
+            socket.as_fd().as_raw_fd(),
+            &raw const message,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    match usize::try_from(sent) {
+        Ok(sent) if sent == bytes.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether receive was refused because the next record holds no data: [`receive_record`] takes it.
+pub fn holds_no_data(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::EKEYEXPIRED))
+}
+
+/// Whether a record did not open, or was too long for one.
+pub fn does_not_open(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EBADMSG | libc::EMSGSIZE))
+}
+
+/// What this kernel does, asked once: on loopback, with keys of no value. Root loads the module `tls` by asking.
+pub fn support() -> &'static Support {
+    static SUPPORT: OnceLock<Support> = OnceLock::new();
+    SUPPORT.get_or_init(probe)
+}
+
+fn probe() -> Support {
+    let mut support = Support::default();
+    for version in Version::ALL {
+        for cipher in Cipher::ALL {
+            let Ok((near, far)) = pair() else {
+                return support;
+            };
+            support.tls |= attach(&near).is_ok();
+            if try_cipher(&near, far, version, cipher).is_err() {
+                continue;
+            }
+            support.ciphers[version as usize][cipher as usize] = true;
+            if version == Version::Tls13 && !support.rekey {
+                let second = of_no_value(version, cipher, &[9; 32]);
+                support.rekey = set_key(&near, Direction::Send, &second).is_ok();
+            }
+        }
+    }
+    support
+}
+
+/// One record from `near`, which has the layer, to `far`, and back.
+fn try_cipher(
+    mut near: &TcpStream,
+    mut far: TcpStream,
+    version: Version,
+    cipher: Cipher,
+) -> io::Result<()> {
+    attach(&far)?;
+    let key = of_no_value(version, cipher, &[7; 32]);
+    for socket in [near, &far] {
+        set_key(socket, Direction::Send, &key)?;
+        set_key(socket, Direction::Receive, &key)?;
+    }
+    let mut got = [0; 2];
+    near.write_all(b"to")?;
+    far.read_exact(&mut got)?;
+    far.write_all(&got)?;
+    near.read_exact(&mut got)
+}
+
+fn of_no_value(version: Version, cipher: Cipher, bytes: &[u8; 32]) -> Key<'_> {
+    Key {
+        version,
+        cipher,
+        key: &bytes[..cipher.key_len()],
+        iv: &[1; 12],
+        sequence: 0,
+    }
+}
+
+fn pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let far = listener.accept()?.0;
+    for socket in [&near, &far] {
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_write_timeout(Some(PATIENCE))?;
+    }
+    Ok((near, far))
+}
+
+/// The first of 2^40 nonces that no record before had: those have `first` XOR a number below 2^40, which leaves the highest
+/// bit as it is.
+fn unused_nonces(first: u64) -> u64 {
+    (first ^ 1 << 63) & !((1 << 40) - 1)
+}
+
+fn version_number(version: Version) -> u16 {
+    match version {
+        Version::Tls12 => 0x0303,
+        Version::Tls13 => 0x0304,
+    }
+}
+
+fn set(socket: impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<()> {
+    // SAFETY: the descriptor is borrowed, hence open; the pointer and length describe `value`, which the kernel only reads.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            value.as_ptr().cast(),
+            value.len() as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+    // SAFETY: all fields are integers and pointers, for which zero is a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = ptr::null_mut();
+    message.msg_iov = part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    message
+}
+
+/// Room for one control message, aligned as its header asks.
+#[repr(align(8))]
+struct Control([u8; CONTROL]);
+
+/// The longest of the structures; wiped when it is dropped.
+type Info = Zeroizing<[u8; Cipher::Aes256Gcm.info_len()]>;
+
+/// A header of 16 bytes, and one byte in eight.
+const CONTROL: usize = 24;
+/// `TLS_CIPHER_CHACHA20_POLY1305` of linux/tls.h.
+const CHACHA20_POLY1305: u16 = 54;
+/// On loopback a record arrives at once, or never.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(version: Version, cipher: Cipher) -> Vec<u8> {
+        let key: Vec<u8> = (1..=cipher.key_len() as u8).collect();
+        let key = Key {
+            version,
+            cipher,
+            key: &key,
+            iv: &[101, 102, 103, 104, 5, 6, 7, 8, 9, 10, 11, 12],
+            sequence: 0x0102_0304,
+        };
+        let info = key.pack(Direction::Receive).unwrap();
+        info[..cipher.info_len()].to_vec()
+    }
+
+    #[test]
+    fn keys_are_laid_out_as_the_kernel_has_them() {
+        let info = key(Version::Tls12, Cipher::Aes128Gcm);
+        assert_eq!(info.len(), size_of::<libc::tls12_crypto_info_aes_gcm_128>());
+        assert_eq!(info[..4], [3, 3, 51, 0]);
+        assert_eq!(info[4..12], [5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(info[12..28], (1..=16).collect::<Vec<u8>>());
+        assert_eq!(info[28..32], [101, 102, 103, 104]);
+        assert_eq!(info[32..], [0, 0, 0, 0, 1, 2, 3, 4]);
+        let info = key(Version::Tls13, Cipher::Aes256Gcm);
+        assert_eq!(info.len(), size_of::<libc::tls12_crypto_info_aes_gcm_256>());
+        assert_eq!(info[..4], [4, 3, 52, 0]);
+        let info = key(Version::Tls13, Cipher::ChaCha20Poly1305);
+        assert_eq!((info.len(), info[2], info[15]), (56, 54, 12));
+        let short = Key {
+            key: &[0; 16],
+            ..of_no_value(Version::Tls13, Cipher::Aes256Gcm, &[0; 32])
+        };
+        let error = short.pack(Direction::Send).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_kernel_without_a_second_key_is_of_use_for_what_never_asks_for_one() {
+        let mut support = Support::default();
+        assert!(!support.is_of_use(true));
+        assert!(support.to_string().starts_with("it has no TLS"));
+        support.tls = true;
+        support.ciphers[1][0] = true;
+        assert!(support.is_of_use(true) && !support.is_of_use(false));
+        support.ciphers[0][1] = true;
+        assert!(support.covers(Version::Tls12, Cipher::Aes256Gcm, false));
+        assert_eq!(
+            support.to_string(),
+            "TLS 1.2 with AES-256-GCM; TLS 1.3 with AES-128-GCM; keys are not replaced"
+        );
+        support.rekey = true;
+        assert!(support.covers(Version::Tls13, Cipher::Aes128Gcm, false));
+        assert!(!support.covers(Version::Tls13, Cipher::Aes256Gcm, true));
+    }
+
+    #[test]
+    fn nonces_of_the_kernel_are_none_that_were_used() {
+        for first in [
+            0,
+            1,
+            u64::MAX,
+            1 << 63,
+            (1 << 63) - 1,
+            0x1234_5678_9abc_def0,
+        ] {
+            let start = unused_nonces(first);
+            for used in [0, 1, (1 << 24) - 1, (1 << 40) - 1] {
+                for counted in [0, 1, (1 << 24) - 1, (1 << 40) - 1] {
+                    assert_ne!(start.checked_add(counted).unwrap(), first ^ used);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_socket_without_keys_is_as_before_whether_the_kernel_has_tls_or_not() {
+        let (mut near, mut far) = pair().unwrap();
+        assert_eq!(attach(&near).is_ok(), support().tls);
+        near.write_all(b"x").unwrap();
+        let mut got = [0; 1];
+        far.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"x");
+    }
+
+    #[test]
+    fn a_kernel_without_tls_takes_no_keys() {
+        let (near, _far) = pair().unwrap();
+        let key = of_no_value(Version::Tls13, Cipher::Aes128Gcm, &[7; 32]);
+        assert!(set_key(&near, Direction::Send, &key).is_err());
+        assert!(next_record(&near, Cipher::Aes128Gcm).is_err());
+    }
+
+    #[test]
+    fn records_without_data_arrive_with_their_type() {
+        let (version, cipher) = (Version::Tls12, Cipher::Aes128Gcm);
+        if !support().has(version, cipher) {
+            becket_tidy::skip("needs a kernel with TLS");
+            return;
+        }
+        let (mut near, far) = pair().unwrap();
+        let key = of_no_value(version, cipher, &[7; 32]);
+        for socket in [&near, &far] {
+            attach(socket).unwrap();
+            set_key(socket, Direction::Send, &key).unwrap();
+            set_key(socket, Direction::Receive, &key).unwrap();
+        }
+        send_record(&near, 21, &[1, 0]).unwrap();
+        assert_eq!(next_record(&near, cipher).unwrap(), 1);
+        let mut buffer = [0; 16];
+        let error = (&far).read(&mut buffer).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        let record = receive_record(&far, &mut buffer).unwrap();
+        assert_eq!(
+            record,
+            Record {
+                kind: Some(21),
+                len: 2
+            }
+        );
+        let error = receive_record(&far, &mut buffer).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        near.write_all(b"data").unwrap();
+        let record = receive_record(&far, &mut buffer).unwrap();
+        assert_eq!(
+            (record.kind, &buffer[..record.len]),
+            (Some(23), &b"data"[..])
+        );
+        drop(near);
+        let record = receive_record(&far, &mut buffer).unwrap();
+        assert_eq!(record, Record { kind: None, len: 0 });
+    }
+}
