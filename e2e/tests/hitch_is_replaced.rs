@@ -258,12 +258,7 @@ fn the_test_option_ends_alike() {
         }
     }
     // What is refused here on purpose, and served there.
-    for more in [
-        "tls-protos = SSLv3\n",
-        "ciphers = \"AES256-SHA\"\n",
-        "write-ip = on\n",
-        "proxy-proxy = on\n",
-    ] {
+    for more in ["tls-protos = SSLv3\n", "ciphers = \"AES256-SHA\"\n"] {
         place.write("hitch.conf", &format!("{pem}{more}"));
         let line = [&["-t", "--config", "hitch.conf"], user].concat();
         assert_eq!(theirs.run(&place, &line).code, 0, "{more}");

@@ -7,7 +7,7 @@ use becket_proto::health::{Checks, Passive, Rules};
 use becket_proto::http_status::Expected;
 
 use crate::address::{SectionName, ServerAddress};
-use crate::choices::{Balance, CheckKind, OnDown, ProxyTlv, ProxyVersion, QueuePlace, StickBy};
+use crate::choices::{Balance, CheckKind, Introduction, OnDown, ProxyTlv, QueuePlace, StickBy};
 use crate::notation::{
     DAY, MILLISECOND, MINUTE, Off, SECOND, Text, Time, TimeOr, Whole, as_text, list,
 };
@@ -20,7 +20,7 @@ pub struct Backend {
     /// Unique; a label of metrics and logs.
     pub name: SectionName,
     /// The PROXY header that is sent first on every connection.
-    pub proxy_header: Option<ProxyVersion>,
+    pub proxy_header: Option<Introduction>,
     /// What a header of version 2 says only if asked to.
     pub proxy_tlvs: Vec<ProxyTlv>,
     /// `[backend.tls]`; without it the servers speak plain TCP.

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use crate::address::SectionName;
 use crate::backend::Backend;
-use crate::choices::{ClientCertificates, Mode, ProxyVersion, RsaBatch};
+use crate::choices::{ClientCertificates, Introduction, Mode, RsaBatch};
 use crate::cluster::Cluster;
 use crate::error::Report;
 use crate::file::File;
@@ -130,6 +130,7 @@ impl File {
         self.check_listeners(report);
         self.check_policies(report);
         self.check_backends(report);
+        self.check_received_headers(report);
         self.check_early_data(report);
         self.check_sessions(report);
         self.check_admission(report);
@@ -263,7 +264,7 @@ impl File {
                 }
                 let backend = way.backend.and_then(|name| self.backend_named(name));
                 if let Some(backend) = backend
-                    && backend.proxy_header != Some(ProxyVersion::V2)
+                    && backend.proxy_header != Some(Introduction::V2)
                     && seen.insert((way.policy, way.backend))
                 {
                     let key = key!(format!("backend[{}]", &*backend.name), backend.proxy_header);
@@ -272,6 +273,24 @@ impl File {
                     );
                     report.refuse(&path, fault, format!("{key} = \"v2\" with it, or \"off\""));
                 }
+            }
+        }
+    }
+
+    /// A header that is passed on must have come.
+    fn check_received_headers(&self, report: &mut Report) {
+        for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
+            let is_there = |way: &Way<'_>| way.backend == Some(&*backend.name);
+            let takes_none = |listener: &&Listener| {
+                listener.accept_proxy.is_none() && listener.ways().iter().any(is_there)
+            };
+            if backend.proxy_header == Some(Introduction::Received)
+                && let Some(listener) = self.listener.iter().find(takes_none)
+            {
+                let fault = format!("listener[{}] receives no PROXY header", &*listener.name);
+                let accepted =
+                    "accept-proxy with every listener that leads here, or \"v1\" or \"v2\"";
+                report.refuse(key!(path, backend.proxy_header), fault, accepted);
             }
         }
     }

@@ -37,14 +37,18 @@ pub enum UnknownStatus {
     Allow,
 }
 
-/// Version of the PROXY protocol towards a backend.
+/// What servers are told of a client, before anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ProxyVersion {
-    /// Text.
+pub enum Introduction {
+    /// A PROXY header, text.
     V1,
-    /// Binary, with TLVs about the TLS connection.
+    /// A PROXY header, binary, with TLVs about the TLS connection.
     V2,
+    /// Its address in bytes, behind one of its family: `write-ip` of stud and hitch.
+    Ip,
+    /// The header from in front, as it came.
+    Received,
 }
 
 /// Shape of log lines.
@@ -245,6 +249,8 @@ pub enum ProxyTlv {
     UniqueId,
     /// The client's certificate, DER.
     ClientCertificate,
+    /// The same as hitch sends it: PEM, of a type of hitch's own.
+    ClientCertificatePem,
 }
 
 /// Whether clients authenticate.

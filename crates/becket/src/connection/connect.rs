@@ -316,9 +316,9 @@ impl Pending {
     ) -> Next<N> {
         self.asks = !said.bytes.is_empty();
         let mut header = Vec::new();
-        if let Some(version) = self.pool.backend().keys.proxy_header {
+        if let Some(kind) = self.pool.backend().keys.proxy_header {
             let also = &self.pool.backend().keys.proxy_tlvs;
-            match introduction::proxy_header((version, also), cx.core, self.client_tls.as_ref()) {
+            match introduction::introduction((kind, also), cx.core, self.client_tls.as_ref()) {
                 Ok(encoded) => header = encoded,
                 Err(_) => {
                     let nothing = HalfPipe::default();

@@ -46,6 +46,8 @@ pub struct Facts {
 pub(crate) struct ProxyDetails {
     /// The address that the client connected to, as a PROXY header claims.
     pub(crate) arrived_at: Option<SocketAddr>,
+    /// The header itself, where a server is to have it as it came.
+    pub(crate) header: Option<Box<[u8]>>,
     /// A name of the connection, from such a header or for ours; at most 128 bytes.
     pub unique_id: Option<Box<[u8]>>,
 }

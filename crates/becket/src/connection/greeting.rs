@@ -16,6 +16,7 @@
 use std::io::ErrorKind;
 use std::rc::Rc;
 
+use becket_config::choices::Introduction;
 use becket_proto::proxy_header::{
     Accept, Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, Transport, decode,
 };
@@ -23,7 +24,6 @@ use becket_proto::proxy_header::{
 use super::facts::{Facts, ProxyDetails};
 use super::{Context, Net, Next, Phase};
 use crate::close_reason::CloseReason;
-use crate::config::Listener;
 use crate::connection::listener::ListenerState;
 use crate::leg::Got;
 use crate::scratch::{Buffer, Scratch};
@@ -54,7 +54,7 @@ impl Greeting {
             return refuse(CloseReason::UntrustedProxy, detail, cx);
         }
         scratch.clear();
-        match look(listener, versions.into(), &mut scratch.sealed_in, cx) {
+        match look(&self.listener, versions.into(), &mut scratch.sealed_in, cx) {
             Ok(true) => Next::Go(Phase::first(self.listener, cx.turn.counters)),
             Ok(false) => Next::Wait(Phase::Greeting(self)),
             Err((reason, detail)) => refuse(reason, detail, cx),
@@ -70,7 +70,7 @@ impl Greeting {
 /// Looks into the socket. True when a header was read, and what it says is in the facts; false when
 /// more has to come.
 fn look<N: Net>(
-    listener: &Listener,
+    state: &ListenerState,
     versions: Accept,
     seen: &mut Buffer,
     cx: &mut Context<'_, '_, N>,
@@ -101,11 +101,15 @@ fn look<N: Net>(
             return Err((CloseReason::ProxyHeader, refusal.to_string()));
         }
     };
-    introduce(&header, &mut cx.core.facts);
+    let whole = seen.filled().get(..len).filter(|_| passes_on(state));
+    introduce(&header, whole, &mut cx.core.facts);
     // A proxy that speaks for itself is trusted, and no client.
     if header.endpoints != Endpoints::Local {
         let client = cx.core.facts.client.ip();
-        let admitted = cx.turn.admission.admit(listener, client, cx.turn.now.mono);
+        let admitted = cx
+            .turn
+            .admission
+            .admit(state.config(), client, cx.turn.now.mono);
         cx.core.count(admitted.map_err(quietly)?);
     }
     seen.clear();
@@ -123,8 +127,9 @@ fn look<N: Net>(
 /// Believes a header. What cannot be the ends of a TCP connection leaves the real ones: "the
 /// receiver must use the real connection endpoints" (LOCAL), or "should ignore address
 /// information" (unspecified), and a path is no address that anything here could use.
-fn introduce(header: &ProxyHeader<'_>, facts: &mut Facts) {
+fn introduce(header: &ProxyHeader<'_>, whole: Option<&[u8]>, facts: &mut Facts) {
     let mut introduced = ProxyDetails {
+        header: whole.map(Box::from),
         unique_id: header.tlvs.unique_id.map(Box::from),
         ..ProxyDetails::default()
     };
@@ -138,6 +143,17 @@ fn introduce(header: &ProxyHeader<'_>, facts: &mut Facts) {
         introduced.arrived_at = Some(destination);
     }
     facts.introduced = Some(Box::new(introduced));
+}
+
+/// Whether a server behind this listener is to have the header as it came.
+fn passes_on(state: &ListenerState) -> bool {
+    let routes = &state.config().routes;
+    let pools = routes
+        .iter()
+        .filter_map(|route| state.pools.get(route.backend));
+    pools
+        .into_iter()
+        .any(|pool| pool.backend().keys.proxy_header == Some(Introduction::Received))
 }
 
 /// Ends a connection that has said nothing which deserves an answer.

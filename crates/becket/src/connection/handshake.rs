@@ -47,7 +47,7 @@ use crate::signing::worker::WorkerSigning;
 use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::{self, Engine, Received};
-use becket_config::choices::ProxyVersion;
+use becket_config::choices::Introduction;
 
 /// A client whose handshake is not complete.
 #[derive(Debug)]
@@ -405,7 +405,7 @@ impl Chosen {
     /// What there is to say of our certificate, where the server is told of it.
     fn presented(&self, listener: &ListenerState, name: Option<&str>) -> Option<Arc<Presented>> {
         let version = self.pool.backend().keys.proxy_header;
-        version.filter(|version| *version == ProxyVersion::V2)?;
+        version.filter(|version| *version == Introduction::V2)?;
         let place = self.resuming.as_ref()?.presented?;
         let certificates = &listener.config().certificates;
         certificates.keys_for(name).presented(place).cloned()

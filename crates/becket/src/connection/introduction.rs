@@ -1,11 +1,14 @@
-//! The PROXY header that introduces a client to its server.
+//! What introduces a client to its server: a PROXY header of ours, that of a proxy in front as it came, or the address alone.
 //!
 //! Source: HAProxy's proxy-protocol.txt, sections 2.1 and 2.2; the codec is
 //! [`becket_proto::proxy_header`]. What the server is told of TLS is what the handshake agreed on;
 //! what a header from in front said of it is not passed on, apart from the addresses and the name
-//! of the connection.
+//! of the connection, unless the whole header is.
 
-use becket_config::choices::{ProxyTlv, ProxyVersion};
+use std::net::IpAddr;
+
+use base64ct::{Base64, Encoding};
+use becket_config::choices::{Introduction, ProxyTlv};
 use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, SslTlv, Tlvs};
 
 use super::facts::{Agreed, Facts};
@@ -14,16 +17,30 @@ use crate::socket::Socket;
 use crate::tls::engine::Engine;
 use crate::tls::names;
 
-/// Encodes the header for a client whose handshake is complete, or who has none with us.
+/// Encodes what the server is told of a client whose handshake is complete, or who has none with us.
 ///
 /// # Errors
 ///
 /// When a field is longer than the protocol can say.
-pub(super) fn proxy_header<N: Net>(
-    (version, also): (ProxyVersion, &[ProxyTlv]),
+pub(super) fn introduction<N: Net>(
+    (kind, also): (Introduction, &[ProxyTlv]),
     core: &mut Core<N>,
     engine: Option<&Engine>,
 ) -> Result<Vec<u8>, EncodeError> {
+    let checksum = also.contains(&ProxyTlv::Crc32c);
+    let format = match kind {
+        Introduction::V1 => Format::V1,
+        Introduction::V2 => Format::V2 {
+            checksum,
+            padding: None,
+        },
+        Introduction::Ip => return Ok(address(core.facts.client.ip())),
+        Introduction::Received => {
+            let introduced = core.facts.introduced.as_deref();
+            let received = introduced.and_then(|known| known.header.as_deref());
+            return Ok(received.unwrap_or_default().to_vec());
+        }
+    };
     let says = |tlv| also.contains(&tlv);
     if says(ProxyTlv::UniqueId) {
         name_connection(&mut core.facts);
@@ -37,10 +54,12 @@ pub(super) fn proxy_header<N: Net>(
     };
     let tls = facts.tls.as_ref();
     let unique_id = introduced.and_then(|known| known.unique_id.as_deref());
+    let certificate = engine.and_then(certificate);
+    let pem = certificate
+        .filter(|_| says(ProxyTlv::ClientCertificatePem))
+        .map(pem);
     let ssl = tls.map(|tls| SslTlv {
-        client_certificate: engine
-            .filter(|_| says(ProxyTlv::ClientCertificate))
-            .and_then(certificate),
+        client_certificate: certificate.filter(|_| says(ProxyTlv::ClientCertificate)),
         ..ssl(tls)
     });
     let header = ProxyHeader {
@@ -49,15 +68,9 @@ pub(super) fn proxy_header<N: Net>(
             alpn: tls.and_then(|tls| tls.alpn.as_deref()),
             authority: facts.server_name.as_deref(),
             unique_id: unique_id.filter(|_| says(ProxyTlv::UniqueId)),
+            client_certificate_pem: pem.as_deref(),
             ssl,
             early_data: tls.and_then(|tls| tls.early_data),
-        },
-    };
-    let format = match version {
-        ProxyVersion::V1 => Format::V1,
-        ProxyVersion::V2 => Format::V2 {
-            checksum: says(ProxyTlv::Crc32c),
-            padding: None,
         },
     };
     let mut out = Vec::new();
@@ -91,6 +104,28 @@ fn certificate(engine: &Engine) -> Option<&[u8]> {
     Some(leaf).filter(|leaf| leaf.len() <= LONGEST_CERTIFICATE)
 }
 
+/// The same in PEM, under the label that hitch has from OpenSSL.
+fn pem(certificate: &[u8]) -> String {
+    let letters = Base64::encode_string(certificate);
+    let mut text = String::with_capacity(letters.len() + letters.len() / PEM_LINE + 80);
+    text += "-----BEGIN TRUSTED CERTIFICATE-----\n";
+    for (at, letter) in letters.chars().enumerate() {
+        if at > 0 && at.is_multiple_of(PEM_LINE) {
+            text.push('\n');
+        }
+        text.push(letter);
+    }
+    text + "\n-----END TRUSTED CERTIFICATE-----\n"
+}
+
+/// An address behind its family, in numbers of Linux.
+fn address(ip: IpAddr) -> Vec<u8> {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => [&[AF_INET], &ip.octets()[..]].concat(),
+        IpAddr::V6(ip) => [&[AF_INET6], &ip.octets()[..]].concat(),
+    }
+}
+
 /// Gives a connection a name that no other has, unless it came with one.
 fn name_connection(facts: &mut Facts) {
     let introduced = facts.introduced.get_or_insert_default();
@@ -105,5 +140,9 @@ fn name_connection(facts: &mut Facts) {
     }
 }
 
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+/// Letters of a line (RFC 7468, section 2).
+const PEM_LINE: usize = 64;
 /// haproxy keeps a header in one buffer of 16 KiB, with all that is behind it.
 const LONGEST_CERTIFICATE: usize = 8 * 1024;

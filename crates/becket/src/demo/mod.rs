@@ -21,7 +21,7 @@ pub use self::display::display;
 use self::backend::DemoBackend;
 use self::certificate::{CertificateFiles, TemporaryFolder, ensure, state_folder};
 use crate::prepare::flags::Flags;
-use becket_config::choices::ProxyVersion;
+use becket_config::choices::Introduction;
 
 /// What the demo runs on. Dropping it stops the backend.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Demo {
             backend: vec![self.backend.to_string()],
             certificates: vec![self.files.bundle.to_string_lossy().into_owned()],
             alpn: vec!["http/1.1".to_owned()],
-            proxy_header: Some(ProxyVersion::V2),
+            proxy_header: Some(Introduction::V2),
             log_level: Some("warn".to_owned()),
             ..Flags::default()
         }

@@ -12,7 +12,7 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
 use toml::{Table, Value};
 
-use becket_config::choices::{Balance, LogFormat, ProxyVersion};
+use becket_config::choices::{Balance, Introduction, LogFormat};
 
 /// What to run: certificates and addresses, or a configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
@@ -59,8 +59,8 @@ pub struct Flags {
     pub alpn: Vec<String>,
 
     /// Send a PROXY header to the backend, with the client's address
-    #[arg(long, value_name = "VERSION", help_heading = "What to serve", value_parser = choices::<ProxyVersion>(&["v1", "v2"]))]
-    pub proxy_header: Option<ProxyVersion>,
+    #[arg(long, value_name = "VERSION", help_heading = "What to serve", value_parser = choices::<Introduction>(&["v1", "v2", "ip", "received"]))]
+    pub proxy_header: Option<Introduction>,
 
     /// Share sessions with other beckets: the file that "becket secret FILE" made
     #[arg(long, value_name = "FILE", help_heading = "Cluster", requires = "node")]

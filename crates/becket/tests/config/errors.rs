@@ -499,6 +499,10 @@ fn a_header_from_in_front_needs_someone_to_believe_and_the_other_way_round() {
             with("", "proxy-header = 'v1'\nproxy-tlvs = ['crc32c']"),
             "backend[app].proxy-tlvs: given, but no header of version 2 is sent",
         ),
+        (
+            with("", "proxy-header = 'received'"),
+            "backend[app].proxy-header = \"received\": listener[web] receives no PROXY header",
+        ),
     ] {
         let errors = lines(&folder.prepare(&text).unwrap_err().errors);
         assert_eq!(errors.len(), 1, "{errors:#?}");

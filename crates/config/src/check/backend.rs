@@ -3,7 +3,7 @@
 use super::{VERSIONS, check_once};
 use crate::address::Address;
 use crate::backend::Backend;
-use crate::choices::{CheckKind, ProxyVersion, QueuePlace, StickBy, Verify};
+use crate::choices::{CheckKind, Introduction, QueuePlace, StickBy, Verify};
 use crate::error::Report;
 use crate::key;
 use crate::listener::{Certificate, Pair};
@@ -44,7 +44,7 @@ impl Backend {
             let accepted = "none or source, or queue = \"after-handshake\"";
             report.refuse(key!(path, self.stick), fault, accepted);
         }
-        if !self.proxy_tlvs.is_empty() && self.proxy_header != Some(ProxyVersion::V2) {
+        if !self.proxy_tlvs.is_empty() && self.proxy_header != Some(Introduction::V2) {
             let fault = "given, but no header of version 2 is sent";
             report.refuse(
                 key!(path, self.proxy_tlvs),

@@ -154,7 +154,7 @@ pub struct Cli {
     pub preface: Option<Preface>,
     /// Send a PROXY protocol header first
     #[arg(long, value_name = "VERSION", value_enum, help_heading = "Network")]
-    pub proxy_header: Option<ProxyVersion>,
+    pub proxy_header: Option<Introduction>,
     /// Connect from these addresses in turn, for example 127.0.0.2-127.0.0.50
     #[arg(long, value_name = "RANGE", help_heading = "Network")]
     pub source: Option<Sources>,
@@ -213,7 +213,7 @@ pub enum ArrivalKind {
 
 /// Versions of the PROXY protocol.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum ProxyVersion {
+pub enum Introduction {
     /// One line of text.
     V1,
     /// Binary.

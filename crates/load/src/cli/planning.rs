@@ -7,7 +7,7 @@ use std::time::Duration;
 use becket_proto::proxy_header::Format;
 use rustls_pki_types::ServerName;
 
-use super::{ArrivalKind, Cli, ProxyVersion};
+use super::{ArrivalKind, Cli, Introduction};
 use crate::Error;
 use crate::plan::{Load, Plan};
 use crate::request::{Head, Request};
@@ -59,8 +59,8 @@ impl Cli {
             handshake_only: self.handshake_only,
             nagle: self.nagle,
             proxy_header: self.proxy_header.map(|version| match version {
-                ProxyVersion::V1 => Format::V1,
-                ProxyVersion::V2 => Format::V2 {
+                Introduction::V1 => Format::V1,
+                Introduction::V2 => Format::V2 {
                     checksum: false,
                     padding: None,
                 },

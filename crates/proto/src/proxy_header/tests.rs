@@ -369,6 +369,7 @@ impl Parts {
                 alpn: self.alpn.as_deref(),
                 authority: self.authority.as_deref(),
                 unique_id: self.unique_id.as_deref(),
+                client_certificate_pem: None,
                 early_data: None,
                 ssl: self.ssl.as_ref().map(|(bits, verify, texts)| SslTlv {
                     is_tls: bits & 1 != 0,

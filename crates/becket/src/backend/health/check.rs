@@ -1,8 +1,8 @@
 //! One health check of one server: connect, and as much further as the configuration asks.
 //!
 //! Runs on control's runtime, so nothing here blocks, and nothing is read beyond a TLS handshake and a status line. Where
-//! the servers expect a PROXY header, the check says that it speaks for itself (LOCAL; UNKNOWN in version 1), so that
-//! no address is made up for it. The server's addresses are tried in order, as for clients; the first that passes
+//! the servers expect a PROXY header, the check says that it speaks for itself (LOCAL; UNKNOWN in version 1, and where they get
+//! the headers of others), so that no address is made up for it. Where they expect an address, that is 0.0.0.0. The server's addresses are tried in order, as for clients; the first that passes
 //! decides, each has the whole time. Chains of servers are bounded by the verifier of the TLS configuration, before
 //! webpki sees them; all that a server sends is bounded by [`MOST_READ`].
 //!
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_config::choices::{CheckKind, ProxyVersion};
+use becket_config::choices::{CheckKind, Introduction};
 use becket_proto::http_status::Expected;
 use becket_proto::proxy_header::{Endpoints, Format, ProxyHeader, Tlvs};
 use becket_sys::clock::Clock;
@@ -41,8 +41,8 @@ pub(crate) struct Check {
     pub(super) addresses: Arc<[ServerAddress]>,
     /// Addresses to come from; the first of the right family is taken.
     sources: Arc<[IpAddr]>,
-    /// The header that the server expects.
-    proxy_header: Option<ProxyVersion>,
+    /// What the server expects first.
+    proxy_header: Option<Introduction>,
     /// A handshake, with the name to send; `None` speaks plain TCP.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     /// A request; `None` ends with the connect, or with the handshake.
@@ -249,8 +249,8 @@ impl Check {
         let socket = self.open(address).await.map_err(Failure::Connect)?;
         let (reader, writer) = io::split(socket);
         let mut stream = io::join(reader.take(MOST_READ), writer);
-        if let Some(version) = self.proxy_header {
-            stream.write_all(&local(version)).await?;
+        if let Some(kind) = self.proxy_header {
+            stream.write_all(&local(kind)).await?;
         }
         let Some((config, name)) = &self.tls else {
             return Ok(Channel::Plain(stream));
@@ -356,11 +356,12 @@ fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, Serv
     Some((Arc::new(config), name.unwrap_or_else(none)))
 }
 
-/// The header of a connection that is nobody's.
-fn local(version: ProxyVersion) -> Vec<u8> {
-    let format = match version {
-        ProxyVersion::V1 => Format::V1,
-        ProxyVersion::V2 => Format::V2 {
+/// What introduces a connection that is nobody's.
+fn local(kind: Introduction) -> Vec<u8> {
+    let format = match kind {
+        Introduction::Ip => return vec![2, 0, 0, 0, 0],
+        Introduction::V1 | Introduction::Received => Format::V1,
+        Introduction::V2 => Format::V2 {
             checksum: false,
             padding: None,
         },

@@ -347,6 +347,8 @@ impl Reader {
             ("write-proxy", self.write_proxy),
             ("write-proxy-v2", "v2"),
             ("write-proxy-v1", "v1"),
+            ("write-ip", "ip"),
+            ("proxy-proxy", "received"),
         ] {
             if let Some(origin) = self.global.on(name) {
                 self.draft
@@ -359,7 +361,7 @@ impl Reader {
                 .any(|name| self.global.on(name).is_some());
             match is_told {
                 true => {
-                    let tlvs = vec!["client-certificate"];
+                    let tlvs = vec!["client-certificate-pem"];
                     self.draft
                         .set(&mut section, "proxy-tlvs", tlvs, Some(origin));
                 }
@@ -468,6 +470,12 @@ impl Reader {
                 self.draft.set(&mut section, "policy", MAIN, None);
             }
             self.of_clients(&mut section, scope);
+        }
+        if let Some(origin) = self.global.on("proxy-proxy") {
+            self.draft
+                .set(&mut section, "accept-proxy", "v1", Some(origin));
+            let all = vec!["0.0.0.0/0", "::/0"];
+            self.draft.set(&mut section, "trusted-networks", all, None);
         }
         self.socket(&mut section);
         self.draft.add(section);

@@ -236,7 +236,7 @@ fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
 fn a_proxy_header_says_that_the_check_speaks_for_itself() {
     let v2 = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
     let v1 = b"PROXY UNKNOWN\r\n";
-    for (version, header) in [(ProxyVersion::V2, &v2[..]), (ProxyVersion::V1, &v1[..])] {
+    for (version, header) in [(Introduction::V2, &v2[..]), (Introduction::V1, &v1[..])] {
         let (address, served) = server(b"close\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n");
         let check = Check {
             proxy_header: Some(version),
