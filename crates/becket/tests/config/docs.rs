@@ -132,7 +132,7 @@ fn the_page_on_security_has_the_costs_that_were_measured() {
     assert!(page.contains(printed), "{printed}");
 }
 
-/// Lines such as `# user = "becket"` and `# [cluster]` count as set.
+/// Lines such as `# user = "becket"` and `# [cluster]` count as set, and entries such as `    # { chain = .. },`.
 fn uncommented(text: &str) -> String {
     let lines = text.lines().map(|line| match line.strip_prefix("# ") {
         Some(rest) if rest.starts_with('[') => rest,
@@ -140,7 +140,10 @@ fn uncommented(text: &str) -> String {
             Some((key, _)) if !key.contains(' ') => rest,
             _ => line,
         },
-        None => line,
+        None => match line.trim_start().strip_prefix("# ") {
+            Some(entry) if entry.starts_with('{') => entry,
+            _ => line,
+        },
     });
     lines.collect::<Vec<_>>().join("\n")
 }
