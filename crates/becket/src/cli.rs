@@ -13,11 +13,23 @@ use clap::{Args, Parser, Subcommand};
 use crate::prepare::flags::Flags;
 use crate::secret::command::SecretFlags;
 
+/// What `--version` says; `-V` says the number alone. Packages set the commit.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit: ",
+    env!("COMMIT"),
+    "\nrustls ",
+    env!("RUSTLS_VERSION"),
+    "\naws-lc-sys ",
+    env!("AWS_LC_SYS_VERSION")
+);
+
 /// Arguments of this process.
 #[derive(Debug, Parser)]
 #[command(
     name = "becket",
     version,
+    long_version = VERSION,
     about = "TLS terminator: TLS in, TCP out, one worker per core",
     after_help = EXAMPLES,
     propagate_version = true,
