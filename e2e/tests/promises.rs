@@ -42,6 +42,7 @@ mod long_client_certificates_get_in;
 mod metrics_and_status;
 mod names_choose_certificates;
 mod ocsp_responses_are_sent;
+mod operators_change_a_running_becket;
 mod passthrough;
 mod ports_in_use_are_refused;
 mod proxies_in_front_are_believed;

@@ -35,6 +35,7 @@ const CRATES: &[(&str, &[&str])] = &[
 const ROOMS: &[&[&str]] = &[
     &["main"],
     &["cli", "demo", "dropin"],
+    &["ctl"],
     &["parent", "launch", "reload"],
     &["server"],
     &["check", "status"],

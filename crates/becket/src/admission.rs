@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use becket_config::listener::ListenMode;
 use becket_config::process::Admission;
-use becket_proto::admission::{Bucket, Claim, Rate, Share, Source, Sources};
+use becket_proto::admission::{Bucket, Claim, Holding, Rate, Share, Source, Sources};
 
 use crate::close_reason::CloseReason;
 use crate::config::Listener;
@@ -82,6 +82,17 @@ impl SharedAdmission {
     /// Times that a client was let in without being counted for its source: the table was full.
     pub(crate) fn untracked(&self) -> u64 {
         self.untracked.load(Relaxed)
+    }
+
+    /// Shows all sources that are tracked, and whether each may begin a full handshake. Takes one shard's lock at a time, for
+    /// some hundred sources.
+    pub(crate) fn visit(&self, share: Share, now: Duration, mut show: impl FnMut(Holding)) {
+        for shard in &self.shards {
+            let mut from = Some(0);
+            while let Some(place) = from {
+                from = lock(shard).visit(place, SHOWN_AT_ONCE, share, now, &mut show);
+            }
+        }
     }
 
     fn shard(&self, source: Source) -> MutexGuard<'_, Sources<RandomState>> {
@@ -413,6 +424,8 @@ impl HandshakePermit {
 
 /// Locks that the sources are spread over: as many as the session table's.
 const SHARDS: usize = 64;
+/// Sources that are shown under one lock: some microseconds.
+const SHOWN_AT_ONCE: usize = 256;
 
 #[cfg(test)]
 mod tests {

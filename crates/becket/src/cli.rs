@@ -10,8 +10,10 @@ use std::path::PathBuf;
 use becket_config::dialect::Dialect;
 use clap::{Args, Parser, Subcommand};
 
+use crate::ctl::CtlTask;
 use crate::prepare::flags::Flags;
 use crate::secret::command::SecretFlags;
+use crate::status::Place;
 
 /// What `--version` says; `-V` says the number alone. Packages set the commit.
 const VERSION: &str = concat!(
@@ -56,6 +58,9 @@ pub enum Command {
     /// Have a running becket reload, and wait for the outcome
     #[command(after_help = RELOAD)]
     Reload(PlaceFlags),
+    /// Look at and change what a running becket does: servers, connections, sessions, keys, log
+    #[command(after_help = CTL)]
+    Ctl(Box<CtlFlags>),
     /// Make a secret for a cluster, in a file that only its owner can read
     #[command(after_help = SECRET, after_long_help = SECRET)]
     Secret(SecretFlags),
@@ -90,13 +95,39 @@ pub struct CheckFlags {
 /// Which running becket is meant.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PlaceFlags {
+    /// Admin socket of the becket to ask; /run/becket/admin.sock unless something else is named
+    #[arg(long, value_name = "PATH", global = true)]
+    pub socket: Option<PathBuf>,
+
     /// Admin address of the becket to ask
-    #[arg(long, value_name = "ADDR", required_unless_present = "config")]
+    #[arg(long, value_name = "ADDR", global = true)]
     pub admin: Option<String>,
 
-    /// Configuration file in which the admin address is
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file in which socket or address are
+    #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
+
+    /// File with the token by which changes are made over an address
+    #[arg(long, value_name = "FILE", global = true)]
+    pub token_file: Option<PathBuf>,
+}
+
+impl PlaceFlags {
+    /// Where to ask.
+    pub fn place(self) -> Place {
+        let Self {
+            socket,
+            admin,
+            config,
+            token_file,
+        } = self;
+        Place {
+            socket,
+            admin,
+            config,
+            token_file,
+        }
+    }
 }
 
 /// Arguments of `becket status`.
@@ -114,6 +145,22 @@ pub struct StatusFlags {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
         value_parser = clap::value_parser!(u64).range(1..))]
     pub watch: Option<u64>,
+}
+
+/// Arguments of `becket ctl`.
+#[derive(Clone, Debug, Args)]
+pub struct CtlFlags {
+    /// Which becket.
+    #[command(flatten)]
+    pub place: PlaceFlags,
+
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub task: CtlTask,
 }
 
 /// Arguments of `becket migrate`.
@@ -162,6 +209,8 @@ Examples:
       Ask the becket that runs with it: problems, rates, certificates, servers, peers.
   becket reload --config /etc/becket/becket.toml
       Have it read certificates and configuration again; say what is wrong with them.
+  becket ctl servers drain app/10.0.0.1:8080
+      Have it give a server no new clients; see becket ctl --help.
   becket secret /etc/becket/cluster.secret
       Make the secret by which several hosts resume each other's sessions.
   becket hitch --config /etc/hitch/hitch.conf
@@ -209,7 +258,7 @@ const STATUS: &str = "\
 Examples:
   becket status --admin 127.0.0.1:9443
   becket status --config /etc/becket/becket.toml
-      Reads admin.address there.
+      Reads admin.socket or admin.address there.
   becket status --admin 127.0.0.1:9443 --watch 5
       Every five seconds.
 
@@ -221,13 +270,36 @@ Exit codes: 0 it answered and nothing is wrong, 1 it did not answer, 2 wrong arg
 const RELOAD: &str = "\
 Examples:
   becket reload --config /etc/becket/becket.toml
-      Reads admin.address there.
+      Reads admin.socket or admin.address there.
   becket reload --admin 127.0.0.1:9443
 
 It sends SIGHUP to the main process, which only root and the user of that process may do: root, where
 root started becket. Then it asks how that went.
 
 Exit codes: 0 reloaded, 1 not reloaded, for the reasons printed, 2 wrong arguments.";
+
+const CTL: &str = "\
+Examples:
+  becket ctl servers
+      Every server: mode, condition, weight, connections.
+  becket ctl servers drain app/10.0.0.1:8080
+      No new clients but those who stick to it; then, when it has none left:
+  becket ctl servers maintenance app/10.0.0.1:8080
+      Nobody at all, and no checks. Back again: becket ctl servers ready app/10.0.0.1:8080
+  becket ctl servers weight app/10.0.0.1:8080 20 --keep
+      Until the next start; without --keep until the next reload.
+  becket ctl connections --backend app --age 3600
+      Who has been there for an hour.
+  becket ctl connections kill --client 192.0.2.0/24
+  becket ctl log becket=debug
+  becket ctl log --reset
+
+What was changed is shown beside what the file says, by becket ctl servers and becket status. Changes,
+and lists of clients, are for who may open the socket (admin.socket-mode), or has the token of
+admin.token-file. The log has a line for each change, with who made it.
+
+Exit codes: 0 done, 1 nobody answers, 2 wrong arguments, 3 refused: the reason is printed, and what
+would be accepted.";
 
 const SECRET: &str = "\
 Beckets with the same secret resume each other's sessions. A thief of the secret can read and
@@ -357,17 +429,22 @@ mod tests {
     }
 
     #[test]
-    fn status_must_know_where_to_ask() {
+    fn where_to_ask_is_said_before_or_behind_what_to_do() {
         for line in [
-            "--admin [::1]:1",
-            "--config f --json",
-            "--admin a:1 --config f",
+            "status",
+            "status --admin [::1]:1",
+            "status --config f --json",
+            "reload --admin a:1 --config f",
+            "ctl --socket s servers",
+            "ctl servers drain app/a:1 --socket s --json",
+            "ctl connections --server a:1 --age 60",
+            "ctl connections kill --name a.test",
+            "ctl log debug --keep",
         ] {
-            assert!(parse(&format!("becket status {line}")).is_ok(), "{line}");
+            assert!(parse(&format!("becket {line}")).is_ok(), "{line}");
         }
-        for line in ["status --json", "reload"] {
-            let error = parse(&format!("becket {line}")).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::MissingRequiredArgument);
+        for line in ["ctl", "ctl servers weight app/a", "ctl servers drain app"] {
+            assert!(parse(&format!("becket {line}")).is_err(), "{line}");
         }
     }
 

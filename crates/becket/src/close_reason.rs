@@ -126,6 +126,8 @@ pub enum CloseReason {
     LingerTimeout = "linger-timeout",
     /// The client went on sending behind the end of all it was to get, and was reset after 1 MiB of it.
     LingerLimit = "linger-limit",
+    /// An operator ended it.
+    Killed = "killed",
     /// The process stopped.
     Stopped = "stopped",
     /// A fault of ours; the log says which.

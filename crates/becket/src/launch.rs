@@ -12,12 +12,14 @@
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use becket_config::error::{Problem, Rejected};
 use becket_proto::session_table::{Limits, SessionTable};
 use becket_sys::clock::{Clock, Now};
 use becket_sys::identity::Identity;
+use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, rlimit, socket};
 use rustls::pki_types::UnixTime;
 use tokio::runtime::{Builder, Runtime};
@@ -25,6 +27,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use crate::cluster;
 use crate::config::{Config, crypto_thread_count, worker_count};
+use crate::control::admin::AdminSockets;
 use crate::control::ebb::Ebb;
 use crate::control::reload::Reloading;
 use crate::control::rotation::{NotRotated, NotSaved, Rotation};
@@ -32,6 +35,7 @@ use crate::control::signals::Signals;
 use crate::control::state::{MainProcess, Replication, State};
 use crate::control::supervisor::Supervisor;
 use crate::descriptors;
+use crate::files::reason;
 use crate::handover::link::Link;
 use crate::handover::{BoundSockets, Handed, SocketKind};
 use crate::log::access_log::AccessWriter;
@@ -107,7 +111,8 @@ pub fn launch(
     let count = worker_count(&config.file.process);
     limit_process(&config, count)?;
 
-    let sockets = bind(&config, count, handed.sockets).map_err(|e| rejected(&source, e))?;
+    let given = (handed.sockets, handed.admin_socket);
+    let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
     let access = AccessWriter::open(&config.log.access, config.log.format);
     let mut access = access.map_err(|error| system("log.access", error))?;
     logging.start()?;
@@ -197,14 +202,14 @@ struct AllSockets {
     listeners: Vec<Vec<sockets::Bound>>,
     peers: Option<Bound>,
     stud: Option<UdpSocket>,
-    admin: Option<TcpListener>,
+    admin: AdminSockets,
 }
 
 /// Binds what was not handed over.
 fn bind(
     config: &Config,
     workers: usize,
-    mut given: BoundSockets,
+    (mut given, given_admin): (BoundSockets, Option<io::Result<OwnedFd>>),
 ) -> Result<AllSockets, Vec<Problem>> {
     let listeners = sockets::bind(config, (&[], &[]), workers, &mut given)?;
     let mut datagrams = |address: Option<_>| given.take_datagrams(address?);
@@ -212,7 +217,7 @@ fn bind(
     let peers = cluster::bind(config, peers).map_err(|problem| vec![problem])?;
     let stud = datagrams(config.stud().map(|stud| stud.listen));
     let stud = cluster::bind_stud(config, stud).map_err(|problem| vec![problem])?;
-    let admin = config.admin.map(|address| {
+    let admin = config.admin.address.map(|address| {
         let bound = match given.take_one(SocketKind::Admin, address) {
             Some(given) => given.map(TcpListener::from),
             None => socket::succeed(address),
@@ -223,6 +228,22 @@ fn bind(
         })
     });
     let admin = admin.transpose()?;
+    let admin_socket = config.admin.socket.as_ref().map(|wanted| {
+        let bound = match given_admin {
+            Some(given) => given.map(SocketFile::from),
+            None => SocketFile::bind(&wanted.path, &wanted.access),
+        };
+        bound.map_err(|error| {
+            let problem = Problem::new("admin.socket", reason(&error));
+            let problem = problem.value(wanted.path.display().to_string());
+            let accepted = "a path where nothing is, or a socket on which nobody listens";
+            vec![problem.accepted(accepted)]
+        })
+    });
+    let admin = AdminSockets {
+        tcp: admin,
+        unix: admin_socket.transpose()?,
+    };
     for address in given.unused() {
         tracing::warn!(%address, "a socket was passed that no listener has");
     }

@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod config;
 pub mod connection;
 pub mod control;
+pub mod ctl;
 pub mod demo;
 pub mod descriptors;
 pub mod dropin;

@@ -5,7 +5,7 @@
 //! | 0 | done as told |
 //! | 1 | `check --strict` found warnings, or the system failed us |
 //! | 2 | wrong arguments or configuration; nothing was started |
-//! | 3 | connections were still open at the drain deadline; `status` found a problem |
+//! | 3 | connections were still open at the drain deadline; `status` found a problem; `ctl` was refused |
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -15,8 +15,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use becket::check::check;
-use becket::cli::{CheckFlags, Cli, Command, DemoFlags, MigrateFlags, PlaceFlags, StatusFlags};
+use becket::cli::{
+    CheckFlags, Cli, Command, CtlFlags, DemoFlags, MigrateFlags, PlaceFlags, StatusFlags,
+};
 use becket::control::page::{brief, page, problems};
+use becket::ctl::NotDone;
 use becket::dropin::{self, Call};
 use becket::handover::Handed;
 use becket::launch::launch;
@@ -25,7 +28,6 @@ use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
-use becket::status::Place;
 use becket_proto::ticket::UnixSeconds;
 use clap::Parser;
 use rustls_pki_types::UnixTime;
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Check(flags) => run_check(*flags),
         Command::Status(flags) => status(flags),
         Command::Reload(flags) => reload(flags),
+        Command::Ctl(flags) => ctl(*flags),
         Command::Secret(flags) => Ok(make_secret(&flags)),
         Command::Migrate(flags) => migrate(&flags),
         Command::Demo(flags) => demo(&flags),
@@ -90,19 +93,28 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn place(flags: PlaceFlags) -> Place {
-    let PlaceFlags { admin, config } = flags;
-    Place { admin, config }
-}
-
 fn reload(flags: PlaceFlags) -> anyhow::Result<ExitCode> {
-    becket::reload::reload(&place(flags))?;
+    becket::reload::reload(&flags.place())?;
     say("reloaded\n")?;
     Ok(ExitCode::SUCCESS)
 }
 
+fn ctl(flags: CtlFlags) -> anyhow::Result<ExitCode> {
+    match becket::ctl::run(&flags.place.place(), &flags.task, flags.json) {
+        Ok(text) => {
+            say(text)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(NotDone::Refused(why)) => {
+            eprintln!("becket: {why}");
+            Ok(ExitCode::from(REFUSED))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
-    let place = place(flags.place);
+    let place = flags.place.place();
     let mut before = place.ask()?;
     if flags.json {
         say(serde_json::to_string_pretty(&before)? + "\n")?;
@@ -213,6 +225,7 @@ fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
 }
 
 const HAS_PROBLEMS: u8 = 3;
+const REFUSED: u8 = 3;
 /// To the first place of the terminal, and nothing behind it.
 const CLEAR: &str = "\x1b[H\x1b[J";
 const NOT_STARTED: u8 = 2;

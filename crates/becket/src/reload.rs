@@ -1,14 +1,14 @@
 //! `becket reload`: asks a running becket to reload, and waits for the outcome.
 //!
 //! `/status` says which process to signal and how the reload went. Whoever answers there could name any process, so only one
-//! that is a becket is signalled ([`hang_up`]). A reload that is under way when this one is asked for may have read older
+//! that is a becket is signalled ([`tell`]). A reload that is under way when this one is asked for may have read older
 //! files: it is waited for first.
 
 use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
-use becket_sys::process::hang_up;
+use becket_sys::process::{Told, tell};
 use serde_json::Value;
 
 use crate::log::Escaped;
@@ -68,7 +68,7 @@ pub fn reload(place: &Place) -> Result<(), NotReloaded> {
         return Err(NotReloaded::Drains);
     }
     let pid = before["pid"].as_u64().unwrap_or_default();
-    hang_up(u32::try_from(pid).unwrap_or_default())
+    tell(u32::try_from(pid).unwrap_or_default(), Told::Reload)
         .map_err(|error| NotReloaded::NotSignalled { pid, error })?;
     let count = |status: &Value, key: &str| status["reloads"][key].as_u64();
     let moved = |status: &Value, key| count(status, key) != count(&before, key);

@@ -9,8 +9,9 @@
 //!
 //! It runs on the main thread. Nothing on the data path ever waits for it.
 
+mod changes;
+
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,20 +19,23 @@ use becket_sys::clock::{Clock, Now};
 use becket_sys::memory;
 use becket_sys::priority;
 use becket_sys::socket;
+use becket_sys::socket_file::SocketFile;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::backend::health::prober::Prober;
 use crate::cluster;
 use crate::config::Config;
+use crate::control::admin::{self, AdminSockets};
+use crate::control::api::ChangeRequest;
 use crate::control::ebb::Ebb;
+use crate::control::reload;
 use crate::control::reload::Reloading;
 use crate::control::rotation::Rotation;
 use crate::control::snapshot::Reload;
 use crate::control::state::State;
 use crate::control::supervisor::{Progress, Supervisor};
-use crate::control::{admin, reload};
 use crate::descriptors;
 use crate::handover::link::Wish;
 use crate::handover::{BoundSockets, Handed};
@@ -109,8 +113,8 @@ pub struct Control {
     pub(crate) logging: Logging,
     /// The access log; absent where there is none.
     pub access: Option<AccessThread>,
-    /// The socket of the admin pages.
-    pub admin: Option<TcpListener>,
+    /// The sockets of the admin pages.
+    pub admin: AdminSockets,
     /// When memory is given back.
     pub(crate) ebb: Ebb,
     /// Tells of workers that have ended.
@@ -129,7 +133,7 @@ impl Control {
         if let Err(error) = priority::give_way(STEPS_BEHIND) {
             tracing::debug!(%error, "control does not give way");
         }
-        self.start_admin();
+        let mut asked = self.start_admin();
         let cancels = Arc::clone(&self.state.shared().cancels);
         tokio::spawn(cancels.run());
         if let Some(cluster) = &mut self.cluster {
@@ -155,6 +159,10 @@ impl Control {
                     Wish::Drain if drain_until.is_none() => drain_until = Some(self.drain().await),
                     Wish::Drain | Wish::Stop => self.workers.stop(),
                 },
+                Some(asked) = asked.recv() => {
+                    // Whoever asked may have left.
+                    asked.reply.send(self.change(asked.change, &mut prober)).ok();
+                }
                 prepared = self.reloading.prepared() => self.finish_reload(prepared),
                 ended = self.ended.recv() => {
                     left -= 1;
@@ -179,14 +187,15 @@ impl Control {
         outcome
     }
 
-    fn start_admin(&self) {
-        let Some(listener) = &self.admin else {
-            return;
-        };
-        let listener = listener.try_clone();
-        if let Err(error) = listener.and_then(|it| admin::start(it, Arc::clone(&self.state))) {
+    /// Serves the admin pages, and returns where changes arrive.
+    fn start_admin(&self) -> Receiver<ChangeRequest> {
+        let (control, asked) = channel(WAITING_CHANGES);
+        let workers = self.workers.mailboxes().to_vec();
+        let started = admin::start(&self.admin, Arc::clone(&self.state), control, workers);
+        if let Err(error) = started {
             tracing::error!(%error, "admin pages not served");
         }
+        asked
     }
 
     /// The regular work: ticket keys, expired sessions, signs of life.
@@ -364,8 +373,11 @@ impl Control {
         for table in [&shared.table, &shared.early] {
             table.set_limits(sessions.table_entries, sessions.table_size);
         }
-        if let Err(error) = self.logging.set_level(&config.log.level) {
-            tracing::error!(%error, "log level not changed");
+        if !self.state.keeps_log_level() {
+            self.state.set_log_level(None);
+            if let Err(error) = self.logging.set_level(&config.log.level) {
+                tracing::error!(%error, "log level not changed");
+            }
         }
         if let Some(stud) = &self.stud {
             stud.reload(cluster::terms(&config));
@@ -396,8 +408,11 @@ impl Control {
             cluster.leave().await;
         }
         // The next becket has the pages from its start on; until then they show how the drain goes.
-        if let Some(Err(error)) = self.admin.as_ref().map(socket::give_way) {
+        if let Some(Err(error)) = self.admin.tcp.as_ref().map(socket::give_way) {
             tracing::warn!(%error, "the admin address is kept until the end");
+        }
+        if let Some(Err(error)) = self.admin.unix.as_ref().map(SocketFile::give_way) {
+            tracing::warn!(%error, "the admin socket is kept until the end");
         }
         Instant::now() + self.state.config().file.timeouts.drain
     }
@@ -442,5 +457,7 @@ async fn at(instant: Option<Instant>) {
 const STEPS_BEHIND: i32 = 5;
 /// How often the regular work is done.
 const TICK: Duration = Duration::from_millis(100);
+/// Changes that wait for control: each takes microseconds.
+const WAITING_CHANGES: usize = 16;
 /// Expired sessions reclaimed per shard and tick.
 const SWEEP: usize = 64;

@@ -1,12 +1,14 @@
-//! `becket status`: asks a running becket for its `/status` and prints it for a person.
+//! Speaks with a running becket: `becket status`, and all that asks or changes something there.
 //!
-//! The admin address is given, or read from the configuration file. Nothing else of the file is
+//! Where it is, is said, or read from the configuration file, or it is the usual socket. Nothing else of the file is
 //! looked at: keys need not be readable for whoever asks. The page is made of the JSON as it
 //! comes ([`crate::control::page`]), so a becket of another version is shown as far as its fields are known.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -17,9 +19,6 @@ use becket_config::file::File;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoStatus {
-    /// Neither an address nor a file was given.
-    #[error("no admin address: give --admin ADDR, or --config FILE that has admin.address")]
-    NoAddress,
     /// The file cannot be read, or does not say where.
     #[error("{}: {reason}", path.display())]
     File {
@@ -37,42 +36,102 @@ pub enum NoStatus {
         error: io::Error,
     },
     /// Something else answers there.
-    #[error("{0}: the answer is not a becket's status")]
+    #[error("{0}: the answer is not a becket's")]
     Foreign(String),
 }
 
 /// Where to ask.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
+    /// The path of a socket; goes before everything else.
+    pub socket: Option<PathBuf>,
     /// `HOST:PORT`; goes before the file's.
     pub admin: Option<String>,
     /// A configuration file.
     pub config: Option<PathBuf>,
+    /// A file with the token by which changes are made over an address.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Where a becket listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum At {
+    Socket(PathBuf),
+    Address(String),
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Status of HTTP.
+    pub code: u16,
+    /// What came with it; a text where it is no JSON.
+    pub body: Value,
 }
 
 impl Place {
-    /// Asks and returns the object as it was sent. Blocks for [`PATIENCE`] at most per step.
+    /// Asks for the status and returns the object as it was sent. Blocks for [`PATIENCE`] at most per step.
     ///
     /// # Errors
     ///
     /// When nobody answers there, or not as becket does.
     pub fn ask(&self) -> Result<Value, NoStatus> {
-        let address = self.address()?;
-        let body = fetch(&address).map_err(|error| NoStatus::Unreachable {
-            address: address.clone(),
-            error,
-        })?;
-        body.as_deref()
-            .and_then(|body| serde_json::from_slice(body).ok())
-            .filter(|value: &Value| value["version"].is_string())
-            .ok_or(NoStatus::Foreign(address))
+        let answer = self.request("GET", "/status", None)?;
+        if answer.code == 200 && answer.body["version"].is_string() {
+            return Ok(answer.body);
+        }
+        Err(NoStatus::Foreign(self.at()?.to_string()))
     }
 
-    fn address(&self) -> Result<String, NoStatus> {
-        if let Some(address) = &self.admin {
-            return Ok(address.clone());
+    /// Asks for anything. Blocks as [`Self::ask`] does.
+    ///
+    /// # Errors
+    ///
+    /// When nobody answers there, or not in HTTP.
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, NoStatus> {
+        let at = self.at()?;
+        let token = self.token_file.as_ref().map(|path| {
+            let read = std::fs::read_to_string(path);
+            read.map_err(|error| NoStatus::File {
+                path: path.clone(),
+                reason: error.to_string(),
+            })
+        });
+        let token = token.transpose()?;
+        let token = token.as_deref().map(str::trim);
+        let text = body.map(Value::to_string).unwrap_or_default();
+        let answered = exchange(&at, method, path, token, &text);
+        let bytes = answered.map_err(|error| NoStatus::Unreachable {
+            address: at.to_string(),
+            error,
+        })?;
+        answer(&bytes).ok_or_else(|| NoStatus::Foreign(at.to_string()))
+    }
+
+    fn at(&self) -> Result<At, NoStatus> {
+        if let Some(path) = &self.socket {
+            return Ok(At::Socket(path.clone()));
         }
-        let path = self.config.as_ref().ok_or(NoStatus::NoAddress)?;
+        if let Some(address) = &self.admin {
+            return Ok(At::Address(address.clone()));
+        }
+        let Some(path) = &self.config else {
+            return Ok(At::Socket(USUAL_SOCKET.into()));
+        };
         let failed = |reason: String| NoStatus::File {
             path: path.clone(),
             reason,
@@ -82,25 +141,69 @@ impl Place {
             let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
             failed(texts.join("; "))
         })?;
+        if let Some(socket) = file.admin.socket {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            return Ok(At::Socket(folder.join(socket.0)));
+        }
         let address = file.admin.address.map(|address| address.text.to_string());
-        address.ok_or_else(|| failed("admin.address is not set".to_owned()))
+        let address = address.map(At::Address);
+        address.ok_or_else(|| failed("neither admin.socket nor admin.address is set".to_owned()))
     }
 }
 
-/// The body of `/status`; nothing when the answer is another one.
-fn fetch(address: &str) -> io::Result<Option<Vec<u8>>> {
-    let mut stream = connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    // An address is a host that is always accepted; a name might not be.
-    let host = stream.peer_addr()?;
-    let request = format!("GET /status HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
+/// One request, and all that comes back.
+fn exchange(
+    at: &At,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+    body: &str,
+) -> io::Result<Vec<u8>> {
+    let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+    if let Some(token) = token {
+        request += &format!("Authorization: Bearer {token}\r\n");
+    }
+    if !body.is_empty() {
+        let length = body.len();
+        request += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    }
     let mut answer = Vec::new();
-    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
-    let ok = answer.starts_with(b"HTTP/1.1 200 ");
-    let head = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-    Ok(head.filter(|_| ok).map(|end| answer.split_off(end + 4)))
+    let mut say = |mut stream: &mut dyn Stream, host: &str| {
+        stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
+        (&mut stream).take(LONGEST_ANSWER).read_to_end(&mut answer)
+    };
+    match at {
+        At::Socket(path) => {
+            let mut stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            say(&mut stream, "localhost")?;
+        }
+        At::Address(address) => {
+            let mut stream = connect(address)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            // An address is a host that is always accepted; a name might not be.
+            let host = stream.peer_addr()?;
+            say(&mut stream, &host.to_string())?;
+        }
+    }
+    Ok(answer)
+}
+
+trait Stream: Read + Write {}
+impl<S: Read + Write> Stream for S {}
+
+/// Status and body of an answer that ends with its connection; nothing when it is no HTTP.
+fn answer(bytes: &[u8]) -> Option<Answer> {
+    let code = bytes.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
+    let head = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+    let body = &bytes[head + 4..];
+    let text = || String::from_utf8_lossy(body).trim_end().to_owned().into();
+    Some(Answer {
+        code: std::str::from_utf8(code).ok()?.parse().ok()?,
+        body: serde_json::from_slice(body).unwrap_or_else(|_| text()),
+    })
 }
 
 fn connect(address: &str) -> io::Result<TcpStream> {
@@ -114,6 +217,8 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
+/// Where the packages put the socket.
+pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
 /// For each of: connect, write, a read. The page takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A status of thousands of routes has a few megabytes.
@@ -141,7 +246,7 @@ mod tests {
     fn ask(answer: &'static str) -> Result<Value, NoStatus> {
         let place = Place {
             admin: Some(answering(answer)),
-            config: None,
+            ..Place::default()
         };
         place.ask()
     }
@@ -162,24 +267,29 @@ mod tests {
     }
 
     #[test]
-    fn the_address_comes_from_the_flag_or_from_the_file() {
+    fn the_place_comes_from_the_flags_or_from_the_file_or_is_the_usual_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("becket.toml");
         let mut place = Place {
-            admin: None,
             config: Some(path.clone()),
+            ..Place::default()
         };
-        assert!(matches!(place.address(), Err(NoStatus::File { .. })));
-        std::fs::write(&path, "[admin]\n").unwrap();
-        let error = place.address().unwrap_err().to_string();
-        assert!(error.ends_with("admin.address is not set"), "{error}");
-        std::fs::write(&path, "[admin]\naddress = \"localhost:1\"\n").unwrap();
-        assert_eq!(place.address().unwrap(), "localhost:1");
+        assert!(matches!(place.at(), Err(NoStatus::File { .. })));
+        let at = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            place.at().map(|at| at.to_string())
+        };
+        let error = at("[admin]\n").unwrap_err().to_string();
+        assert!(error.ends_with("admin.address is set"), "{error}");
+        let address = "[admin]\naddress = \"localhost:1\"\n";
+        assert_eq!(at(address).unwrap(), "localhost:1");
+        let socket = dir.path().join("run/admin.sock");
+        let both = format!("{address}socket = 'run/admin.sock'\n");
+        assert_eq!(at(&both).unwrap(), socket.display().to_string());
         place.admin = Some("[::1]:2".to_owned());
-        assert_eq!(place.address().unwrap(), "[::1]:2");
-        assert!(matches!(
-            Place::default().address(),
-            Err(NoStatus::NoAddress)
-        ));
+        assert_eq!(place.at().unwrap().to_string(), "[::1]:2");
+        place.socket = Some("/a".into());
+        assert_eq!(place.at().unwrap().to_string(), "/a");
+        assert_eq!(Place::default().at().unwrap().to_string(), USUAL_SOCKET);
     }
 }

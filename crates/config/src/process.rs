@@ -264,11 +264,65 @@ section! {
 pub struct Admin {
     /// Where the pages are; nothing listens when absent.
     pub address: Option<AdminAddress>,
+    /// A unix socket for the pages, and for changes.
+    pub socket: Option<SocketPath>,
+    /// Who may connect to it.
+    pub socket_mode: SocketMode = SocketMode(0o600),
+    /// The user who owns its file; absent is the one who makes it.
+    pub socket_owner: Option<String>,
+    /// The group that owns its file; absent is that of the one who makes it.
+    pub socket_group: Option<String>,
+    /// A file with the token by which changes are made over the address; without it there are none.
+    pub token_file: Option<String>,
     /// Names that a request may give as its host, beside addresses and `localhost`.
     #[serde(with = "list")]
     pub hosts: Vec<HostName>,
 }
 }
+
+/// Where the socket of the admin pages is. A relative path starts at the folder of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketPath(pub PathBuf);
+
+impl Text for SocketPath {
+    const ACCEPTED: &str =
+        "the path of a socket of at most 100 bytes, such as /run/becket/admin.sock";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        // sun_path holds 108 bytes with its final NUL (unix(7)), and the socket is made under a longer name.
+        match text.len() {
+            1..=100 if !text.contains('\0') && !text.ends_with('/') => Ok(Self(text.into())),
+            _ => Err("not the path of a socket".to_owned()),
+        }
+    }
+
+    fn write(&self) -> String {
+        self.0.to_string_lossy().into_owned()
+    }
+}
+
+/// Permission bits of the file of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketMode(pub u32);
+
+impl Text for SocketMode {
+    const ACCEPTED: &str = "permissions in octal, such as \"0600\" or \"0660\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let digits = matches!(text.len(), 3 | 4) && text.bytes().all(|byte| byte.is_ascii_digit());
+        let mode = u32::from_str_radix(text, 8).ok().filter(|_| digits);
+        match mode {
+            Some(mode) if mode <= 0o777 => Ok(Self(mode)),
+            _ => Err("not permissions".to_owned()),
+        }
+    }
+
+    fn write(&self) -> String {
+        format!("{:04o}", self.0)
+    }
+}
+
+as_text!(SocketPath, SocketMode);
 
 section! {
 /// `[process]`: a reload does not change it.

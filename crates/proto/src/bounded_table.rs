@@ -184,7 +184,7 @@ impl<E: Entry> BoundedTable<E> {
     }
 
     /// Shows the entries of up to `at_most` places from `from` on; returns the place to go on from, if there is one.
-    fn visit(&self, from: usize, at_most: usize, mut show: impl FnMut(&E)) -> Option<usize> {
+    pub fn visit(&self, from: usize, at_most: usize, mut show: impl FnMut(&E)) -> Option<usize> {
         let slots = self.slots.iter().skip(from).take(at_most);
         slots
             .filter(|slot| slot.older != FREE)

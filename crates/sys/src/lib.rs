@@ -30,3 +30,4 @@ pub mod reserve;
 pub mod rlimit;
 pub mod root_only;
 pub mod socket;
+pub mod socket_file;

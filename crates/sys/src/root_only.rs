@@ -92,6 +92,14 @@ pub fn gives(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Whether nobody but root can put something at a path.
+///
+/// # Errors
+/// What the system says.
+pub fn is_roots(path: &Path) -> io::Result<bool> {
+    Ok(walk(path)?.is_some())
+}
+
 /// The folder in which a path ends, and the name in it, which may not be there; no name where the path leads to the
 /// folder itself. Nothing where another than root may change the way.
 fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {

@@ -5,18 +5,20 @@
 //! path reads is atomic. Addresses change rarely: they are behind a lock with a generation beside it,
 //! and a worker takes the lock only when the generation is not the one that it knows.
 //!
-//! Who writes: workers count connections and failures; a reload sets weight and limits; health checks
-//! set health, the share of the weight while a server starts slowly, and addresses.
+//! Who writes: workers count connections and failures; a reload sets weight and limits, and so does an operator; health
+//! checks set health, the share of the weight while a server starts slowly, and addresses.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use becket_cluster::replica::ServerTag;
+use becket_config::backend;
 use becket_proto::balance;
 
 use super::backend_state::BackendState;
 use super::health::Watched;
+use super::overrides::{Overrides, ServerMode};
 use crate::config::{Server, ServerAddress};
 
 /// One server, seen by all threads.
@@ -41,10 +43,59 @@ pub struct ServerState {
     disabled: AtomicBool,
     backup: AtomicBool,
     generation: AtomicU32,
-    addresses: Mutex<Arc<[ServerAddress]>>,
+    addresses: Mutex<Addresses>,
+    settings: Mutex<Settings>,
     /// Its name did not resolve when it was last looked up.
     lost_its_name: AtomicBool,
     watched: Mutex<Watched>,
+}
+
+/// Where a server is.
+#[derive(Debug, Default)]
+struct Addresses {
+    /// By the file, or by its name.
+    found: Arc<[ServerAddress]>,
+    /// By an operator's word, which counts more.
+    set: Option<Arc<[ServerAddress]>>,
+}
+
+impl Addresses {
+    fn used(&self) -> &Arc<[ServerAddress]> {
+        self.set.as_ref().unwrap_or(&self.found)
+    }
+}
+
+/// What weight and limits follow from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// As the file has it.
+    pub(crate) file: backend::Server,
+    /// What was changed since.
+    pub(crate) overrides: Overrides,
+}
+
+impl Settings {
+    /// What the server is there for.
+    pub(crate) fn mode(&self) -> ServerMode {
+        self.overrides.mode.unwrap_or(self.mode_in_file())
+    }
+
+    /// The same without what was changed.
+    pub(crate) fn mode_in_file(&self) -> ServerMode {
+        match self.file.disabled {
+            true => ServerMode::Maintenance,
+            false => ServerMode::Ready,
+        }
+    }
+
+    /// Its weight while it is ready.
+    pub(crate) fn weight(&self) -> u32 {
+        self.overrides.weight.unwrap_or(self.file.weight)
+    }
+
+    fn maxconn(&self) -> Option<u32> {
+        self.overrides.maxconn.unwrap_or(self.file.maxconn)
+    }
 }
 
 impl ServerState {
@@ -67,7 +118,8 @@ impl ServerState {
             disabled: AtomicBool::new(false),
             backup: AtomicBool::new(false),
             generation: AtomicU32::new(0),
-            addresses: Mutex::new(Arc::new([])),
+            addresses: Mutex::default(),
+            settings: Mutex::default(),
             lost_its_name: AtomicBool::new(false),
             watched: Mutex::default(),
         };
@@ -75,16 +127,52 @@ impl ServerState {
         state
     }
 
-    /// Takes over what the configuration says. Counts and health stay.
+    /// Takes over what the configuration says; what an operator changed goes, unless it is to stay. Counts and health stay.
     pub(super) fn configure(&self, config: &Server) {
-        self.weight.store(config.keys.weight, Relaxed);
-        self.maxconn
-            .store(config.keys.maxconn.unwrap_or(UNLIMITED), SeqCst);
-        self.minconn
-            .store(config.keys.minconn.unwrap_or(UNLIMITED), SeqCst);
-        self.disabled.store(config.keys.disabled, Relaxed);
-        self.backup.store(config.keys.backup, Relaxed);
         self.set_addresses(&config.addresses);
+        let mut settings = self.lock_settings();
+        settings.file = config.keys.clone();
+        if !settings.overrides.keep {
+            settings.overrides = Overrides::default();
+        }
+        self.apply(&settings);
+    }
+
+    /// Takes over what an operator changed, in the place of what was changed before. Those who wait are given slots that
+    /// there are more of now.
+    pub(crate) fn set_overrides(&self, overrides: Overrides) {
+        let mut settings = self.lock_settings();
+        settings.overrides = overrides;
+        self.apply(&settings);
+        drop(settings);
+        self.backend.settle();
+    }
+
+    /// What the file says of it and what was changed since.
+    pub(crate) fn settings(&self) -> Settings {
+        self.lock_settings().clone()
+    }
+
+    fn lock_settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply(&self, settings: &Settings) {
+        let mode = settings.mode();
+        let weight = match mode {
+            ServerMode::Drain => 0,
+            ServerMode::Ready | ServerMode::Maintenance => settings.weight(),
+        };
+        self.weight.store(weight, Relaxed);
+        self.maxconn
+            .store(settings.maxconn().unwrap_or(UNLIMITED), SeqCst);
+        self.minconn
+            .store(settings.file.minconn.unwrap_or(UNLIMITED), SeqCst);
+        self.disabled
+            .store(mode == ServerMode::Maintenance, Relaxed);
+        self.backup.store(settings.file.backup, Relaxed);
+        let set = settings.overrides.addresses.as_deref();
+        self.change_addresses(|addresses| addresses.set = set.map(Arc::from));
     }
 
     /// The server's configured name.
@@ -267,27 +355,32 @@ impl ServerState {
         self.weight_percent.store(percent.clamp(1, 100), Relaxed);
     }
 
-    /// Replaces its addresses, which are tried in order. Connections keep those that they have. Does
-    /// nothing when they are the same, or when there are none.
+    /// Replaces its addresses, which are tried in order, unless an operator has set others. Connections keep those that they
+    /// have. Does nothing when they are the same, or when there are none.
     pub(crate) fn set_addresses(&self, addresses: &[ServerAddress]) {
-        let mut held = self
-            .addresses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if addresses.is_empty() || **held == *addresses {
-            return;
+        if !addresses.is_empty() {
+            self.change_addresses(|held| held.found = addresses.into());
         }
-        *held = addresses.into();
-        self.generation.fetch_add(1, Release);
+    }
+
+    fn change_addresses(&self, change: impl FnOnce(&mut Addresses)) {
+        let mut held = self.lock_addresses();
+        let before = Arc::clone(held.used());
+        change(&mut held);
+        if *before != **held.used() {
+            self.generation.fetch_add(1, Release);
+        }
     }
 
     /// Its addresses. Takes a lock: the data path asks [`Self::generation`] first.
     pub fn addresses(&self) -> Arc<[ServerAddress]> {
-        let held = self
-            .addresses
+        Arc::clone(self.lock_addresses().used())
+    }
+
+    fn lock_addresses(&self) -> MutexGuard<'_, Addresses> {
+        self.addresses
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&held)
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Another number whenever the addresses are others; 0 until there are any.
@@ -330,3 +423,81 @@ impl ServerState {
 
 /// No limit: more than a process has descriptors.
 const UNLIMITED: u32 = u32::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::registry::lone_state;
+    use crate::config::Backend;
+
+    fn server(change: impl FnOnce(&mut backend::Server)) -> Server {
+        let mut server = Server::plain("a", vec![ServerAddress::Unix("/a".into())]);
+        change(&mut server.keys);
+        server
+    }
+
+    fn running(server: Server) -> Arc<ServerState> {
+        let backend = lone_state(&Backend::plain("app", vec![server]), Vec::new());
+        Arc::clone(&backend.servers()[0])
+    }
+
+    #[test]
+    fn what_an_operator_changed_counts_until_a_reload_unless_it_is_kept() {
+        for keep in [false, true] {
+            let state = running(server(|keys| (keys.weight, keys.maxconn) = (3, Some(9))));
+            state.set_overrides(Overrides {
+                weight: Some(5),
+                maxconn: Some(None),
+                addresses: Some(vec![ServerAddress::Unix("/b".into())]),
+                keep,
+                ..Overrides::default()
+            });
+            let shown = |state: &ServerState| {
+                let address = state.addresses()[0].to_string();
+                (state.weight(), state.maxconn(), address)
+            };
+            assert_eq!(shown(&state), (500, None, "/b".to_owned()));
+            // A lookup meanwhile is remembered and not used.
+            state.set_addresses(&[ServerAddress::Unix("/c".into())]);
+            assert_eq!(shown(&state).2, "/b");
+            state.configure(&server(|keys| keys.weight = 4));
+            let after = match keep {
+                true => (500, None, "/b".to_owned()),
+                false => (400, None, "/a".to_owned()),
+            };
+            assert_eq!(shown(&state), after);
+            state.set_overrides(Overrides::default());
+            assert_eq!(shown(&state), (400, None, "/a".to_owned()));
+        }
+    }
+
+    #[test]
+    fn modes_are_weight_0_and_disabled_and_ready_goes_before_the_file() {
+        let state = running(server(|keys| keys.disabled = true));
+        let in_mode = |mode| {
+            state.set_overrides(Overrides {
+                mode,
+                ..Overrides::default()
+            });
+            (state.is_in_service(), state.is_usable())
+        };
+        assert_eq!(in_mode(None), (false, false));
+        assert_eq!(in_mode(Some(ServerMode::Ready)), (true, true));
+        assert_eq!(in_mode(Some(ServerMode::Drain)), (true, false));
+        assert_eq!(in_mode(Some(ServerMode::Maintenance)), (false, false));
+    }
+
+    #[test]
+    fn another_address_is_another_generation_and_the_same_is_not() {
+        let state = running(server(|_| ()));
+        let before = state.generation();
+        let set = |path: &str| {
+            state.set_overrides(Overrides {
+                addresses: Some(vec![ServerAddress::Unix(path.into())]),
+                ..Overrides::default()
+            });
+            state.generation() - before
+        };
+        assert_eq!((set("/a"), set("/b"), set("/b")), (0, 1, 1));
+    }
+}

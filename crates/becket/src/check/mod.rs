@@ -148,7 +148,7 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
         let path = format!("listener[{}].bind", listener.keys.name);
         listener.bind.iter().map(move |at| (path.clone(), *at))
     });
-    let admin = config.admin;
+    let admin = config.admin.address;
     let admin = admin.map(|address| ("admin.address".to_owned(), address));
     let probed = listening.chain(admin).filter_map(|(path, address)| {
         let probed = sockets.probed(address);

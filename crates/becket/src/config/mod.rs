@@ -5,6 +5,7 @@
 //! made by [`crate::prepare`], and valid by construction. A reload makes a second `Config` beside the first and swaps the
 //! `Arc`: nothing in here changes after it was made.
 
+mod admin;
 mod backend;
 mod cluster;
 mod onward;
@@ -23,6 +24,7 @@ use becket_sys::kernel_tls::{self, Support};
 use rustls::SupportedCipherSuite;
 use rustls::server::danger::ClientCertVerifier;
 
+pub use self::admin::{Admin, AdminSocket, Token};
 pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, Stud};
 pub use self::onward::Onward;
@@ -44,10 +46,10 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     /// The section, with whole paths.
     pub log: Log,
-    /// Where `/metrics` and `/status` are; nothing listens when absent.
-    pub admin: Option<SocketAddr>,
     /// What signs in batches, where that is configured and the processor can do it.
     pub batches: Option<Multibuffer>,
+    /// Where the admin pages are.
+    pub admin: Admin,
 }
 
 impl Config {

@@ -26,6 +26,7 @@ mod conversing;
 mod entering;
 pub mod facts;
 pub mod failure_log;
+pub(crate) mod glance;
 mod greeting;
 mod handshake;
 mod hearing;

@@ -1,45 +1,115 @@
-//! The admin pages: `/`, `/metrics`, `/status`, `/healthz`.
+//! The admin pages, and what may be changed there: `/`, `/metrics`, `/status`, `/healthz`, and the rest of [`ROUTES`].
 //!
-//! Read-only, without authentication: the address is meant for loopback or a management network.
-//! They have two threads of their own: one lets clients in and speaks with them ([`admin_http`]) and answers
-//! `/healthz`, one makes the other pages, one at a time, from a [`Snapshot`] of the server. So whoever floods
+//! Pages are for everybody who reaches the address: it is meant for loopback or a management network. Lists that name clients,
+//! and changes, are for whoever may open the unix socket, or has the token ([`Desk::trusts`]); each change is logged with who
+//! made it.
+//!
+//! They have two threads of their own: one lets clients in and speaks with them ([`admin_http`]), answers
+//! `/healthz` and gathers lists, one makes the other pages, one at a time, from a [`Snapshot`] of the server. So whoever floods
 //! them takes time from other pages, but health checks do not wait for pages, and signals, reloads and
 //! rotation, which are control's, wait for neither.
 //!
 //! At most [`PAGES`] are on their way; further ones are refused. [`host`] says which names are ours.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::thread;
 
+use axum::Json;
+use axum::body::{Body, to_bytes};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use becket_sys::socket_file::SocketFile;
 use hyper::Request;
 use hyper::body::Incoming;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 
-use super::admin_http::{self, Refusal};
+use super::admin_http::{self, Asker, Refusal};
+use super::api::{self, Action, Change, ChangeRequest, Refused, Route};
+use super::connections::{self, Wanted};
 use super::exposition::{self, exposition};
 use super::host;
 use super::page::page as text;
 use super::snapshot::Snapshot;
 use super::state::State;
 use crate::log::Escaped;
+use crate::worker::mailbox::Mailbox;
 
-/// Serves the pages until the process ends.
+/// Everything that may be asked. Where two methods have one path, they stand together.
+pub(super) const ROUTES: [Route; 12] = [
+    route("/", "GET", Action::Page(home)),
+    route("/metrics", "GET", Action::Page(metrics)),
+    route("/status", "GET", Action::Page(status)),
+    route("/healthz", "GET", Action::Health),
+    route("/connections", "GET", Action::Connections),
+    route("/connections/top", "GET", Action::TopConnections),
+    route("/connections/kill", "POST", Action::Kill),
+    route("/sources", "GET", Action::Sources),
+    route("/servers", "PATCH", Action::Change(Change::of_server)),
+    route("/log", "PUT", Action::Change(Change::of_log)),
+    route(
+        "/tickets/rotate",
+        "POST",
+        Action::Change(Change::of_tickets),
+    ),
+    route(
+        "/sessions/forget",
+        "POST",
+        Action::Change(Change::of_sessions),
+    ),
+];
+
+const fn route(path: &'static str, method: &'static str, action: Action) -> Route {
+    Route {
+        path,
+        method,
+        action,
+    }
+}
+
+/// Where clients of the pages arrive.
+#[derive(Debug, Default)]
+pub struct AdminSockets {
+    /// At an address.
+    pub tcp: Option<std::net::TcpListener>,
+    /// At a path.
+    pub unix: Option<SocketFile>,
+}
+
+/// Serves the pages until the process ends. Changes go to `control`, lists come from `workers`.
 ///
 /// # Errors
 /// No thread, or no descriptors for its event loop.
-pub fn start(listener: std::net::TcpListener, state: Arc<State>) -> io::Result<()> {
-    serve(listener, Desk::new(state, State::snapshot))
+pub(crate) fn start(
+    sockets: &AdminSockets,
+    state: Arc<State>,
+    control: Sender<ChangeRequest>,
+    workers: Vec<Arc<Mailbox>>,
+) -> io::Result<()> {
+    if sockets.tcp.is_none() && sockets.unix.is_none() {
+        return Ok(());
+    }
+    serve(sockets, Desk::new(state, State::snapshot, control, workers))
 }
 
-fn serve(listener: std::net::TcpListener, desk: Desk) -> io::Result<()> {
-    listener.set_nonblocking(true)?;
+fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<()> {
+    let tcp = sockets.tcp.as_ref().map(|tcp| {
+        tcp.set_nonblocking(true)?;
+        tcp.try_clone()
+    });
+    let unix = sockets.unix.as_ref().map(|unix| {
+        unix.listener().set_nonblocking(true)?;
+        unix.listener().try_clone()
+    });
+    let (tcp, unix) = (tcp.transpose()?, unix.transpose()?);
     let mut runtime = Builder::new_current_thread();
     runtime
         .enable_all()
@@ -47,15 +117,27 @@ fn serve(listener: std::net::TcpListener, desk: Desk) -> io::Result<()> {
         .max_blocking_threads(1);
     let runtime = runtime.build()?;
     let thread = thread::Builder::new().name("admin-http".to_owned());
+    let desk = Arc::new(desk);
     thread.spawn(move || {
-        let served = runtime.block_on(async {
+        let over_tcp = async {
+            let Some(listener) = tcp else {
+                return pending::<io::Result<Infallible>>().await;
+            };
             let listener = TcpListener::from_std(listener)?;
-            match admin_http::receive(listener, Arc::new(desk)).await {}
-        });
-        let served: io::Result<()> = served;
-        if let Err(error) = served {
-            tracing::error!(%error, "admin pages are gone");
-        }
+            let asker = |_: &_, from: std::net::SocketAddr| Asker::Network(from.ip());
+            Ok(admin_http::receive(listener, Arc::clone(&desk), asker).await)
+        };
+        let over_socket = async {
+            let Some(listener) = unix else {
+                return pending::<io::Result<Infallible>>().await;
+            };
+            let listener = tokio::net::UnixListener::from_std(listener)?;
+            let asker = |it: &tokio::net::UnixStream, _| Asker::Local(it.peer_cred().ok());
+            Ok(admin_http::receive(listener, Arc::clone(&desk), asker).await)
+        };
+        let served = runtime.block_on(async { tokio::try_join!(over_tcp, over_socket) });
+        let Err(error) = served;
+        tracing::error!(%error, "admin pages are gone");
     })?;
     Ok(())
 }
@@ -65,14 +147,23 @@ pub(super) struct Desk {
     state: Arc<State>,
     read: fn(&State) -> Snapshot,
     places: Arc<Semaphore>,
+    control: Sender<ChangeRequest>,
+    workers: Vec<Arc<Mailbox>>,
 }
 
 impl Desk {
-    fn new(state: Arc<State>, read: fn(&State) -> Snapshot) -> Self {
+    fn new(
+        state: Arc<State>,
+        read: fn(&State) -> Snapshot,
+        control: Sender<ChangeRequest>,
+        workers: Vec<Arc<Mailbox>>,
+    ) -> Self {
         Self {
             state,
             read,
             places: Arc::new(Semaphore::new(PAGES)),
+            control,
+            workers,
         }
     }
 
@@ -84,37 +175,132 @@ impl Desk {
     /// Answers, and returns the place of the page, to be given back when all of it was sent.
     pub(super) async fn answer(
         &self,
-        request: &Request<Incoming>,
+        request: Request<Incoming>,
+        asker: Asker,
     ) -> (Response, Option<OwnedSemaphorePermit>) {
         let path = request.uri().path();
-        if ![Method::GET, Method::HEAD].contains(request.method()) {
-            let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n");
-            let allowed = HeaderValue::from_static("GET, HEAD");
-            answer.headers_mut().insert(header::ALLOW, allowed);
+        // Health tells nothing that is worth a foreign site's while, and balancers send names of their own.
+        if path != "/healthz"
+            && let Asker::Network(_) = asker
+            && let Some(answer) = self.misdirected(&request)
+        {
             return (answer, None);
         }
-        // It tells nothing that is worth a foreign site's while, and balancers send names of their own.
-        if path == "/healthz" {
+        let action = match find(path, request.method()) {
+            Ok(action) => action,
+            Err(refused) => return (refused.into_response(), None),
+        };
+        let is_page = matches!(action, Action::Health | Action::Page(_));
+        if !is_page && let Err(refused) = self.trusts(&request, asker) {
+            self.count(Refusal::Forbidden);
+            return (refused.into_response(), None);
+        }
+        if let Action::Health = action {
             return (self.health(), None);
         }
-        if let Some(answer) = self.misdirected(request) {
-            return (answer, None);
-        }
-        let make = match path {
-            "/" => home,
-            "/metrics" => metrics,
-            "/status" => status,
-            _ => return (plain(StatusCode::NOT_FOUND, "no such page\n"), None),
-        };
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             self.count(Refusal::Busy);
-            let text = "too many pages are on their way\n";
-            return (plain(StatusCode::SERVICE_UNAVAILABLE, text), None);
+            let text = "too many pages are on their way";
+            let refused = Refused::new(StatusCode::SERVICE_UNAVAILABLE, text, "fewer at a time");
+            return (refused.into_response(), None);
         };
-        let (state, read) = (Arc::clone(&self.state), self.read);
-        // With its place: whoever leaves does not make room before the page that it asked for is made.
-        let made = spawn_blocking(move || (make(read(&state)), Some(place))).await;
-        made.unwrap_or_else(|_| (plain(StatusCode::INTERNAL_SERVER_ERROR, "no page\n"), None))
+        if let Action::Page(make) = action {
+            let (state, read) = (Arc::clone(&self.state), self.read);
+            // With its place: whoever leaves does not make room before the page that it asked for is made.
+            let made = spawn_blocking(move || (make(read(&state)), Some(place))).await;
+            return made.unwrap_or_else(|_| (page("text/plain", Err(fmt::Error)), None));
+        }
+        let done = self.act(action, request, asker).await;
+        (answer_of(done), Some(place))
+    }
+
+    /// Lists or changes something.
+    async fn act(
+        &self,
+        action: Action,
+        request: Request<Incoming>,
+        asker: Asker,
+    ) -> Result<Value, Refused> {
+        let workers = &self.workers;
+        let words = api::query(request.uri().query());
+        match action {
+            Action::Health | Action::Page(_) => Ok(Value::Null),
+            Action::Connections => {
+                let wanted = Wanted::of(words, 100, MOST_ROWS)?;
+                Ok(connections::list(workers, wanted).await)
+            }
+            Action::TopConnections => {
+                let wanted = Wanted::of(words, 20, MOST_ROWS)?;
+                let prefixes = self.state.config().file.admission.prefixes();
+                Ok(connections::top(workers, wanted, prefixes).await)
+            }
+            Action::Sources => {
+                let wanted = Wanted::of(words, 100, MOST_ROWS)?;
+                Ok(connections::sources(&self.state, wanted))
+            }
+            Action::Kill | Action::Change(_) => {
+                let path = request.uri().path().to_owned();
+                let body = to_bytes(Body::new(request.into_body()), LONGEST_CHANGE).await;
+                let body = body.map_err(|_| {
+                    let accepted = format!("at most {LONGEST_CHANGE} bytes");
+                    Refused::new(
+                        StatusCode::PAYLOAD_TOO_LARGE,
+                        "the request is too long",
+                        accepted,
+                    )
+                })?;
+                let done = self.change(action, &body).await;
+                let outcome = match &done {
+                    Ok(_) => "done",
+                    Err(refused) => &refused.error,
+                };
+                let said = Escaped::new(&body);
+                let outcome = Escaped::new(outcome);
+                tracing::info!(by = %asker, path, %said, %outcome, "asked to change something");
+                done
+            }
+        }
+    }
+
+    async fn change(&self, action: Action, body: &[u8]) -> Result<Value, Refused> {
+        let Action::Change(parse) = action else {
+            return Ok(connections::kill(&self.workers, api::filter_of(body)?).await);
+        };
+        let gone = || {
+            let text = "becket is about to end";
+            Refused::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                text,
+                "a becket that serves",
+            )
+        };
+        let (reply, outcome) = oneshot::channel();
+        let asked = ChangeRequest {
+            change: parse(body)?,
+            reply,
+        };
+        self.control.send(asked).await.map_err(|_| gone())?;
+        outcome.await.map_err(|_| gone())?
+    }
+
+    /// Whether the client may see who our clients are, and change something: who can open the socket, or has the token.
+    fn trusts(&self, request: &Request<Incoming>, asker: Asker) -> Result<(), Refused> {
+        if let Asker::Local(_) = asker {
+            return Ok(());
+        }
+        let config = self.state.config();
+        let Some(token) = &config.admin.token else {
+            let text = "this address only shows pages";
+            let accepted = "admin.socket, or admin.token-file";
+            return Err(Refused::new(StatusCode::FORBIDDEN, text, accepted));
+        };
+        let said = request.headers().get(header::AUTHORIZATION);
+        let said = said.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        if said.is_some_and(|said| token.is(said)) {
+            return Ok(());
+        }
+        let (text, accepted) = ("no token, or a wrong one", "Authorization: Bearer TOKEN");
+        Err(Refused::new(StatusCode::UNAUTHORIZED, text, accepted))
     }
 
     /// 200 while serving, 503 while draining, so that a balancer stops sending clients.
@@ -135,6 +321,54 @@ impl Desk {
             "the host \"{host}\" is not an address, not localhost, and not in admin.hosts\n"
         );
         Some(plain(StatusCode::MISDIRECTED_REQUEST, text))
+    }
+}
+
+/// What is done for a path and a method.
+fn find(path: &str, method: &Method) -> Result<Action, Refused> {
+    let asked = match method.as_str() {
+        "HEAD" => "GET",
+        method => method,
+    };
+    let mut known = ROUTES.iter().filter(|route| route.path == path);
+    let Some(first) = known.clone().next() else {
+        let paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+        let error = "no such page";
+        return Err(Refused::new(StatusCode::NOT_FOUND, error, paths.join(" ")));
+    };
+    let route = known.find(|route| route.method == asked);
+    route.map(|route| route.action).ok_or_else(|| {
+        let allowed = match first.method {
+            "GET" => "GET, HEAD",
+            method => method,
+        };
+        let error = "not by this method";
+        Refused::new(StatusCode::METHOD_NOT_ALLOWED, error, allowed)
+    })
+}
+
+fn answer_of(done: Result<Value, Refused>) -> Response {
+    match done {
+        Ok(object) => ([(header::CACHE_CONTROL, "no-store")], Json(object)).into_response(),
+        Err(refused) => refused.into_response(),
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let object = json!({"error": self.error, "accepted": self.accepted});
+        let mut answer = (self.code, Json(object)).into_response();
+        let headers = answer.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if self.code == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.code == StatusCode::METHOD_NOT_ALLOWED
+            && let Ok(allowed) = HeaderValue::from_str(&self.accepted)
+        {
+            headers.insert(header::ALLOW, allowed);
+        }
+        answer
     }
 }
 
@@ -182,6 +416,10 @@ const LINKS: &str = "<p><a href=\"/metrics\">/metrics</a> <a href=\"/status\">/s
     <a href=\"/healthz\">/healthz</a></p>\n";
 /// Pages on their way at a time: bounds the memory that clients hold who do not read.
 const PAGES: usize = 32;
+/// Rows of one answer: half a megabyte.
+const MOST_ROWS: usize = 1000;
+/// Bytes of a change.
+const LONGEST_CHANGE: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -198,7 +436,14 @@ mod tests {
     fn serving(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, state) = (listener.local_addr().unwrap(), Arc::new(sample::state()));
-        serve(listener, Desk::new(Arc::clone(&state), read)).unwrap();
+        let sockets = AdminSockets {
+            tcp: Some(listener),
+            unix: None,
+        };
+        // Nobody carries changes out.
+        let (control, _) = tokio::sync::mpsc::channel(1);
+        let desk = Desk::new(Arc::clone(&state), read, control, Vec::new());
+        serve(&sockets, desk).unwrap();
         (address, state)
     }
 
@@ -231,6 +476,96 @@ mod tests {
             assert!(answer.contains("connection: close\r\n"), "{answer}");
             assert!(answer.contains(part), "{part} is not in {answer}");
         }
+    }
+
+    #[test]
+    fn only_the_socket_and_the_token_list_clients_and_change_something() {
+        let (address, state) = serving(State::snapshot);
+        for route in &ROUTES {
+            let is_page = matches!(route.action, Action::Page(_) | Action::Health);
+            let answer = request(address, &format!("{} {}", route.method, route.path));
+            let expected = if is_page { "200" } else { "403" };
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {expected} ")),
+                "{answer}"
+            );
+        }
+        let mut config = sample::config();
+        config.admin.token = crate::config::Token::of(b"0123456789abcdef");
+        state.set_config(Arc::new(config));
+        let with = |token: &str| {
+            let line = format!("GET /connections HTTP/1.1\r\nAuthorization: {token}\r\nX:");
+            request(address, &line)
+        };
+        for wrong in ["Bearer 0123456789abcdeg", "Basic 0123456789abcdef", ""] {
+            let answer = with(wrong);
+            assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+            assert!(answer.contains("www-authenticate: Bearer\r\n"), "{answer}");
+        }
+        let answer = with("Bearer 0123456789abcdef");
+        assert!(
+            answer.ends_with("{\"connections\":[],\"next\":null}"),
+            "{answer}"
+        );
+        assert!(state.refusals().of(Refusal::Forbidden).value() > 3);
+    }
+
+    #[test]
+    fn the_file_for_programs_has_every_route_and_every_field() {
+        use std::collections::BTreeSet;
+        let text = include_str!("../../../../docs/admin.openapi.json");
+        let api: Value = serde_json::from_str(text).unwrap();
+        let keys = |object: &Value| -> BTreeSet<String> {
+            let object = object.as_object().unwrap_or_else(|| panic!("{object}"));
+            object.keys().cloned().collect()
+        };
+        let written = keys(&api["paths"]).into_iter().flat_map(|path| {
+            let methods = keys(&api["paths"][&path]);
+            methods
+                .into_iter()
+                .map(move |method| (path.clone(), method))
+        });
+        let routes = ROUTES.iter();
+        let routes = routes.map(|it| (it.path.to_owned(), it.method.to_ascii_lowercase()));
+        assert_eq!(written.collect::<BTreeSet<_>>(), routes.collect());
+
+        let schema = |name: &str| keys(&api["components"]["schemas"][name]["properties"]);
+        let status = serde_json::to_value(sample::state().snapshot()).unwrap();
+        assert_eq!(keys(&status), schema("Status"));
+        assert_eq!(keys(&status["totals"]), schema("Totals"));
+        assert_eq!(keys(&status["backends"][0]), schema("Backend"));
+        assert_eq!(keys(&status["backends"][0]["servers"][0]), schema("Server"));
+        // What is not a field is answered with those that there are.
+        let fields = |route: &Route| {
+            let Action::Change(parse) = route.action else {
+                return None;
+            };
+            let refused = parse(b"{\"?\":1}").unwrap_err();
+            let (_, known) = refused.error.split_once("expected ")?;
+            let fields = known.split('`').skip(1).step_by(2);
+            Some(fields.map(str::to_owned).collect::<BTreeSet<_>>())
+        };
+        for route in &ROUTES {
+            let operation = &api["paths"][route.path][route.method.to_ascii_lowercase()];
+            let body = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+            let name = body.as_str().and_then(|name| name.rsplit('/').next());
+            if let Some(fields) = fields(route) {
+                let schema = name.map(schema).unwrap_or_default();
+                assert_eq!(fields, schema, "{}", route.path);
+            }
+        }
+        let mut filter: BTreeSet<_> = crate::worker::listing::Filter::FIELDS
+            .map(str::to_owned)
+            .into();
+        let parameters = api["paths"]["/connections"]["get"]["parameters"].as_array();
+        let parameters = parameters.unwrap().iter();
+        let mut words: BTreeSet<_> = parameters
+            .map(|it| it["name"].as_str().unwrap().to_owned())
+            .collect();
+        assert!(words.remove("limit") && words.remove("cursor"));
+        assert_eq!(words, filter);
+        filter.insert("all".to_owned());
+        assert_eq!(schema("Kill"), filter);
     }
 
     #[test]

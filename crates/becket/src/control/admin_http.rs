@@ -5,11 +5,12 @@
 //! has most of them goes), the time until they must have asked ([`HEADER`]), the pages on their way (the desk's places), and the
 //! time of a connection in all ([`LIFETIME`]). Each connection has one request; every answer closes it.
 //!
-//! What is answered is [`Desk`]'s work.
+//! Over TCP and over the unix socket alike, each with newcomers of its own. What is answered is [`Desk`]'s work.
 
 use std::cmp::Reverse;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv6Addr};
+use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -18,7 +19,8 @@ use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::unix::UCred;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 
@@ -38,6 +40,8 @@ pub enum Refusal {
     Busy = "busy",
     /// It named a host that is not ours.
     ForeignHost = "foreign-host",
+    /// It asked for what only the socket, or the holder of the token, is shown or may change.
+    Forbidden = "forbidden",
 }
 }
 
@@ -60,9 +64,45 @@ struct Connection {
     place: OnceLock<Option<OwnedSemaphorePermit>>,
 }
 
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asker {
+    /// Over TCP, from this address.
+    Network(IpAddr),
+    /// Over the socket; nothing where the kernel does not say who it is.
+    Local(Option<UCred>),
+}
+
+impl Asker {
+    /// Whom it stands for when places are few: a host of IPv6 has a whole /64 of addresses, and a user many processes.
+    fn crowd(self) -> u128 {
+        match self {
+            Self::Network(address) => match address.to_canonical() {
+                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(address) => address.to_bits() >> 64 << 64,
+            },
+            Self::Local(user) => user.map_or(u128::MAX, |user| user.uid().into()),
+        }
+    }
+}
+
+/// As the log has it.
+impl fmt::Display for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Network(address) => address.fmt(f),
+            Self::Local(None) => f.write_str("somebody"),
+            Self::Local(Some(user)) => {
+                write!(f, "uid {}", user.uid())?;
+                user.pid().map_or(Ok(()), |pid| write!(f, " pid {pid}"))
+            }
+        }
+    }
+}
+
 /// A connection that was seen without a request when it was last looked at.
 struct Newcomer {
-    from: IpAddr,
+    from: u128,
     connection: Weak<Connection>,
     task: AbortHandle,
 }
@@ -74,51 +114,53 @@ impl Newcomer {
     }
 }
 
-/// Lets connections in for ever.
-pub(super) async fn receive(mut listener: TcpListener, desk: Arc<Desk>) -> Infallible {
+/// Lets connections in for ever; `asker` says who they are.
+pub(super) async fn receive<L: Listener>(
+    mut listener: L,
+    desk: Arc<Desk>,
+    asker: impl Fn(&L::Io, L::Addr) -> Asker,
+) -> Infallible {
     let mut newcomers = Vec::new();
     loop {
         let (stream, from) = Listener::accept(&mut listener).await;
+        let asker = asker(&stream, from);
         newcomers.retain(Newcomer::is_silent);
         if newcomers.len() >= NEWCOMERS {
-            let from = newcomers.iter().map(|one| one.from);
+            let from = newcomers.iter().map(|one: &Newcomer| one.from);
             newcomers.remove(first_of_most(from)).task.abort();
             desk.count(Refusal::Crowded);
         }
         let connection = Arc::default();
         newcomers.push(Newcomer {
-            from: network(from.ip()),
+            from: asker.crowd(),
             connection: Arc::downgrade(&connection),
-            task: tokio::spawn(attend(stream, connection, Arc::clone(&desk))).abort_handle(),
+            task: tokio::spawn(attend(stream, asker, connection, Arc::clone(&desk))).abort_handle(),
         });
         // Its request may be here already: that is looked at before more are let in.
         tokio::task::yield_now().await;
     }
 }
 
-/// Whom an address stands for: a host of IPv6 has a whole /64 of them.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        v4 => v4,
-    }
-}
-
 /// The place of the first of those who are there most often; 0 when there is nobody.
-fn first_of_most(from: impl Iterator<Item = IpAddr> + Clone) -> usize {
-    let times = |of: IpAddr| from.clone().filter(|one| *one == of).count();
+fn first_of_most(from: impl Iterator<Item = u128> + Clone) -> usize {
+    let times = |of: u128| from.clone().filter(|one| *one == of).count();
     let places = from.clone().enumerate();
     let first = places.min_by_key(|(_, one)| Reverse(times(*one)));
     first.map_or(0, |(place, _)| place)
 }
 
 /// One request, one answer.
-async fn attend(stream: TcpStream, connection: Arc<Connection>, desk: Arc<Desk>) {
+async fn attend(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    asker: Asker,
+    connection: Arc<Connection>,
+    desk: Arc<Desk>,
+) {
     let service = service_fn(|request| {
         let (connection, desk) = (Arc::clone(&connection), Arc::clone(&desk));
         async move {
             connection.has_asked.store(true, Relaxed);
-            let (answer, place) = desk.answer(&request).await;
+            let (answer, place) = desk.answer(request, asker).await;
             // There is one request, so it was not set before.
             connection.place.set(place).ok();
             Ok::<_, Infallible>(answer)
@@ -156,7 +198,9 @@ mod tests {
     #[test]
     fn who_crowds_makes_room_and_a_lone_client_stays() {
         let room = |from: &[&str]| {
-            let each = from.iter().map(|one| network(one.parse().unwrap()));
+            let each = from
+                .iter()
+                .map(|one| Asker::Network(one.parse().unwrap()).crowd());
             first_of_most(each)
         };
         let (check, crowd) = ("192.0.2.1", "192.0.2.66");

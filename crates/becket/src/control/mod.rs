@@ -1,12 +1,15 @@
 //! Control's rooms: what watches and shows the server, never on the data path.
 //!
 //! [`admin`] serves pages over HTTP, on a thread of its own, each made of a [`snapshot::Snapshot`] of the [`state`];
-//! [`exposition`] is `/metrics`, [`page`] is text for people. [`admin_http`] lets clients of the pages in.
+//! [`exposition`] is `/metrics`, [`page`] is text for people. [`admin_http`] lets clients of the pages in. [`api`] is what
+//! may be asked and changed there, [`connections`] lists and ends connections.
 //! [`ebb`] says when their memory is given back.
 
 pub mod admin;
 pub mod admin_http;
+pub(crate) mod api;
 pub mod certificates;
+mod connections;
 pub(crate) mod ebb;
 pub(crate) mod exposition;
 mod host;

@@ -132,7 +132,8 @@ fn syslog(config: &Config) -> (&Option<SyslogAddress>, Facility, &str) {
 pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     let (was, is) = (&old.file.process, &new.file.process);
     let differs = [
-        ("admin.address", old.admin != new.admin),
+        ("admin.address", old.admin.address != new.admin.address),
+        ("admin.socket", old.admin.socket != new.admin.socket),
         ("log.format", old.log.format != new.log.format),
         ("log.file", old.log.file != new.log.file),
         ("log.syslog", syslog(old) != syslog(new)),

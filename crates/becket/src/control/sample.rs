@@ -115,8 +115,8 @@ pub(crate) fn config() -> Config {
         connections: 10,
         cluster: None,
         log: Log::default(),
-        admin: None,
         batches: None,
+        admin: Default::default(),
     }
 }
 

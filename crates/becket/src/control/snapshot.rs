@@ -13,14 +13,14 @@ use becket_cluster::stud::StudStatus;
 use becket_config::notation::Text;
 use becket_sys::kernel_tls::Support;
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::admin_http::Refusal;
 use super::certificates::Certificate;
 use super::process::ProcessUsage;
 use super::rotation::Standing;
 use crate::backend::backend_state::BackendState;
-use crate::backend::server_state::ServerState;
+use crate::backend::server_state::{ServerState, Settings};
 use crate::close_reason::CloseReason;
 use crate::config::{Backend, Config, Listener, Server};
 use crate::log::Timestamp;
@@ -43,6 +43,8 @@ pub(crate) struct Snapshot {
     pub(crate) restarts: u64,
     /// When the process started.
     pub started: Timestamp,
+    /// The level of the log.
+    pub(crate) log: Value,
     /// Since then, by the monotonic clock.
     pub(crate) uptime_seconds: u64,
     /// Worker threads.
@@ -247,7 +249,8 @@ impl Serialize for RunningBackend {
 }
 
 /// A server as it is configured and as it is now.
-fn server(config: &Server, state: &ServerState) -> Value {
+pub(crate) fn server(config: &Server, state: &ServerState) -> Value {
+    let settings = state.settings();
     let watched = state.watched();
     let (since, why) = watched.change.clone().unzip();
     let addresses = state.addresses();
@@ -261,7 +264,8 @@ fn server(config: &Server, state: &ServerState) -> Value {
             (false, true) => "passing",
         },
         "backup": config.keys.backup,
-        "weight": config.keys.weight,
+        "mode": settings.mode(),
+        "weight": settings.weight(),
         "in_use": state.in_use(),
         "maxconn": state.maxconn(),
         "connections": state.connections(),
@@ -274,7 +278,34 @@ fn server(config: &Server, state: &ServerState) -> Value {
         "check_failures": watched.check_failures,
         "outages": watched.outages,
         "lost_its_name": state.lost_its_name(),
+        "in_file": in_file(config, &settings),
+        "kept": settings.overrides.keep,
     })
+}
+
+/// What the file says of what was changed since; nothing where nothing was.
+fn in_file(config: &Server, settings: &Settings) -> Value {
+    let (changed, file) = (&settings.overrides, &settings.file);
+    let keys = [
+        (
+            "mode",
+            changed.mode.is_some(),
+            json!(settings.mode_in_file()),
+        ),
+        ("weight", changed.weight.is_some(), json!(file.weight)),
+        ("maxconn", changed.maxconn.is_some(), json!(file.maxconn)),
+        (
+            "addresses",
+            changed.addresses.is_some(),
+            json!([config.name]),
+        ),
+    ];
+    let changed = keys.into_iter().filter(|(_, is_changed, _)| *is_changed);
+    let object: Map<String, Value> = changed.map(|(key, _, was)| (key.to_owned(), was)).collect();
+    match object.is_empty() {
+        true => Value::Null,
+        false => object.into(),
+    }
 }
 
 /// A listener as it is configured, with what was built of its routes.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use becket_cluster::Node;
 use becket_cluster::stud::Watch;
+use serde_json::{Value, json};
 
 use super::admin_http::{Refusal, Refusals};
 use super::certificates::{Certificate, certificates};
@@ -60,6 +61,26 @@ struct Current {
     /// When the last reload was done.
     handshakes: Handshakes,
     rotation: Standing,
+    /// What an operator set; absent where the log has the level of the file.
+    log_level: Option<LogLevel>,
+}
+
+/// A level of the log that is not the file's.
+#[derive(Clone, Debug)]
+pub(crate) struct LogLevel {
+    pub(crate) level: String,
+    /// Whether a reload leaves it.
+    pub(crate) keep: bool,
+}
+
+impl Current {
+    fn log_status(&self) -> Value {
+        let in_file = &self.config.log.level;
+        match &self.log_level {
+            None => json!({"level": in_file}),
+            Some(set) => json!({"level": set.level, "in_file": in_file, "kept": set.keep}),
+        }
+    }
 }
 
 impl State {
@@ -87,6 +108,7 @@ impl State {
                 reloads: Reloads::default(),
                 handshakes: Handshakes::default(),
                 rotation: rotation.standing(),
+                log_level: None,
             }),
         }
     }
@@ -141,6 +163,21 @@ impl State {
         self.change(|current| current.rotation = rotation);
     }
 
+    /// The log has another level than the file says, or has that again.
+    pub(crate) fn set_log_level(&self, level: Option<LogLevel>) {
+        self.change(|current| current.log_level = level);
+    }
+
+    /// Whether a reload leaves the level of the log.
+    pub(crate) fn keeps_log_level(&self) -> bool {
+        self.current().log_level.is_some_and(|level| level.keep)
+    }
+
+    /// The level of the log, and what the file says where that is another.
+    pub(crate) fn log_status(&self) -> Value {
+        self.current().log_status()
+    }
+
     fn change(&self, change: impl FnOnce(&mut Current)) {
         change(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -175,6 +212,7 @@ impl State {
             pid: self.main.pid,
             restarts: self.main.restarts,
             started: self.started,
+            log: current.log_status(),
             uptime_seconds: now.mono.as_secs(),
             workers: shared.workers,
             crypto_threads: shared.signatures.serving(),

@@ -50,6 +50,9 @@ pub(crate) struct List {
     pub(crate) files: Vec<(PathBuf, FileFound)>,
     /// How many sockets there are for an address, or the number of the error.
     pub(crate) sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
+    /// Whether there is a unix socket for the admin pages, which listens, or the number of the error.
+    #[serde(default)]
+    pub(crate) admin_socket: Option<Result<(), i32>>,
     /// Logs that root would make for the child, for one that only checks.
     #[serde(default)]
     pub(crate) logs: Vec<PathBuf>,
@@ -105,6 +108,8 @@ pub struct Handed {
     pub files: Files,
     /// What is bound for it.
     pub sockets: BoundSockets,
+    /// The unix socket for the admin pages, where the parent made it.
+    pub admin_socket: Option<io::Result<OwnedFd>>,
     /// Logs that root would make, where there is only a check.
     pub logs: Vec<PathBuf>,
 }
@@ -134,9 +139,15 @@ impl Handed {
             };
             sockets.insert((kind, address), found);
         }
+        let admin_socket = match list.admin_socket {
+            Some(Ok(())) => Some(Ok(next()?)),
+            Some(Err(error)) => Some(Err(io::Error::from_raw_os_error(error))),
+            None => None,
+        };
         Ok(Self {
             files: Files::new(files),
             sockets: BoundSockets(sockets),
+            admin_socket,
             logs: list.logs,
         })
     }

@@ -15,6 +15,7 @@ use becket_sys::fd_passing::InheritedListener;
 use becket_sys::regular;
 use becket_sys::root_only::{self, RootOnly};
 use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
+use becket_sys::socket_file::SocketFile;
 
 use super::needs::Needs;
 use crate::handover::{FileFound, List, SocketKind};
@@ -166,10 +167,40 @@ impl Parcel {
     ) {
         let count = match &found {
             Ok(sockets) => Ok(sockets.len()),
-            Err(error) => Err(error.raw_os_error().unwrap_or_default()),
+            Err(error) => Err(number(error)),
         };
         self.list.sockets.push((kind, address, count));
         self.fds.extend(found.into_iter().flatten());
+    }
+
+    /// Adds the unix socket for the admin pages, behind all other descriptors. It is made once, and only where nobody but root
+    /// can put something at its path; elsewhere the child makes it by its own rights.
+    pub(super) fn add_admin_socket(&mut self, needs: &Needs, held: &mut Option<SocketFile>) {
+        let Some(wanted) = &needs.admin_socket else {
+            return;
+        };
+        if held.is_none() {
+            let bound = match root_only::is_roots(&wanted.path) {
+                Ok(false) => return,
+                Ok(true) => SocketFile::bind(&wanted.path, &wanted.access),
+                Err(error) => Err(error),
+            };
+            match bound {
+                Ok(socket) => *held = Some(socket),
+                Err(error) => {
+                    self.list.admin_socket = Some(Err(number(&error)));
+                    return;
+                }
+            }
+        }
+        let listener = held.as_ref().map(|held| held.listener().try_clone());
+        self.list.admin_socket = listener.map(|listener| match listener {
+            Ok(listener) => {
+                self.fds.push(listener.into());
+                Ok(())
+            }
+            Err(error) => Err(number(&error)),
+        });
     }
 
     /// Says of each address whether it could be bound.
@@ -181,6 +212,10 @@ impl Parcel {
             }
         }
     }
+}
+
+fn number(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or_default()
 }
 
 /// The sockets of an address: those that are held, and as many more as there must be.

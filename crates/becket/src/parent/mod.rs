@@ -26,6 +26,7 @@ use becket_config::process::Log;
 use becket_sys::fd_passing::{InheritedListener, inherited_listeners};
 use becket_sys::identity::Identity;
 use becket_sys::notify::{Notice, Notifier};
+use becket_sys::socket_file::SocketFile;
 use becket_sys::{fd_messages, privileges, rlimit, root_only};
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -147,6 +148,7 @@ fn run(
             ends_by: None,
             restarts: 0,
             pid_file: None,
+            admin_socket: None,
             notifier: Notifier::from_env()?,
         };
         parent.run(signals).await
@@ -177,6 +179,8 @@ struct Parent {
     ends_by: Option<Instant>,
     restarts: u64,
     pid_file: Option<PidFile>,
+    /// For the admin pages, from the first start to the end.
+    admin_socket: Option<SocketFile>,
     notifier: Option<Notifier>,
 }
 
@@ -250,6 +254,7 @@ impl Parent {
         }
         let mut parcel = Parcel::of_files(&self.source, seen, needs);
         let held = parcel.bind(needs, &self.held, &self.passed);
+        parcel.add_admin_socket(needs, &mut self.admin_socket);
         (parcel, held)
     }
 
@@ -415,6 +420,9 @@ impl Parent {
         self.ends_by = Some(self.ends_by.map_or(by, |before| before.min(by)));
         self.held.clear();
         self.offered = None;
+        if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
+            tracing::warn!(%error, "the admin socket is kept until the end");
+        }
         self.notify(&[Notice::Stopping]);
     }
 

@@ -12,7 +12,7 @@ use becket_config::file::File;
 use becket_config::glob;
 use becket_config::listener::Certificate;
 
-use crate::config::worker_count;
+use crate::config::{AdminSocket, worker_count};
 use crate::handover::SocketKind;
 use crate::resolver::has_ipv6;
 
@@ -25,6 +25,7 @@ pub(super) struct Needs {
     /// Addresses at which clients arrive.
     pub(super) clients: Vec<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
+    pub(super) admin_socket: Option<AdminSocket>,
     /// Addresses at which datagrams of other hosts arrive.
     pub(super) datagrams: Vec<SocketAddr>,
     /// Worker threads, each with a socket of its own for an address.
@@ -54,6 +55,8 @@ impl Needs {
                 .filter_map(|log| Some(folder.join(log.file()?)))
                 .collect(),
             clients: binds.flat_map(|bind| addresses(&bind.address)).collect(),
+            // A user that is not there is said by the child.
+            admin_socket: AdminSocket::of(&file.admin, folder).ok().flatten(),
             admin: admin.and_then(|admin| addresses(&admin.address).pop()),
             datagrams: datagrams
                 .filter_map(|at| addresses(&at.address).pop())
@@ -96,6 +99,7 @@ fn files(file: &File) -> Vec<&str> {
     let policies = file.policy.iter();
     let policies = policies.flat_map(|policy| policy.client_ca.iter().chain(&policy.crl));
     files.extend(policies.map(String::as_str));
+    files.extend(file.admin.token_file.as_deref());
     if let Some(cluster) = &file.cluster {
         let secrets = cluster.secret.iter().chain(&cluster.secret_state);
         let keys = cluster
@@ -134,7 +138,8 @@ mod tests {
         let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3', ocsp = '14' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
-            [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'";
+            [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'\n\
+            [admin]\ntoken-file = '14'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();
         let all = (1..=14).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));

@@ -28,7 +28,7 @@ use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::key;
 use becket_config::notation::Text;
-use becket_config::process::{Log, LogTarget};
+use becket_config::process::{Log, LogTarget, SocketPath};
 use becket_config::read::{Reading, read};
 use becket_multibuffer::Multibuffer;
 use becket_sys::identity::Identity;
@@ -39,7 +39,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use self::names::Names;
 pub use self::names::ServerNames;
-use crate::config::{Config, worker_count};
+use crate::config::{Admin, AdminSocket, Config, Token, worker_count};
 use crate::descriptors;
 use crate::files::{Files, reason};
 use crate::log::check_level;
@@ -290,13 +290,61 @@ impl Draft<'_> {
     }
 
     /// Where the pages are.
-    fn admin(&mut self) -> Option<SocketAddr> {
+    fn admin(&mut self) -> Admin {
+        Admin {
+            address: self.admin_address(),
+            socket: self.admin_socket(),
+            token: self.admin_token(),
+        }
+    }
+
+    fn admin_address(&mut self) -> Option<SocketAddr> {
         let admin = &self.file.admin;
         let path = key!("admin", admin.address);
         let at = &admin.address.as_ref()?.address;
         let address = self.resolve(&path, at).into_iter().next()?;
         self.claim(&path, address);
         Some(address)
+    }
+
+    fn admin_socket(&mut self) -> Option<AdminSocket> {
+        let admin = &self.file.admin;
+        let socket = match AdminSocket::of(admin, self.world.base) {
+            Ok(socket) => socket?,
+            Err(error) => {
+                let path = if admin.socket_owner.is_some() {
+                    key!("admin", admin.socket_owner)
+                } else {
+                    key!("admin", admin.socket_group)
+                };
+                let accepted = "a user or a group of this machine";
+                self.report.refuse(path, reason(&error), accepted);
+                return None;
+            }
+        };
+        let path = key!("admin", admin.socket);
+        if !socket.path.parent().is_some_and(Path::is_dir) {
+            let fault = "the folder does not exist";
+            self.report.refuse(path, fault, SocketPath::ACCEPTED);
+        }
+        Some(socket)
+    }
+
+    /// By what changes are made over TCP.
+    fn admin_token(&mut self) -> Option<Token> {
+        let admin = &self.file.admin;
+        let file = self.world.base.join(admin.token_file.as_ref()?);
+        let path = key!("admin", admin.token_file);
+        let fault = match self.world.files.bytes(&file) {
+            Ok(bytes) => match Token::of(&bytes) {
+                Some(token) => return Some(token),
+                None => "too short".to_owned(),
+            },
+            Err(error) => reason(&error),
+        };
+        let accepted = format!("a file with a token of at least {} bytes", Token::LEAST);
+        self.report.refuse(path, fault, accepted);
+        None
     }
 
     /// The socket addresses of an address; none, and an error, if there is none.
@@ -351,7 +399,7 @@ impl Draft<'_> {
 }
 
 /// Whether `tracing` takes it, and a lone word is a level: as a target it would silence us.
-fn is_filter(level: &str) -> bool {
+pub(crate) fn is_filter(level: &str) -> bool {
     let parts = level.split(',').map(str::trim);
     let lone = parts.filter(|part| !part.contains(['=', '[']));
     !level.trim().is_empty()

@@ -1,6 +1,6 @@
 //! How control and other workers speak to a worker: a queue and a waker.
 //!
-//! Used for reloads, key rotations and the end, a few times a day, for slots of servers that are
+//! Used for reloads, key rotations, lists of connections and the end, a few times a day, for slots of servers that are
 //! handed to a connection of this worker, and for signatures of crypto threads. The lock is held only to push or to take the whole queue;
 //! the waker is used only when the queue was empty, since whoever filled it has woken the worker. A worker
 //! that is awake looks at a flag between two connections: a slot that is handed over does not wait for the
@@ -16,6 +16,7 @@ use crate::backend::registry::Adopted;
 use crate::sessions::tickets::Secrets;
 use crate::signing::queue::{Answers, Signed};
 use crate::sockets::Bound;
+use crate::worker::listing::{Killing, Listing};
 use becket_cluster::Outbox;
 
 /// What a worker is told.
@@ -37,6 +38,10 @@ pub enum Message {
     Event(BackendEvent),
     /// A crypto thread has answered.
     Signed(Vec<Signed>),
+    /// Somebody wants to see connections.
+    List(Listing),
+    /// An operator wants connections to end.
+    Kill(Killing),
     /// Take no new clients, finish with those who are here, then end.
     Drain,
     /// End now.

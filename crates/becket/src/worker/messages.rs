@@ -66,6 +66,8 @@ impl Worker {
                         self.take_signed(signed);
                     }
                 }
+                Message::List(listing) => self.list(listing),
+                Message::Kill(killing) => self.kill(killing),
                 Message::Drain => {
                     self.ending = Ending::Draining;
                     let now = self.clock.mono();

@@ -9,6 +9,7 @@
 
 mod accept;
 mod acceptor;
+pub mod listing;
 pub mod mailbox;
 mod messages;
 pub mod net;

@@ -5,8 +5,10 @@
 use std::sync::Arc;
 
 use super::Worker;
+use super::listing::Killing;
 use crate::backend::server_state::ServerState;
-use crate::connection::Connection;
+use crate::close_reason::CloseReason;
+use crate::connection::{Advanced, Connection};
 
 /// A look at every connection, of which each turn does a part.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(super) enum Cause {
     ServerFailed(Arc<ServerState>),
     /// The process drains, and connections at rest get less time.
     Drain,
+    /// An operator wants some to end.
+    Killed(Killing),
 }
 
 impl Worker {
@@ -64,14 +68,14 @@ impl Worker {
     /// Goes on looking.
     pub(super) fn advance_sweeps(&mut self) {
         let (mut looks, mut steps) = (0, 0);
-        while let Some(Sweep { cause, at }) = self.sweeps.pop_front() {
+        while let Some(Sweep { mut cause, at }) = self.sweeps.pop_front() {
             for index in at..self.connections.capacity() {
                 if looks == LOOKS_PER_TURN || steps == STEPS_PER_TURN {
                     self.sweeps.push_front(Sweep { cause, at: index });
                     return;
                 }
                 looks += 1;
-                match &cause {
+                match &mut cause {
                     Cause::ServerFailed(server) => {
                         let entry = self.connections.get(index);
                         if entry.is_some_and(|entry| entry.connection.is_at(server)) {
@@ -80,7 +84,21 @@ impl Worker {
                         }
                     }
                     Cause::Drain => self.advance(index, Connection::drain),
+                    Cause::Killed(killing) => {
+                        if self.is_meant(index, &killing.filter) {
+                            steps += 1;
+                            killing.count += 1;
+                            self.advance(index, |connection, turn, _| {
+                                connection.stop(turn);
+                                Advanced::Ended(CloseReason::Killed)
+                            });
+                        }
+                    }
                 }
+            }
+            if let Cause::Killed(killing) = cause {
+                // Whoever asked may have left.
+                killing.reply.send(killing.count).ok();
             }
         }
     }

@@ -14,6 +14,7 @@ use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::control::rotation::Rotation;
 use crate::prepare::{ServerNames, World, prepare};
 use crate::signing::Offload;
+use crate::worker::listing::{Filter, Killing, Listing};
 use crate::worker::mailbox::Message;
 
 /// Fewer than wait in the queue of a listening socket of the standard library.
@@ -278,3 +279,85 @@ fn a_drain_gives_less_time_to_every_connection_at_rest() {
 
 /// What the configuration calls the listener; the socket is at an address of its own.
 const WEB: &str = "127.0.0.1:443";
+
+/// Lists all connections that a filter takes, page by page: each page, and all ids.
+fn listed(worker: &Worker, filter: &[(&str, &str)]) -> (Vec<usize>, Vec<String>) {
+    let (mut pages, mut ids, mut from) = (Vec::new(), Vec::new(), Some(0));
+    while let Some(place) = from {
+        let (reply, mut page) = tokio::sync::oneshot::channel();
+        worker.list(Listing {
+            filter: meant(filter),
+            from: place,
+            most: 50,
+            reply,
+        });
+        let page = page.try_recv().unwrap();
+        pages.push(page.rows.len());
+        ids.extend(page.rows.iter().map(|row| row.id.to_string()));
+        from = page.next;
+    }
+    (pages, ids)
+}
+
+fn meant(fields: &[(&str, &str)]) -> Arc<Filter> {
+    let mut filter = Filter::default();
+    for (field, value) in fields {
+        filter.set(field, value).unwrap();
+    }
+    Arc::new(filter)
+}
+
+#[test]
+fn connections_are_listed_page_by_page_each_once() {
+    let scene = scene();
+    let (pages, mut ids) = listed(&scene.worker, &[]);
+    assert!(pages.iter().all(|rows| *rows <= 50), "{pages:?}");
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), MANY);
+    assert_eq!(listed(&scene.worker, &[("id", &ids[7])]).1, [&*ids[7]]);
+    for (field, value, expected) in [
+        ("backend", "app", MANY),
+        ("backend", "other", 0),
+        ("client", "127.0.0.0/8", MANY),
+        ("client", "192.0.2.1", 0),
+        ("listener", "web", MANY),
+        ("name", "a.test", 0),
+        ("phase", "queued", 0),
+        ("age", "3600", 0),
+    ] {
+        let found = listed(&scene.worker, &[(field, value)]).1;
+        assert_eq!(found.len(), expected, "{field} {value}");
+    }
+}
+
+#[test]
+fn connections_that_are_killed_end_in_parts_and_the_others_stay() {
+    let mut scene = scene();
+    let worker = &mut scene.worker;
+    let ids = listed(worker, &[]).1;
+    let mut kill = |filter: &[(&str, &str)]| {
+        let (reply, mut count) = tokio::sync::oneshot::channel();
+        worker.kill(Killing {
+            filter: meant(filter),
+            count: 0,
+            reply,
+        });
+        let mut parts = Vec::new();
+        loop {
+            let before = worker.connections.len();
+            worker.advance_sweeps();
+            parts.push(before - worker.connections.len());
+            if let Ok(count) = count.try_recv() {
+                return (count, parts);
+            }
+        }
+    };
+    assert_eq!(kill(&[("id", &ids[3])]).0, 1);
+    assert_eq!(kill(&[("id", &ids[3])]).0, 0, "its place may be another's");
+    let (count, parts) = kill(&[]);
+    assert_eq!(count, MANY as u64 - 1);
+    assert!(parts.iter().all(|part| *part <= 64), "{parts:?}");
+    let closed = &worker.counters.closed;
+    assert_eq!(closed.of(CloseReason::Killed).value(), MANY as u64);
+}

@@ -128,6 +128,11 @@ impl Workers {
         Ok(())
     }
 
+    /// Where each of them is told things.
+    pub(crate) fn mailboxes(&self) -> &[Arc<Mailbox>] {
+        &self.mailboxes
+    }
+
     /// Number of workers.
     pub fn len(&self) -> usize {
         self.mailboxes.len()

@@ -15,7 +15,7 @@ mod sources;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub use sources::{Claim, Prefixes, Share, Source, Sources};
+pub use sources::{Claim, Holding, Prefixes, Share, Source, Sources};
 
 /// So many tokens a second, and a burst of so many at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@
 //! tracked until it is given back.
 
 use std::hash::BuildHasher;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use super::{Bucket, Rate};
@@ -39,6 +39,14 @@ impl Default for Prefixes {
 /// A network that clients come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Source(u64, u64);
+
+impl Source {
+    /// The first address of the network.
+    pub fn address(self) -> IpAddr {
+        let bits = u128::from(self.0) << 64 | u128::from(self.1);
+        Ipv6Addr::from_bits(bits).to_canonical()
+    }
+}
 
 impl Prefixes {
     /// The source of an address. An IPv4 address in the form of IPv6 is an IPv4 address.
@@ -79,6 +87,19 @@ pub enum Claim {
 pub struct Sources<S> {
     seed: S,
     table: BoundedTable<Held>,
+}
+
+/// What one source has, to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// Whose it is.
+    pub source: Source,
+    /// Connections, where they are limited.
+    pub connections: u32,
+    /// Full handshakes begun and not ended.
+    pub in_flight: u32,
+    /// Whether it may begin another one.
+    pub may_begin: bool,
 }
 
 /// What one source has.
@@ -161,6 +182,25 @@ impl<S: BuildHasher> Sources<S> {
         if let Some(held) = self.held(source) {
             held.in_flight = held.in_flight.saturating_sub(1);
         }
+    }
+
+    /// Shows the sources of up to `at_most` places from `from` on. Returns the place to go on from, if there is one.
+    pub fn visit(
+        &self,
+        from: usize,
+        at_most: usize,
+        share: Share,
+        now: Duration,
+        mut show: impl FnMut(Holding),
+    ) -> Option<usize> {
+        self.table.visit(from, at_most, |held| {
+            show(Holding {
+                source: held.source,
+                connections: held.connections,
+                in_flight: held.in_flight,
+                may_begin: held.after_one(share, now).is_some(),
+            });
+        })
     }
 
     fn held(&mut self, source: Source) -> Option<&mut Held> {
@@ -269,6 +309,34 @@ mod tests {
         assert_eq!(table.connect(other, 2, Duration::ZERO), Claim::Granted);
         table.disconnect(one);
         assert_eq!(table.connect(one, 2, Duration::ZERO), Claim::Granted);
+    }
+
+    #[test]
+    fn sources_are_shown_with_what_they_have() {
+        let mut table = table(10);
+        let share = Share {
+            rate: None,
+            in_flight: Some(1),
+        };
+        for text in ["192.0.2.1", "2001:db8::1"] {
+            assert_eq!(
+                table.connect(source(text), 9, Duration::ZERO),
+                Claim::Granted
+            );
+        }
+        table.begin_full(source("192.0.2.1"), share, Duration::ZERO);
+        let (mut seen, mut from) = (Vec::new(), Some(0));
+        while let Some(place) = from {
+            from = table.visit(place, 1, share, Duration::ZERO, |held| {
+                let address = held.source.address().to_string();
+                seen.push((address, held.connections, held.in_flight, held.may_begin));
+            });
+        }
+        let expected = [
+            ("192.0.2.1".to_owned(), 1, 1, false),
+            ("2001:db8::".to_owned(), 1, 0, true),
+        ];
+        assert_eq!(seen, expected);
     }
 
     #[test]

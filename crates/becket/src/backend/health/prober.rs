@@ -108,6 +108,11 @@ impl Prober {
         self.advance(now);
     }
 
+    /// Looks at the servers anew at the next tick: one of them may be watched no more, or again.
+    pub(crate) fn look_again(&mut self) {
+        self.config = None;
+    }
+
     fn advance(&mut self, now: Now) {
         for index in 0..self.watches.len() {
             if let Some(watch) = self.watches.get_mut(index) {

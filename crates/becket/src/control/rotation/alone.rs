@@ -65,6 +65,11 @@ impl Alone {
         }))
     }
 
+    /// Has the next epoch begin at the next tick.
+    pub(super) fn hurry(&mut self) {
+        self.due = Duration::ZERO;
+    }
+
     /// When the next epoch begins, by the monotonic clock.
     pub(super) fn due(&self) -> Duration {
         self.due

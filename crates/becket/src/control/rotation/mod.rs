@@ -182,6 +182,19 @@ impl Rotation {
         }
     }
 
+    /// Begins a new epoch before its time. Nothing happens in a cluster, whose nodes change keys together, or within a second
+    /// of the last change.
+    ///
+    /// # Errors
+    /// As [`Self::tick`].
+    pub(crate) fn rotate_now(&mut self, period: Duration, now: Now) -> Result<bool, NotRotated> {
+        match &mut self.kind {
+            Kind::Alone(alone) if now.mono >= self.rest_until => alone.hurry(),
+            _ => return Ok(false),
+        }
+        self.tick(period, now)
+    }
+
     /// Keeps the ratchets that have moved in their files, if there are any. Blocks on the medium,
     /// some milliseconds a few times a day; nothing on the data path waits for it.
     ///

@@ -1,0 +1,283 @@
+//! Lists of open connections, gathered from the workers page by page, and their end.
+//!
+//! A worker that has ended, or ends meanwhile, has no connections: it drops the message.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use becket_proto::admission::{Holding, Prefixes};
+use becket_proto::networks::Network;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::api::Refused;
+use super::state::State;
+use crate::worker::listing::{ConnectionRow, Filter, Killing, ListedPage, Listing};
+use crate::worker::mailbox::{Mailbox, Message};
+
+/// Which connections are wanted.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    filter: Filter,
+    limit: usize,
+    /// Where to begin.
+    cursor: Place,
+}
+
+/// Number of a worker, and a place there.
+type Place = (usize, usize);
+
+impl Wanted {
+    /// By the words of a request: fields of a filter, `limit` and `cursor`.
+    pub(super) fn of(
+        query: Vec<(String, String)>,
+        default: usize,
+        most: usize,
+    ) -> Result<Self, Refused> {
+        let mut wanted = Self {
+            filter: Filter::default(),
+            limit: default,
+            cursor: (0, 0),
+        };
+        for (field, value) in query {
+            match field.as_str() {
+                "limit" => {
+                    let limit = value.parse().ok().filter(|it| (1..=most).contains(it));
+                    let refused =
+                        || Refused::unusable(format!("limit: {value:?}"), format!("1 to {most}"));
+                    wanted.limit = limit.ok_or_else(refused)?;
+                }
+                "cursor" => {
+                    let place = value.split_once('.');
+                    let place = place
+                        .and_then(|(worker, at)| Some((worker.parse().ok()?, at.parse().ok()?)));
+                    let refused =
+                        || Refused::unusable(format!("cursor: {value:?}"), "\"next\" of a list");
+                    wanted.cursor = place.ok_or_else(refused)?;
+                }
+                _ => wanted.filter.set(&field, &value)?,
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+/// A page of connections, and where to go on.
+pub(super) async fn list(workers: &[Arc<Mailbox>], wanted: Wanted) -> Value {
+    let mut all = Vec::new();
+    let next = walk(workers, wanted, |rows| all.extend(rows)).await;
+    let next = next.map(|(worker, place)| format!("{worker}.{place}"));
+    json!({"connections": all, "next": next})
+}
+
+/// Sources that are tracked, those with most connections first, and what they may not have more of.
+pub(super) fn sources(state: &State, wanted: Wanted) -> Value {
+    let (shared, config) = (state.shared(), state.config());
+    let keys = &config.file.admission;
+    let most = keys.connections_per_source.unwrap_or(u32::MAX);
+    let mut held: Vec<Holding> = Vec::new();
+    let (mut tracked, now) = (0_u64, shared.clock.mono());
+    let by_most =
+        |a: &Holding, b: &Holding| (b.connections, b.in_flight).cmp(&(a.connections, a.in_flight));
+    shared.admission.visit(keys.source(), now, |holding| {
+        tracked += 1;
+        held.push(holding);
+        // Half of them go when there are too many: the table may have millions.
+        if held.len() >= 2 * wanted.limit + 1000 {
+            held.select_nth_unstable_by(wanted.limit, by_most);
+            held.truncate(wanted.limit);
+        }
+    });
+    held.sort_unstable_by(by_most);
+    held.truncate(wanted.limit);
+    let rows = held.iter().map(|it| {
+        let address = SocketAddr::new(it.source.address(), 0);
+        let limited = [
+            (it.connections >= most, "connections"),
+            (!it.may_begin, "full-handshakes"),
+        ];
+        let limited = limited.iter().filter(|(is, _)| *is).map(|(_, what)| *what);
+        json!({
+            "source": source(address, keys.prefixes()).map(|it| it.to_string()),
+            "connections": it.connections,
+            "full_handshakes_in_flight": it.in_flight,
+            "limited": limited.collect::<Vec<_>>(),
+        })
+    });
+    let limits = keys.connections_per_source.is_some() || keys.source() != Default::default();
+    json!({"tracked": tracked, "limits": limits, "sources": rows.collect::<Vec<_>>()})
+}
+
+/// Who has most connections: by source, by server name, by server.
+pub(super) async fn top(workers: &[Arc<Mailbox>], wanted: Wanted, prefixes: Prefixes) -> Value {
+    let (mut sources, mut names, mut servers) = (HashMap::new(), HashMap::new(), HashMap::new());
+    let mut counted = 0;
+    let walked = Wanted {
+        limit: MOST_COUNTED,
+        ..wanted
+    };
+    let rest = walk(workers, walked, |rows| {
+        counted += rows.len();
+        for row in rows {
+            let bytes = row.client_bytes_in + row.client_bytes_out;
+            count(&mut sources, source(row.client, prefixes), bytes);
+            if let Some(name) = row.name {
+                count(&mut names, name, bytes);
+            }
+            if let (Some(backend), Some(server)) = (row.backend, row.server) {
+                count(&mut servers, (backend, server), bytes);
+            }
+        }
+    })
+    .await;
+    let source = |source: &Option<Network>| source.map_or_else(String::new, |it| it.to_string());
+    json!({
+        "counted": counted,
+        "complete": rest.is_none(),
+        "sources": first(sources, wanted.limit, source),
+        "names": first(names, wanted.limit, ToString::to_string),
+        "servers": first(servers, wanted.limit, |(backend, server)| format!("{backend}/{server}")),
+    })
+}
+
+/// Connections and bytes.
+type Sum = (u64, u64);
+
+fn source(client: SocketAddr, prefixes: Prefixes) -> Option<Network> {
+    let length = match client {
+        SocketAddr::V4(_) => prefixes.v4,
+        SocketAddr::V6(_) => prefixes.v6,
+    };
+    Network::around(client.ip(), length)
+}
+
+fn count<K: Hash + Eq>(sums: &mut HashMap<K, Sum>, key: K, bytes: u64) {
+    let sum = sums.entry(key).or_default();
+    *sum = (sum.0 + 1, sum.1 + bytes);
+}
+
+/// Those with most connections first.
+fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) -> Vec<Value> {
+    let mut sums: Vec<(K, Sum)> = sums.into_iter().collect();
+    if sums.len() > limit {
+        sums.select_nth_unstable_by(limit, |a, b| b.1.cmp(&a.1));
+        sums.truncate(limit);
+    }
+    let mut rows: Vec<(Sum, String)> = sums.iter().map(|(key, sum)| (*sum, text(key))).collect();
+    rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    let row = |(sum, key): (Sum, String)| json!({"of": key, "connections": sum.0, "bytes": sum.1});
+    rows.into_iter().map(row).collect()
+}
+
+/// Reads pages until there are as many rows as wanted, and returns where to go on.
+async fn walk(
+    workers: &[Arc<Mailbox>],
+    wanted: Wanted,
+    mut take: impl FnMut(Vec<ConnectionRow>),
+) -> Option<Place> {
+    let (filter, mut left) = (Arc::new(wanted.filter), wanted.limit);
+    let (mut worker, mut from) = wanted.cursor;
+    while let Some(mailbox) = workers.get(worker) {
+        if left == 0 {
+            return Some((worker, from));
+        }
+        let (reply, page) = oneshot::channel();
+        let listing = Listing {
+            filter: Arc::clone(&filter),
+            from,
+            most: left,
+            reply,
+        };
+        mailbox.post(Message::List(listing));
+        let ListedPage { rows, next } = page.await.unwrap_or_default();
+        left -= rows.len();
+        take(rows);
+        (worker, from) = match next {
+            Some(next) => (worker, next),
+            None => (worker + 1, 0),
+        };
+    }
+    None
+}
+
+/// Ends connections, and says how many.
+pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> Value {
+    let filter = Arc::new(filter);
+    let ask = |mailbox: &Arc<Mailbox>| {
+        let (reply, count) = oneshot::channel();
+        mailbox.post(Message::Kill(Killing {
+            filter: Arc::clone(&filter),
+            count: 0,
+            reply,
+        }));
+        count
+    };
+    let asked: Vec<_> = workers.iter().map(ask).collect();
+    let mut killed = 0;
+    for count in asked {
+        killed += count.await.unwrap_or_default();
+    }
+    json!({"killed": killed})
+}
+
+/// A bound on the memory of one request: 100 bytes each.
+const MOST_COUNTED: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<(String, String)> {
+        super::super::api::query(Some(text))
+    }
+
+    #[test]
+    fn words_that_do_not_fit_are_refused_with_what_would() {
+        let wanted = Wanted::of(words("limit=7&cursor=1.20&backend=app"), 100, 1000).unwrap();
+        assert_eq!((wanted.limit, wanted.cursor), (7, (1, 20)));
+        assert!(!wanted.filter.is_empty());
+        for (text, accepted) in [
+            ("limit=0", "1 to 1000"),
+            ("limit=1001", "1 to 1000"),
+            ("cursor=1", "next"),
+            ("colour=red", "backend"),
+        ] {
+            let refused = Wanted::of(words(text), 100, 1000).unwrap_err();
+            assert!(refused.accepted.contains(accepted), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn those_with_most_connections_come_first() {
+        let mut sums = HashMap::new();
+        for (name, bytes) in [("a", 1), ("b", 1), ("b", 1), ("c", 9), ("d", 1)] {
+            count(&mut sums, name, bytes);
+        }
+        let rows = first(sums, 3, ToString::to_string);
+        let of: Vec<_> = rows.iter().map(|row| row["of"].as_str().unwrap()).collect();
+        assert_eq!(of[..2], ["b", "c"]);
+        assert_eq!(rows.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_has_ended_has_no_connections() {
+        let poll = mio::Poll::new().unwrap();
+        let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
+        let mailbox = Arc::new(Mailbox::new(waker));
+        drop(mailbox.close());
+        let workers = [mailbox];
+        let wanted = || Wanted::of(Vec::new(), 10, 10).unwrap();
+        let empty = json!({"connections": [], "next": null});
+        assert_eq!(list(&workers, wanted()).await, empty);
+        assert_eq!(
+            top(&workers, wanted(), Prefixes::default()).await["complete"],
+            true
+        );
+        assert_eq!(
+            kill(&workers, Filter::default()).await,
+            json!({"killed": 0})
+        );
+    }
+}

@@ -1,0 +1,488 @@
+//! `becket ctl`: looks at and changes what a running becket does.
+//!
+//! A thin client of `control/api.rs`: each task is one request, or a few, and the answer is printed as a table ([`table`]) or
+//! as it came. What only the main process can do (reload, drain, upgrade) is a signal, which only its user or root may send.
+
+mod table;
+
+use std::io;
+
+use becket_sys::process::{Told, tell};
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use crate::log::Escaped;
+use crate::reload::{NotReloaded, reload};
+use crate::status::{Answer, NoStatus, Place};
+
+/// What is to be done.
+#[derive(Clone, Debug, Subcommand)]
+pub enum CtlTask {
+    /// List servers, or change one
+    Servers {
+        /// What to change; lists them all without.
+        #[command(subcommand)]
+        change: Option<ServerTask>,
+    },
+    /// List certificates and when they expire, the first to expire on top
+    Certificates,
+    /// List open connections, or end some
+    #[command(args_conflicts_with_subcommands = true)]
+    Connections {
+        /// Which.
+        #[command(flatten)]
+        filter: Box<FilterFlags>,
+        /// Rows at most
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: usize,
+        /// What to do with them; lists them without.
+        #[command(subcommand)]
+        task: Option<ConnectionTask>,
+    },
+    /// Count sessions that are kept, or forget them
+    Sessions {
+        /// What to do with them; counts them without.
+        #[command(subcommand)]
+        task: Option<SessionTask>,
+    },
+    /// List sources of clients that are tracked, and which of them are limited
+    Sources,
+    /// Show the level of the log, or set it
+    Log {
+        /// A level such as debug, or a filter such as info,becket::tls=debug
+        #[arg(value_name = "LEVEL", conflicts_with = "reset")]
+        level: Option<String>,
+        /// Go back to the level of the file
+        #[arg(long)]
+        reset: bool,
+        /// Leave it over a reload
+        #[arg(long, requires = "level")]
+        keep: bool,
+    },
+    /// Work with ticket keys
+    Tickets {
+        /// What to do with them.
+        #[command(subcommand)]
+        task: TicketTask,
+    },
+    /// Read certificates and configuration again, and wait for the outcome
+    Reload,
+    /// Take no new clients, finish, end
+    Drain,
+    /// Become the program that is on the disk now, without losing a connection
+    Upgrade,
+}
+
+/// A server by its backend and its name.
+#[derive(Clone, Debug)]
+pub struct ServerName {
+    backend: String,
+    server: String,
+}
+
+/// What to change of a server.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ServerTask {
+    /// Give it clients
+    Ready(ServerFlags),
+    /// Give it no new clients but those who stick to it
+    Drain(ServerFlags),
+    /// Give it nobody, and do not check it
+    Maintenance(ServerFlags),
+    /// Change its share of new clients
+    Weight {
+        /// Which.
+        #[command(flatten)]
+        server: ServerFlags,
+        /// 0 to 256
+        #[arg(value_name = "WEIGHT")]
+        weight: u32,
+    },
+    /// Change how many connections it may have
+    Maxconn {
+        /// Which.
+        #[command(flatten)]
+        server: ServerFlags,
+        /// 0 is no limit
+        #[arg(value_name = "CONNECTIONS")]
+        most: u32,
+    },
+    /// Change where it is; open connections stay where they are
+    Address {
+        /// Which.
+        #[command(flatten)]
+        server: ServerFlags,
+        /// IP:PORT or /unix/path, tried in this order
+        #[arg(value_name = "ADDRESS", required = true)]
+        addresses: Vec<String>,
+    },
+    /// Undo all that was changed: what the file says counts again
+    Reset(ServerFlags),
+}
+
+/// Which server.
+#[derive(Clone, Debug, Args)]
+pub struct ServerFlags {
+    /// Backend and server, as becket ctl servers shows them
+    #[arg(value_name = "BACKEND/SERVER", value_parser = server_name)]
+    server: ServerName,
+    /// Leave all that was changed of it over a reload
+    #[arg(long)]
+    keep: bool,
+}
+
+fn server_name(text: &str) -> Result<ServerName, &'static str> {
+    let (backend, server) = text.split_once('/').ok_or("a backend, a slash, a server")?;
+    Ok(ServerName {
+        backend: backend.to_owned(),
+        server: server.to_owned(),
+    })
+}
+
+/// Which connections.
+#[derive(Clone, Debug, Default, Args)]
+pub struct FilterFlags {
+    /// The one with this id
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
+    /// Those of clients of this address or network
+    #[arg(long, value_name = "NETWORK")]
+    client: Option<String>,
+    /// Those of this listener
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
+    /// Those that asked for this server name
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Those that are at a server of this backend
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    /// Those that are at this server
+    #[arg(long, value_name = "NAME")]
+    server: Option<String>,
+    /// Those in this phase, such as relaying or queued
+    #[arg(long, value_name = "PHASE")]
+    phase: Option<String>,
+    /// Those that have been open for so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    age: Option<u64>,
+}
+
+impl FilterFlags {
+    fn fields(&self) -> Map<String, Value> {
+        let age = self.age.map(|seconds| seconds.to_string());
+        let fields = [
+            ("id", &self.id),
+            ("client", &self.client),
+            ("listener", &self.listener),
+            ("name", &self.name),
+            ("backend", &self.backend),
+            ("server", &self.server),
+            ("phase", &self.phase),
+            ("age", &age),
+        ];
+        let set = fields.into_iter().filter_map(|(field, value)| {
+            let value = value.clone()?;
+            Some((field.to_owned(), Value::String(value)))
+        });
+        set.collect()
+    }
+}
+
+/// What to do with connections.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ConnectionTask {
+    /// End them: clients and servers see a reset, or an end without close_notify
+    Kill {
+        /// Which.
+        #[command(flatten)]
+        filter: Box<FilterFlags>,
+        /// All of them, where nothing else says which
+        #[arg(long)]
+        all: bool,
+    },
+    /// Count them by source, server name and server
+    Top {
+        /// Which.
+        #[command(flatten)]
+        filter: Box<FilterFlags>,
+    },
+}
+
+/// What to do with sessions.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SessionTask {
+    /// Forget all that are kept here: clients that resume by ID, or with early data, do a full handshake. Tickets are kept by
+    /// clients: becket ctl tickets rotate, twice, makes those worthless
+    Forget,
+}
+
+/// What to do with ticket keys.
+#[derive(Clone, Debug, Subcommand)]
+pub enum TicketTask {
+    /// Draw a new key now. Tickets of the one before are still good; after a second rotation they are not
+    Rotate,
+}
+
+/// Why nothing was done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotDone {
+    /// It cannot be asked.
+    #[error(transparent)]
+    NoStatus(#[from] NoStatus),
+    /// It was asked, and refused.
+    #[error("{0}")]
+    Refused(String),
+    /// It was told to reload, and did not.
+    #[error(transparent)]
+    NotReloaded(#[from] NotReloaded),
+    /// It cannot be signalled.
+    #[error("process {pid}: {error}; only its user, or root, may signal it")]
+    NotSignalled {
+        /// Of the process.
+        pid: u64,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// Does it, and returns what is to be printed.
+///
+/// # Errors
+/// Why it was not done.
+pub fn run(place: &Place, task: &CtlTask, json: bool) -> Result<String, NotDone> {
+    let (object, text) = done(place, task)?;
+    Ok(match json {
+        true => format!("{object:#}\n"),
+        false => text,
+    })
+}
+
+/// What came back, and the same for people.
+fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
+    let get = |path: &str| ask(place, "GET", path, None);
+    let post = |path: &str, body: Value| ask(place, "POST", path, Some(&body));
+    let status = || place.ask().map_err(NotDone::from);
+    Ok(match task {
+        CtlTask::Servers { change: None } => shown(status()?["backends"].take(), table::servers),
+        CtlTask::Servers {
+            change: Some(change),
+        } => shown(
+            ask(place, "PATCH", "/servers", Some(&change.body()))?,
+            table::changed_server,
+        ),
+        CtlTask::Certificates => {
+            let mut status = status()?;
+            let text = table::certificates(&status);
+            (status["certificates"].take(), text)
+        }
+        CtlTask::Connections {
+            filter,
+            limit,
+            task,
+        } => of_connections(place, filter, *limit, task.as_ref())?,
+        CtlTask::Sessions { task: None } => {
+            let status = status()?;
+            shown(
+                json!({
+                    "sessions": status["sessions"], "early_sessions": status["early_sessions"],
+                }),
+                table::sessions,
+            )
+        }
+        CtlTask::Sessions {
+            task: Some(SessionTask::Forget),
+        } => {
+            let object = post("/sessions/forget", json!({}))?;
+            let (sessions, early) = (&object["sessions"], &object["early_sessions"]);
+            let text = format!("{sessions} sessions and {early} with early data forgotten\n");
+            (object, text)
+        }
+        CtlTask::Sources => shown(get("/sources")?, table::sources),
+        CtlTask::Log {
+            level: None,
+            reset: false,
+            ..
+        } => shown(status()?["log"].take(), table::log),
+        CtlTask::Log { level, keep, .. } => {
+            let body = json!({"level": level, "keep": keep});
+            shown(ask(place, "PUT", "/log", Some(&body))?, table::log)
+        }
+        CtlTask::Tickets {
+            task: TicketTask::Rotate,
+        } => {
+            let object = post("/tickets/rotate", json!({}))?;
+            let text = format!("ticket keys rotated, epoch {}\n", object["epoch"]);
+            (object, text)
+        }
+        CtlTask::Reload => {
+            reload(place)?;
+            (json!({"reloaded": true}), "reloaded\n".to_owned())
+        }
+        CtlTask::Drain => signal(place, Told::Drain, "told to drain")?,
+        CtlTask::Upgrade => signal(place, Told::Upgrade, "told to upgrade")?,
+    })
+}
+
+fn of_connections(
+    place: &Place,
+    filter: &FilterFlags,
+    limit: usize,
+    task: Option<&ConnectionTask>,
+) -> Result<(Value, String), NotDone> {
+    Ok(match task {
+        None => shown(
+            connections(place, filter.fields(), limit)?,
+            table::connections,
+        ),
+        Some(ConnectionTask::Kill { filter, all }) => {
+            let mut body = filter.fields();
+            if *all {
+                body.insert("all".to_owned(), true.into());
+            }
+            let object = ask(place, "POST", "/connections/kill", Some(&body.into()))?;
+            let text = format!("{} connections ended\n", object["killed"]);
+            (object, text)
+        }
+        Some(ConnectionTask::Top { filter }) => {
+            let path = format!("/connections/top?{}", query(filter.fields()));
+            shown(ask(place, "GET", &path, None)?, table::top)
+        }
+    })
+}
+
+fn shown(object: Value, table: fn(&Value) -> String) -> (Value, String) {
+    let text = table(&object);
+    (object, text)
+}
+
+/// Signals the main process.
+fn signal(place: &Place, told: Told, text: &str) -> Result<(Value, String), NotDone> {
+    let pid = place.ask()?["pid"].as_u64().unwrap_or_default();
+    tell(u32::try_from(pid).unwrap_or_default(), told)
+        .map_err(|error| NotDone::NotSignalled { pid, error })?;
+    Ok((json!({"pid": pid}), format!("process {pid} {text}\n")))
+}
+
+impl ServerTask {
+    fn body(&self) -> Value {
+        let (flags, changes) = match self {
+            Self::Ready(flags) => (flags, json!({"mode": "ready"})),
+            Self::Drain(flags) => (flags, json!({"mode": "drain"})),
+            Self::Maintenance(flags) => (flags, json!({"mode": "maintenance"})),
+            Self::Weight { server, weight } => (server, json!({"weight": weight})),
+            Self::Maxconn { server, most } => (server, json!({"maxconn": most})),
+            Self::Address { server, addresses } => (server, json!({"addresses": addresses})),
+            Self::Reset(flags) => {
+                let all = json!({"mode": null, "weight": null, "maxconn": null, "addresses": null});
+                (flags, all)
+            }
+        };
+        let mut body = changes;
+        let ServerName { backend, server } = &flags.server;
+        body["backend"] = backend.as_str().into();
+        body["server"] = server.as_str().into();
+        if flags.keep {
+            body["keep"] = true.into();
+        }
+        body
+    }
+}
+
+/// As many connections as are wanted, page by page.
+fn connections(place: &Place, filter: Map<String, Value>, limit: usize) -> Result<Value, NotDone> {
+    let (mut all, mut next) = (Vec::new(), Value::Null);
+    loop {
+        let left = limit.saturating_sub(all.len()).min(PAGE);
+        if left == 0 {
+            break;
+        }
+        let mut words = filter.clone();
+        words.insert("limit".to_owned(), left.to_string().into());
+        if let Some(cursor) = next.as_str() {
+            words.insert("cursor".to_owned(), cursor.into());
+        }
+        let mut page = ask(
+            place,
+            "GET",
+            &format!("/connections?{}", query(words)),
+            None,
+        )?;
+        if let Some(rows) = page["connections"].as_array_mut() {
+            all.append(rows);
+        }
+        next = page["next"].take();
+        if next.is_null() {
+            break;
+        }
+    }
+    Ok(json!({"connections": all, "next": next}))
+}
+
+fn query(words: Map<String, Value>) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (field, value) in &words {
+        query.append_pair(field, value.as_str().unwrap_or_default());
+    }
+    query.finish()
+}
+
+fn ask(place: &Place, method: &str, path: &str, body: Option<&Value>) -> Result<Value, NotDone> {
+    let Answer { code, body } = place.request(method, path, body)?;
+    if code == 200 {
+        return Ok(body);
+    }
+    let text = |value: &Value| Escaped::new(value.as_str().unwrap_or_default()).to_string();
+    Err(NotDone::Refused(match &body["error"] {
+        Value::Null => format!("refused with status {code}: {}", text(&body)),
+        error => format!("{}; accepted: {}", text(error), text(&body["accepted"])),
+    }))
+}
+
+/// Rows that becket gives at once.
+const PAGE: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worker::listing::Filter;
+
+    #[test]
+    fn every_field_of_a_filter_has_a_flag() {
+        let text = || Some("1".to_owned());
+        let flags = FilterFlags {
+            id: text(),
+            client: text(),
+            listener: text(),
+            name: text(),
+            backend: text(),
+            server: text(),
+            phase: text(),
+            age: Some(1),
+        };
+        let mut fields = Filter::FIELDS.map(str::to_owned);
+        fields.sort();
+        let given: Vec<String> = flags.fields().keys().cloned().collect();
+        assert_eq!(given, fields);
+        assert!(query(flags.fields()).contains("age=1&"));
+    }
+
+    #[test]
+    fn a_server_may_have_slashes_in_its_name() {
+        let name = server_name("app//run/app.sock").unwrap();
+        assert_eq!((&*name.backend, &*name.server), ("app", "/run/app.sock"));
+        let flags = ServerFlags {
+            server: name,
+            keep: true,
+        };
+        let expected = json!({
+            "backend": "app", "server": "/run/app.sock", "keep": true, "weight": 3,
+        });
+        let task = ServerTask::Weight {
+            server: flags,
+            weight: 3,
+        };
+        assert_eq!(task.body(), expected);
+    }
+}

@@ -1,0 +1,244 @@
+//! A listening unix socket and its file.
+//!
+//! The file is made under another name beside its own, given its mode and owner there, and renamed once it listens: at the
+//! path there is always a whole socket, and whoever connects is somebody who may. No link is followed. What lies at the path
+//! and is no socket stays, and so does a socket on which somebody listens who has not given way ([`SocketFile::give_way`]).
+//!
+//! Sources: unix(7), path_resolution(7); chmod and chown through `/proc/self/fd` reach what an `O_PATH` descriptor names, proc(5).
+
+use std::fs::{self, Metadata, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// Who may connect to a socket by its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// Permission bits.
+    pub mode: u32,
+    /// User number; absent is that of the process.
+    pub owner: Option<u32>,
+    /// Group number; absent is that of the process.
+    pub group: Option<u32>,
+}
+
+/// A unix socket that listens. Its file is removed when this is dropped, unless another has replaced it.
+#[derive(Debug)]
+pub struct SocketFile {
+    listener: UnixListener,
+    /// Path, and the numbers of device and inode; absent where another process made the file.
+    file: Option<(PathBuf, u64, u64)>,
+}
+
+impl SocketFile {
+    /// Listens at a path.
+    ///
+    /// # Errors
+    /// `AddrInUse` where somebody listens; `AlreadyExists` where something else than a socket is; what the system says.
+    pub fn bind(path: &Path, access: &SocketAccess) -> io::Result<Self> {
+        may_be_replaced(path)?;
+        let mut fresh = path.as_os_str().to_owned();
+        fresh.push(SUFFIX);
+        let fresh = PathBuf::from(fresh);
+        may_be_replaced(&fresh)?;
+        remove(&fresh)?;
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        socket.bind(&SockAddr::unix(&fresh)?)?;
+        let ready = give(&fresh, access).and_then(|file| {
+            socket.listen(BACKLOG)?;
+            fs::rename(&fresh, path)?;
+            Ok(file)
+        });
+        match ready {
+            Ok(file) => Ok(Self {
+                listener: OwnedFd::from(socket).into(),
+                file: Some((path.to_owned(), file.dev(), file.ino())),
+            }),
+            Err(error) => {
+                remove(&fresh)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The socket.
+    pub fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Allows the next process to replace the file while this one still listens: it is marked by the sticky bit, which means
+    /// nothing else for a socket.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn give_way(&self) -> io::Result<()> {
+        let Some((path, ..)) = self.file.as_ref().filter(|file| is_there(file)) else {
+            return Ok(());
+        };
+        let (path, file) = open(path)?;
+        fs::set_permissions(path, Permissions::from_mode(file.mode() & 0o7777 | STICKY))
+    }
+}
+
+/// A socket whose file another process made.
+impl From<OwnedFd> for SocketFile {
+    fn from(listener: OwnedFd) -> Self {
+        Self {
+            listener: listener.into(),
+            file: None,
+        }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.as_ref().filter(|file| is_there(file)) {
+            // Whoever took the folder away has taken the file as well.
+            remove(&file.0).ok();
+        }
+    }
+}
+
+fn is_there((path, device, inode): &(PathBuf, u64, u64)) -> bool {
+    let found = fs::symlink_metadata(path);
+    found.is_ok_and(|found| (found.dev(), found.ino()) == (*device, *inode))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+/// Whether there is nothing at a path, or a socket on which nobody listens any more.
+fn may_be_replaced(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    if found.mode() & STICKY != 0 {
+        return Ok(());
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // A full queue would be waited for.
+    socket.set_nonblocking(true)?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Err(io::Error::from_raw_os_error(libc::EADDRINUSE)),
+    }
+}
+
+/// Gives a socket that does not listen yet its owner and mode.
+fn give(path: &Path, access: &SocketAccess) -> io::Result<Metadata> {
+    let (path, file) = open(path)?;
+    chown(&path, access.owner, access.group)?;
+    fs::set_permissions(&path, Permissions::from_mode(access.mode))?;
+    Ok(file)
+}
+
+/// The socket at a path, and not where a link in its place may lead: a name for it that lasts as long as the descriptor.
+fn open(path: &Path) -> io::Result<(Held, Metadata)> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    let found = file.metadata()?;
+    if !found.file_type().is_socket() {
+        return Err(io::Error::from_raw_os_error(libc::EEXIST));
+    }
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+    Ok((Held { path, _file: file }, found))
+}
+
+/// A path that leads to an open descriptor.
+struct Held {
+    path: PathBuf,
+    _file: fs::File,
+}
+
+impl AsRef<Path> for Held {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
+const SUFFIX: &str = ".new";
+const STICKY: u32 = 0o1000;
+/// A tool or two at a time.
+const BACKLOG: i32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn bind(path: &Path, mode: u32) -> io::Result<SocketFile> {
+        let access = SocketAccess {
+            mode,
+            owner: None,
+            group: None,
+        };
+        SocketFile::bind(path, &access)
+    }
+
+    fn kind(path: &Path) -> io::ErrorKind {
+        bind(path, 0o600).unwrap_err().kind()
+    }
+
+    #[test]
+    fn a_socket_has_its_mode_is_alone_in_its_folder_and_goes_with_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        for mode in [0o600, 0o660] {
+            let socket = bind(&path, mode).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode);
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+            UnixStream::connect(&path).unwrap();
+            socket.listener().accept().unwrap();
+            drop(socket);
+            assert!(!path.exists());
+        }
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_one_that_listens_is_not_until_it_gives_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        let first = bind(&path, 0o600).unwrap();
+        assert_eq!(kind(&path), io::ErrorKind::AddrInUse);
+        first.give_way().unwrap();
+        let second = bind(&path, 0o600).unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+        second.listener().accept().unwrap();
+    }
+
+    #[test]
+    fn what_is_no_socket_stays_and_no_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let other = folder.path().join("other");
+        fs::write(&other, "text").unwrap();
+        for place in [path.clone(), folder.path().join("admin.sock.new")] {
+            symlink(&other, &place).unwrap();
+            assert_eq!(kind(&path), io::ErrorKind::AlreadyExists);
+            fs::remove_file(&place).unwrap();
+        }
+        fs::write(&path, "text").unwrap();
+        assert_eq!(kind(&path), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+    }
+}

@@ -1,0 +1,300 @@
+//! An operator looks at a running becket and changes it, over a unix socket: servers, connections, log, keys, sessions.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::process::Command;
+
+use becket_e2e::{
+    AS_NOBODY, Backend, Becket, Client, Finished, Place, REQUEST, Shape, Signal, Trust,
+    becket_program, eventually, finish, nobody, read_to_end, until,
+};
+use rustix::process::{Pid, kill_process};
+use rustls::version::TLS12;
+use serde_json::Value;
+
+const SOCKET: &str = "socket = \"admin.sock\"";
+
+fn ctl(place: &Place, words: &[&str]) -> Finished {
+    let mut command = Command::new(becket_program());
+    command.args(["ctl", "--config", "becket.toml"]).args(words);
+    command.current_dir(place.folder());
+    finish(command, "")
+}
+
+#[track_caller]
+fn done(place: &Place, words: &[&str]) -> String {
+    let found = ctl(place, words);
+    assert_eq!(found.code, 0, "{}", found.all());
+    found.stdout
+}
+
+#[track_caller]
+fn json(place: &Place, words: &[&str]) -> Value {
+    let text = done(place, &[words, &["--json"]].concat());
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Two servers that say which they are.
+fn two() -> [Backend; 2] {
+    ["one", "two"].map(Backend::http)
+}
+
+/// How many of ten clients come to the second server: each worker takes the servers in turn.
+fn at_the_second(becket: &Becket, trust: &Trust) -> usize {
+    let visit = |_: &usize| trust.visit(becket.web).unwrap().ends_with(b"two");
+    (0..10).filter(visit).count()
+}
+
+#[test]
+fn a_server_that_is_drained_gets_nobody_until_a_reload_or_for_longer() {
+    let (place, servers) = (Place::new(), two());
+    let shape = Shape::new(servers[0].address).server(servers[1].address);
+    let becket = Becket::start(&place, &shape.admin_keys(SOCKET));
+    let trust = Trust::new(&place);
+    let second = format!("app/{}", servers[1].address);
+    assert!(at_the_second(&becket, &trust) > 0);
+    let said = done(&place, &["servers", "drain", &second]);
+    assert!(said.contains("drain, weight 1, no limit"), "{said}");
+    assert_eq!(at_the_second(&becket, &trust), 0);
+    let server = &becket.status()["backends"][0]["servers"][1];
+    assert_eq!(server["in_file"], serde_json::json!({"mode": "ready"}));
+    let table = done(&place, &["servers"]);
+    assert!(table.contains("mode (ready)"), "{table}");
+    assert!(becket.reload());
+    assert!(at_the_second(&becket, &trust) > 0);
+    for task in ["maintenance", "drain"] {
+        done(&place, &["servers", task, &second, "--keep"]);
+        assert!(becket.reload());
+        assert_eq!(at_the_second(&becket, &trust), 0);
+    }
+    let said = done(&place, &["servers", "reset", &second]);
+    assert!(said.ends_with("as in the file\n"), "{said}");
+    assert!(at_the_second(&becket, &trust) > 0);
+    // Each change is in the log with who made it.
+    eventually("it is in the log", || {
+        let log = becket.log();
+        log.contains("asked to change something") && log.contains("\"by\":\"uid ")
+    });
+}
+
+#[test]
+fn weight_address_and_limit_of_a_server_change_at_once() {
+    let (place, servers) = (Place::new(), two());
+    let becket = Becket::start(&place, &Shape::new(servers[0].address).admin_keys(SOCKET));
+    let trust = Trust::new(&place);
+    let first = format!("app/{}", servers[0].address);
+    let other = servers[1].address.to_string();
+    done(&place, &["servers", "address", &first, &other]);
+    assert_eq!(at_the_second(&becket, &trust), 10);
+    done(&place, &["servers", "maxconn", &first, "7"]);
+    done(&place, &["servers", "weight", &first, "20"]);
+    let server = &json(&place, &["servers"])[0]["servers"][0];
+    assert_eq!(
+        (&server["maxconn"], &server["weight"]),
+        (&7.into(), &20.into())
+    );
+    assert_eq!(server["addresses"][0], *other);
+    let changed: Vec<&String> = server["in_file"].as_object().unwrap().keys().collect();
+    assert_eq!(changed, ["addresses", "maxconn", "weight"]);
+    // What cannot be used is refused with what could, and changes nothing.
+    for (words, accepted) in [
+        (["weight", &first, "257"], "0 to 256"),
+        (["weight", "app/a:1", "1"], &*servers[0].address.to_string()),
+        (["weight", "else/a:1", "1"], "app"),
+        (["address", &first, "a.test:80"], "IP:PORT"),
+    ] {
+        let found = ctl(&place, &[&["servers"][..], &words].concat());
+        assert_eq!(found.code, 3, "{}", found.all());
+        assert!(found.stderr.contains(accepted), "{}", found.stderr);
+    }
+    assert_eq!(json(&place, &["servers"])[0]["servers"][0]["weight"], 20);
+}
+
+#[test]
+fn open_connections_are_listed_and_ended_by_what_they_are() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let becket = Becket::start(&place, &Shape::new(backend.address).admin_keys(SOCKET));
+    let trust = Trust::new(&place);
+    let names = ["www.example.org", "localhost", "internal.example.org"];
+    let mut clients = names.map(|name| {
+        let mut client = Client::connect_as(becket.web, &trust, name).unwrap();
+        client.write_all(b"hello").unwrap();
+        client
+    });
+    let rows = until("all are listed", || {
+        let list = json(&place, &["connections", "--phase", "relaying"]);
+        let rows = list["connections"].as_array().unwrap().clone();
+        (rows.len() == 3).then_some(rows)
+    });
+    for row in &rows {
+        assert_eq!(row["server"], *backend.address.to_string());
+        assert_eq!(
+            (&row["listener"], &row["backend"]),
+            (&"web".into(), &"app".into())
+        );
+    }
+    let few = json(&place, &["connections", "--limit", "2"]);
+    assert_eq!(few["connections"].as_array().unwrap().len(), 2);
+    assert!(few["next"].is_string());
+    let top = json(&place, &["connections", "top"]);
+    assert_eq!(top["sources"][0]["connections"], 3);
+    assert_eq!(top["names"].as_array().unwrap().len(), 3);
+    let ended = json(&place, &["connections", "kill", "--name", names[1]]);
+    assert_eq!(ended["killed"], 1);
+    assert_eq!(becket.next_reason(), "killed");
+    assert!(
+        read_to_end(&mut clients[1]).1.is_err(),
+        "no end that looks like one"
+    );
+    assert_eq!(
+        ctl(&place, &["connections", "kill"]).code,
+        3,
+        "none is named"
+    );
+    assert_eq!(json(&place, &["connections", "kill", "--all"])["killed"], 2);
+    becket.idle();
+}
+
+#[test]
+fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address).admin_keys(SOCKET));
+    let trust = Trust::only(&place, &TLS12).without_tickets();
+    let resumed = || {
+        trust.visit(becket.web).unwrap();
+        becket.next_access()["handshake"].clone()
+    };
+    assert_eq!((resumed(), resumed()), ("full".into(), "id".into()));
+    assert!(done(&place, &["sessions"]).starts_with("1 sessions"));
+    assert_eq!(json(&place, &["sessions", "forget"])["sessions"], 1);
+    assert_eq!((resumed(), resumed()), ("full".into(), "id".into()));
+    // Not twice in a second.
+    for epoch in [1, 2] {
+        let rotated = until("they are rotated", || {
+            let found = ctl(&place, &["tickets", "rotate", "--json"]);
+            (found.code == 0).then_some(found.stdout)
+        });
+        let rotated: Value = serde_json::from_str(&rotated).unwrap();
+        assert_eq!(rotated["epoch"], epoch);
+    }
+    assert_eq!(becket.status()["tickets"]["epoch"], 2);
+    let level = |words: &[&str]| done(&place, &[&["log"], words].concat());
+    assert_eq!(level(&[]), "info, as in the file\n");
+    assert_eq!(
+        level(&["debug"]),
+        "debug until the next reload; info in the file\n"
+    );
+    assert!(becket.reload());
+    assert_eq!(level(&[]), "info, as in the file\n");
+    level(&["becket=debug", "--keep"]);
+    assert!(becket.reload());
+    assert_eq!(
+        level(&[]),
+        "becket=debug until the next start; info in the file\n"
+    );
+    assert_eq!(level(&["--reset"]), "info, as in the file\n");
+    assert_eq!(ctl(&place, &["log", "loud"]).code, 3);
+}
+
+#[test]
+fn over_tcp_only_the_holder_of_the_token_changes_something() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let token = place.write("token", "correct-horse-battery-staple\n");
+    place.write("wrong", "correct-horse-battery-stable\n");
+    let shape = Shape::new(backend.address).admin_keys("token-file = \"token\"");
+    let becket = Becket::start(&place, &shape);
+    let ask = |words: &[&str]| ctl(&place, &[words, &["log", "debug"]].concat());
+    for refused in [ask(&[]), ask(&["--token-file", "wrong"])] {
+        assert_eq!(refused.code, 3, "{}", refused.all());
+        assert!(
+            refused.stderr.contains("Bearer TOKEN"),
+            "{}",
+            refused.stderr
+        );
+    }
+    assert_eq!(ask(&["--token-file", "token"]).code, 0);
+    // A reload takes another token, or none.
+    fs::write(token, "an-altogether-other-token").unwrap();
+    assert!(becket.reload());
+    assert_eq!(ask(&["--token-file", "wrong"]).code, 3);
+    assert_eq!(ask(&["--token-file", "token"]).code, 0);
+    // Pages are for everybody.
+    assert_eq!(ctl(&place, &["servers"]).code, 0);
+}
+
+#[test]
+fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).admin_keys(SOCKET);
+    let mut becket = Becket::start(&place, &shape);
+    let socket = place.path("admin.sock");
+    let mode = || fs::metadata(&socket).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(), 0o600);
+    // Another becket with other addresses does not take it.
+    let other = Shape::new(backend.address).admin_keys(SOCKET);
+    place.write("other.toml", &other.text());
+    let run = || {
+        let mut command = Command::new(becket_program());
+        command.args(["run", "--config", "other.toml"]);
+        command.current_dir(place.folder());
+        command
+    };
+    let refused = finish(run(), "");
+    assert_eq!(refused.code, 2, "{}", refused.all());
+    assert!(
+        refused.stderr.contains("admin.socket"),
+        "{}",
+        refused.stderr
+    );
+    // Until this one drains: then it does, and the end of the first leaves it alone.
+    let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
+    assert!(done(&place, &["drain"]).contains("told to drain"));
+    eventually("it gives way", || mode() & 0o1000 != 0);
+    let inode = fs::metadata(&socket).unwrap().ino();
+    let next = Becket::spawn(run(), place.folder(), other.web, other.admin);
+    next.ready();
+    assert_ne!(fs::metadata(&socket).unwrap().ino(), inode);
+    client.ask(REQUEST).unwrap();
+    drop(client);
+    assert_eq!(becket.ended(), Some(0));
+    assert_eq!(json(&place, &["servers"]), next.status()["backends"]);
+    next.signal(Signal::INT);
+    eventually("it is removed", || !socket.exists());
+}
+
+#[test]
+fn a_parent_makes_the_socket_and_a_child_that_dies_leaves_it() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).admin_keys(SOCKET);
+    let shape = shape.process(AS_NOBODY);
+    place.write("becket.toml", &shape.text());
+    let closed = |name: &str, mode| {
+        fs::set_permissions(place.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    closed("becket.toml", 0o600);
+    closed("", 0o755);
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    let socket = fs::symlink_metadata(place.path("admin.sock")).unwrap();
+    assert!(socket.file_type().is_socket());
+    assert_eq!((socket.uid(), socket.mode() & 0o777), (0, 0o600));
+    assert_eq!(json(&place, &["log", "debug"])["level"], "debug");
+    let child = becket.child();
+    let pid = Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    until("another child serves", || {
+        let found = ctl(&place, &["log"]);
+        (found.stdout == "info, as in the file\n").then_some(())
+    });
+    assert_eq!(done(&place, &["reload"]), "reloaded\n");
+    becket.signal(Signal::TERM);
+    eventually("it is removed", || !place.path("admin.sock").exists());
+}
