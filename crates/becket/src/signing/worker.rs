@@ -163,6 +163,8 @@ const STACK: usize = 256 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
     use becket_multibuffer::{Multibuffer, PrivateKey};
     use rcgen::{KeyPair, RsaKeySize};
     use rustls::SignatureScheme;
@@ -170,14 +172,30 @@ mod tests {
     use rustls::pki_types::PrivateKeyDer;
 
     use super::*;
-    use crate::signing::queue::Signed;
+    use crate::signing::queue::{Signed, answer};
 
     #[derive(Debug)]
-    struct Nobody;
+    struct Answered(Sender<Vec<Signed>>);
 
-    impl Answers for Nobody {
-        fn answer(&self, _: Vec<Signed>) {}
+    impl Answers for Answered {
+        fn answer(&self, signed: Vec<Signed>) {
+            // Some tests do not look.
+            self.0.send(signed).ok();
+        }
     }
+
+    impl Request {
+        fn again(&self) -> Self {
+            Self {
+                key: Arc::clone(&self.key),
+                batch_key: self.batch_key.clone(),
+                scheme: self.scheme,
+                message: self.message.clone(),
+            }
+        }
+    }
+
+    const MANY: usize = 10_000;
 
     fn request() -> Request {
         let rsa = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
@@ -192,24 +210,14 @@ mod tests {
 
     fn hands_over(multibuffer: Option<Multibuffer>) -> (Arc<SigningQueue>, WorkerSigning) {
         let queue = Arc::new(SigningQueue::new(1, multibuffer));
-        let worker = WorkerSigning::new(Arc::clone(&queue), 1, Arc::new(Nobody));
+        let worker = WorkerSigning::new(Arc::clone(&queue), 1, Arc::new(Answered(channel().0)));
         (queue, worker)
     }
 
     #[test]
     fn what_may_be_in_a_batch_is_held_back_until_it_is_full_or_nobody_waits() {
         let request = request();
-        let ask = |worker: &WorkerSigning| {
-            worker.ask(
-                0,
-                Request {
-                    key: Arc::clone(&request.key),
-                    batch_key: request.batch_key.clone(),
-                    scheme: request.scheme,
-                    message: Vec::new(),
-                },
-            )
-        };
+        let ask = |worker: &WorkerSigning| worker.ask(0, request.again());
         let (queue, worker) = hands_over(Some(Multibuffer::portable()));
         let _asked: Vec<_> = (1..LANES).map(|_| ask(&worker)).collect();
         assert!(queue.try_pop().is_empty());
@@ -223,6 +231,49 @@ mod tests {
         let (queue, worker) = hands_over(None);
         let _at_once = ask(&worker);
         assert_eq!(queue.try_pop().len(), 1);
+    }
+
+    /// As many as no configuration allows at once in one worker, some of whom leave: by whom and when they are answered does not
+    /// matter, and every stack is free again.
+    #[test]
+    fn ten_thousand_wait_and_nothing_is_left_of_them() {
+        let queue = Arc::new(SigningQueue::new(MANY / PER_THREAD, None));
+        let (sender, answered) = channel();
+        let answers = Arc::new(Answered(sender));
+        let worker = WorkerSigning::new(Arc::clone(&queue), 1, answers);
+        let request = request();
+        let mut waiting: Vec<_> = (0..MANY)
+            .map(|place| {
+                assert!(worker.has_room());
+                let Ok(Progress::Suspended(step)) = worker.run(becket_sys::coroutine::suspend)
+                else {
+                    panic!("it does not wait");
+                };
+                Some((step, worker.ask(place, request.again())))
+            })
+            .collect();
+        assert!(!worker.has_room());
+        let mut random = fastrand::Rng::with_seed(13);
+        let mut signed = 0;
+        for _ in 0..MANY {
+            // Nobody leaves whom nobody has asked for, so some are dropped before their answer and some after it.
+            drop(waiting[random.usize(..MANY)].take_if(|_| random.bool()));
+            answer(queue.try_pop(), |requests| {
+                vec![Ok(Vec::new()); requests.len()]
+            });
+            for one in answered.try_iter().flatten() {
+                worker.note_answer();
+                let Some((step, asked)) = waiting[one.asker.place].take() else {
+                    continue;
+                };
+                assert!(asked.is(one.asker) && one.signature.is_some());
+                assert!(matches!(step.resume(), Progress::Done(true)));
+                signed += 1;
+            }
+        }
+        assert!(queue.try_pop().is_empty() && waiting.iter().all(Option::is_none));
+        assert!((MANY / 2..MANY).contains(&signed), "{signed}");
+        assert_eq!((worker.under_way.get(), worker.stacks.free()), (0, MANY));
     }
 
     #[test]

@@ -9,12 +9,13 @@ use becket::backend::pool::{Pick, PickHint};
 use becket::backend::slot::Slot;
 use becket::close_reason::CloseReason;
 use becket::log::access::ResumedBy;
+use becket::signing::Request;
 use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::version::TLS13;
 
-use crate::common::{Client, House, server_got, server_says};
+use crate::common::{COSTLY, Client, House, server_got, server_says};
 
 fn early_house(more: &str) -> House {
     House::new(&early_text(more))
@@ -36,11 +37,24 @@ fn early_client(house: &House) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
+/// With a key that does not sign at once.
+fn costly_early_house(more: &str) -> House {
+    House::new(&early_text(more).replace("'a.pem', 'b.pem'", &format!("'{COSTLY}'")))
+}
+
+/// Talks, and has whatever waits for a signature signed for.
+fn talk(client: &mut Client, stage: &mut Stage) {
+    client.talk(stage);
+    while stage.sign(Request::sign) {
+        client.talk(stage);
+    }
+}
+
 /// Comes in once, so that the client has two sessions to spend.
 fn first_visit(house: &House, stage: &mut Stage, config: &Arc<ClientConfig>) {
     let mut client = Client::enter(stage, house.listener(0), config, "a.test");
     assert!(client.tls.early_data().is_none(), "there is no session yet");
-    client.talk(stage);
+    talk(&mut client, stage);
     assert!(!client.tls.is_handshaking());
     assert_eq!(mark(&server_got(stage)), None);
 }
@@ -116,6 +130,23 @@ fn early_data_reaches_the_server_marked_and_is_answered_before_the_client_has_fi
     assert_eq!(stage.record().unwrap().resumed, Some(ResumedBy::Early));
     assert_eq!(stage.counters.early_accepted.value(), 1);
     assert_eq!(stage.counters.early_rejected.value(), 0);
+}
+
+#[test]
+fn early_data_does_not_wait_for_signatures() {
+    let house = costly_early_house("");
+    let (mut stage, config) = (house.stage(), early_client(&house));
+    stage.defer();
+    first_visit(&house, &mut stage, &config);
+    let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
+    client.end.write_all(&flight).unwrap();
+    assert!(stage.settle());
+    assert_eq!(split(&server_got(&mut stage)).1, b"GET /");
+    assert_eq!(
+        stage.counters.signatures_begun.value(),
+        1,
+        "the first visit"
+    );
 }
 
 #[test]
@@ -260,14 +291,21 @@ fn visitors(house: &House, refusal: Refusal) -> [Arc<ClientConfig>; 2] {
     [first, second].map(Arc::new)
 }
 
-/// Sends `amount` bytes of early data in records of `record`, which arrive in pieces of `piece` bytes.
-fn refuse(refusal: Refusal, amount: usize, record: usize, piece: usize) {
-    let mut house = early_house("groups = ['X25519', 'P-256']");
+/// Sends `amount` bytes of early data in records of `record`, which arrive in pieces of `piece` bytes; where the key is
+/// `deferred`, what can arrives while the signature is awaited.
+fn refuse(refusal: Refusal, (amount, record): (usize, usize), piece: usize, deferred: bool) {
+    let groups = "groups = ['X25519', 'P-256']";
+    let mut house = if deferred {
+        costly_early_house(groups)
+    } else {
+        early_house(groups)
+    };
     let listener = Arc::get_mut(&mut house.config.listeners[0]).expect("not shared");
     for route in &mut listener.routes {
         route.alpn = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
     }
     let mut stage = house.stage_of(1 << 20);
+    stage.defer();
     let [config, later] = visitors(&house, refusal);
     first_visit(&house, &mut stage, &config);
     match refusal {
@@ -292,8 +330,10 @@ fn refuse(refusal: Refusal, amount: usize, record: usize, piece: usize) {
         client.end.write_all(piece).unwrap();
         assert!(stage.settle());
     }
-    client.talk(&mut stage);
-    let case = format!("{refusal:?}: {amount} bytes in {record}, arriving in {piece}");
+    talk(&mut client, &mut stage);
+    let case = format!(
+        "{refusal:?}: {amount} bytes in {record}, arriving in {piece}, deferred {deferred}"
+    );
     assert_eq!(client.fault, None, "{case}");
     assert!(!client.tls.is_early_data_accepted(), "{case}");
     client.say(b"GET /");
@@ -314,9 +354,11 @@ fn early_data_is_refused_whole_and_in_any_pieces() {
         Refusal::Protocol,
         Refusal::Retry,
     ] {
-        for (amount, record) in [(5461, ALL), (5462, ALL), (ALL, ALL), (ALL, 100)] {
+        for early in [(5461, ALL), (5462, ALL), (ALL, ALL), (ALL, 100)] {
             for piece in [1 << 20, 1400, 7] {
-                refuse(refusal, amount, record, piece);
+                for deferred in [false, true] {
+                    refuse(refusal, early, piece, deferred);
+                }
             }
         }
     }
