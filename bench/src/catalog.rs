@@ -26,6 +26,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "ktls",
     "library",
     "threads",
+    "batches",
     "generator",
     "idle",
     "queued",

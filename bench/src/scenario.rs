@@ -126,6 +126,8 @@ pub struct Settings {
     pub workers: usize,
     /// Threads that sign for them; `None` where the server decides.
     pub crypto_threads: Option<u64>,
+    /// Whether they sign with RSA in batches: `off` or `auto`.
+    pub rsa_batch: String,
     /// Whether each worker needs a CPU of its own.
     pub spread: bool,
     /// Connections in parallel of a closed loop.
@@ -256,6 +258,7 @@ impl Settings {
             body: number("body")?,
             workers: usize::try_from(number("workers")?.max(1)).unwrap_or(1),
             crypto_threads,
+            rsa_batch: one_of("rsa-batch", &["off", "auto"])?,
             spread: one_of("spread", &["true", "false"])? == "true",
             connections: usize::try_from(number("connections")?.max(1)).unwrap_or(1),
             mask: one_of("mask", &["none", "avx512"])?,
@@ -403,6 +406,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("maxconn", "0"),
     ("full-handshakes", "0"),
     ("crypto-threads", "auto"),
+    ("rsa-batch", "off"),
     ("nodes", "1"),
     ("servers", "1"),
     ("cluster", "off"),

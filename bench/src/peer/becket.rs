@@ -9,15 +9,6 @@ pub(super) fn args(file: &str) -> Vec<String> {
 }
 
 pub(super) fn configuration(site: &Site<'_>) -> String {
-    let suite = match site.settings.suite.as_str() {
-        "aes256" => "AES-256-GCM",
-        "chacha20" => "CHACHA20-POLY1305",
-        _ => "AES-128-GCM",
-    };
-    let groups = match site.settings.group.as_str() {
-        "x25519mlkem768" => r#""X25519MLKEM768", "X25519", "P-256", "P-384""#,
-        _ => r#""X25519", "P-256", "P-384""#,
-    };
     let limit = match site.settings.maxconn {
         0 => String::new(),
         limit => format!("maxconn = {limit}\n"),
@@ -33,13 +24,9 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         None => String::new(),
         Some(count) => format!("crypto-threads = {count}\n"),
     };
-    let front = match site.settings.passthrough {
-        true => "mode = \"passthrough\"\n".to_owned(),
-        false => format!(
-            "certificates = [\"{}\"]\n\n[[policy]]\nname = \"bench\"\nversions = [\"{}\"]\nsuites = [\"{suite}\"]\ngroups = [{groups}]\n",
-            site.certificate.display(),
-            site.settings.tls,
-        ),
+    let rsa_batch = match site.settings.rsa_batch.as_str() {
+        "off" => String::new(),
+        choice => format!("rsa-batch = \"{choice}\"\n"),
     };
     let server =
         |address: &SocketAddr| format!("[[backend.server]]\naddress = \"{address}\"\n{limit}");
@@ -67,15 +54,37 @@ connections = {connections}
 {HALF_OPEN}{admission}
 [process]
 workers = {workers}
-{crypto_threads}
+{crypto_threads}{rsa_batch}
 [log]
 level = "warn"
 {extra}"#,
         address = site.address,
+        front = front(site),
         connections = site.connections,
         workers = site.settings.workers,
         extra = site.extra,
     )
+}
+
+/// What becomes of clients' TLS.
+fn front(site: &Site<'_>) -> String {
+    let suite = match site.settings.suite.as_str() {
+        "aes256" => "AES-256-GCM",
+        "chacha20" => "CHACHA20-POLY1305",
+        _ => "AES-128-GCM",
+    };
+    let groups = match site.settings.group.as_str() {
+        "x25519mlkem768" => r#""X25519MLKEM768", "X25519", "P-256", "P-384""#,
+        _ => r#""X25519", "P-256", "P-384""#,
+    };
+    match site.settings.passthrough {
+        true => "mode = \"passthrough\"\n".to_owned(),
+        false => format!(
+            "certificates = [\"{}\"]\n\n[[policy]]\nname = \"bench\"\nversions = [\"{}\"]\nsuites = [\"{suite}\"]\ngroups = [{groups}]\n",
+            site.certificate.display(),
+            site.settings.tls,
+        ),
+    }
 }
 
 /// As many unfinished handshakes of a source as of all: the clients of the bench come from a few addresses, and the others have no
