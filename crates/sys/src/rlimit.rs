@@ -1,13 +1,16 @@
-//! Resource limits: enough descriptors, no core dumps.
+//! Resource limits: enough descriptors, no core dumps, no swap.
 //!
 //! A connection takes two descriptors, so the soft limit of 1024 that most systems hand out is soon met. Core dumps would write
-//! private keys and session secrets to disk. Source: setrlimit(2), prctl(2), core(5).
+//! private keys and session secrets to disk. Source: setrlimit(2), prctl(2), core(5),
+//! mlockall(2).
 
 use std::io;
 
+use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// How many descriptors [`raise_open_files`] can reach without further rights: the hard limit.
 #[must_use]
@@ -63,6 +66,35 @@ pub fn forbid_core_dumps() -> io::Result<()> {
         },
     )?;
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Keeps the memory of this process, also what it has yet to allocate, from being swapped out. A page counts once it was touched.
+///
+/// # Errors
+/// `PermissionDenied` where the limit of locked memory (`RLIMIT_MEMLOCK`) is a number that may not be raised: an allocation that met
+/// it later would end the process. `CAP_IPC_LOCK` is above the limit.
+pub fn lock_memory() -> io::Result<()> {
+    let limit = getrlimit(Resource::Memlock);
+    let none = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    let above_limits = capabilities(None)?
+        .effective
+        .contains(CapabilitySet::IPC_LOCK);
+    if let Some(bytes) = limit.current
+        && !above_limits
+        && setrlimit(Resource::Memlock, none).is_err()
+    {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!(
+                "the limit of locked memory (RLIMIT_MEMLOCK) is {bytes} bytes, and must be unlimited"
+            ),
+        ));
+    }
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    Ok(mlockall(all)?)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use becket_sys::memory::open_descriptors;
 use becket_sys::notify::{Notice, Notifier};
 use becket_sys::privileges::{drop_to, forbid_new_privileges, is_root};
 use becket_sys::reserve::ReserveFd;
-use becket_sys::rlimit::{forbid_core_dumps, raise_open_files};
+use becket_sys::rlimit::{forbid_core_dumps, lock_memory, raise_open_files};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, dumpable_behavior, getrlimit, setrlimit,
 };
@@ -35,7 +35,7 @@ struct Case {
     run: fn(),
 }
 
-const CASES: [Case; 11] = [
+const CASES: [Case; 12] = [
     Case {
         name: "time_in_suspend_counts",
         needs_root: true,
@@ -65,6 +65,12 @@ const CASES: [Case; 11] = [
         needs_root: false,
         start: plain,
         run: core_dumps,
+    },
+    Case {
+        name: "memory_is_locked_where_no_limit_can_meet_it",
+        needs_root: true,
+        start: plain,
+        run: locked_memory,
     },
     Case {
         name: "open_files_are_raised_to_the_hard_limit_and_no_further",
@@ -223,6 +229,32 @@ fn core_dumps() {
     );
     assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
     assert!(open_descriptors().is_ok());
+}
+
+fn locked_memory() {
+    let locked = || {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        let kilobytes = line.unwrap().trim().trim_end_matches(" kB");
+        kilobytes.parse::<u64>().unwrap()
+    };
+    assert_eq!(locked(), 0);
+    lock_memory().unwrap();
+    assert!(locked() > 0);
+    let some = Rlimit {
+        current: Some(1 << 20),
+        maximum: Some(1 << 20),
+    };
+    setrlimit(Resource::Memlock, some).unwrap();
+    drop_to(&Identity {
+        uid: UID,
+        gid: GID,
+        groups: Vec::new(),
+    })
+    .unwrap();
+    let error = lock_memory().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    assert!(error.to_string().contains("is 1048576 bytes"), "{error}");
 }
 
 fn open_files() {
