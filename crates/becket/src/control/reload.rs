@@ -4,13 +4,14 @@
 //! servers and peers are looked up once it is committed, and those that are known keep their addresses; only when all of that worked are the workers told. A reload that fails has
 //! changed nothing, and says everything that is wrong.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_config::address::SyslogAddress;
-use becket_config::choices::Facility;
 use becket_config::error::Problem;
 use rustls::pki_types::UnixTime;
+use serde::Serialize;
+use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::config::{Config, Listener};
@@ -122,38 +123,34 @@ fn stud(old: &Config, new: &Config) -> Option<String> {
     other.then(|| "cluster.stud-listen".to_owned())
 }
 
-/// What there is of it.
-fn syslog(config: &Config) -> (&Option<SyslogAddress>, Facility, &str) {
-    let log = &config.log;
-    (&log.syslog, log.syslog_facility, &log.syslog_tag)
+/// The keys of a section that differ, but for those that a reload takes.
+fn changed<T: Serialize>(section: &str, was: &T, is: &T, live: &[&str]) -> Vec<String> {
+    let table = |keys| match serde_json::to_value(keys) {
+        Ok(Value::Object(table)) => table,
+        other => unreachable!("a section is a table of keys: {other:?}"),
+    };
+    let (was, is) = (table(was), table(is));
+    let keys: BTreeSet<_> = was.keys().chain(is.keys()).collect();
+    keys.into_iter()
+        .filter(|key| was.get(*key) != is.get(*key) && !live.contains(&key.as_str()))
+        .map(|key| format!("{section}.{key}"))
+        .collect()
 }
 
 /// The keys that differ and wait for a restart.
 pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
-    let (was, is) = (&old.file.process, &new.file.process);
-    let differs = [
+    let admin = [
         ("admin.address", old.admin.address != new.admin.address),
         ("admin.socket", old.admin.socket != new.admin.socket),
-        ("log.format", old.log.format != new.log.format),
-        ("log.file", old.log.file != new.log.file),
-        ("log.syslog", syslog(old) != syslog(new)),
-        ("log.access", old.log.access != new.log.access),
-        ("process.workers", was.workers != is.workers),
-        (
-            "process.crypto-threads",
-            was.crypto_threads != is.crypto_threads,
-        ),
-        ("process.rsa-batch", was.rsa_batch != is.rsa_batch),
-        ("process.pin", was.pin != is.pin),
-        ("process.user", was.user != is.user),
-        ("process.group", was.group != is.group),
-        ("process.core-dumps", was.core_dumps != is.core_dumps),
     ];
-    let mut keys: Vec<String> = differs
+    let mut keys: Vec<String> = admin
         .into_iter()
         .filter(|(_, differs)| *differs)
         .map(|(key, _)| key.to_owned())
         .collect();
+    keys.extend(changed("log", &old.log, &new.log, &["level"]));
+    let (was, is) = (&old.file.process, &new.file.process);
+    keys.extend(changed("process", was, is, &["key-log"]));
     keys.extend(replication(old, new));
     keys.extend(stud(old, new));
     for listener in &new.listeners {
@@ -202,6 +199,24 @@ mod tests {
         let mut config = sample::config();
         config.cluster = Some(cluster);
         config
+    }
+
+    #[test]
+    fn what_the_process_is_waits_for_a_restart_and_what_it_logs_does_not() {
+        let changed = |change: fn(&mut Config)| {
+            let mut new = sample::config();
+            change(&mut new);
+            waiting_for_restart(&sample::config(), &new)
+        };
+        assert_eq!(changed(|_| {}), [""; 0]);
+        let pinned = changed(|new| {
+            let mut file = (*new.file).clone();
+            file.process.pin = false;
+            file.process.key_log = true;
+            file.log.level = "debug".to_owned();
+            new.file = file.into();
+        });
+        assert_eq!(pinned, ["process.pin"]);
     }
 
     #[test]
