@@ -153,3 +153,17 @@ fn core_dumps_are_off_unless_asked_for() {
         }
     }
 }
+
+#[test]
+fn memory_is_locked_where_the_configuration_says_so() {
+    if nobody().is_none() {
+        return;
+    }
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    for (process, locked) in [("", false), ("lock-memory = true", true)] {
+        let becket = Becket::start(&place, &Shape::new(backend.address).process(process));
+        let status = fs::read_to_string(format!("/proc/{}/status", becket.pid())).unwrap();
+        assert_eq!(!status.contains("VmLck:\t       0 kB"), locked, "{status}");
+    }
+}

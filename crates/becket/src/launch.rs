@@ -312,6 +312,9 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     if !config.file.process.core_dumps {
         rlimit::forbid_core_dumps().map_err(|error| system("process.core-dumps", error))?;
     }
+    if config.file.process.lock_memory {
+        rlimit::lock_memory().map_err(|error| system("process.lock-memory", error))?;
+    }
     privileges::forbid_new_privileges().map_err(|error| system("no_new_privs", error))
 }
 

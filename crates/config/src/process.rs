@@ -345,6 +345,8 @@ pub struct Process {
     pub pid_file: Option<String>,
     /// Allow core dumps, which hold keys.
     pub core_dumps: bool,
+    /// Keep memory from being swapped out.
+    pub lock_memory: bool,
     /// Write TLS secrets to the file that SSLKEYLOGFILE names.
     pub key_log: bool,
 }
