@@ -136,9 +136,7 @@ pub fn launch(
     let access = access.map(AccessWriter::start).transpose();
     let access = access.map_err(|error| system("starting the access log", error))?;
     let pid_file = pid_file(link.as_ref(), &config, &source)?;
-    let (origin, connections) = (source.origin(), config.connections);
-    tracing::info!(workers = count, connections, origin, "serving");
-    tell_of_kernel_tls(&config);
+    announce(&config, count, source.origin());
     let heard = heard(&cluster, &stud);
     let main = main_process(&link);
     let control = Control {
@@ -160,6 +158,13 @@ pub fn launch(
             .map_err(|error| system("taking orders", error))?,
     };
     Ok(Terminator { runtime, control })
+}
+
+/// Says what serves from now on.
+fn announce(config: &Config, workers: usize, origin: String) {
+    let connections = config.connections;
+    tracing::info!(workers, connections, origin, "serving");
+    tell_of_kernel_tls(config);
 }
 
 /// The process to signal.
