@@ -5,6 +5,7 @@
     reason = "a test that has nothing to unwrap has failed"
 )]
 
+mod a_browser_shows_the_status;
 mod a_parent_keeps_roots_rights;
 mod admin_pages_give_way;
 mod admission_sheds_new_clients_first;

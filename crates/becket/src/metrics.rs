@@ -337,6 +337,20 @@ pub struct Times {
     pub seconds: f64,
 }
 
+/// The time in microseconds that so large a share of what was counted in between did not exceed,
+/// up to the width of a bucket; `None` if nothing was counted.
+pub(crate) fn quantile(before: &[u64; BUCKETS], after: &[u64; BUCKETS], share: f64) -> Option<u64> {
+    let counts = || before.iter().zip(after).map(|(b, a)| a.saturating_sub(*b));
+    let all: u64 = counts().sum();
+    let rank = ((all as f64 * share).ceil() as u64).max(1);
+    let mut seen = 0;
+    let bucket = counts().position(|count| {
+        seen += count;
+        seen >= rank
+    });
+    bucket.map(bucket_limit)
+}
+
 /// The bucket of a time: values below 8 us have one each, then eight to an octave.
 fn bucket(us: u64) -> usize {
     let us = us.min(LIMIT_US - 1);

@@ -204,6 +204,7 @@ impl Control {
         self.state.shared().table.sweep(now.mono, SWEEP);
         self.state.shared().early.sweep(now.mono, SWEEP);
         self.rotate(now);
+        self.state.tick(now.mono);
         prober.tick(&self.state.config(), &self.state.shared().backends, now);
         let connections = self.state.shared().connections();
         if self.ebb.has_come(connections, now.mono) {

@@ -1,7 +1,8 @@
 //! Control's rooms: what watches and shows the server, never on the data path.
 //!
 //! [`admin`] serves pages over HTTP, on a thread of its own, each made of a [`snapshot::Snapshot`] of the [`state`];
-//! [`exposition`] is `/metrics`, [`page`] is text for people. [`admin_http`] lets clients of the pages in. [`api`] is what
+//! [`exposition`] is `/metrics`, [`page`] is text for people, [`web`] the page
+//! for browsers with its [`history`]. [`admin_http`] lets clients of the pages in. [`api`] is what
 //! may be asked and changed there, [`connections`] lists and ends connections.
 //! [`ebb`] says when their memory is given back.
 
@@ -12,6 +13,7 @@ pub mod certificates;
 mod connections;
 pub(crate) mod ebb;
 pub(crate) mod exposition;
+pub(crate) mod history;
 mod host;
 pub mod page;
 pub mod process;
@@ -21,6 +23,7 @@ pub(crate) mod signals;
 pub(crate) mod snapshot;
 pub mod state;
 pub mod supervisor;
+mod web;
 
 #[cfg(test)]
 pub(crate) mod sample;

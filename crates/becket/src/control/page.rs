@@ -72,7 +72,7 @@ pub fn problems(status: &Value) -> Vec<String> {
         match ending.days {
             days if days < 0 => problems.push(format!("certificate of {ending} has expired")),
             0 => problems.push(format!("certificate of {ending} ends within a day")),
-            1..SOON_DAYS => problems.push(format!(
+            1..ENDS_SOON_DAYS => problems.push(format!(
                 "certificate of {ending} ends in {} days",
                 ending.days
             )),
@@ -245,21 +245,25 @@ impl Display for Ending<'_> {
     }
 }
 
+/// Days until a certificate ends, rounded down: what has expired has less than none.
+pub(super) fn days_left(status: &Value, certificate: &Value) -> Option<i64> {
+    let left = moment(&certificate["not_after"])? - moment(&status["now"])?;
+    Some(left.whole_seconds().div_euclid(24 * 60 * 60))
+}
+
 /// Soonest first.
 fn endings(status: &Value) -> Vec<Ending<'_>> {
-    let now = moment(&status["now"]);
     let mut endings: Vec<Ending<'_>> = Vec::new();
     for certificate in list(&status["certificates"]) {
         let (until, listener) = (&certificate["not_after"], &certificate["listener"]);
-        let Some(left) = moment(until).zip(now).map(|(until, now)| until - now) else {
+        let Some(days) = days_left(status, certificate) else {
             continue;
         };
         let same = |one: &&mut Ending<'_>| one.until == until && one.listener == listener;
         match endings.iter_mut().find(same) {
             Some(one) => one.names.push(&certificate["name"]),
             None => endings.push(Ending {
-                // Rounded down, so that what has expired has less than none.
-                days: left.whole_seconds().div_euclid(24 * 60 * 60),
+                days,
                 until,
                 listener,
                 names: vec![&certificate["name"]],
@@ -469,7 +473,7 @@ fn share(part: u64, whole: u64) -> String {
 }
 
 /// A time in its two largest units.
-fn span(time: Duration) -> String {
+pub(super) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -480,7 +484,7 @@ fn span(time: Duration) -> String {
 }
 
 /// A certificate with fewer days left is a problem: most are renewed a month ahead.
-const SOON_DAYS: i64 = 14;
+pub(super) const ENDS_SOON_DAYS: i64 = 14;
 /// Fewer failed handshakes are somebody's trouble, or a scanner that knows the name. More, and more than succeed, are ours.
 const MANY_FAILED: u64 = 10;
 /// Names that a line shows; a certificate may have hundreds.

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::admin_http::Refusal;
 use super::certificates::Certificate;
+use super::history::Moment;
 use super::process::ProcessUsage;
 use super::rotation::Standing;
 use crate::backend::backend_state::BackendState;
@@ -55,6 +56,8 @@ pub(crate) struct Snapshot {
     pub(crate) rsa_batches: Option<BatchCounts>,
     /// Sums over all workers.
     pub(crate) totals: Totals,
+    /// The last ten seconds of which all is known; `null` in the first.
+    pub(crate) recent: Option<Moment>,
     /// Listeners, as configured.
     pub listeners: Vec<Value>,
     /// Pools, and how their servers are.
@@ -97,6 +100,9 @@ pub(crate) struct Snapshot {
     /// What the kernel says.
     #[serde(skip)]
     pub process: ProcessUsage,
+    /// The last hour.
+    #[serde(skip)]
+    pub(crate) history: Vec<Moment>,
     /// One per worker.
     #[serde(skip)]
     pub counters: Vec<Arc<Counters>>,

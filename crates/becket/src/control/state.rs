@@ -1,7 +1,8 @@
 //! What the admin pages see of the running server, and what a reload replaces in it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use becket_cluster::Node;
 use becket_cluster::stud::Watch;
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::admin_http::{Refusal, Refusals};
 use super::certificates::{Certificate, certificates};
+use super::history::History;
 use super::process::ProcessUsage;
 use super::rotation::{Rotation, Standing};
 use super::snapshot::{
@@ -29,6 +31,7 @@ pub struct State {
     started: Timestamp,
     draining: AtomicBool,
     refusals: Refusals,
+    history: Mutex<History>,
     current: Mutex<Current>,
 }
 
@@ -100,6 +103,7 @@ impl State {
             started,
             draining: AtomicBool::new(false),
             refusals: Refusals::default(),
+            history: Mutex::default(),
             current: Mutex::new(Current {
                 certificates: certificates(&config),
                 config,
@@ -116,6 +120,15 @@ impl State {
     /// What is shared with the workers.
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Takes note of the time that passes, for the pages.
+    pub(crate) fn tick(&self, now: Duration) {
+        self.history().tick(&self.shared.counters, now);
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// No new clients are taken.
@@ -201,7 +214,10 @@ impl State {
         });
         let listeners = config.listeners.iter();
         let totals = Totals::of(&shared.counters);
+        let history = self.history().moments();
         Snapshot {
+            recent: history.last().copied(),
+            history,
             version: env!("CARGO_PKG_VERSION"),
             state: if self.is_draining() {
                 "draining"

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use becket_stats::units::{show_bytes, show_count, show_us};
 
 use crate::control::snapshot::Totals;
-use crate::metrics::{BUCKETS, Counters, Histogram, bucket_limit};
+use crate::metrics::{BUCKETS, Counters, Histogram, quantile};
 
 /// Prints a line a second until something comes through `stop`, or its other end is dropped.
 ///
@@ -91,20 +91,6 @@ pub fn line(before: &Reading, after: &Reading, elapsed: Duration) -> String {
     let pad = |(value, (_, width)): (String, (&str, usize))| format!("{value:>width$}");
     let cells: Vec<_> = values.into_iter().zip(COLUMNS).map(pad).collect();
     cells.join("  ")
-}
-
-/// The time in microseconds that so large a share of what was counted in between did not exceed,
-/// up to the width of a bucket; `None` if nothing was counted.
-fn quantile(before: &[u64; BUCKETS], after: &[u64; BUCKETS], share: f64) -> Option<u64> {
-    let counts = || before.iter().zip(after).map(|(b, a)| a.saturating_sub(*b));
-    let all: u64 = counts().sum();
-    let rank = ((all as f64 * share).ceil() as u64).max(1);
-    let mut seen = 0;
-    let bucket = counts().position(|count| {
-        seen += count;
-        seen >= rank
-    });
-    bucket.map(bucket_limit)
 }
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,0 +1,332 @@
+//! The status page for browsers: problems, an hour in plots, servers, certificates, peers.
+//!
+//! One page without a script: it loads nothing, and asks for itself anew every ten seconds. It is as narrow as a telephone
+//! and dark where the browser is. All text that is not ours is escaped.
+
+use std::fmt::{self, Display, Write};
+
+use serde_json::Value;
+
+use super::history::Moment;
+use super::page::{ENDS_SOON_DAYS, days_left, problems, span};
+
+/// Writes the page of a status, and of the hour before it.
+pub(super) fn web(status: &Value, hour: &[Moment]) -> Result<String, fmt::Error> {
+    let mut page = String::new();
+    let uptime = span(std::time::Duration::from_secs(number(
+        &status["uptime_seconds"],
+    )));
+    let (version, state) = (text(&status["version"]), text(&status["state"]));
+    write!(
+        page,
+        "{HEAD}<h1>becket {version}</h1>\n<p>{state} for {uptime}, "
+    )?;
+    let totals = &status["totals"];
+    let (open, accepted) = (number(&totals["connections"]), number(&totals["accepted"]));
+    writeln!(page, "{open} connections open, {accepted} accepted</p>")?;
+    for problem in problems(status) {
+        writeln!(page, "<p class=problem>{}</p>", Escape(&problem))?;
+    }
+    plots(&mut page, hour)?;
+    servers(&mut page, status)?;
+    certificates(&mut page, status)?;
+    peers(&mut page, &status["cluster"])?;
+    page.write_str(LINKS)?;
+    Ok(page)
+}
+
+/// One line of a plot.
+struct Line<'a> {
+    name: &'a str,
+    class: &'a str,
+    values: Vec<f64>,
+}
+
+fn plots(page: &mut String, hour: &[Moment]) -> fmt::Result {
+    let rate = |of: fn(&Moment) -> u64| -> Vec<f64> {
+        let each = hour.iter();
+        each.map(|it| of(it) as f64 / it.seconds.max(1.0)).collect()
+    };
+    let line = |name, class, values| Line {
+        name,
+        class,
+        values,
+    };
+    let milliseconds = |of: fn(&Moment) -> Option<u64>| -> Vec<f64> {
+        let each = hour.iter();
+        each.map(|it| of(it).unwrap_or(0) as f64 / 1000.0).collect()
+    };
+    let open = hour.iter().map(|it| it.connections as f64).collect();
+    page.write_str("<div class=plots>\n")?;
+    let handshakes = [
+        line("full", "a", rate(|it| it.handshakes_full)),
+        line("resumed", "b", rate(|it| it.handshakes_resumed)),
+        line("failed", "c", rate(|it| it.handshakes_failed)),
+    ];
+    plot(page, "Handshakes a second", &handshakes)?;
+    let times = [
+        line("p99", "c", milliseconds(|it| it.handshake_p99_us)),
+        line("p50", "a", milliseconds(|it| it.handshake_p50_us)),
+    ];
+    plot(page, "A handshake takes, ms", &times)?;
+    plot(page, "Open connections", &[line("open", "b", open)])?;
+    page.write_str("</div>\n")
+}
+
+/// Draws lines over an hour, the newest value to the right.
+fn plot(page: &mut String, title: &str, lines: &[Line<'_>]) -> fmt::Result {
+    let values = lines.iter().flat_map(|line| line.values.iter().copied());
+    let most = values.fold(0.0, f64::max);
+    let scale = if most > 0.0 { HEIGHT / most } else { 0.0 };
+    write!(page, "<figure><figcaption>{title}")?;
+    for line in lines {
+        let last = line.values.last().copied().unwrap_or(0.0);
+        write!(
+            page,
+            " <b class={}>{} {}</b>",
+            line.class,
+            line.name,
+            short(last)
+        )?;
+    }
+    write!(
+        page,
+        "</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=none role=img aria-label=\"{title}\">"
+    )?;
+    for line in lines {
+        let begin = WIDTH - line.values.len() as f64;
+        write!(page, "<polyline class={} points=\"", line.class)?;
+        for (index, value) in line.values.iter().enumerate() {
+            let (x, y) = (begin + index as f64, HEIGHT - value * scale);
+            write!(page, "{x:.0},{y:.1} ")?;
+        }
+        page.write_str("\"/>")?;
+    }
+    writeln!(
+        page,
+        "</svg><small>an hour, up to {}</small></figure>",
+        short(most)
+    )
+}
+
+fn servers(page: &mut String, status: &Value) -> fmt::Result {
+    page.write_str("<h2>Servers</h2>\n<table><tr><th>backend, server<th>state<th class=n>open<th class=n>weight\n")?;
+    for backend in list(&status["backends"]) {
+        let waiting = match number(&backend["waiting"]) {
+            0 => String::new(),
+            count => format!(", {count} waiting"),
+        };
+        writeln!(
+            page,
+            "<tr><td colspan=4><b>{}</b>{waiting}",
+            text(&backend["name"])
+        )?;
+        for server in list(&backend["servers"]) {
+            let of = server["maxconn"].as_u64();
+            let of = of.map_or_else(String::new, |most| format!(" of {most}"));
+            let is_bad = server["condition"] == "out-of-service" || server["state"] == "unresolved";
+            let state = match server["mode"].as_str() {
+                Some(mode @ ("drain" | "maintenance")) => Escape(mode),
+                _ if server["condition"] == "unchecked" => text(&server["state"]),
+                _ => text(&server["condition"]),
+            };
+            let class = if is_bad { " class=bad" } else { "" };
+            let changed = if server["in_file"].is_null() {
+                ""
+            } else {
+                " (changed)"
+            };
+            let (name, open) = (text(&server["name"]), number(&server["in_use"]));
+            let weight = number(&server["weight"]);
+            writeln!(
+                page,
+                "<tr{class}><td>{name}<td>{state}{changed}<td class=n>{open}{of}<td class=n>{weight}"
+            )?;
+        }
+    }
+    page.write_str("</table>\n")
+}
+
+/// Certificates that end first: a host may have thousands.
+fn certificates(page: &mut String, status: &Value) -> fmt::Result {
+    let all = list(&status["certificates"]);
+    if all.is_empty() {
+        return Ok(());
+    }
+    let mut all: Vec<(i64, &Value)> = all
+        .iter()
+        .filter_map(|it| Some((days_left(status, it)?, it)))
+        .collect();
+    all.sort_by_key(|(days, _)| *days);
+    page.write_str(
+        "<h2>Certificates</h2>\n<table><tr><th>name<th>listener<th>key<th class=n>days left\n",
+    )?;
+    for (days, it) in all.iter().take(MOST_CERTIFICATES) {
+        let class = if *days < ENDS_SOON_DAYS {
+            " class=bad"
+        } else {
+            ""
+        };
+        let (name, listener, key) = (text(&it["name"]), text(&it["listener"]), text(&it["key"]));
+        writeln!(
+            page,
+            "<tr{class}><td>{name}<td>{listener}<td>{key}<td class=n>{days}"
+        )?;
+    }
+    match all.len().saturating_sub(MOST_CERTIFICATES) {
+        0 => page.write_str("</table>\n"),
+        more => writeln!(page, "<tr><td colspan=4>and {more} that end later</table>"),
+    }
+}
+
+fn peers(page: &mut String, cluster: &Value) -> fmt::Result {
+    if cluster.is_null() {
+        return Ok(());
+    }
+    page.write_str(
+        "<h2>Cluster</h2>\n<table><tr><th>peer<th>state<th class=n>node<th class=n>heard, s ago\n",
+    )?;
+    for peer in list(&cluster["peers"]) {
+        let (address, state) = (text(&peer["address"]), text(&peer["state"]));
+        let heard = peer["heard_seconds_ago"].as_f64().unwrap_or(0.0);
+        let node = number(&peer["node"]);
+        writeln!(
+            page,
+            "<tr><td>{address}<td>{state}<td class=n>{node}<td class=n>{heard:.1}"
+        )?;
+    }
+    page.write_str("</table>\n")
+}
+
+/// A number for a caption.
+fn short(value: f64) -> String {
+    match value {
+        value if value >= 100.0 || value == 0.0 => format!("{value:.0}"),
+        value => format!("{value:.1}"),
+    }
+}
+
+/// Text as HTML, without what could drive a terminal either: pages are fetched by curl, too.
+struct Escape<'a>(&'a str);
+
+impl Display for Escape<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|char| match char {
+            '&' => f.write_str("&amp;"),
+            '<' => f.write_str("&lt;"),
+            '>' => f.write_str("&gt;"),
+            '"' => f.write_str("&quot;"),
+            '\'' => f.write_str("&#39;"),
+            char if char.is_control() => write!(f, "{}", char.escape_unicode()),
+            char => f.write_char(char),
+        })
+    }
+}
+
+fn text(value: &Value) -> Escape<'_> {
+    Escape(value.as_str().unwrap_or("?"))
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+const WIDTH: f64 = 360.0;
+const HEIGHT: f64 = 80.0;
+const MOST_CERTIFICATES: usize = 20;
+const LINKS: &str = "<p><a href=\"/status\">/status</a> <a href=\"/metrics\">/metrics</a> <a href=\"/healthz\">/healthz</a></p>\n";
+const HEAD: &str = "<!doctype html>
+<html lang=en>
+<meta charset=utf-8>
+<meta name=viewport content=\"width=device-width\">
+<meta name=color-scheme content=\"light dark\">
+<meta http-equiv=refresh content=10>
+<link rel=icon href=\"data:,\">
+<title>becket</title>
+<style>
+:root{--bg:#fff;--fg:#1b1f24;--dim:#68707a;--line:#d8dce1;--a:#0b62b8;--b:#1c7c54;--c:#b3261e}
+@media(prefers-color-scheme:dark){:root{--bg:#14171b;--fg:#e4e7eb;--dim:#98a1ab;--line:#30363d;--a:#6cb0f5;--b:#63c99b;--c:#f2867d}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:12px;max-width:1000px;background:var(--bg);color:var(--fg);font:15px/1.4 system-ui,sans-serif}
+h1{font-size:20px;margin:0}h2{font-size:16px;margin:20px 0 4px}p{margin:4px 0}
+.problem{border-left:4px solid var(--c);padding:2px 8px;overflow-wrap:anywhere}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(280px,1fr));gap:12px;margin:12px 0}
+figure{margin:0;border:1px solid var(--line);padding:8px}figcaption{font-size:13px}
+small{color:var(--dim)}
+svg{display:block;width:100%;height:80px}
+polyline{fill:none;stroke-width:1.5;vector-effect:non-scaling-stroke}
+polyline.a{stroke:var(--a)}polyline.b{stroke:var(--b)}polyline.c{stroke:var(--c)}
+b.a{color:var(--a)}b.b{color:var(--b)}b.c{color:var(--c)}
+table{width:100%;border-collapse:collapse}td,th{text-align:left;padding:3px 6px 3px 0;border-bottom:1px solid var(--line);overflow-wrap:anywhere}
+th{font-weight:normal;color:var(--dim)}.n{text-align:right;white-space:nowrap}.bad td{color:var(--c)}
+a{color:var(--a)}
+</style>
+";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn hour() -> Vec<Moment> {
+        let moment = |number: u64| Moment {
+            seconds: 10.0,
+            connections: number,
+            handshakes_full: 10 * number,
+            handshake_p99_us: Some(2500),
+            ..Moment::default()
+        };
+        (0..=4).map(moment).collect()
+    }
+
+    #[test]
+    fn an_hour_becomes_lines_whose_newest_value_is_to_the_right() {
+        let page = web(&json!({}), &hour()).unwrap();
+        let full = "<polyline class=a points=\"355,80.0 356,60.0 357,40.0 358,20.0 359,0.0 \"/>";
+        assert!(page.contains(full), "{page}");
+        assert!(page.contains("<b class=a>full 4.0</b>"), "{page}");
+        assert!(page.contains("<b class=c>p99 2.5</b>"), "{page}");
+        // Nothing is known yet, and no number is divided by nothing.
+        let page = web(&json!({}), &[]).unwrap();
+        assert!(
+            page.contains("points=\"\"") && !page.contains("NaN"),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn what_somebody_has_to_look_at_is_marked_and_all_text_is_escaped() {
+        let status = json!({
+            "version": "<b>\"'&\u{1b}", "now": "2026-11-22T10:00:00.000000Z",
+            "backends": [{"name": "app", "waiting": 3, "servers": [
+                {"name": "a:1", "condition": "out-of-service", "mode": "ready", "in_file": null},
+                {"name": "<i>", "condition": "unchecked", "state": "disabled", "mode": "maintenance",
+                    "in_file": {"mode": "ready"}, "maxconn": 9, "in_use": 2},
+            ]}],
+            "certificates": [
+                {"name": "late.test", "not_after": "2027-11-22T10:00:00.000000Z"},
+                {"name": "soon.test", "not_after": "2026-11-26T11:00:00.000000Z"},
+            ],
+            "cluster": {"peers": [{"address": "192.0.2.1:1", "state": "live", "node": 2}]},
+        });
+        let page = web(&status, &[]).unwrap();
+        for part in [
+            "becket &lt;b&gt;&quot;&#39;&amp;\\u{1b}</h1>",
+            "<b>app</b>, 3 waiting",
+            "<tr class=bad><td>a:1<td>out-of-service<td",
+            "<td>&lt;i&gt;<td>maintenance (changed)<td class=n>2 of 9",
+            "<tr class=bad><td>soon.test",
+            "<tr><td>late.test",
+            "<td>192.0.2.1:1<td>live<td class=n>2",
+            "<p class=problem>",
+        ] {
+            assert!(page.contains(part), "{part} is not in\n{page}");
+        }
+        assert!(page.find("soon.test") < page.rfind("late.test"), "{page}");
+    }
+}
