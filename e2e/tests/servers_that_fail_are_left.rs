@@ -79,6 +79,21 @@ fn with_health(name: &'static str) -> (Backend, Arc<AtomicU16>) {
 }
 
 #[test]
+fn a_server_with_fast_open_serves_whether_or_not_the_machine_lets_data_go_with_a_syn() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    // Nobody is there: refused, with or without data.
+    let shape = Shape::new(fresh_address()).server_keys("fast-open = true");
+    let shape = shape
+        .server(backend.address)
+        .server_keys("fast-open = true");
+    let becket = Becket::start(&place, &shape.process("workers = 1"));
+    let trust = Trust::new(&place);
+    assert_eq!(answers(&becket, &trust, 10), ["well met"]);
+    assert!(failures(&becket) > 0);
+}
+
+#[test]
 fn a_status_that_is_not_expected_takes_a_server_out_and_a_good_one_brings_it_back() {
     let place = Place::new();
     let ((one, status), (two, _)) = (with_health("one"), with_health("two"));

@@ -82,6 +82,8 @@ pub struct Server {
     pub backup: bool,
     /// Gets no connections.
     pub disabled: bool,
+    /// What it is to hear first goes with the SYN.
+    pub fast_open: bool,
     /// Its number in becket's tickets, when it is a becket itself.
     #[serde(with = "Whole::<0, 65_535>")]
     pub node: Option<u16>,

@@ -42,6 +42,7 @@ pub struct ServerState {
     failing: AtomicBool,
     disabled: AtomicBool,
     backup: AtomicBool,
+    fast_open: AtomicBool,
     generation: AtomicU32,
     addresses: Mutex<Addresses>,
     settings: Mutex<Settings>,
@@ -117,6 +118,7 @@ impl ServerState {
             failing: AtomicBool::new(false),
             disabled: AtomicBool::new(false),
             backup: AtomicBool::new(false),
+            fast_open: AtomicBool::new(false),
             generation: AtomicU32::new(0),
             addresses: Mutex::default(),
             settings: Mutex::default(),
@@ -171,6 +173,7 @@ impl ServerState {
         self.disabled
             .store(mode == ServerMode::Maintenance, Relaxed);
         self.backup.store(settings.file.backup, Relaxed);
+        self.fast_open.store(settings.file.fast_open, Relaxed);
         let set = settings.overrides.addresses.as_deref();
         self.change_addresses(|addresses| addresses.set = set.map(Arc::from));
     }
@@ -224,6 +227,11 @@ impl ServerState {
     /// Whether the configuration takes it out of service.
     pub(crate) fn is_disabled(&self) -> bool {
         self.disabled.load(Relaxed)
+    }
+
+    /// Whether what it is to hear first goes with the SYN.
+    pub(crate) fn has_fast_open(&self) -> bool {
+        self.fast_open.load(Relaxed)
     }
 
     /// Whether it serves only when no other server can.

@@ -7,7 +7,8 @@
 //!
 //! As long as nothing was taken, another address or server can be tried without harm: first the
 //! other addresses of the same server, in order, then a server that was not tried, as often as the
-//! backend's `retries` allow. A [`Slot`] of the server is held from the choice on; when all servers
+//! backend's `retries` allow. What went with a SYN (`backend.server.fast-open`) may have been taken though the connect failed: then what
+//! a client has said goes to nobody else, unless the server refused. A [`Slot`] of the server is held from the choice on; when all servers
 //! are full, `queued.rs` waits for one.
 
 use std::io;
@@ -107,6 +108,18 @@ pub(super) struct Connecting<N: Net> {
     pub(super) attempt: Attempt,
     /// Has made its hello, where the backend has TLS.
     tls: Option<Box<Tls<UnbufferedClientConnection>>>,
+    syn: Syn,
+}
+
+/// What goes with the SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Syn {
+    /// Nothing: it has left.
+    Gone,
+    /// What is sent first, if the kernel has a cookie of the server.
+    Waits,
+    /// So many bytes went, and the server has not answered yet.
+    Took(usize),
 }
 
 impl<N: Net> Connecting<N> {
@@ -117,7 +130,7 @@ impl<N: Net> Connecting<N> {
         let Some(mut server) = self.server.take() else {
             return Next::Wait(Phase::Connecting(self));
         };
-        match is_connected::<N>(&mut server, &mut self.attempt.pending.to_server, cx.turn) {
+        match self.is_connected(&mut server, cx.turn) {
             Ok(true) => match self.tls {
                 Some(tls) => Next::Go(Phase::Securing(Securing::new(self.attempt, server, tls))),
                 None => self.attempt.join(server, None, cx),
@@ -128,47 +141,79 @@ impl<N: Net> Connecting<N> {
             }
             Err(error) => {
                 drop(server);
-                self.attempt.fail(error, cx)
+                self.unless_heard(&error).fail(error, cx)
             }
         }
+    }
+
+    /// Whether the server has taken the first bytes, or the connect is known to be done.
+    fn is_connected(
+        &mut self,
+        server: &mut Leg<N::Server>,
+        turn: &Turn<'_, N>,
+    ) -> io::Result<bool> {
+        let to_server = &mut self.attempt.pending.to_server;
+        let took = match self.syn {
+            Syn::Took(bytes) => bytes,
+            Syn::Gone | Syn::Waits => 0,
+        };
+        if took > 0 || to_server.waiting().is_empty() {
+            if server.ready.writable || server.ready.ended {
+                N::connected(&server.socket)?;
+                to_server.sent(took);
+                return Ok(true);
+            }
+            return Ok(false);
+        }
+        let waits = std::mem::replace(&mut self.syn, Syn::Gone) == Syn::Waits;
+        match server.send(to_server.waiting(), &turn.counters.server_bytes_out) {
+            Ok(sent) if waits && sent > 0 => {
+                self.syn = Syn::Took(sent);
+                // It is, once the server has answered.
+                server.ready.writable = false;
+                Ok(false)
+            }
+            Ok(sent) => {
+                to_server.sent(sent);
+                Ok(sent > 0)
+            }
+            // The error of the connect itself may have been taken by the send.
+            Err(_) => Err(N::connected(&server.socket)
+                .err()
+                .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),
+        }
+    }
+
+    /// The attempt, which has failed. The server may have heard what went with the SYN, unless it refused; what a client says is not
+    /// said twice, so then no other server is tried.
+    fn unless_heard(self, error: &io::Error) -> Attempt {
+        let mut attempt = self.attempt;
+        let pending = &mut attempt.pending;
+        let may_be_heard =
+            matches!(self.syn, Syn::Took(_)) && error.kind() != io::ErrorKind::ConnectionRefused;
+        if may_be_heard && pending.asks && self.tls.is_none() {
+            pending.retries = 0;
+        }
+        attempt
     }
 
     pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
         if self.server.is_none() && cx.turn.now.mono < self.attempt.give_up {
             return self.attempt.dial(cx);
         }
-        drop(self.server);
         let error = io::ErrorKind::TimedOut.into();
-        self.attempt.fail(error, cx)
+        self.closed().unless_heard(&error).fail(error, cx)
     }
 
     pub(super) fn leave_server(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        drop(self.server);
-        self.attempt.leave_server(cx)
+        let error = io::ErrorKind::ConnectionAborted.into();
+        self.closed().unless_heard(&error).leave_server(cx)
     }
-}
 
-/// Whether a server has taken the first bytes, or a connect is known to be done.
-fn is_connected<N: Net>(
-    server: &mut Leg<N::Server>,
-    to_server: &mut HalfPipe<Lent>,
-    turn: &Turn<'_, N>,
-) -> io::Result<bool> {
-    if to_server.waiting().is_empty() {
-        if server.ready.writable || server.ready.ended {
-            return N::connected(&server.socket).map(|()| true);
-        }
-        return Ok(false);
-    }
-    match server.send(to_server.waiting(), &turn.counters.server_bytes_out) {
-        Ok(sent) => {
-            to_server.sent(sent);
-            Ok(sent > 0)
-        }
-        // The error of the connect itself may have been taken by the send.
-        Err(_) => Err(N::connected(&server.socket)
-            .err()
-            .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),
+    /// The same without its socket, which goes before its slot.
+    fn closed(mut self) -> Self {
+        self.server = None;
+        self
     }
 }
 
@@ -221,7 +266,10 @@ impl Attempt {
             }
             _ => Ok((None, None)),
         };
-        match hello.and_then(|hello| Ok((hello, open(cx.turn.net, pool, address)?))) {
+        let speaks_first = pool.tls().is_some() || !self.pending.to_server.waiting().is_empty();
+        let fast_open = speaks_first && server.has_fast_open();
+        let opened = |hello| Ok((hello, open(cx.turn.net, pool, address, fast_open)?));
+        match hello.and_then(opened) {
             Ok(((tls, first), socket)) => {
                 if let Some(first) = first {
                     self.pending.to_server = first;
@@ -231,6 +279,10 @@ impl Attempt {
                     server: Some(Leg::new(socket, Ready::default())),
                     attempt: self,
                     tls,
+                    syn: match fast_open {
+                        true => Syn::Waits,
+                        false => Syn::Gone,
+                    },
                 }))
             }
             // connect(2): the backlog of a unix socket is full, and nobody will tell us when
@@ -241,6 +293,7 @@ impl Attempt {
                     server: None,
                     attempt: self,
                     tls: None,
+                    syn: Syn::Gone,
                 }))
             }
             Err(error) => self.fail(error, cx),
@@ -435,12 +488,17 @@ fn in_words(error: &io::Error) -> String {
 
 /// Starts to connect: from the backend's next source, and from the others as long as one has no port
 /// left towards this address.
-fn open<N: Net>(net: &mut N, pool: &Pool, address: &ServerAddress) -> io::Result<N::Server> {
-    let mut opened = net.connect(address, pool.source(address));
+fn open<N: Net>(
+    net: &mut N,
+    pool: &Pool,
+    address: &ServerAddress,
+    fast_open: bool,
+) -> io::Result<N::Server> {
+    let mut opened = net.connect(address, pool.source(address), fast_open);
     for _ in 1..pool.backend().keys.source.len() {
         match &opened {
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-                opened = net.connect(address, pool.source(address));
+                opened = net.connect(address, pool.source(address), fast_open);
             }
             _ => break,
         }

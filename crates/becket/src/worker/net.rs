@@ -41,16 +41,12 @@ impl Net for RealNet {
         &mut self,
         address: &ServerAddress,
         source: Option<IpAddr>,
+        fast_open: bool,
     ) -> io::Result<ServerSocket> {
         match address {
             ServerAddress::Tcp(address) => {
-                let mut socket = match source {
-                    None => TcpStream::connect(*address)?,
-                    Some(source) => {
-                        let socket = becket_sys::socket::connect_from(source, *address)?;
-                        TcpStream::from_std(socket)
-                    }
-                };
+                let socket = becket_sys::socket::connect(*address, source, fast_open)?;
+                let mut socket = TcpStream::from_std(socket);
                 socket.set_nodelay(true)?;
                 self.registry.register(&mut socket, self.token, BOTH)?;
                 Ok(ServerSocket::Tcp(socket))

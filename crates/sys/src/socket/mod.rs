@@ -14,8 +14,8 @@ pub use listener::{
     refuse_new, succeed,
 };
 pub use stream::{
-    bind_no_port, client_gone, connect_from, has_room, is_local_shortage, original_address,
-    pending_error, reset_on_close, set_quick_ack, silent_for, unsent,
+    bind_no_port, client_gone, connect, has_room, is_connecting, is_local_shortage,
+    original_address, pending_error, reset_on_close, set_quick_ack, silent_for, unsent,
 };
 
 use std::io;
