@@ -23,6 +23,7 @@ mod becket;
 mod client;
 mod dns;
 mod drop_in;
+
 mod lossy;
 mod network;
 mod node;
@@ -37,6 +38,7 @@ mod server;
 mod shape;
 mod time;
 mod tool;
+mod uml;
 
 pub use becket_tidy::skip;
 
@@ -60,3 +62,4 @@ pub use server::{Make, Server};
 pub use shape::Shape;
 pub use time::{PATIENCE, eventually, holds_for, now, unix_now, until};
 pub use tool::{Finished, Kept, Tool, finish};
+pub use uml::{UserModeLinux, is_inside_uml};

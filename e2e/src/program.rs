@@ -5,9 +5,11 @@ use std::sync::OnceLock;
 
 use becket_tidy::build;
 
+use crate::uml;
+
 pub fn becket_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| build("becket"))
+    PROGRAM.get_or_init(|| uml::program().unwrap_or_else(|| build("becket")))
 }
 
 /// The `becket-load` program.

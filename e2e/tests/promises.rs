@@ -35,6 +35,7 @@ mod floods_keep_nobody_out;
 mod garbage_is_refused_and_nothing_leaks;
 mod hitch_is_replaced;
 mod hosts_leave_nothing_behind;
+mod kernel_tls_keeps_its_promises;
 mod limits_hold;
 mod logs_reopen;
 mod logs_reopen_under_another_user;
