@@ -28,13 +28,17 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         format!("  server bench{index} {address}{limit}\n")
     };
     let servers: String = site.backends().iter().enumerate().map(server).collect();
+    let splice = match site.settings.passthrough {
+        true => "\n  option splice-auto",
+        false => "",
+    };
     format!(
         "global
   maxconn {connections}
   nbthread {workers}
   tune.ssl.cachesize {SESSIONS}
 defaults
-  mode tcp
+  mode tcp{splice}
   timeout connect 5s
   timeout client 600s
   timeout server 600s
