@@ -6,6 +6,7 @@
 )]
 
 mod a_browser_shows_the_status;
+mod a_chroot_hides_the_host;
 mod a_parent_keeps_roots_rights;
 mod admin_pages_give_way;
 mod admission_sheds_new_clients_first;

@@ -13,7 +13,10 @@ use becket_sys::regular;
 
 /// Where files come from. The default is the file system alone.
 #[derive(Clone, Debug, Default)]
-pub struct Files(Arc<BTreeMap<PathBuf, FileAt>>);
+pub struct Files {
+    handed: Arc<BTreeMap<PathBuf, FileAt>>,
+    is_all: bool,
+}
 
 /// What the parent found at a path.
 #[derive(Debug)]
@@ -27,9 +30,25 @@ pub enum FileAt {
 }
 
 impl Files {
-    /// Takes over what the parent has opened.
-    pub fn new(handed: BTreeMap<PathBuf, FileAt>) -> Self {
-        Self(Arc::new(handed))
+    /// Takes over what the parent has opened, and whether this process finds nothing else by a path.
+    pub fn new(handed: BTreeMap<PathBuf, FileAt>, is_all: bool) -> Self {
+        let handed = Arc::new(handed);
+        Self { handed, is_all }
+    }
+
+    /// Whether paths of the host lead nowhere in this process.
+    pub(crate) fn is_confined(&self) -> bool {
+        self.is_all
+    }
+
+    /// What the parent found at a path; nothing where it is to be looked for here.
+    fn handed(&self, path: &Path) -> io::Result<Option<&FileAt>> {
+        match self.handed.get(path) {
+            None if self.is_all => Err(io::Error::other(
+                "out of reach in process.chroot, as root opens only files that nobody else can change",
+            )),
+            handed => Ok(handed),
+        }
     }
 
     /// Opens a regular file for reading from its beginning, and never waits. Two at a time of one path would share
@@ -38,7 +57,7 @@ impl Files {
     /// # Errors
     /// What the system says; `InvalidInput` for what is no regular file.
     pub fn open(&self, path: &Path) -> io::Result<(File, Metadata)> {
-        match self.0.get(path) {
+        match self.handed(path)? {
             None => regular::open(path),
             Some(FileAt::File(file)) => {
                 let mut file = file.try_clone()?;
@@ -56,7 +75,7 @@ impl Files {
     /// # Errors
     /// What the system says.
     pub fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
-        if self.0.contains_key(path) {
+        if self.handed(path)?.is_some() {
             let mut bytes = Vec::new();
             self.open(path)?.0.read_to_end(&mut bytes)?;
             Ok(bytes)
@@ -67,9 +86,10 @@ impl Files {
 
     /// Whether there is a folder.
     pub(crate) fn is_folder(&self, path: &Path) -> bool {
-        match self.0.get(path) {
-            None => path.is_dir(),
-            Some(handed) => matches!(handed, FileAt::Folder(_)),
+        match self.handed(path) {
+            Ok(None) => path.is_dir(),
+            Ok(Some(handed)) => matches!(handed, FileAt::Folder(_)),
+            Err(_) => false,
         }
     }
 
@@ -78,7 +98,7 @@ impl Files {
     /// # Errors
     /// What the system says.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
-        match self.0.get(folder) {
+        match self.handed(folder)? {
             None => {
                 let entries = fs::read_dir(folder)?;
                 let mut paths: Vec<_> = entries.filter_map(|it| Some(it.ok()?.path())).collect();
@@ -116,7 +136,7 @@ mod tests {
             (gone.clone(), FileAt::Error(13)),
             (folder.path().to_owned(), FileAt::Folder(vec![gone.clone()])),
         ];
-        let files = Files::new(handed.into());
+        let files = Files::new(handed.into(), false);
         fs::remove_file(&path).unwrap();
         for _ in 0..2 {
             let mut text = String::new();

@@ -9,7 +9,7 @@ mod listener;
 
 use std::collections::HashSet;
 
-use crate::address::SectionName;
+use crate::address::{Address, SectionName, ServerAddress};
 use crate::backend::Backend;
 use crate::choices::{ClientCertificates, Introduction, Mode, RsaBatch};
 use crate::cluster::Cluster;
@@ -155,6 +155,7 @@ impl File {
                 "process.crypto-threads above 0 with it",
             );
         }
+        self.check_chroot(report);
         let log = &self.log;
         if log.file == LogTarget::Off && log.syslog.is_none() {
             let fault = "a log that says nothing: log.level says how much";
@@ -274,6 +275,37 @@ impl File {
                     report.refuse(&path, fault, format!("{key} = \"v2\" with it, or \"off\""));
                 }
             }
+        }
+    }
+
+    /// What the process that serves cannot do without the file system of the host.
+    fn check_chroot(&self, report: &mut Report) {
+        let process = &self.process;
+        let path = key!("process", process.chroot);
+        if process.chroot.is_none() {
+            return;
+        }
+        if process.user.is_none() {
+            let fault = "root leaves any folder at will";
+            report.refuse(&path, fault, "process.user with it");
+        }
+        if let Some(cluster) = &self.cluster
+            && cluster.secret_state.is_some()
+        {
+            let fault =
+                "given, but the process that serves cannot write it outside of process.chroot";
+            let accepted = "cluster.secret, which is only read";
+            report.refuse(key!("cluster", cluster.secret_state), fault, accepted);
+        }
+        let servers = self.backend.iter().flat_map(|backend| &backend.server);
+        let mut addresses = servers.filter_map(|server| server.address.as_ref());
+        let is_name = |address: &&ServerAddress| matches!(address.address, Address::Name(..));
+        if let Some(server) = addresses.find(is_name) {
+            let fault = format!(
+                "{} is looked up by what etc/resolv.conf and etc/hosts say below this folder",
+                server.text
+            );
+            report.remark(path, fault);
         }
     }
 

@@ -341,6 +341,8 @@ pub struct Process {
     pub user: Option<String>,
     /// Group to become; absent is the user's.
     pub group: Option<String>,
+    /// A folder that is the whole file system of the process that serves.
+    pub chroot: Option<String>,
     /// A file for the number of the main process.
     pub pid_file: Option<String>,
     /// Allow core dumps, which hold keys.

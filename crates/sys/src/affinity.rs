@@ -6,6 +6,7 @@
 
 use std::io;
 use std::num::NonZeroUsize;
+use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -37,11 +38,12 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
 
 /// Counts the workers that this process can keep busy: the CPUs it may use, or its quota rounded up if that is less.
 ///
-/// Falls back to one if neither can be read.
+/// Falls back to one if neither can be read. The quota is read once: `/proc` may be out of reach later.
 #[must_use]
 pub fn worker_count() -> NonZeroUsize {
     let allowed = allowed_cpus().map_or(1, |cpus| cpus.len());
-    workers(allowed, cpu_quota())
+    static QUOTA: OnceLock<Option<f64>> = OnceLock::new();
+    workers(allowed, *QUOTA.get_or_init(cpu_quota))
 }
 
 fn workers(allowed: usize, quota: Option<f64>) -> NonZeroUsize {

@@ -4,9 +4,10 @@
 //! capability calls do not. So [`drop_to`] and [`forbid_new_privileges`] belong before the first thread is started: later
 //! threads inherit the result. A thread that exists already changes its user too, but keeps no capability.
 //!
-//! Sources: credentials(7), capabilities(7), prctl(2).
+//! Sources: credentials(7), capabilities(7), prctl(2), chroot(2).
 
 use std::io;
+use std::path::Path;
 
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
@@ -54,6 +55,16 @@ pub fn drop_to(identity: &Identity) -> io::Result<()> {
         inheritable: none,
     };
     Ok(set_capabilities(None, sets)?)
+}
+
+/// Makes a folder the whole file system of this process, which is in it from then on. Root alone may, and leaves it at will: give up
+/// root next.
+///
+/// # Errors
+/// What chroot(2) and chdir(2) return.
+pub fn enter_root(folder: &Path) -> io::Result<()> {
+    rustix::process::chroot(folder)?;
+    Ok(rustix::process::chdir("/")?)
 }
 
 /// Makes sure that no program started from here gains privileges by set-user-ID bits or file capabilities.

@@ -4,11 +4,12 @@
 //! spin. With one descriptor in reserve, the owner releases it, accepts, closes what it accepted and restores the reserve; or
 //! pauses accepting and uses it to say so in a log file.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// A spare descriptor, open on `/dev/null`.
+use rustix::event::{EventfdFlags, eventfd};
+
+/// A spare descriptor, of an eventfd(2): it needs no file.
 #[derive(Debug)]
 pub struct ReserveFd {
     spare: Option<OwnedFd>,
@@ -18,7 +19,7 @@ impl ReserveFd {
     /// Opens the spare descriptor.
     ///
     /// # Errors
-    /// What opening `/dev/null` returns.
+    /// What eventfd(2) returns.
     pub fn new() -> io::Result<Self> {
         let mut reserve = Self { spare: None };
         reserve.restore()?;
@@ -36,7 +37,7 @@ impl ReserveFd {
     /// EMFILE or ENFILE while there is still no descriptor free: try later.
     pub fn restore(&mut self) -> io::Result<()> {
         if self.spare.is_none() {
-            self.spare = Some(File::open("/dev/null")?.into());
+            self.spare = Some(eventfd(0, EventfdFlags::CLOEXEC)?);
         }
         Ok(())
     }

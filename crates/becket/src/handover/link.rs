@@ -10,7 +10,7 @@ use std::path::Path;
 use std::thread;
 
 use becket_sys::identity::Identity;
-use becket_sys::{fd_messages, privileges};
+use becket_sys::{affinity, fd_messages, privileges};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{Handed, Order, Reply};
@@ -53,6 +53,14 @@ pub(crate) fn begin() -> io::Result<(Link, Handed)> {
         groups: begin.groups,
     };
     call_by_name();
+    if let Some(folder) = &begin.chroot {
+        // While there is a /proc that tells of quotas.
+        let _count = affinity::worker_count();
+        privileges::enter_root(folder).map_err(|error| {
+            let text = format!("process.chroot = {:?}: {error}", folder.display());
+            io::Error::new(error.kind(), text)
+        })?;
+    }
     privileges::forbid_new_privileges()?;
     privileges::drop_to(&identity)?;
     let restarts = begin.restarts;

@@ -39,6 +39,8 @@ pub(crate) struct Begin {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
+    /// The folder that is to be its file system.
+    pub(crate) chroot: Option<PathBuf>,
     /// Children that died before this one.
     pub(crate) restarts: u64,
     pub(crate) list: List,
@@ -56,6 +58,8 @@ pub(crate) struct List {
     /// Logs that root would make for the child, for one that only checks.
     #[serde(default)]
     pub(crate) logs: Vec<PathBuf>,
+    /// The child has no other files than these.
+    pub(crate) is_all: bool,
 }
 
 /// What is at a path.
@@ -145,7 +149,7 @@ impl Handed {
             None => None,
         };
         Ok(Self {
-            files: Files::new(files),
+            files: Files::new(files, list.is_all),
             sockets: BoundSockets(sockets),
             admin_socket,
             logs: list.logs,

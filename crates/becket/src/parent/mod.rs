@@ -101,13 +101,15 @@ fn check(source: &Source, seen: Seen, identity: &Identity) -> io::Result<ExitCod
     let needs = Needs::by(&seen.file, &source.folder());
     let gives = |path: &&PathBuf| seen.is_roots && root_only::gives(path).unwrap_or(false);
     let logs = needs.logs.iter().filter(gives).cloned().collect();
+    let chroot = chroot(&seen, source);
     let mut parcel = Parcel::of_files(source, seen, &needs);
     parcel.list.logs = logs;
+    parcel.list.is_all = chroot.is_some();
     parcel.probe(&needs);
     let (mut child, stream) = spawn()?;
     send(
         &stream,
-        Order::Begin(begin(identity, 0, parcel.list)),
+        Order::Begin(begin(identity, 0, chroot, parcel.list)),
         &parcel.fds,
     )?;
     Ok(exit_code(child.wait()?))
@@ -139,6 +141,7 @@ fn run(
             passed,
             workers: 0,
             logs: Vec::new(),
+            chroot: None,
             held: Held::new(),
             drain: Duration::ZERO,
             offered: None,
@@ -163,6 +166,8 @@ struct Parent {
     /// Of the child that runs.
     workers: usize,
     logs: Vec<PathBuf>,
+    /// The file system of the child that runs, where it is not the host's.
+    chroot: Option<PathBuf>,
     /// Sockets of the configuration that is in use.
     held: Held,
     /// `timeouts.drain` of it.
@@ -235,10 +240,12 @@ impl Parent {
         self.workers = needs.workers;
         self.drain = seen.file.timeouts.drain;
         self.serves = false;
+        self.chroot = chroot(&seen, &self.source);
         let (parcel, held) = self.pack(seen, &needs);
         self.held = held;
         let (child, stream) = spawn()?;
-        let begin = begin(&self.identity, self.restarts, parcel.list);
+        let chroot = self.chroot.clone();
+        let begin = begin(&self.identity, self.restarts, chroot, parcel.list);
         // One that does not take it has died, which is noticed where it is waited for.
         if let Err(error) = send(&stream, Order::Begin(begin), &parcel.fds) {
             tracing::warn!(%error, "the serving process does not start");
@@ -253,6 +260,7 @@ impl Parent {
             self.give_logs();
         }
         let mut parcel = Parcel::of_files(&self.source, seen, needs);
+        parcel.list.is_all = self.chroot.is_some();
         let held = parcel.bind(needs, &self.held, &self.passed);
         parcel.add_admin_socket(needs, &mut self.admin_socket);
         (parcel, held)
@@ -473,8 +481,20 @@ fn spawn() -> io::Result<(Child, UnixStream)> {
     Ok((child, here))
 }
 
-fn begin(identity: &Identity, restarts: u64, list: crate::handover::List) -> Begin {
+/// The folder that is to be the child's file system.
+fn chroot(seen: &Seen, source: &Source) -> Option<PathBuf> {
+    let folder = seen.file.process.chroot.as_ref()?;
+    Some(source.folder().join(folder))
+}
+
+fn begin(
+    identity: &Identity,
+    restarts: u64,
+    chroot: Option<PathBuf>,
+    list: crate::handover::List,
+) -> Begin {
     Begin {
+        chroot,
         uid: identity.uid,
         gid: identity.gid,
         groups: identity.groups.clone(),

@@ -252,7 +252,15 @@ impl Draft<'_> {
 
     /// Where lines go; the folder of a file must be there.
     fn log_target(&mut self, path: &str, target: &LogTarget) -> LogTarget {
-        let target = target.below(self.world.base);
+        let Some(target) = self.reachable(target.below(self.world.base)) else {
+            let fault = "outside of process.chroot, where it could not be opened again";
+            self.report.refuse(
+                path,
+                fault,
+                "a file below process.chroot, stderr, or log.syslog",
+            );
+            return target.clone();
+        };
         let fault = match target.file().map(|file| (file, file.parent())) {
             Some((file, _)) if file.is_dir() => "a directory",
             Some((_, Some(folder))) if !folder.is_dir() => "the folder does not exist",
@@ -262,8 +270,24 @@ impl Draft<'_> {
         target
     }
 
+    /// A log as this process finds it.
+    fn reachable(&self, target: LogTarget) -> Option<LogTarget> {
+        let (Some(root), Some(file)) = (&self.file.process.chroot, target.file()) else {
+            return Some(target);
+        };
+        let inside = file.strip_prefix(self.world.base.join(root)).ok()?;
+        match self.world.files.is_confined() {
+            true => Some(LogTarget::File(Path::new("/").join(inside))),
+            false => Some(target),
+        }
+    }
+
     fn check_identity(&mut self) {
         let process = &self.file.process;
+        if self.world.files.is_confined() {
+            // It is this user already, by the numbers that the parent found.
+            return;
+        }
         if let Some(user) = &process.user
             && let Err(error) = Identity::find(user, process.group.as_deref())
         {

@@ -228,6 +228,10 @@ impl Reader {
                 self.draft.put("process", key, text, Some(origin));
             }
         }
+        if let Some((path, origin)) = self.global.text("chroot") {
+            let path = self.draft.place(path);
+            self.draft.put("process", "chroot", path, Some(origin));
+        }
         if let Some((path, origin)) = self.global.text("pidfile") {
             let path = self.draft.place(path);
             self.draft.put("process", "pid-file", path, Some(origin));

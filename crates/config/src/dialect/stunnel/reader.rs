@@ -459,8 +459,21 @@ impl Reader {
                 self.draft.put("process", key, value, Some(origin));
             }
         }
+        let chroot = global.text("chroot").map(|(folder, origin)| {
+            let folder = self.draft.place(folder);
+            self.draft
+                .put("process", "chroot", folder.clone(), Some(origin));
+            folder
+        });
         if let Some((path, origin)) = global.text("pid") {
-            let path = self.draft.place(path);
+            let path = match chroot {
+                Some(folder) => format!(
+                    "{}/{}",
+                    folder.trim_end_matches('/'),
+                    path.trim_start_matches('/')
+                ),
+                None => self.draft.place(path),
+            };
             self.draft.put("process", "pid-file", path, Some(origin));
         }
         if let Some((path, origin)) = global.text("output") {

@@ -51,7 +51,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Text, "setgid", "process.group"),
     Setting::same(Text, "pid", "process.pid-file"),
     Setting::same(Text, "foreground", ""),
-    Setting::refused(Text, "chroot", "there is no chroot; a service manager has one (RootDirectory= of systemd), and the process that serves has no rights but those of its user"),
+    Setting::differs(Text, "chroot", "process.chroot", "it needs setuid; all files but pid are opened outside of it, at each reload, too; output must be below it"),
     Setting::same(Text, "debug", "log.level"),
     Setting::same(Text, "output", "log.file"),
     Setting::differs(Text, "log", "log.file", "the log is always appended to"),

@@ -34,8 +34,8 @@ fn migrated(text: &str) -> (String, File) {
 }
 
 const GLOBAL: &str = "\
-; each setting that is not refused
-# in one file
+# each setting that is not refused
+chroot = /var
 cert = /etc/site.pem
 pid = /run/stunnel.pid
 output = /var/log/stunnel.log

@@ -1,0 +1,94 @@
+//! With `process.chroot` the process that serves sees one folder; what a reload needs still comes, from the parent outside.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use becket_e2e::{
+    AS_NOBODY, Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Trust, eventually,
+    give, nobody, open_to_all,
+};
+
+/// A becket in a folder of its place, where also its logs are.
+fn write(place: &Place, shape: &Shape) {
+    let text = shape.text();
+    let text = text.replace("\"becket.log\"", "\"jail/becket.log\"");
+    let text = text.replace("\"access.log\"", "\"jail/access.log\"");
+    place.write("becket.toml", &text);
+}
+
+fn close(place: &Place) {
+    for name in ["becket.toml", "site.pem"] {
+        fs::set_permissions(place.path(name), Permissions::from_mode(0o600)).unwrap();
+    }
+}
+
+#[test]
+fn it_serves_reloads_and_opens_its_logs_anew() {
+    let Some(user) = nobody() else { return };
+    let place = Place::new();
+    open_to_all(&place);
+    fs::create_dir(place.path("jail")).unwrap();
+    let backend = Backend::http("well met");
+    let process = format!("{AS_NOBODY}\nchroot = \"jail\"");
+    let shape = Shape::new(backend.address).process(&process);
+    write(&place, &shape);
+    close(&place);
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    let root = fs::read_link(format!("/proc/{}/root", becket.child())).unwrap();
+    assert_eq!(root, fs::canonicalize(place.path("jail")).unwrap());
+    let trust = Trust::new(&place);
+    let serial = || {
+        let mut client = Client::connect(becket.web, &trust.without_tickets()).unwrap();
+        assert!(client.ask(REQUEST).unwrap().ends_with(b"well met"));
+        client.tls.peer_certificates().unwrap()[0].to_vec()
+    };
+    let before = serial();
+    place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
+    close(&place);
+    assert!(becket.reload(), "{}", place.read("jail/becket.log"));
+    eventually("the renewed one is shown", || serial() != before);
+    let (log, old) = (place.path("jail/access.log"), place.path("jail/old"));
+    fs::rename(&log, old).unwrap();
+    becket.signal(Signal::USR1);
+    eventually("there is a new log", || log.exists());
+    // What others may change is not opened by root, and cannot be by the child.
+    give(&place, user);
+    assert!(!becket.reload());
+    let said = place.read("jail/becket.log");
+    assert!(said.contains("out of reach in process.chroot"), "{said}");
+    assert_eq!(serial().len(), serial().len(), "it goes on");
+}
+
+#[test]
+fn nobody_but_root_starts_with_one_and_logs_must_be_in_it() {
+    let Some(user) = nobody() else { return };
+    let place = Place::new();
+    fs::create_dir(place.path("jail")).unwrap();
+    let process = format!("{AS_NOBODY}\nchroot = \"jail\"");
+    let shape = Shape::new("127.0.0.1:1").process(&process);
+    let refused = |act: &dyn Fn(&mut std::process::Command)| {
+        let mut command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+        act(&mut command);
+        let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+        assert_eq!(becket.ended(), Some(2), "{}", becket.logs());
+        place.read("stderr.log") + &place.read("jail/becket.log")
+    };
+    open_to_all(&place);
+    place.write("becket.toml", &shape.text());
+    close(&place);
+    let said = refused(&|_| {});
+    assert!(said.contains("outside of process.chroot"), "{said}");
+    write(&place, &shape);
+    give(&place, user);
+    std::os::unix::fs::chown(place.path("jail"), Some(user), None).unwrap();
+    let said = refused(&|command| {
+        command.uid(user);
+    });
+    assert!(
+        said.contains("only root can change the file system"),
+        "{said}"
+    );
+}
