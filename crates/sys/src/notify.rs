@@ -1,13 +1,14 @@
 //! Telling the service manager how we are.
 //!
 //! The protocol is that of sd_notify(3): datagrams of `KEY=value` lines to the Unix socket named in `NOTIFY_SOCKET`, a path or,
-//! after `@`, an abstract name. A manager that does not listen is no reason to stop: the caller logs the error and goes on.
+//! after `@`, an abstract name. Beyond that, `fd:0` is the standard input: whoever started this process, and nobody else, hears there. A manager that does not listen is no reason to stop: the caller logs the error and goes on.
 //! When to say what is decided in the terminator's server module.
 
 use std::env;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -39,7 +40,8 @@ impl Notice<'_> {
 #[derive(Debug)]
 pub struct Notifier {
     socket: UnixDatagram,
-    address: SocketAddr,
+    /// Absent where the socket has one other end.
+    address: Option<SocketAddr>,
 }
 
 impl Notifier {
@@ -59,6 +61,12 @@ impl Notifier {
         let address = match address.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
             [b'/', ..] => SocketAddr::from_pathname(address)?,
+            b"fd:0" => {
+                let socket = UnixDatagram::from(io::stdin().as_fd().try_clone_to_owned()?);
+                socket.set_nonblocking(true)?;
+                let address = None;
+                return Ok(Self { socket, address });
+            }
             _ => {
                 let message =
                     format!("NOTIFY_SOCKET is {address:?}, neither a path nor an abstract name");
@@ -67,6 +75,7 @@ impl Notifier {
         };
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
+        let address = Some(address);
         Ok(Self { socket, address })
     }
 
@@ -77,9 +86,12 @@ impl Notifier {
     pub fn send(&self, notices: &[Notice<'_>]) -> io::Result<()> {
         // This clock starts at boot, so it is not negative.
         let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
-        self.socket
-            .send_to_addr(message(notices, now).as_bytes(), &self.address)
-            .map(drop)
+        let message = message(notices, now);
+        match &self.address {
+            Some(address) => self.socket.send_to_addr(message.as_bytes(), address),
+            None => self.socket.send(message.as_bytes()),
+        }
+        .map(drop)
     }
 }
 

@@ -4,8 +4,8 @@
 //! service manager. What it says until then, such as a fault, is passed on; after that nobody reads its standard error.
 
 use std::io::{self, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
@@ -39,17 +39,16 @@ pub(super) fn begin() -> io::Result<Side> {
 /// # Errors
 /// What the system refuses.
 pub(super) fn detach() -> io::Result<ExitCode> {
-    // An abstract name, which is gone with the socket.
-    let name = format!("becket-background-{}", std::process::id());
-    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    // Without a name, so that nobody else can say that it serves.
+    let (socket, there) = UnixDatagram::pair()?;
     socket.set_read_timeout(Some(STEP))?;
     let mut own = std::env::args_os();
     let mut child = Command::new("/proc/self/exe")
         .arg0(own.next().unwrap_or_default())
         .args(own)
         .env(IS_BACK, "1")
-        .env("NOTIFY_SOCKET", format!("@{name}"))
-        .stdin(Stdio::null())
+        .env("NOTIFY_SOCKET", "fd:0")
+        .stdin(Stdio::from(OwnedFd::from(there)))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;

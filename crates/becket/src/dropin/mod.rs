@@ -91,6 +91,12 @@ impl Call {
                 eprintln!("ERROR: Refusing to run workers as root.");
                 return Ok(ExitCode::FAILURE);
             }
+            if translation.is_daemon && is_input {
+                eprintln!(
+                    "standard input can be read once, and the process in the background reads it, too: name a file"
+                );
+                return Ok(ExitCode::FAILURE);
+            }
             let in_front = translation.is_daemon && !is_test && background::begin()? == Side::Front;
             if in_front || is_test || !translation.is_daemon {
                 let origin = source.origin();
