@@ -1,11 +1,11 @@
 //! A file of stunnel means the same to becket, in server mode, in client mode, and where it is broken.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
 use becket_e2e::{
-    Backend, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Signal, eventually, fresh_address,
-    read_head,
+    Authority, Backend, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Signal, eventually,
+    fresh_address, read_head,
 };
 
 #[test]
@@ -64,6 +64,98 @@ fn clients_see_the_same_in_both_modes() {
     assert!(!us[2]);
     assert_eq!(theirs, ours);
     assert_eq!(ours[1], [false, true, false, true]);
+}
+
+#[test]
+fn single_certificates_and_folders_of_authorities_are_trusted_alike() {
+    let (Some(both), Some(openssl)) = (Either::both("stunnel4", "stunnel"), OpenSsl::find()) else {
+        return;
+    };
+    let place = Place::new();
+    let alice = place.issue("alice.pem", &["alice"], Key::Ecdsa);
+    place.issue("bob.pem", &["bob"], Key::Ecdsa);
+    place.write("pins.pem", &alice.certificate);
+    for folder in ["cas", "none"] {
+        std::fs::create_dir(place.path(folder)).unwrap();
+    }
+    place.write("cas/ca.pem", place.authority.pem());
+    // Without a hash for its name it is not looked at.
+    place.write("none/ca.pem", place.authority.pem());
+    let rehash = openssl.0.run(["rehash", &place.text("cas")], "");
+    assert_eq!(rehash.code, 0, "{}", rehash.all());
+    place.write("none/00000000.0", Authority::new("another").pem());
+    let backend = Backend::http("well met");
+    let seen = both.map(|either| {
+        let trusts = ["pinned", "hashed", "other"].map(|name| (name, fresh_address()));
+        let service = |(name, at): (&str, SocketAddr)| {
+            let trust = match name {
+                "pinned" => format!("verifyPeer = yes\nCAfile = {}", place.text("pins.pem")),
+                "hashed" => format!("verifyChain = yes\nCApath = {}", place.text("cas")),
+                _ => format!("verifyChain = yes\nCApath = {}", place.text("none")),
+            };
+            format!(
+                "[{name}]\naccept = {at}\nconnect = {}\n{trust}\n",
+                backend.address
+            )
+        };
+        let services: String = trusts.iter().map(|it| service(*it)).collect();
+        let cert = place.text("site.pem");
+        let text = format!("foreground = yes\npid =\nsyslog = no\ncert = {cert}\n{services}");
+        place.write("stunnel.conf", &text);
+        let _running = either.start(&place, &["stunnel.conf"], trusts[0].1);
+        let is_served = |at, client: &str| {
+            let run = openssl.ask(&place, at, &["-cert", &place.text(client)]);
+            run.all().contains("well met")
+        };
+        trusts.map(|(_, at)| ["alice.pem", "bob.pem"].map(|client| is_served(at, client)))
+    });
+    let expected = [[true, false], [true, true], [false, false]];
+    assert_eq!(seen, [expected, expected]);
+}
+
+#[test]
+fn servers_are_trusted_by_their_own_certificates() {
+    let Some(both) = Either::both("stunnel4", "stunnel") else {
+        return;
+    };
+    let place = Place::new();
+    let site = place.read("site.pem");
+    let end = site.find("-----BEGIN PRIVATE").unwrap();
+    place.write("pins.pem", &site[..end]);
+    let other = place.issue("other.pem", &["other.example.org"], Key::Ecdsa);
+    place.write("others.pem", &other.certificate);
+    let backend = Backend::http("well met");
+    for either in both {
+        let [tls, right, wrong] = [fresh_address(), fresh_address(), fresh_address()];
+        let client = |name: &str, at, pins: &str| {
+            let pins = place.text(pins);
+            format!(
+                "[{name}]\nclient = yes\naccept = {at}\nconnect = {tls}\nverifyPeer = yes\nCAfile = {pins}\n"
+            )
+        };
+        place.write(
+            "stunnel.conf",
+            &format!(
+                "foreground = yes\npid =\nsyslog = no\n[tls]\naccept = {tls}\nconnect = {}\ncert = {}\n{}{}",
+                backend.address,
+                place.text("site.pem"),
+                client("right", right, "pins.pem"),
+                client("wrong", wrong, "others.pem"),
+            ),
+        );
+        let _running = either.start(&place, &["stunnel.conf"], tls);
+        let answer = |at| {
+            let mut client = TcpStream::connect(at).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut answer = Vec::new();
+            // One that is refused may be reset before or after it has asked.
+            client.write_all(REQUEST).ok();
+            client.read_to_end(&mut answer).ok();
+            String::from_utf8_lossy(&answer).into_owned()
+        };
+        assert!(answer(right).ends_with("well met"));
+        assert_eq!(answer(wrong), "");
+    }
 }
 
 #[test]

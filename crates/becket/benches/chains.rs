@@ -38,7 +38,8 @@ fn refuse_the_worst(bencher: Bencher<'_, '_>, filler: usize) {
         ..Policy::default()
     };
     let limits = Limits::default();
-    let verifier = verifier::of_clients(&policy, &Arc::new(roots), &[], limits).unwrap();
+    let verifier =
+        verifier::of_clients(&policy, (&Arc::new(roots), Vec::new()), &[], limits).unwrap();
     let worst = tangle(&WORST, filler);
     let bytes: usize = worst.chain.iter().map(|one| one.len()).sum();
     assert!(bytes <= MOST_BYTES, "{bytes}");

@@ -266,6 +266,17 @@ pub enum ClientCertificates {
     Required,
 }
 
+/// What the certificates of `client-ca` are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientTrust {
+    /// Those of authorities, which issue the clients'.
+    #[default]
+    Authorities,
+    /// Those of the clients themselves.
+    Certificates,
+}
+
 /// Whether servers' certificates are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -273,6 +284,8 @@ pub enum Verify {
     /// Chain, time and name.
     #[default]
     Full,
+    /// The certificate itself, which must be in `ca`, and its time; the name, where one is given.
+    Pinned,
     /// Not at all.
     None,
 }

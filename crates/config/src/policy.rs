@@ -7,7 +7,7 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::address::SectionName;
-use crate::choices::{ClientCertificates, KernelTls, UnknownStatus, Verify};
+use crate::choices::{ClientCertificates, ClientTrust, KernelTls, UnknownStatus, Verify};
 use crate::client_name::ClientName;
 use crate::listener::Certificate;
 use crate::notation::{BytesOr, Off, Text, as_text};
@@ -34,6 +34,8 @@ pub struct Policy {
     pub client_certificates: ClientCertificates,
     /// A bundle of CAs.
     pub client_ca: Option<String>,
+    /// What is in it.
+    pub client_trust: ClientTrust,
     /// Names of which a client's certificate must have one; any where there is none.
     pub client_names: Vec<ClientName>,
     /// Files with certificate revocation lists, PEM or DER.

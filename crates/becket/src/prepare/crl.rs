@@ -17,7 +17,7 @@ use rustls_pki_types::pem::{Error, SectionKind};
 use super::Draft;
 use crate::files::{Files, reason};
 use crate::pki::facts;
-use crate::pki::keys::shown;
+use crate::pki::keys::{hashed, shown};
 use crate::tls::verifier;
 
 /// What is asked about the certificates of clients, or of servers.
@@ -39,10 +39,16 @@ impl Draft<'_> {
         let mut lists = Vec::new();
         for (index, text) in asked.files.iter().enumerate() {
             let path = format!("{path}.crl[{index}]");
-            let file = self.world.base.join(text);
-            for list in self.revocation_lists(&path, &file) {
-                let issued = self.check_list(&path, &file, &list, asked);
-                lists.extend(issued.map(|issued| (issued, list)));
+            let place = self.world.base.join(text);
+            let files = match self.world.files.is_folder(&place) {
+                true => hashed(&self.world.files, &place, "r").unwrap_or_default(),
+                false => vec![place],
+            };
+            for file in files {
+                for list in self.revocation_lists(&path, &file) {
+                    let issued = self.check_list(&path, &file, &list, asked);
+                    lists.extend(issued.map(|issued| (issued, list)));
+                }
             }
         }
         lists.sort_by_key(|(issued, _)| std::cmp::Reverse(*issued));

@@ -21,12 +21,12 @@ use rustls::{ClientConfig, RootCertStore};
 use super::Draft;
 use super::crl::Asked;
 use crate::config::Onward;
-use crate::pki::keys;
+use crate::pki::keys::{self, shown};
 use crate::pki::pem::Pem;
 use crate::tls::key_log::LateKeyLog;
 use crate::tls::policy::versions;
-use crate::tls::to_servers::Unverified;
-use crate::tls::verifier;
+use crate::tls::to_servers::{Pinned, Unverified};
+use crate::tls::verifier::{self, Pins};
 
 impl Draft<'_> {
     /// TLS towards servers, as `[backend.tls]` says.
@@ -71,6 +71,17 @@ impl Draft<'_> {
         let at = key!(path, tls.ca);
         if tls.verify == Verify::None {
             return Some(Arc::new(Unverified(Arc::clone(provider))));
+        }
+        if tls.verify == Verify::Pinned {
+            let file = self.world.base.join(tls.ca.as_ref()?);
+            let pins = keys::certificates(&self.world.files, &at, &file, &mut self.report)?;
+            if pins.is_empty() {
+                let problem = shown(&at, &file, "no certificate");
+                self.report
+                    .error(problem.accepted("certificates of the servers, PEM"));
+            }
+            let name = tls.name.as_ref().map(|name| name.0.clone());
+            return Some(Arc::new(Pinned::new(Pins(pins), name, provider)));
         }
         let roots = match &tls.ca {
             Some(text) => {

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use becket_config::choices::ClientCertificates;
+use becket_config::choices::{ClientCertificates, ClientTrust};
 use becket_config::key;
 use becket_config::notation::Text;
 use becket_config::policy;
@@ -14,6 +14,7 @@ use becket_config::suites::Suites;
 use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
 use rustls::server::VerifierBuilderError;
 use rustls::{RootCertStore, SupportedCipherSuite};
+use rustls_pki_types::CertificateDer;
 
 use super::Draft;
 use super::crl::Asked;
@@ -36,7 +37,8 @@ impl Draft<'_> {
 
     /// One policy; `path` is where it is, or the listener it is made for.
     pub(super) fn policy(&mut self, path: &str, keys: policy::Policy) -> Policy {
-        let roots = self.client_authorities(path, &keys);
+        let known = self.client_authorities(path, &keys);
+        let (pins, roots) = known.unzip();
         let verifier = roots.as_ref().and_then(|roots| {
             let asked = Asked {
                 files: &keys.crl,
@@ -44,7 +46,8 @@ impl Draft<'_> {
                 key: "client-ca",
             };
             let lists = self.revocation(path, &asked);
-            let verifier = verifier::of_clients(&keys, roots, &lists, self.file.limits);
+            let pins = pins.unwrap_or_default();
+            let verifier = verifier::of_clients(&keys, (roots, pins), &lists, self.file.limits);
             let refused = |error: VerifierBuilderError| {
                 let path = key!(path, keys.client_ca);
                 self.report
@@ -56,7 +59,7 @@ impl Draft<'_> {
         Policy {
             digest: digest(
                 &keys.name,
-                keys.client_certificates,
+                (keys.client_certificates, keys.client_trust),
                 &roots.unwrap_or(none),
                 keys.requires_ems(),
             ),
@@ -66,23 +69,27 @@ impl Draft<'_> {
         }
     }
 
-    /// Who issues the certificates that clients are asked for.
+    /// The certificates that clients may show, where these are listed, and who issues those that they are asked for.
     fn client_authorities(
         &mut self,
         path: &str,
         policy: &policy::Policy,
-    ) -> Option<Arc<RootCertStore>> {
+    ) -> Option<(Vec<CertificateDer<'static>>, Arc<RootCertStore>)> {
         if policy.client_certificates == ClientCertificates::Off {
             return None;
         }
         let path = key!(path, policy.client_ca);
         let file = self.world.base.join(policy.client_ca.as_ref()?);
-        let roots = keys::authorities(&self.world.files, &path, &file, &mut self.report)?;
+        let certificates = keys::certificates(&self.world.files, &path, &file, &mut self.report)?;
+        let roots = keys::anchors(&certificates, &path, &file, &mut self.report)?;
+        if policy.client_trust == ClientTrust::Certificates {
+            return Some((certificates, Arc::new(roots)));
+        }
         if roots.roots.iter().any(chain::is_useless) {
             let fault = "an authority with a key for RSASSA-PSS alone (id-RSASSA-PSS): no certificate of its is accepted";
             self.report.remark(path, fault);
         }
-        Some(Arc::new(roots))
+        Some((Vec::new(), Arc::new(roots)))
     }
 }
 

@@ -8,7 +8,7 @@
 //! client certificates that opens a name with them (nginx CVE-2025-23419).
 
 use aws_lc_rs::digest::{Context, SHA256};
-use becket_config::choices::ClientCertificates;
+use becket_config::choices::{ClientCertificates, ClientTrust};
 use becket_config::suites::{Group, Version};
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::ALL_KX_GROUPS;
@@ -18,7 +18,7 @@ use rustls::{RootCertStore, SupportedProtocolVersion, version};
 /// big endian. The set of CAs enters as the sorted digests of their names and keys.
 pub fn digest(
     name: &str,
-    asked: ClientCertificates,
+    (asked, trust): (ClientCertificates, ClientTrust),
     roots: &RootCertStore,
     require_ems: bool,
 ) -> [u8; 32] {
@@ -43,6 +43,10 @@ pub fn digest(
     authorities.dedup();
 
     let mut parts: Vec<&[u8]> = vec![b"becket policy 1", name.as_bytes(), mode.as_bytes()];
+    if trust == ClientTrust::Certificates {
+        // Without it the digests of policies that have always been are what they were.
+        parts.push(b"certificates");
+    }
     let ems: &[u8] = if require_ems { b"ems" } else { b"" };
     parts.push(ems);
     parts.extend(authorities.iter().map(<[u8; 32]>::as_slice));
@@ -87,7 +91,10 @@ mod tests {
 
     #[test]
     fn name_mode_and_ems_each_change_the_digest() {
-        let of = |name, asked, ems| digest(name, asked, &RootCertStore::empty(), ems);
+        let of = |name, asked, ems| {
+            let asked = (asked, ClientTrust::Authorities);
+            digest(name, asked, &RootCertStore::empty(), ems)
+        };
         let all = [
             of("a", ClientCertificates::Off, false),
             of("b", ClientCertificates::Off, false),

@@ -20,13 +20,15 @@ use becket_config::policy::{ServerAlpn, Sni};
 use becket_config::process::Limits;
 use becket_proto::ticket::UnixSeconds;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::client::{Resumption, UnbufferedClientConnection, verify_server_name};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::chain;
 use super::engine::Engine;
+use super::verifier::Pins;
 use crate::config::{Backend, Onward};
 use crate::pki::facts::not_after;
 
@@ -297,6 +299,64 @@ impl ServerCertVerifier for Unverified {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Takes certificates that are listed, and with a name only those that have it, for `verify = "pinned"`.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    pins: Pins,
+    name: Option<ServerName<'static>>,
+    inner: Unverified,
+}
+
+impl Pinned {
+    pub(crate) fn new(
+        pins: Pins,
+        name: Option<ServerName<'static>>,
+        provider: &Arc<CryptoProvider>,
+    ) -> Self {
+        let inner = Unverified(Arc::clone(provider));
+        Self { pins, name, inner }
+    }
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _sent: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.pins.verify(end_entity, now)?;
+        if let Some(name) = &self.name {
+            verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
     }
 }
 

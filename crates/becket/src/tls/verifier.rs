@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use becket_config::choices::{ClientCertificates, UnknownStatus};
+use becket_config::choices::{ClientCertificates, ClientTrust, UnknownStatus};
 use becket_config::client_name::ClientName;
 use becket_config::policy::Policy;
 use becket_config::process::Limits;
@@ -29,14 +29,15 @@ use super::path::Paths;
 use crate::pki::{client_names, facts};
 use crate::sessions::context;
 
-/// Makes the verifier of a policy that asks for certificates. Chains have at most what `most_chain` allows.
+/// Makes the verifier of a policy that asks for certificates: of those authorities, or where the policy trusts certificates, one of
+/// these. Chains have at most what `most_chain` allows.
 ///
 /// # Errors
 ///
 /// When the set of CAs is empty, or a list cannot be used.
 pub fn of_clients(
     policy: &Policy,
-    roots: &Arc<RootCertStore>,
+    (roots, pins): (&Arc<RootCertStore>, Vec<CertificateDer<'static>>),
     lists: &[CertificateRevocationListDer<'static>],
     most_chain: Limits,
 ) -> Result<Arc<dyn ClientCertVerifier>, VerifierBuilderError> {
@@ -52,8 +53,35 @@ pub fn of_clients(
     Ok(Arc::new(Noting {
         inner,
         paths,
+        pins: (policy.client_trust == ClientTrust::Certificates).then_some(Pins(pins)),
         names: policy.client_names.clone(),
     }))
+}
+
+/// Certificates that are trusted by themselves, whoever issued them. At least the time must be theirs.
+#[derive(Debug)]
+pub(crate) struct Pins(pub Vec<CertificateDer<'static>>);
+
+impl Pins {
+    /// Whether this is one of them.
+    ///
+    /// # Errors
+    /// Why it is not good.
+    pub(crate) fn verify(&self, leaf: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
+        if !self.0.iter().any(|pin| pin == leaf) {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
+        let read = facts::certificate(leaf).ok_or(CertificateError::BadEncoding)?;
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let validity = read.validity();
+        match () {
+            () if now < validity.not_before.timestamp() => {
+                Err(CertificateError::NotValidYet.into())
+            }
+            () if now > validity.not_after.timestamp() => Err(CertificateError::Expired.into()),
+            () => Ok(()),
+        }
+    }
 }
 
 /// Makes the verifier of servers' certificates; names are verified beside it, in `onward.rs`.
@@ -96,6 +124,8 @@ struct Noting {
     /// What is asked of clients, and signatures.
     inner: Arc<dyn ClientCertVerifier>,
     paths: Paths,
+    /// In the place of paths.
+    pins: Option<Pins>,
     /// `policy.client-names`.
     names: Vec<ClientName>,
 }
@@ -119,7 +149,10 @@ impl ClientCertVerifier for Noting {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let path = self.paths.find(leaf, intermediates, now)?;
+        let path = match &self.pins {
+            Some(pins) => pins.verify(leaf, now).map(|()| Vec::new())?,
+            None => self.paths.find(leaf, intermediates, now)?,
+        };
         if !self.names.is_empty() && !client_names::has_one(leaf, &self.names) {
             return Err(CertificateError::ApplicationVerificationFailure.into());
         }
@@ -150,5 +183,37 @@ impl ClientCertVerifier for Noting {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_pin_is_one_certificate_in_its_time() {
+        let issue = || {
+            let mut params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
+            params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2026, 1, 2);
+            let key = rcgen::KeyPair::generate().unwrap();
+            params.self_signed(&key).unwrap().der().clone()
+        };
+        let (known, stranger) = (issue(), issue());
+        let pins = Pins(vec![issue(), known.clone()]);
+        let verify = |leaf: &CertificateDer<'_>, at: u64| {
+            let now = UnixTime::since_unix_epoch(Duration::from_secs(at));
+            pins.verify(leaf, now)
+        };
+        let refused = |error: CertificateError| Err(Error::from(error));
+        assert_eq!(verify(&known, 1_767_225_600), Ok(()));
+        let early = verify(&known, 1_767_225_599);
+        assert_eq!(early, refused(CertificateError::NotValidYet));
+        let late = verify(&known, 1_767_312_001);
+        assert_eq!(late, refused(CertificateError::Expired));
+        let other = verify(&stranger, 1_767_225_600);
+        assert_eq!(other, refused(CertificateError::UnknownIssuer));
     }
 }

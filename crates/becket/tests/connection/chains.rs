@@ -324,7 +324,8 @@ fn an_authority_that_is_there_with_two_keys_and_six_certificates_in_all_pass() {
         ..Policy::default()
     };
     let limits = Limits::default();
-    let verifier = verifier::of_clients(&policy, &Arc::new(roots), &[], limits).unwrap();
+    let verifier =
+        verifier::of_clients(&policy, (&Arc::new(roots), Vec::new()), &[], limits).unwrap();
     let verified = verifier.verify_client_cert(leaf.der(), &intermediates, UnixTime::now());
     verified.expect("a good chain");
 }

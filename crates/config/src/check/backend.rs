@@ -111,6 +111,18 @@ impl Backend {
             let fault = "whoever answers at the servers' addresses is taken for the server";
             return report.remark(key!(path, tls.verify), fault);
         }
+        if tls.verify == Verify::Pinned {
+            if tls.ca.is_none() {
+                let accepted = "a PEM file with the certificates of the servers";
+                report.refuse(key!(path, tls.ca), "missing", accepted);
+            }
+            if !tls.crl.is_empty() {
+                let fault = "given, but no issuer is asked: a certificate that is revoked is taken out of ca";
+                let accepted = "verify = \"full\", the default, with it";
+                report.refuse(key!(path, tls.crl), fault, accepted);
+            }
+            return;
+        }
         let addresses = self
             .server
             .iter()

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use becket_proto::starttls::Protocol;
 
 use super::{VERSIONS, check_once};
-use crate::choices::{ClientCertificates, KernelTls, Mode};
+use crate::choices::{ClientCertificates, ClientTrust, KernelTls, Mode};
 use crate::error::Report;
 use crate::key;
 use crate::listener::{ListenMode, Listener};
@@ -164,6 +164,11 @@ impl Policy {
             let fault = "missing, though client certificates are asked for";
             let accepted = "a PEM file of CA certificates";
             report.refuse(key!(path, self.client_ca), fault, accepted);
+        }
+        if self.client_trust == ClientTrust::Certificates && !self.crl.is_empty() {
+            let fault = "given, but no issuer is asked: a certificate that is revoked is taken out of client-ca";
+            let accepted = "client-trust = \"authorities\", the default, with it";
+            report.refuse(key!(path, self.crl), fault, accepted);
         }
         // Somebody meant to lock this door.
         let locks = [

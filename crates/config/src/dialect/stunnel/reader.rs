@@ -459,21 +459,12 @@ impl Reader {
                 self.draft.put("process", key, value, Some(origin));
             }
         }
-        let chroot = global.text("chroot").map(|(folder, origin)| {
+        if let Some((folder, origin)) = global.text("chroot") {
             let folder = self.draft.place(folder);
-            self.draft
-                .put("process", "chroot", folder.clone(), Some(origin));
-            folder
-        });
+            self.draft.put("process", "chroot", folder, Some(origin));
+        }
         if let Some((path, origin)) = global.text("pid") {
-            let path = match chroot {
-                Some(folder) => format!(
-                    "{}/{}",
-                    folder.trim_end_matches('/'),
-                    path.trim_start_matches('/')
-                ),
-                None => self.draft.place(path),
-            };
+            let path = self.inside(&global, path);
             self.draft.put("process", "pid-file", path, Some(origin));
         }
         if let Some((path, origin)) = global.text("output") {
@@ -522,6 +513,18 @@ impl Reader {
                     .refuse(origin, "not one of the choices", "yes, quiet or no");
                 false
             }
+        }
+    }
+
+    /// A path in the `chroot` of a service or of the global part, where there is one.
+    pub(super) fn inside(&self, service: &Service, path: &str) -> String {
+        match service.text("chroot") {
+            Some((folder, _)) => {
+                let path = path.trim_start_matches('/');
+                self.draft
+                    .place(&format!("{}/{path}", folder.trim_end_matches('/')))
+            }
+            None => self.draft.place(path),
         }
     }
 

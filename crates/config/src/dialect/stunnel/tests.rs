@@ -136,6 +136,23 @@ client = YES
 accept = localhost:26
 connect = ::1:465
 sni =
+[pinned]
+client = yes
+accept = 127.0.0.1:27
+connect = pinned.test:465
+verifyPeer = yes
+CAfile = pins.pem
+[peers]
+accept = 127.0.0.1:28
+connect = 127.0.0.1:82
+verify = 4
+CApath = /certs/peers
+[hashed]
+accept = 127.0.0.1:29
+connect = 127.0.0.1:83
+verifyChain = yes
+CApath = /certs/cas
+CRLpath = /certs/lists
 ";
 
 #[test]
@@ -143,7 +160,7 @@ fn every_setting_becomes_what_its_table_says() {
     let text = format!("{GLOBAL}[https]\n{SERVER}{OTHERS}");
     let (toml, file) = migrated(&text);
     assert_eq!(toml, include_str!("everything.toml"));
-    assert_eq!(file.listener.len(), 4);
+    assert_eq!(file.listener.len(), 7);
     let translation = translated(&text);
     assert!(!translation.is_daemon);
     for setting in SETTINGS
@@ -193,7 +210,7 @@ redirect = 5
         "line 4: cert: missing: a TLS server needs a certificate; accepted: cert = FILE",
         "line 5: accept = \"here\": not an address; accepted: [HOST:]PORT",
         "line 6: exec = \"/bin/sh\": programs are not started",
-        "line 7: verify = \"3\": single certificates are not trusted here",
+        "line 7: verify = \"3\": nobody to trust: without CAfile or CApath",
         "line 8: sslVersion = \"TLSv1\": none of these versions exists here",
         "line 9: retry = \"maybe\": not of the shape that is needed; accepted: yes or no",
         "line 10: foreground: not valid here; accepted: the settings of stunnel(8), global ones before",
@@ -258,14 +275,7 @@ fn random_configurations_mean_the_same_when_written_down() {
             &mut random,
             OTHERS,
             &[
-                "[",
-                "accept",
-                "connect",
-                "CAfile",
-                "sni",
-                "client",
-                "verifyChain",
-                "protocol",
+                "[", "accept", "connect", "CAfile", "sni", "client", "verify", "CApath", "protocol",
             ],
         );
         migrated(&text);

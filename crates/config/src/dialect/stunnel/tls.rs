@@ -11,8 +11,12 @@ use super::service::Service;
 /// Whether peers are verified, and by which setting.
 enum Verified {
     No,
+    /// Those that show a certificate: by its chain.
     IfThere(Origin),
+    /// By their chains.
     Always(Origin),
+    /// By the certificate itself.
+    Pinned(Origin),
 }
 
 impl Reader {
@@ -40,20 +44,21 @@ impl Reader {
             }
             Verified::IfThere(origin) => ("optional", origin),
             Verified::Always(origin) => ("required", origin),
+            Verified::Pinned(origin) => {
+                let trust = "certificates";
+                self.draft
+                    .set(&mut section, "client-trust", trust, Some(origin));
+                ("required", origin)
+            }
         };
         self.draft
             .set(&mut section, "client-certificates", word, Some(origin));
-        match service.text("CAfile") {
-            None => self.draft.refuse(origin, NOBODY, "CAfile = FILE with it"),
-            Some((path, origin)) => {
-                let path = self.draft.place(path);
-                self.draft
-                    .set(&mut section, "client-ca", path, Some(origin));
-            }
+        if let Some((path, origin)) = self.trusted(service, origin) {
+            self.draft
+                .set(&mut section, "client-ca", path, Some(origin));
         }
-        for (path, origin) in service.all("CRLfile") {
-            let path = self.draft.place(path);
-            self.draft.push(&mut section, "crl", path, Some(*origin));
+        for (path, origin) in self.lists(service) {
+            self.draft.push(&mut section, "crl", path, Some(origin));
         }
         for (setting, kind) in [
             ("checkHost", "dns"),
@@ -82,7 +87,22 @@ impl Reader {
                     .of_servers((section, &mut tls), "backend.tls.verify", "none", origin);
                 self.unverified(service);
             }
-            Verified::Always(by) => self.verified_server((section, &mut tls), service, by),
+            Verified::Always(by) => {
+                if !["checkHost", "checkIP"]
+                    .iter()
+                    .any(|name| service.one(name).is_some())
+                {
+                    let why = "the certificate must also have the name of the server, that of connect; checkHost says another";
+                    self.draft.amend(by, Verdict::Different, why);
+                }
+                self.verified_server((section, &mut tls), service, by);
+            }
+            Verified::Pinned(by) => {
+                let key = "backend.tls.verify";
+                self.draft
+                    .of_servers((section, &mut tls), key, "pinned", Some(by));
+                self.verified_server((section, &mut tls), service, by);
+            }
         }
         if let Some((name, origin)) = service.one("sni") {
             let name = if name.is_empty() { "off" } else { name };
@@ -121,32 +141,24 @@ impl Reader {
         service: &Service,
         by: Origin,
     ) {
-        match service.text("CAfile") {
-            None => self.draft.refuse(by, NOBODY, "CAfile = FILE with it"),
-            Some((path, origin)) => {
-                let path = self.draft.place(path);
-                self.draft
-                    .of_servers((section, &mut *tls), "backend.tls.ca", path, Some(origin));
-            }
+        if let Some((path, origin)) = self.trusted(service, by) {
+            self.draft
+                .of_servers((section, &mut *tls), "backend.tls.ca", path, Some(origin));
         }
-        if let Some((path, origin)) = service.text("CRLfile") {
-            let path = self.draft.place(path);
-            self.draft.of_servers(
-                (section, &mut *tls),
-                "backend.tls.crl",
-                vec![path],
-                Some(origin),
-            );
+        let lists = self.lists(service);
+        if let Some((_, origin)) = lists.first() {
+            let origin = *origin;
+            let paths: Vec<String> = lists.into_iter().map(|(path, _)| path).collect();
+            let key = "backend.tls.crl";
+            self.draft
+                .of_servers((section, &mut *tls), key, paths, Some(origin));
         }
         let names = ["checkHost", "checkIP"]
             .iter()
             .flat_map(|name| service.all(name));
         let names: Vec<_> = names.cloned().collect();
         match &names[..] {
-            [] => {
-                let why = "the certificate must also have the name of the server, that of connect; checkHost says another";
-                self.draft.amend(by, Verdict::Different, why);
-            }
+            [] => {}
             [(name, origin)] => {
                 self.draft.of_servers(
                     (section, tls),
@@ -175,19 +187,22 @@ impl Reader {
                 "0" => Verified::No,
                 "1" => Verified::IfThere(origin),
                 "2" => Verified::Always(origin),
-                "3" | "4" => {
-                    self.draft.refuse(
-                        origin,
-                        "single certificates are not trusted here, only authorities",
-                        "0, 1 or 2",
-                    );
-                    Verified::No
+                "3" => {
+                    self.draft.amend(origin, Verdict::Different, ITSELF);
+                    Verified::Pinned(origin)
                 }
+                "4" => Verified::Pinned(origin),
                 _ => {
-                    self.draft.refuse(origin, "not a level", "0, 1 or 2");
+                    self.draft.refuse(origin, "not a level", "0 to 4");
                     Verified::No
                 }
             };
+        }
+        if let Some(origin) = service.on("verifyPeer") {
+            if let Some(origin) = service.on("verifyChain") {
+                self.draft.amend(origin, Verdict::Different, ITSELF);
+            }
+            return Verified::Pinned(origin);
         }
         match (service.on("verifyChain"), service.on("requireCert")) {
             (Some(origin), _) => Verified::Always(origin),
@@ -203,9 +218,44 @@ impl Reader {
         }
     }
 
+    /// The file or the folder of whom to trust.
+    fn trusted(&mut self, service: &Service, by: Origin) -> Option<(String, Origin)> {
+        match (service.text("CAfile"), service.text("CApath")) {
+            (Some((file, origin)), None) => Some((self.draft.place(file), origin)),
+            (None, Some((folder, origin))) => Some((self.inside(service, folder), origin)),
+            (Some(_), Some((_, origin))) => {
+                let accepted = "either";
+                self.draft.refuse(origin, "beside CAfile", accepted);
+                None
+            }
+            (None, None) => {
+                let accepted = "CAfile = FILE or CApath = FOLDER with it";
+                self.draft.refuse(by, NOBODY, accepted);
+                None
+            }
+        }
+    }
+
+    /// The files and the folder of revocation lists.
+    fn lists(&self, service: &Service) -> Vec<(String, Origin)> {
+        let files = service.all("CRLfile").iter();
+        let files = files.map(|(file, origin)| (self.draft.place(file), *origin));
+        let folder = service.text("CRLpath");
+        let folder = folder.map(|(folder, origin)| (self.inside(service, folder), origin));
+        files.chain(folder).collect()
+    }
+
     /// Says of what verifies that nothing is verified.
     fn unverified(&mut self, service: &Service) {
-        for name in ["CAfile", "CRLfile", "checkHost", "checkIP", "checkEmail"] {
+        for name in [
+            "CAfile",
+            "CApath",
+            "CRLfile",
+            "CRLpath",
+            "checkHost",
+            "checkIP",
+            "checkEmail",
+        ] {
             for (_, origin) in service.all(name) {
                 self.draft.amend(
                     *origin,
@@ -336,6 +386,7 @@ const VERSIONS: [&str; 7] = [
     "all", "SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3",
 ];
 const TLS12: usize = 5;
-const NOBODY: &str = "nobody to trust: without CAfile";
+const NOBODY: &str = "nobody to trust: without CAfile or CApath";
+const ITSELF: &str = "the certificate itself is what counts, and its issuers are not looked at";
 /// stunnel's own.
 const DEFAULT_CIPHERS: &str = "HIGH:!aNULL:!SSLv2:!DH:!kDHEPSK";
