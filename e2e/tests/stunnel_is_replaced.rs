@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use becket_e2e::{
     Authority, Backend, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Signal, eventually,
-    fresh_address, read_head,
+    fresh_address, read_head, skip,
 };
 
 #[test]
@@ -201,6 +201,46 @@ fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
             ask().contains("other.example.org")
         });
     }
+}
+
+#[test]
+fn debians_unit_and_start_script_start_becket_by_its_path_alone() {
+    let Some([_, ours]) = Either::both("stunnel4", "stunnel") else {
+        return;
+    };
+    let unit = "/lib/systemd/system/stunnel@.service";
+    let (Ok(unit), Ok(script)) = (
+        std::fs::read_to_string(unit),
+        std::fs::read_to_string("/etc/init.d/stunnel4"),
+    ) else {
+        return skip("needs Debian's unit and start script of stunnel4");
+    };
+    // Both give it the path of its file and nothing else; it goes into the background, and leaves its number where `pid` says.
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/usr/bin/stunnel4 "));
+    assert_eq!(line, Some("/etc/stunnel/%i.conf"));
+    assert!(script.contains("args=\"$file $OPTIONS\""), "{script}");
+    let place = Place::new();
+    let (at, backend) = (fresh_address(), Backend::http("well met"));
+    place.write(
+        "stunnel.conf",
+        &format!(
+            "pid = {}\nsyslog = no\n[x]\naccept = {at}\nconnect = {}\ncert = {}\n",
+            place.text("stunnel.pid"),
+            backend.address,
+            place.text("site.pem"),
+        ),
+    );
+    let run = ours.run(&place, &[&place.text("stunnel.conf")]);
+    assert_eq!(run.code, 0, "{}", run.all());
+    let number = place.read("stunnel.pid").trim().to_owned();
+    assert!(TcpStream::connect(at).is_ok(), "it serves by now");
+    let ended = std::process::Command::new("kill").arg(&number).status();
+    assert!(ended.unwrap().success());
+    eventually("the file with its number is gone", || {
+        !place.path("stunnel.pid").exists()
+    });
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! The grammar of hitch.conf: `NAME = VALUE`, where a value is a word, `"text"` or, for some names, a `{ block }`.
 //!
 //! As hitch has it: `#` begins a comment, line ends mean nothing, text runs over lines and knows no escapes, and characters
-//! that mean nothing (`;`, `,`) are passed over. Every fault is noted; reading goes on with the next `NAME =`.
+//! that mean nothing (`;`, `,`) are passed over. Every fault is noted; reading goes on with the next `NAME =`. A setting is given out as soon
+//! as it was read, so that a long text takes no room beside itself.
+
+use std::collections::VecDeque;
 
 use crate::error::Problem;
 
@@ -33,94 +36,129 @@ enum Token {
     Text(String),
 }
 
-/// Reads a text; faults go to `fault`.
-pub(super) fn read(text: &str, mut fault: impl FnMut(Problem)) -> Vec<Given> {
-    let tokens = tokens(text, &mut fault);
-    let end = 1 + text.bytes().filter(|byte| *byte == b'\n').count();
-    let mut parser = Parser {
-        tokens: &tokens,
-        at: 0,
-        end,
-        fault: &mut fault,
-    };
-    let mut all = parser.settings(false);
-    while parser.at < tokens.len() {
-        // A brace that closes nothing.
-        parser.complain(
-            "what is no NAME = VALUE",
-            "a setting such as backend = \"[127.0.0.1]:8000\"",
-        );
-        parser.at += 1;
-        all.extend(parser.settings(false));
-    }
-    all
+/// What is in a text.
+#[derive(Debug)]
+pub(super) enum Read {
+    Given(Given),
+    Fault(Problem),
 }
 
-fn tokens(text: &str, fault: &mut impl FnMut(Problem)) -> Vec<(Token, usize)> {
-    let mut tokens = Vec::new();
-    let mut line = 1;
-    let mut rest = text;
-    let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
-    while let Some(first) = rest.chars().next() {
+/// Reads a text until its end, or until `take` wants no more.
+pub(super) fn read(text: &str, take: impl FnMut(Read) -> bool) {
+    let mut parser = Parser {
+        tokens: Tokens {
+            rest: text,
+            line: 1,
+        },
+        ahead: VecDeque::new(),
+        goes_on: true,
+        take,
+    };
+    while parser.goes_on && parser.token(0).is_some() {
+        if parser.begins() {
+            if let Some(given) = parser.setting(false) {
+                parser.tell(Read::Given(given));
+            }
+        } else {
+            parser.complain(
+                "what is no NAME = VALUE",
+                "a setting such as backend = \"[127.0.0.1]:8000\"",
+            );
+            parser.skip(|_| false);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Tokens<'t> {
+    rest: &'t str,
+    line: usize,
+}
+
+impl Tokens<'_> {
+    /// The next token with its line, and what is wrong with it. Nothing at the end.
+    fn next(&mut self) -> Option<(Option<Token>, usize, Option<Problem>)> {
+        let is_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+        let rest = self.rest;
+        let first = rest.chars().next()?;
         let until = |ends: &dyn Fn(char) -> bool| rest.find(ends).unwrap_or(rest.len());
-        let mut complain = |what: &str, shown: &str| {
+        let line = self.line;
+        let fault = |what: &str, shown: &str| {
             let problem = Problem {
                 line: Some(line),
                 ..Problem::new("", what).text(shown)
             };
-            fault(problem.accepted("text in \"quotes\""));
+            Some(problem.accepted("text in \"quotes\""))
         };
-        let (length, token) = match first {
-            '#' => (until(&|c| c == '\n'), None),
-            '=' => (1, Some(Token::Equals)),
-            '{' => (1, Some(Token::Open)),
-            '}' => (1, Some(Token::Close)),
+        let (length, token, problem) = match first {
+            '#' => (until(&|c| c == '\n'), None, None),
+            '=' => (1, Some(Token::Equals), None),
+            '{' => (1, Some(Token::Open), None),
+            '}' => (1, Some(Token::Close), None),
             '"' => match rest[1..].find('"') {
-                Some(end) => (end + 2, Some(Token::Text(rest[1..=end].to_owned()))),
+                Some(end) => (end + 2, Some(Token::Text(rest[1..=end].to_owned())), None),
                 None => {
-                    complain(
-                        "quotes that do not end",
-                        rest.lines().next().unwrap_or_default(),
-                    );
-                    (rest.len(), None)
+                    let shown = rest.lines().next().unwrap_or_default();
+                    (rest.len(), None, fault("quotes that do not end", shown))
                 }
             },
             c if is_word(c) => {
                 let length = until(&|c| !is_word(c));
-                (length, Some(Token::Word(rest[..length].to_owned())))
+                (length, Some(Token::Word(rest[..length].to_owned())), None)
             }
-            c if c.is_whitespace() || matches!(c, ';' | ',' | '\'') => (c.len_utf8(), None),
+            c if c.is_whitespace() || matches!(c, ';' | ',' | '\'') => {
+                let means = |c: char| !(c.is_whitespace() || matches!(c, ';' | ',' | '\''));
+                (until(&means), None, None)
+            }
             _ => {
                 let length =
                     until(&|c| c.is_whitespace() || matches!(c, '"' | '{' | '}' | '=' | '#'));
                 let piece = &rest[..length];
-                complain("characters that need quotes", piece);
-                (length, Some(Token::Text(piece.to_owned())))
+                let problem = fault("characters that need quotes", piece);
+                (length, Some(Token::Text(piece.to_owned())), problem)
             }
         };
-        tokens.extend(token.map(|token| (token, line)));
         let (piece, tail) = rest.split_at(length);
-        line += piece.bytes().filter(|byte| *byte == b'\n').count();
-        rest = tail;
+        self.line += piece.bytes().filter(|byte| *byte == b'\n').count();
+        self.rest = tail;
+        Some((token, line, problem))
     }
-    tokens
 }
 
-struct Parser<'a, F> {
-    tokens: &'a [(Token, usize)],
-    at: usize,
-    /// The last line.
-    end: usize,
-    fault: &'a mut F,
+struct Parser<'t, F> {
+    tokens: Tokens<'t>,
+    /// Read, and not yet taken: three at most.
+    ahead: VecDeque<(Token, usize)>,
+    goes_on: bool,
+    take: F,
 }
 
-impl<F: FnMut(Problem)> Parser<'_, F> {
-    fn token(&self, ahead: usize) -> Option<&Token> {
-        self.tokens.get(self.at + ahead).map(|(token, _)| token)
+impl<F: FnMut(Read) -> bool> Parser<'_, F> {
+    fn tell(&mut self, found: Read) {
+        self.goes_on = self.goes_on && (self.take)(found);
     }
 
-    fn line(&self) -> usize {
-        self.tokens.get(self.at).map_or(self.end, |(_, line)| *line)
+    fn token(&mut self, ahead: usize) -> Option<&Token> {
+        while self.ahead.len() <= ahead {
+            let (token, line, problem) = self.tokens.next()?;
+            if let Some(problem) = problem {
+                self.tell(Read::Fault(problem));
+            }
+            self.ahead.extend(token.map(|token| (token, line)));
+        }
+        self.ahead.get(ahead).map(|(token, _)| token)
+    }
+
+    /// Where the next token is, or the end.
+    fn line(&mut self) -> usize {
+        self.token(0);
+        let next = self.ahead.front();
+        next.map_or(self.tokens.line, |(_, line)| *line)
+    }
+
+    fn take(&mut self) -> Option<Token> {
+        self.token(0);
+        self.ahead.pop_front().map(|(token, _)| token)
     }
 
     fn complain(&mut self, fault: &str, accepted: &str) {
@@ -135,55 +173,40 @@ impl<F: FnMut(Problem)> Parser<'_, F> {
             line: Some(self.line()),
             ..Problem::new("", fault).text(&shown)
         };
-        (self.fault)(problem.accepted(accepted));
+        self.tell(Read::Fault(problem.accepted(accepted)));
     }
 
     /// Whether `NAME =` begins here.
-    fn begins(&self) -> bool {
-        matches!(
-            (self.token(0), self.token(1)),
-            (Some(Token::Word(_)), Some(Token::Equals))
-        )
+    fn begins(&mut self) -> bool {
+        self.token(1) == Some(&Token::Equals) && matches!(self.token(0), Some(Token::Word(_)))
     }
 
-    /// Settings up to the brace that closes them, or to the end. Braces are never deeper than one in another.
-    fn settings(&mut self, inside: bool) -> Vec<Given> {
-        let mut all = Vec::new();
-        while let Some(token) = self.token(0) {
-            if *token == Token::Close {
-                break;
-            }
-            match self.begins() {
-                true => all.extend(self.setting(inside)),
-                false => {
-                    self.complain("what is no NAME = VALUE", "a setting such as workers = 4");
-                    while self.token(0).is_some_and(|token| *token != Token::Close)
-                        && !self.begins()
-                    {
-                        self.at += 1;
-                    }
-                }
-            }
+    /// Takes a token, and all behind it up to the next `NAME =` or one that `ends`.
+    fn skip(&mut self, ends: impl Fn(&Token) -> bool) {
+        self.take();
+        while self.token(0).is_some_and(|token| !ends(token)) && !self.begins() {
+            self.take();
         }
-        all
     }
 
     fn setting(&mut self, inside: bool) -> Option<Given> {
-        let Some((Token::Word(name), line)) = self.tokens.get(self.at) else {
+        let line = self.line();
+        let Some(Token::Word(name)) = self.take() else {
             return None;
         };
-        self.at += 2;
+        self.take();
+        let is_next = self.begins();
         let value = match self.token(0) {
-            Some(Token::Text(text)) => {
-                let value = Value::Text(text.clone());
-                self.at += 1;
-                value
-            }
-            Some(Token::Word(_)) if !self.begins() => {
+            Some(Token::Text(_)) => match self.take() {
+                Some(Token::Text(text)) => Value::Text(text),
+                _ => return None,
+            },
+            Some(Token::Word(_)) if !is_next => {
                 let mut words = Vec::new();
-                while let Some(Token::Word(word)) = self.token(0).filter(|_| !self.begins()) {
-                    words.push(word.clone());
-                    self.at += 1;
+                while matches!(self.token(0), Some(Token::Word(_))) && !self.begins() {
+                    if let Some(Token::Word(word)) = self.take() {
+                        words.push(word);
+                    }
                 }
                 Value::Words(words)
             }
@@ -193,52 +216,43 @@ impl<F: FnMut(Problem)> Parser<'_, F> {
                 return None;
             }
         };
-        Some(Given {
-            name: name.clone(),
-            line: *line,
-            value,
-        })
+        Some(Given { name, line, value })
     }
 
     fn block(&mut self, inside: bool) -> Vec<Given> {
         let open = self.line();
-        self.at += 1;
-        // A block of certificates may be in a block of a frontend; what is deeper is closed like it, and its names refused.
-        let settings = if inside {
-            self.flat()
-        } else {
-            self.settings(true)
-        };
+        self.take();
+        let mut all = Vec::new();
+        while self.goes_on
+            && all.len() < MOST_IN_BLOCK
+            && self.token(0).is_some_and(|token| *token != Token::Close)
+        {
+            // A block of certificates may be in a block of a frontend, and none in that.
+            let is_deeper = inside && self.token(2) == Some(&Token::Open);
+            if self.begins() && !is_deeper {
+                all.extend(self.setting(true));
+            } else {
+                let accepted = "a setting such as cert = \"site.pem\"";
+                self.complain("what is no NAME = VALUE of this block", accepted);
+                if is_deeper {
+                    self.take();
+                } else {
+                    self.skip(|token| *token == Token::Close);
+                }
+            }
+        }
         if self.token(0) == Some(&Token::Close) {
-            self.at += 1;
+            self.take();
         } else {
             let problem = Problem {
                 line: Some(open),
                 ..Problem::new("", "a block that does not end")
             };
-            (self.fault)(problem.accepted("} after its settings"));
-        }
-        settings
-    }
-
-    /// The settings of a block in which there is no other.
-    fn flat(&mut self) -> Vec<Given> {
-        let mut all = Vec::new();
-        while let Some(token) = self.token(0) {
-            if *token == Token::Close {
-                break;
-            }
-            let deeper = matches!(self.token(2), Some(Token::Open));
-            if self.begins() && !deeper {
-                all.extend(self.setting(true));
-            } else {
-                self.complain(
-                    "what is no NAME = VALUE of this block",
-                    "a setting such as cert = \"site.pem\"",
-                );
-                self.at += 1;
-            }
+            self.tell(Read::Fault(problem.accepted("} after its settings")));
         }
         all
     }
 }
+
+/// More settings than a block has; each takes room until it ends.
+const MOST_IN_BLOCK: usize = 100_000;

@@ -14,7 +14,7 @@ mod tests;
 
 use std::path::Path;
 
-use self::lexer::{Given, Value};
+use self::lexer::{Given, Read, Value};
 pub(super) use self::reader::Reader;
 pub(super) use self::scope::Written;
 use self::scope::{Pem, Scope};
@@ -74,8 +74,18 @@ pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> 
             Step::Set(name, value) => reader.option(name, value),
             Step::File => {
                 let text = String::from_utf8_lossy(text);
-                let given = lexer::read(&text, |problem| reader.draft.problem(problem));
-                if given.is_empty() {
+                let mut is_empty = true;
+                lexer::read(&text, |found| {
+                    match found {
+                        Read::Given(given) => {
+                            is_empty = false;
+                            file(&mut reader, given);
+                        }
+                        Read::Fault(problem) => reader.draft.problem(problem),
+                    }
+                    !reader.draft.is_full()
+                });
+                if is_empty {
                     let problem = Problem {
                         line: Some(1),
                         ..Problem::new("", "no setting")
@@ -84,7 +94,6 @@ pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> 
                         problem.accepted("a setting such as backend = \"[127.0.0.1]:8000\""),
                     );
                 }
-                given.into_iter().for_each(|given| file(&mut reader, given));
             }
         }
     }
@@ -93,12 +102,13 @@ pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> 
 
 /// Takes a setting of the file.
 fn file(reader: &mut Reader, given: Given) {
-    let global = [FRONTEND, CERTIFICATE].concat();
-    let global: Vec<&str> = global
-        .into_iter()
-        .filter(|name| !GLOBAL_TOO.contains(name))
-        .collect();
-    let Some(setting) = setting(reader, &given, |name| !global.contains(&name)) else {
+    let is_of_block = |name: &str| {
+        [FRONTEND, CERTIFICATE]
+            .iter()
+            .any(|names| names.contains(&name))
+            && !GLOBAL_TOO.contains(&name)
+    };
+    let Some(setting) = setting(reader, &given, |name| !is_of_block(name)) else {
         return;
     };
     match (given.value, setting.theirs) {

@@ -41,6 +41,9 @@ pub(super) fn translate(text: &[u8], folder: &Path) -> Translation {
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let mut reader = Reader::new(folder);
     for (number, line) in text.lines().enumerate() {
+        if reader.draft.is_full() {
+            break;
+        }
         let (number, line) = (number + 1, line.trim());
         if line.is_empty() || line.starts_with(['#', ';']) {
             continue;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::rc::Rc;
 
 use toml::{Table, Value};
 
@@ -9,7 +10,7 @@ use super::super::Translation;
 use super::super::draft::{Draft, Origin, SYSLOG, Section, address};
 use super::super::setting::{Kind, Setting, Verdict};
 use super::SETTINGS;
-use super::service::Service;
+use super::service::{MOST_VALUES, Service, Settings};
 use crate::address::SectionName;
 use crate::error::Problem;
 use crate::notation::Text;
@@ -19,6 +20,8 @@ use crate::notation::Text;
 pub(super) struct Reader {
     pub(super) draft: Draft,
     global: Service,
+    /// What services have of it, once there is one.
+    shared: Option<Rc<Settings>>,
     services: Vec<Service>,
 }
 
@@ -27,6 +30,7 @@ impl Reader {
         Self {
             draft: Draft::new(folder),
             global: Service::default(),
+            shared: None,
             services: Vec::new(),
         }
     }
@@ -39,7 +43,17 @@ impl Reader {
     /// Begins a service.
     pub(super) fn begin(&mut self, name: &str, line: usize) {
         let name = name.trim().to_owned();
-        self.services.push(Service::new(name, line, &self.global));
+        if self.services.len() >= MOST_SERVICES {
+            let problem = Problem {
+                line: Some(line),
+                ..Problem::new(name, "a service too many")
+            };
+            return self
+                .draft
+                .problem(problem.accepted(format!("at most {MOST_SERVICES} in a file")));
+        }
+        let shared = self.shared.get_or_insert_with(|| self.global.shared());
+        self.services.push(Service::new(name, line, shared));
     }
 
     /// Takes a setting of the section that was begun last.
@@ -69,7 +83,10 @@ impl Reader {
             self.draft.refuse_setting(origin);
         }
         let service = self.services.last_mut().unwrap_or(&mut self.global);
-        service.take(setting.theirs, value.to_owned(), origin);
+        if !service.take(setting.theirs, value.to_owned(), origin) {
+            let accepted = format!("at most {MOST_VALUES}");
+            self.draft.refuse(origin, "one too many", accepted);
+        }
     }
 
     /// All of it as a configuration.
@@ -563,3 +580,6 @@ fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
 
 /// Of Linux, where the option is on and nobody says more.
 const SYSTEM_KEEPALIVE: u32 = 7200;
+
+/// Each has a listener, a policy and a backend.
+const MOST_SERVICES: usize = 4096;

@@ -1,6 +1,7 @@
 //! What is said of one service, or of all.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::super::draft::Origin;
 use super::table::REPEATED;
@@ -8,36 +9,54 @@ use super::table::REPEATED;
 /// A value, and where it is said.
 pub(super) type Given = (String, Origin);
 
+/// Values by the names of their settings.
+pub(super) type Settings = BTreeMap<&'static str, Vec<Given>>;
+
 /// The settings of a section, or of the global part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Service {
     pub(super) name: String,
     pub(super) line: usize,
-    given: BTreeMap<&'static str, Vec<Given>>,
+    given: Settings,
+    /// What holds where the section says nothing.
+    global: Rc<Settings>,
 }
 
 impl Service {
     /// A service that has what the global part says.
-    pub(super) fn new(name: String, line: usize, global: &Self) -> Self {
+    pub(super) fn new(name: String, line: usize, global: &Rc<Settings>) -> Self {
         Self {
             name,
             line,
-            given: global.given.clone(),
+            given: Settings::new(),
+            global: Rc::clone(global),
         }
     }
 
-    /// Takes a value: beside the others where they add up, else in their place.
-    pub(super) fn take(&mut self, name: &'static str, value: String, origin: Origin) {
+    /// What this global part says, for the services behind it.
+    pub(super) fn shared(&self) -> Rc<Settings> {
+        Rc::new(self.given.clone())
+    }
+
+    /// Takes a value: beside the others where they add up, else in their place. Says whether there was room for it.
+    pub(super) fn take(&mut self, name: &'static str, value: String, origin: Origin) -> bool {
         let values = self.given.entry(name).or_default();
         if !REPEATED.contains(&name) {
             values.clear();
+        } else if values.is_empty() {
+            values.extend(self.global.get(name).into_iter().flatten().cloned());
         }
-        values.push((value, origin));
+        let has_room = values.len() < MOST_VALUES;
+        if has_room {
+            values.push((value, origin));
+        }
+        has_room
     }
 
     /// Every value of a setting.
     pub(super) fn all(&self, name: &str) -> &[Given] {
-        self.given.get(name).map_or(&[], Vec::as_slice)
+        let given = self.given.get(name).or_else(|| self.global.get(name));
+        given.map_or(&[], Vec::as_slice)
     }
 
     /// The value of a setting of which there is one.
@@ -61,3 +80,6 @@ impl Service {
         self.on("client").is_some()
     }
 }
+
+/// More than one setting has. Each service has a copy where it adds to them.
+pub(super) const MOST_VALUES: usize = 256;
