@@ -11,7 +11,7 @@ use becket_e2e::{
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 
-/// What the examples expect under `certs/`.
+/// What the examples expect under `certs/` and `www/`.
 pub(crate) fn furnish(place: &Place) {
     fs::create_dir_all(place.path("certs/names")).unwrap();
     let issue = |file: &str, names: &[&str], key| {
@@ -33,6 +33,11 @@ pub(crate) fn furnish(place: &Place) {
     let pair = place.authority.issue(&["pair.example.org"], Key::Rsa);
     pair.write_pair(&certs, "pair");
     fs::copy(place.path("ca.pem"), certs.join("clients-ca.pem")).unwrap();
+    fs::create_dir_all(place.path("www")).unwrap();
+    place.write(
+        "www/index.html",
+        "<!doctype html><title>Becket</title><p>It works.",
+    );
     let secret = Becket::command(place, &["secret", "certs/cluster.secret"]);
     assert_eq!(finish(secret, "").code, 0);
 }
@@ -82,6 +87,7 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
         | "postgresql.toml"
         | "farm.toml"
         | "farm-member.toml"
+        | "files.toml"
         | "behind-a-proxy.toml" => &[],
         "mail.toml" => &[
             (8993, "mail.example.org", 8143),

@@ -32,6 +32,7 @@ mod drain_and_stop;
 mod early_data_is_marked_and_never_replayed;
 mod examples_are_visited;
 mod examples_run;
+mod files_are_served;
 mod floods_keep_nobody_out;
 mod garbage_is_refused_and_nothing_leaks;
 mod hitch_is_replaced;

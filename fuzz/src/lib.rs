@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets: functions that take bytes and panic where a promise is broken.
 //!
 //! They are functions so that they run in three ways: under libFuzzer (`targets/`, by `cargo +nightly fuzz run NAME`),
-//! in the tests of `becket-proto`, `becket-config`, `becket-cluster` and `becket` on mutated inputs (`tests/fuzz_bodies.rs` of each, by any compiler), and
+//! in the tests of `becket-proto`, `becket-http`, `becket-config`, `becket-cluster` and `becket` on mutated inputs (`tests/fuzz_bodies.rs` of each, by any compiler), and
 //! on a single input when a finding is examined. A file that the tests share must not depend on libFuzzer.
 //!
 //! Real inputs to start from are in `crates/proto/testdata`; pass that directory as the second corpus.
@@ -11,6 +11,7 @@ pub mod client_hello;
 pub mod config;
 pub mod connection;
 pub mod dialect;
+pub mod http_request;
 pub mod mutations;
 pub mod ocsp;
 pub mod pem;

@@ -16,10 +16,19 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-stats", &[]),
     ("becket-config", &["proto"]),
     ("becket-cluster", &["config", "proto", "sys"]),
+    ("becket-http", &["proto"]),
     ("becket-multibuffer", &["proto", "sys"]),
     (
         "becket",
-        &["config", "cluster", "multibuffer", "proto", "sys", "stats"],
+        &[
+            "config",
+            "cluster",
+            "http",
+            "multibuffer",
+            "proto",
+            "sys",
+            "stats",
+        ],
     ),
     ("becket-load", &["proto", "sys", "stats"]),
     ("becket-bench", &["load", "stats", "sys"]),
@@ -27,7 +36,15 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-tidy", &[]),
     (
         "becket-fuzz",
-        &["becket", "config", "cluster", "multibuffer", "proto", "sys"],
+        &[
+            "becket",
+            "config",
+            "cluster",
+            "http",
+            "multibuffer",
+            "proto",
+            "sys",
+        ],
     ),
 ];
 
@@ -55,7 +72,7 @@ const ROOMS: &[&[&str]] = &[
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
     &["config"],
     &["socket", "secret", "pki", "handover"],
-    &["close_reason", "files", "pid_file", "signing"],
+    &["close_reason", "docroot", "files", "pid_file", "signing"],
     &["labelled"],
 ];
 

@@ -120,6 +120,10 @@ pub enum CloseReason {
     IdleTimeout = "idle-timeout",
     /// Nothing moved for `timeouts.half-closed` after one side had finished.
     HalfClosedTimeout = "half-closed-timeout",
+    /// No whole head of a request for a file came within `timeouts.request`.
+    RequestTimeout = "request-timeout",
+    /// A file became shorter while it was sent, or could not be read; the client saw no clean end.
+    FileCut = "file-cut",
     /// The process drains, and nothing moved for `timeouts.drain-idle` while no answer was due.
     Drained = "drained",
     /// The client did not take the last bytes within `timeouts.linger`.

@@ -11,13 +11,15 @@ use becket_config::choices::KernelTls;
 use becket_config::process::Limits;
 use becket_sys::rlimit;
 
-use crate::config::{Config, Listener};
+use crate::config::{Backend, Config, Listener};
 
 /// Descriptors that are there without any connection: a listening socket per address and worker,
-/// and each worker's poll, waker and reserve.
-pub(crate) fn fixed(listeners: &[Arc<Listener>], workers: usize) -> u64 {
+/// each worker's poll, waker and reserve, and the files that it keeps open.
+pub(crate) fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: usize) -> u64 {
     let addresses: usize = listeners.iter().map(|listener| listener.bind.len()).sum();
-    ((addresses + OF_WORKER) * workers) as u64
+    let files = backends.iter().filter_map(|it| it.keys.files.as_ref());
+    let open: usize = files.map(|files| files.open_files).sum();
+    ((addresses + open + OF_WORKER) * workers) as u64
 }
 
 /// Descriptors that the pipes of all workers would take: none where every client's TLS ends here, and not in the kernel, so that
@@ -40,7 +42,7 @@ pub(crate) fn spared_for_pipes(limit: u64, of_pipes: u64) -> u64 {
 
 /// Pipes that each worker may have: as many as are asked for, if the limit has room for them beside the connections.
 pub(crate) fn pipes(config: &Config, workers: usize) -> usize {
-    let fixed = fixed(&config.listeners, workers);
+    let fixed = fixed(&config.listeners, &config.backends, workers);
     let left = rlimit::most_open_files().saturating_sub(needed(config.connections, fixed));
     let asked = of_pipes(&config.listeners, &config.file.limits, workers);
     usize::try_from(asked.min(left)).map_or(0, |all| all / (2 * workers))
@@ -67,7 +69,7 @@ pub(crate) fn fitting(limit: u64, fixed: u64) -> usize {
 /// # Errors
 /// When the hard limit is too low.
 pub fn raise(config: &Config, workers: usize) -> io::Result<()> {
-    let fixed = fixed(&config.listeners, workers);
+    let fixed = fixed(&config.listeners, &config.backends, workers);
     let wanted = needed(config.connections, fixed) + (2 * pipes(config, workers) * workers) as u64;
     let raised = rlimit::raise_open_files(wanted);
     raised.map(drop).map_err(|error| {

@@ -17,6 +17,7 @@ pub mod control;
 pub mod ctl;
 pub mod demo;
 pub mod descriptors;
+pub mod docroot;
 pub mod dropin;
 pub mod files;
 pub mod handover;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustls::HandshakeKind;
 
+use becket_http::status::Status;
 use becket_proto::labelled;
 
 use crate::close_reason::CloseReason;
@@ -94,8 +95,12 @@ plain {
     spliced_bytes = "becket_spliced_bytes",
     /// Legs of connections whose TLS the kernel took over
     kernel_tls_legs = "becket_kernel_tls_legs",
+    /// Times that a request for a file waited for a disk
+    file_waits = "becket_file_waits",
 }
 others {
+    /// Requests for files, by [`Status`].
+    file_requests: [Counter; Status::ALL.len()],
     /// Connections ended.
     closed: ByReason,
     /// Handshakes completed, by [`HandshakeClass`].

@@ -9,6 +9,7 @@ use becket_sys::clock::Clock;
 use crate::admission::SharedAdmission;
 use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
+use crate::docroot::readers::Readers;
 use crate::metrics::Counters;
 use crate::signing::queue::SigningQueue;
 
@@ -36,6 +37,8 @@ pub struct Shared {
     pub admission: Arc<SharedAdmission>,
     /// Signatures that wait for a crypto thread: its lock is held to push or to pop one.
     pub(crate) signatures: Arc<SigningQueue>,
+    /// Threads that wait for disks where files are served: its lock is held to push or to pop what they are to do.
+    pub(crate) readers: Arc<Readers>,
     /// Lines of the log that were dropped.
     pub(crate) log_lines_dropped: Arc<AtomicU64>,
     /// Lines that the syslog daemon did not take.
@@ -64,6 +67,7 @@ impl Shared {
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::new(SigningQueue::new(0, None)),
+            readers: Arc::default(),
             log_lines_dropped: Arc::default(),
             syslog_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),

@@ -19,6 +19,9 @@ section! {
 pub struct Backend {
     /// Unique; a label of metrics and logs.
     pub name: SectionName,
+    /// `[backend.files]`: a folder whose files are served here, in place of servers; its path alone is enough.
+    #[serde(with = "folder")]
+    pub files: Option<Files>,
     /// The PROXY header that is sent first on every connection.
     pub proxy_header: Option<Introduction>,
     /// What a header of version 2 says only if asked to.
@@ -61,6 +64,110 @@ pub struct Backend {
     /// `[[backend.server]]`
     pub server: Vec<Server>,
 }
+}
+
+section! {
+/// `[backend.files]`
+pub struct Files {
+    /// The folder; absent is a fault.
+    pub root: Option<String>,
+    /// Names of files that stand for the folder in which they are, in the order in which they are looked for.
+    pub index: Vec<String> = vec!["index.html".to_owned()],
+    /// Symbolic links are followed, as long as they stay below the folder.
+    pub symlinks: bool,
+    /// A file `name.br`, `name.zst` or `name.gz` is sent in place of `name` to clients that take it.
+    pub precompressed: bool,
+    /// `[[backend.files.cache-control]]`: what clients are told of keeping files; the first whose pattern fits counts.
+    pub cache_control: Vec<CacheControl>,
+    /// `[[backend.files.error-page]]`
+    pub error_page: Vec<ErrorPage>,
+    /// The field Strict-Transport-Security of every answer that goes out by TLS.
+    pub hsts: Option<FieldValue>,
+    /// Files that each worker keeps open.
+    #[serde(with = "Whole::<0, 1_000_000>")]
+    pub open_files: usize = 256,
+}
+}
+
+section! {
+/// `[[backend.files.cache-control]]`
+pub struct CacheControl {
+    /// A pattern of paths, with `*`, `?` and `[a-z]`; a star stands for slashes, too.
+    pub paths: String,
+    /// The value of the field.
+    pub value: FieldValue,
+}
+}
+
+section! {
+/// `[[backend.files.error-page]]`
+pub struct ErrorPage {
+    /// The status of the answer.
+    pub status: Option<u16>,
+    /// The file that is its body, below the folder.
+    pub path: String,
+}
+}
+
+/// The value of a field of HTTP, which it must not end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldValue(pub String);
+
+impl Text for FieldValue {
+    const ACCEPTED: &str = "visible ASCII and spaces";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let fits = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+        match !text.trim().is_empty() && text.bytes().all(fits) {
+            true => Ok(Self(text.trim().to_owned())),
+            false => Err("not the value of a field".to_owned()),
+        }
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
+    }
+}
+
+as_text!(FieldValue);
+
+/// A table of files, or the path of its folder.
+mod folder {
+    use std::fmt;
+
+    use serde::de::value::MapAccessDeserializer;
+    use serde::de::{MapAccess, Visitor};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Files;
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Files>, D::Error> {
+        struct Shapes;
+        impl<'de> Visitor<'de> for Shapes {
+            type Value = Option<Files>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the path of a folder, or a table with its root")
+            }
+
+            fn visit_str<E>(self, path: &str) -> Result<Self::Value, E> {
+                let root = Some(path.to_owned());
+                Ok(Some(Files {
+                    root,
+                    ..Files::default()
+                }))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Files::deserialize(MapAccessDeserializer::new(map)).map(Some)
+            }
+        }
+        d.deserialize_any(Shapes)
+    }
+
+    pub(super) fn serialize<S: Serializer>(files: &Option<Files>, s: S) -> Result<S::Ok, S::Error> {
+        files.serialize(s)
+    }
 }
 
 section! {

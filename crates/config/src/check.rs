@@ -37,8 +37,12 @@ pub struct Way<'a> {
 }
 
 impl Listener {
-    /// The ways of its clients, in the order in which they are tried. The last one takes every hello.
+    /// The ways of its clients, in the order in which they are tried. The last one takes every hello. Where all are redirected there
+    /// is none.
     pub fn ways(&self) -> Vec<Way<'_>> {
+        if self.redirect.is_some() {
+            return Vec::new();
+        }
         let policy = self.policy.as_deref().unwrap_or(&self.name);
         let ends_tls = |mode| self.tls && mode == Mode::Terminate;
         let own = Way {
@@ -214,6 +218,10 @@ impl File {
             }
             Some(_) => {}
         }
+        let backend = way.backend.and_then(|name| self.backend_named(name));
+        if backend.is_some_and(|backend| backend.files.is_some()) {
+            check_served(&at, listener, way, report);
+        }
     }
 
     fn check_policies(&self, report: &mut Report) {
@@ -227,7 +235,8 @@ impl File {
     fn check_backends(&self, report: &mut Report) {
         let paths = self.backend_paths();
         check_names(&paths, self.backend.iter().map(|it| &it.name), report);
-        if self.backend.is_empty() {
+        let redirects = |listener: &Listener| listener.redirect.is_some();
+        if self.backend.is_empty() && !self.listener.iter().all(redirects) {
             report.refuse("backend", "missing", "at least one backend with a server");
         }
         for (backend, path) in self.backend.iter().zip(&paths) {
@@ -264,7 +273,8 @@ impl File {
                     report.refuse(&path, fault, accepted);
                 }
                 let backend = way.backend.and_then(|name| self.backend_named(name));
-                if let Some(backend) = backend
+                // To serve a file twice changes nothing.
+                if let Some(backend) = backend.filter(|backend| backend.files.is_none())
                     && backend.proxy_header != Some(Introduction::V2)
                     && seen.insert((way.policy, way.backend))
                 {
@@ -421,6 +431,26 @@ impl File {
     }
 }
 
+/// Files are served where requests can be read.
+fn check_served(path: &str, listener: &Listener, way: Way<'_>, report: &mut Report) {
+    let fault = match listener.speaks() {
+        ListenMode::StartTls(_) => "a protocol that is not HTTP, and the backend serves files",
+        ListenMode::Tls if !way.ends_tls => "TLS ends elsewhere, and the backend serves files",
+        _ => "",
+    };
+    if !fault.is_empty() {
+        let accepted = "a backend with servers";
+        report.refuse(key!(path, listener.backend), fault, accepted);
+    }
+    let route = way.route.and_then(|(_, route)| route.alpn.as_ref());
+    let written = route.unwrap_or(&listener.alpn);
+    if way.ends_tls && !written.is_empty() && written[..] != [HTTP] {
+        let fault = "the backend serves files, by HTTP/1.1 alone";
+        let accepted = "[\"http/1.1\"], which is the default there";
+        report.refuse(key!(path, listener.alpn), fault, accepted);
+    }
+}
+
 /// Checks the names of the sections of one kind, which must be there and differ.
 fn check_names<'n>(
     paths: &[String],
@@ -469,6 +499,8 @@ fn check_once<T: PartialEq>(path: &str, list: &[T], accepted: &str, report: &mut
     }
 }
 
+/// The protocol of ALPN by which files are served (RFC 7301, section 6).
+pub const HTTP: &[u8] = b"http/1.1";
 const VERSIONS: &str = "\"1.2\", \"1.3\" or both";
 /// What `cluster.stud-certificate` must name.
 pub const RSA_KEY: &str = "a PEM file with the RSA key that stud or hitch has, and no other key";

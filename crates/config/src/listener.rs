@@ -12,7 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::address::{ListenAddress, NamePattern, SectionName};
 use crate::choices::{AcceptProxy, AlpnMismatch, KernelTls, Mode, StartTls, UnknownNames};
 use crate::notation::{
-    BytesOr, MaybeTimeOr, Off, SECOND, System, TimeOr, Whole, WholeOr, list, maybe_list,
+    BytesOr, MaybeTimeOr, Off, SECOND, System, Text, TimeOr, Whole, WholeOr, as_text, list,
+    maybe_list,
 };
 use crate::section::section;
 
@@ -37,6 +38,8 @@ pub struct Listener {
     pub policy: Option<String>,
     /// Name of a `[[backend]]`.
     pub backend: Option<String>,
+    /// Every request is answered by a redirect to `https`; only without TLS.
+    pub redirect: Option<Redirect>,
     /// Protocols, most preferred first; empty means that ALPN is not negotiated.
     #[serde(with = "list")]
     pub alpn: Vec<Vec<u8>>,
@@ -79,6 +82,36 @@ pub struct Listener {
     pub send_buffer: Option<usize>,
 }
 }
+
+/// Where requests without TLS are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The port of `https`.
+    pub port: u16,
+}
+
+impl Text for Redirect {
+    const ACCEPTED: &str = "\"https\", or \"https:PORT\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let port = match text.strip_prefix("https") {
+            Some("") => Some(HTTPS),
+            Some(rest) => rest.strip_prefix(':').and_then(|port| port.parse().ok()),
+            None => None,
+        };
+        let port = port.filter(|port| *port > 0);
+        port.map_or(Err("not where to".to_owned()), |port| Ok(Self { port }))
+    }
+
+    fn write(&self) -> String {
+        match self.port {
+            HTTPS => "https".to_owned(),
+            port => format!("https:{port}"),
+        }
+    }
+}
+
+as_text!(Redirect);
 
 /// What clients of a listener speak to us.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,3 +247,5 @@ impl<'de> Deserialize<'de> for Certificate {
 
 /// As long as the handshake time-out.
 const DEFER_ACCEPT: Duration = Duration::from_secs(10);
+/// RFC 9110, section 4.2.2.
+const HTTPS: u16 = 443;

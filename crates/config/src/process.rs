@@ -49,6 +49,12 @@ pub struct Limits {
     pub kernel_tls_after: usize = 1 << 20,
     /// Whether the kernel takes over TLS 1.3 although it cannot replace keys: a KeyUpdate then ends the connection.
     pub kernel_tls_without_rekey: bool,
+    /// Bytes of the head of a request for a file.
+    #[serde(with = "Bytes::<512, { 64 << 10 }>")]
+    pub request_head: usize = 8 << 10,
+    /// Requests for files that one connection may make.
+    #[serde(with = "Whole::<1, 1_000_000_000>")]
+    pub requests: u32 = 1000,
 }
 }
 
@@ -70,6 +76,12 @@ pub struct Timeouts {
     /// Without a byte once one side has finished sending.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub half_closed: Duration = Duration::from_secs(60),
+    /// From the first byte of a request for a file to its whole head.
+    #[serde(with = "Time::<MILLISECOND, YEAR>")]
+    pub request: Duration = Duration::from_secs(10),
+    /// Until the next request for a file.
+    #[serde(with = "Time::<MILLISECOND, YEAR>")]
+    pub keep_alive: Duration = Duration::from_secs(75),
     /// While draining, without a byte in either direction and without an answer that is due.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain_idle: Duration = Duration::from_secs(5),

@@ -31,3 +31,4 @@ pub mod rlimit;
 pub mod root_only;
 pub mod socket;
 pub mod socket_file;
+pub mod tree;

@@ -17,6 +17,7 @@
 pub mod backend_state;
 pub mod cancel;
 mod eligible;
+pub(crate) mod file_service;
 pub(crate) mod health;
 pub mod inbox;
 pub(crate) mod overrides;

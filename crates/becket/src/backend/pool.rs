@@ -24,11 +24,13 @@ use becket_proto::ticket::{NodeId, OriginId};
 use super::backend_state::{BackendState, QueueFull, Wait, Waiter};
 use super::cancel::{Cancel, Telling, Told};
 use super::eligible::Eligible;
+use super::file_service::FileService;
 use super::inbox::Inbox;
 use super::registry::lone_state;
 use super::server_state::ServerState;
 use super::slot::Slot;
 use crate::config::{Backend, ServerAddress};
+use crate::docroot::readers::Readers;
 use crate::tls::to_servers::ServerTls;
 
 /// One worker's view of a backend.
@@ -40,6 +42,8 @@ pub struct Pool {
     outbox: Option<Outbox>,
     state: Arc<BackendState>,
     inbox: Arc<dyn Inbox>,
+    /// Where files are served, and not servers.
+    files: Option<FileService>,
     servers: Arc<[Arc<ServerState>]>,
     /// Of each, as this worker has seen them last, and their generation.
     addresses: Vec<RefCell<(u32, Rc<[ServerAddress]>)>>,
@@ -94,6 +98,7 @@ impl Pool {
             candidates: RefCell::new(Vec::with_capacity(servers.len())),
             tls: ServerTls::new(&backend),
             outbox: None,
+            files: None,
             backend,
             state,
             inbox,
@@ -117,10 +122,23 @@ impl Pool {
         self
     }
 
+    /// Has these threads wait for disks, where the backend serves files.
+    #[must_use]
+    pub(crate) fn reading(mut self, readers: &Arc<Readers>) -> Self {
+        let docroot = self.backend.docroot.as_ref();
+        self.files = docroot.map(|docroot| FileService::new(docroot, readers, &self.inbox));
+        self
+    }
+
+    /// The files that are served in place of servers.
+    pub(crate) fn files(&self) -> Option<&FileService> {
+        self.files.as_ref()
+    }
+
     /// A view of a backend that no other worker has, for checks, tests and benches.
     pub fn lone(backend: Arc<Backend>, inbox: Arc<dyn Inbox>) -> Self {
         let state = lone_state(&backend, vec![Arc::clone(&inbox)]);
-        Self::new(backend, state, inbox, 0)
+        Self::new(backend, state, inbox, 0).reading(&Arc::default())
     }
 
     /// The backend as configured.

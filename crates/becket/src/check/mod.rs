@@ -27,7 +27,7 @@ use serde::Serialize;
 
 use self::connect::Tried;
 use self::self_test::TestedHandshake;
-use crate::config::{Cluster, Config, worker_count};
+use crate::config::{Backend, Cluster, Config, worker_count};
 use crate::control::certificates::{Certificate, certificates};
 use crate::descriptors::{self, HOW_TO_RAISE};
 use crate::files::reason;
@@ -117,7 +117,8 @@ pub fn check(source: &Source, handed: &Handed, now: UnixTime, connect: bool) -> 
 
 /// Whether `run` would be refused for want of descriptors, unless started with more rights.
 fn too_few_descriptors(config: &Config) -> Option<Problem> {
-    let fixed = descriptors::fixed(&config.listeners, worker_count(&config.file.process));
+    let workers = worker_count(&config.file.process);
+    let fixed = descriptors::fixed(&config.listeners, &config.backends, workers);
     let wanted = descriptors::needed(config.connections, fixed);
     let most = becket_sys::rlimit::most_open_files();
     let fits = descriptors::fitting(most, fixed);
@@ -180,6 +181,8 @@ pub(crate) struct Running {
     certificates: Arc<[Certificate]>,
     /// Digests of the policies in use, by name: the same ones share sessions.
     digests: BTreeMap<String, String>,
+    /// Folders whose files are served, by backend.
+    files: BTreeMap<String, PathBuf>,
     /// Addresses of servers and peers, by their names.
     addresses: BTreeMap<String, Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,6 +220,7 @@ impl Running {
             digests: policies
                 .map(|one| (one.keys.name.to_string(), one.digest_in_hex()))
                 .collect(),
+            files: config.backends.iter().filter_map(folder).collect(),
             addresses: servers.chain(peers).collect(),
             shared: config
                 .cluster
@@ -244,6 +248,11 @@ impl SharedFacts {
             next_rotation: moment(length.end(epoch).0),
         }
     }
+}
+
+fn folder(backend: &Arc<Backend>) -> Option<(String, PathBuf)> {
+    let docroot = backend.docroot.as_ref()?;
+    Some((backend.keys.name.to_string(), docroot.path.clone()))
 }
 
 fn texts(values: &[impl ToString]) -> Vec<String> {
@@ -285,6 +294,9 @@ impl Display for Running {
                     "policy {name}: sessions for early data open once, end with this process, and are not shared"
                 )?;
             }
+        }
+        for (backend, folder) in &self.files {
+            writeln!(f, "files {} of {backend}", folder.display())?;
         }
         for (name, addresses) in &self.addresses {
             match &addresses[..] {

@@ -9,13 +9,16 @@ use becket_config::choices::StickBy;
 use becket_config::notation::Text;
 
 use super::{Onward, ServerAddress};
+use crate::docroot::Docroot;
 
 /// A pool of servers.
 #[derive(Debug)]
 pub struct Backend {
     /// As the file has it.
     pub keys: backend::Backend,
-    /// Servers, at least one.
+    /// The folder whose files are served in place of servers.
+    pub docroot: Option<Arc<Docroot>>,
+    /// Servers, at least one unless files are served.
     pub servers: Vec<Server>,
     /// TLS towards the servers; `None` is plain TCP.
     pub tls: Option<Onward>,
@@ -44,6 +47,7 @@ impl Backend {
                 resolve_interval: None,
                 ..Default::default()
             },
+            docroot: None,
             servers,
             tls: None,
             queue_timeout: Duration::from_secs(5),

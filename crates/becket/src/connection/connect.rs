@@ -29,6 +29,7 @@ use super::passing::Learner;
 use super::queued::{AfterQueue, Queued};
 use super::relay::Relaying;
 use super::securing::{self, Securing, TlsStart};
+use super::serving::{Serving, Site};
 use super::{Context, Core, Net, Next, Phase, Said, Turn, introduction};
 use crate::backend::pool::{Pick, PickHint, Pool};
 use crate::backend::slot::Slot;
@@ -359,7 +360,7 @@ impl Pending {
         }
     }
 
-    /// Sets out, with the slot that was claimed before the handshake if the backend asks for that.
+    /// Sets out, or stays where the backend serves files itself. With the slot that was claimed before the handshake if the backend asks for that.
     /// What the client has said goes to the server first, behind the PROXY header.
     pub(super) fn begin<N: Net>(
         mut self,
@@ -367,6 +368,10 @@ impl Pending {
         said: Said<'_>,
         cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
+        if self.pool.files().is_some() {
+            let keys = (self.client_tls, self.to_client);
+            return Serving::begin(Site::Files(self.pool), keys, said, cx);
+        }
         self.asks = !said.bytes.is_empty();
         let mut header = Vec::new();
         if let Some(kind) = self.pool.backend().keys.proxy_header {

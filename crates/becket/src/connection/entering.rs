@@ -6,7 +6,10 @@
 
 use std::rc::Rc;
 
+use becket_proto::half_pipe::HalfPipe;
+
 use super::connect::{Pending, Purpose};
+use super::serving::{Serving, Site};
 use super::{Context, Net, Next, Said};
 use crate::close_reason::CloseReason;
 use crate::connection::listener::ListenerState;
@@ -25,6 +28,10 @@ impl Entering {
 
     /// Goes on to a server.
     pub(super) fn advance<N: Net>(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        if let Some(redirect) = self.listener.config().keys.redirect {
+            let plain = (None, HalfPipe::default());
+            return Serving::begin(Site::Https(redirect.port), plain, Said::default(), cx);
+        }
         // A listener without TLS has no hello to choose by, and so only its own route.
         let Some(pool) = self.listener.pool(0).cloned() else {
             return Next::End(CloseReason::Internal);

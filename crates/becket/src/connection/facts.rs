@@ -8,7 +8,7 @@ use super::{Connection, Net};
 use crate::close_reason::CloseReason;
 use crate::config::Config;
 use crate::log::Timestamp;
-use crate::log::access::{AccessRecord, ResumedBy};
+use crate::log::access::{AccessRecord, RequestRecord, ResumedBy};
 use crate::pki::identity::Identity;
 use crate::pki::presented::Presented;
 use crate::socket::Traffic;
@@ -104,6 +104,27 @@ impl Facts {
             tls: None,
             server: None,
             server_traffic: Traffic::default(),
+        }
+    }
+
+    /// The line of a request, of which method and target are known where it is one.
+    pub(crate) fn request(&self, asked: Option<(&str, &str)>, now: Now) -> RequestRecord {
+        let (method, target) = asked.unzip();
+        RequestRecord {
+            at: Timestamp::from_unix(now.unix),
+            client: self.client,
+            listener: Arc::clone(&self.listener),
+            sni: self.server_name.clone(),
+            id: self
+                .introduced
+                .as_ref()
+                .and_then(|known| known.unique_id.clone()),
+            method: method.map(Box::from),
+            target: target.map(Box::from),
+            status: "",
+            bytes: 0,
+            began: now.mono,
+            took: Duration::ZERO,
         }
     }
 

@@ -44,13 +44,14 @@ impl<N: Net> Phase<N> {
             Self::Connecting(_) => "connecting",
             Self::Securing(_) => "securing",
             Self::Relaying(_) => "relaying",
+            Self::Serving(_) => "serving",
             Self::Closing(_) => "closing",
         }
     }
 }
 
 /// The words for phases.
-pub(crate) const PHASES: [&str; 10] = [
+pub(crate) const PHASES: [&str; 11] = [
     "entering",
     "greeting",
     "conversing",
@@ -60,5 +61,6 @@ pub(crate) const PHASES: [&str; 10] = [
     "connecting",
     "securing",
     "relaying",
+    "serving",
     "closing",
 ];

@@ -9,14 +9,14 @@
 //!     └────────► Entering ────────┘  │              │             │
 //!                     └──────────────┴──────────────┴─────────────┴──► Closing ──► (gone)
 //!
+//! Serving: in place of Connecting, Securing and Relaying, where files are served.
 //! Queued: on the way from Handshaking or Entering to Connecting, or within Handshaking, and back
 //! from Connecting or Securing when another server has to be found.
 //! ```
 //!
 //! Greeting is left out unless a PROXY header is expected. Where TLS passes, Handshaking ends with the
-//! hello. Where clients ask for TLS in clear, the
-//! server comes first: Entering, Connecting, Conversing, Handshaking, Relaying; or, behind Conversing,
-//! Cancelling and no server.
+//! hello. Where clients ask for TLS in clear, the server comes first: Entering, Connecting,
+//! Conversing, Handshaking, Relaying; or, behind Conversing, Cancelling and no server.
 
 mod answering;
 mod cancelling;
@@ -38,6 +38,7 @@ mod queued;
 mod relay;
 mod resumed;
 mod securing;
+mod serving;
 mod signing;
 
 use std::net::IpAddr;
@@ -58,9 +59,7 @@ use self::entering::Entering;
 use self::facts::Facts;
 use self::greeting::Greeting;
 use self::handshake::Handshaking;
-use self::queued::Queued;
-use self::relay::Relaying;
-use self::securing::Securing;
+use self::{queued::Queued, relay::Relaying, securing::Securing, serving::Serving};
 use crate::admission::{Admitted, HalfOpen, SourcePermit, WorkerAdmission};
 use crate::backend::cancel::Cancels;
 use crate::backend::inbox::Grant;
@@ -71,7 +70,7 @@ use crate::config::ServerAddress;
 use crate::connection::failure_log::FailureLog;
 use crate::connection::listener::ListenerState;
 use crate::leg::{Got, Leg};
-use crate::log::access::AccessRecord;
+use crate::log::{access::AccessRecord, access_log::AccessSender};
 use crate::metrics::Counters;
 use crate::pipes::{Lent, Pipes};
 use crate::scratch::{Buffer, Scratch};
@@ -132,6 +131,8 @@ pub struct Turn<'a, N> {
     pub pipes: &'a Rc<Pipes>,
     /// Where signatures are asked for; `None` where they are made at once.
     pub signing: Option<&'a WorkerSigning>,
+    /// For requests, if there is an access log.
+    pub access: Option<&'a AccessSender>,
     /// The process takes no new clients, and ends when the last one has left.
     pub draining: bool,
 }
@@ -187,6 +188,8 @@ enum Phase<N: Net> {
     Securing(Securing<N>),
     /// Until both directions have ended.
     Relaying(Relaying<N>),
+    /// Until all requests for files are answered. On the heap, as above.
+    Serving(Box<Serving>),
     /// Until the client has taken the last bytes.
     Closing(Closing),
 }
@@ -261,11 +264,12 @@ impl<N: Net> Phase<N> {
             Self::Connecting(phase) => phase.advance(cx),
             Self::Securing(phase) => phase.advance(cx, scratch),
             Self::Relaying(phase) => phase.advance(cx, scratch),
+            Self::Serving(phase) => phase.advance(cx, scratch),
             Self::Closing(phase) => phase.advance(cx, scratch),
         }
     }
 
-    fn expire(self, cx: &mut Context<'_, '_, N>, _: &mut Scratch) -> Next<N> {
+    fn expire(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Next<N> {
         match self {
             Self::Entering(phase) => phase.advance(cx),
             Self::Greeting(phase) => phase.expire(cx),
@@ -276,6 +280,7 @@ impl<N: Net> Phase<N> {
             Self::Connecting(phase) => phase.expire(cx),
             Self::Securing(phase) => phase.expire(cx),
             Self::Relaying(phase) => phase.expire(cx),
+            Self::Serving(phase) => phase.expire(cx, scratch),
             Self::Closing(phase) => phase.expire(),
         }
     }
@@ -336,7 +341,7 @@ impl<N: Net> Phase<N> {
             Self::Queued(phase) => phase.cares_for(ready),
             // Bytes wait until there is a server; a client that is gone does not.
             Self::Connecting(_) | Self::Securing(_) | Self::Cancelling(_) => ready.failed,
-            Self::Entering(_) | Self::Conversing(_) | Self::Relaying(_) | Self::Closing(_) => true,
+            _ => true,
         }
     }
 }
@@ -462,11 +467,14 @@ impl<N: Net> Connection<N> {
 
     /// The process has begun to drain: a connection at rest is given less time.
     pub fn drain(&mut self, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Advanced {
-        if let Some(Phase::Relaying(phase)) = &self.phase {
-            let core = &mut self.core;
-            let deadline = phase.deadline(&Context { core, turn });
-            self.core.deadline = self.core.deadline.min(deadline);
-        }
+        let core = &mut self.core;
+        let cx = Context { core, turn };
+        let deadline = match &self.phase {
+            Some(Phase::Relaying(phase)) => phase.deadline(&cx),
+            Some(Phase::Serving(phase)) => phase.deadline(&cx),
+            _ => return Advanced::Waiting,
+        };
+        self.core.deadline = self.core.deadline.min(deadline);
         Advanced::Waiting
     }
 

@@ -15,6 +15,7 @@ use std::fmt;
 
 use becket_cluster::ClusterStatus;
 use becket_cluster::replica::{Cause, PeerState, PeerStatus, WarmUp};
+use becket_http::status::Status;
 use becket_sys::kernel_tls::{Cipher, Version};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -182,6 +183,8 @@ impl Snapshot {
         };
         let batches = self.rsa_batches.unwrap_or_default();
         families! { page:
+            Counter becket_file_requests "Requests for files, and those that were redirected, by status" [status]
+                = Status::ALL.iter().map(|&status| ([status.label()], self.sum(|c| &c.file_requests[status as usize])));
             Gauge becket_build_info "Always 1; the label says what runs" [version] = [([self.version], 1_u64)];
             Gauge becket_workers "Worker threads" = self.workers;
             Gauge becket_crypto_threads "Threads that sign for the workers" = self.crypto_threads;

@@ -332,6 +332,13 @@ fn backends(page: &mut Page, status: &Value) {
             0 => String::new(),
             count => format!(", {count} waiting for a slot"),
         };
+        if let Some(folder) = backend["files"].as_str() {
+            page.line(
+                "backend",
+                format_args!("{name}, files of {}", escaped(folder)),
+            );
+            continue;
+        }
         let s = plural(count);
         page.line(
             "backend",

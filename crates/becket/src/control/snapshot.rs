@@ -243,6 +243,7 @@ impl Serialize for RunningBackend {
         });
         let object = json!({
             "name": keys.name,
+            "files": self.config.docroot.as_ref().map(|docroot| &docroot.path),
             "balance": keys.balance,
             "waiting": state.waiting(),
             "queue_length": keys.queue_length,

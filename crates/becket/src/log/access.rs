@@ -61,6 +61,127 @@ pub struct AccessRecord {
     pub reason: CloseReason,
 }
 
+/// One request for a file. Its line has the time of the request.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestRecord {
+    /// When its head was whole.
+    pub(crate) at: Timestamp,
+    /// Who asked.
+    pub(crate) client: SocketAddr,
+    /// Configuration name of the listener.
+    pub(crate) listener: Arc<str>,
+    /// The server name of the handshake.
+    pub(crate) sni: Option<Box<str>>,
+    /// The name of the connection.
+    pub(crate) id: Option<Box<[u8]>>,
+    /// As it was sent; nothing where the head was none.
+    pub(crate) method: Option<Box<str>>,
+    /// The same.
+    pub(crate) target: Option<Box<str>>,
+    /// Its number; empty where the connection ended before there was an answer.
+    pub(crate) status: &'static str,
+    /// Bytes of the body that were sent.
+    pub(crate) bytes: u64,
+    /// Monotonic time of the request.
+    pub(crate) began: Duration,
+    /// From there to the last byte, as the socket took it or was about to.
+    pub(crate) took: Duration,
+}
+
+/// A line of the access log.
+#[derive(Debug)]
+pub(crate) enum AccessLine {
+    /// At the end of a connection.
+    Connection(Box<AccessRecord>),
+    /// At the end of a request for a file.
+    Request(Box<RequestRecord>),
+}
+
+impl From<AccessRecord> for AccessLine {
+    fn from(record: AccessRecord) -> Self {
+        Self::Connection(Box::new(record))
+    }
+}
+
+impl From<Box<RequestRecord>> for AccessLine {
+    fn from(record: Box<RequestRecord>) -> Self {
+        Self::Request(record)
+    }
+}
+
+/// What takes the fields of a line, one after the other.
+type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
+
+impl AccessLine {
+    /// Appends the line with its line break to `out`. Allocates only where `out` grows, and in
+    /// JSON for values with characters to escape.
+    pub(crate) fn write(&self, format: LogFormat, out: &mut String) {
+        let before = out.len();
+        let written = match self {
+            Self::Connection(record) => {
+                write(record.accepted, |each| record.fields(each), format, out)
+            }
+            Self::Request(record) => write(record.at, |each| record.fields(each), format, out),
+        };
+        // A `String` takes everything, so that only a broken `Display` could end here.
+        if written.is_err() {
+            out.truncate(before);
+        }
+    }
+}
+
+impl RequestRecord {
+    /// Calls `each` with every field in the order of the line.
+    fn fields(&self, each: Each<'_>) -> fmt::Result {
+        let listener = Escaped::word(&*self.listener);
+        let sni = self.sni.as_deref().map(Escaped::word);
+        let id = self.id.as_deref().map(Escaped::word);
+        let method = self.method.as_deref().map(Escaped::word);
+        let target = self.target.as_deref().map(Escaped::word);
+        let status = Some(&self.status).filter(|status| !status.is_empty());
+        each("client", Field::Text(&self.client))?;
+        each("listener", Field::Text(&listener))?;
+        each("sni", text(sni.as_ref()))?;
+        each("id", text(id.as_ref()))?;
+        each("method", text(method.as_ref()))?;
+        each("path", text(target.as_ref()))?;
+        each("status", text(status))?;
+        each("bytes", Field::Count(self.bytes))?;
+        each("request_us", Field::Count(micros(self.took)))
+    }
+}
+
+fn write(
+    time: Timestamp,
+    fields: impl FnOnce(Each<'_>) -> fmt::Result,
+    format: LogFormat,
+    out: &mut String,
+) -> fmt::Result {
+    match format {
+        LogFormat::Text => {
+            write!(out, "{time}")?;
+            fields(&mut |name, field| match field {
+                Field::Text(value) => write!(out, " {name}={value}"),
+                Field::Count(value) => write!(out, " {name}={value}"),
+                Field::Absent => write!(out, " {name}=-"),
+            })?;
+            out.write_char('\n')
+        }
+        LogFormat::Json => {
+            write!(out, "{{\"time\":\"{time}\"")?;
+            fields(&mut |name, field| match field {
+                Field::Text(value) => {
+                    let value = serde_json::Value::String(value.to_string());
+                    write!(out, ",\"{name}\":{value}")
+                }
+                Field::Count(value) => write!(out, ",\"{name}\":{value}"),
+                Field::Absent => write!(out, ",\"{name}\":null"),
+            })?;
+            out.write_str("}\n")
+        }
+    }
+}
+
 /// What a resumed handshake was opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumedBy {
@@ -102,10 +223,7 @@ impl AccessRecord {
     ///
     /// # Errors
     /// The first that `each` returns.
-    pub(crate) fn fields(
-        &self,
-        each: &mut dyn FnMut(&str, Field<'_>) -> fmt::Result,
-    ) -> fmt::Result {
+    pub(crate) fn fields(&self, each: Each<'_>) -> fmt::Result {
         let listener = Escaped::word(&*self.listener);
         let sni = self.sni.as_deref().map(Escaped::word);
         let alpn = self.alpn.as_deref().map(Escaped::word);
@@ -139,47 +257,10 @@ impl AccessRecord {
         each("reason", Field::Text(&self.reason.label()))
     }
 
-    /// Appends the line with its line break to `out`. Allocates only where `out` grows, and in
-    /// JSON for values with characters to escape.
-    pub fn write(&self, format: LogFormat, out: &mut String) {
-        let before = out.len();
-        let written = match format {
-            LogFormat::Text => self.write_text(out),
-            LogFormat::Json => self.write_json(out),
-        };
-        // A `String` takes everything, so that only a broken `Display` could end here.
-        if written.is_err() {
-            out.truncate(before);
-        }
-    }
-
     /// `full`, or what it was resumed by; nothing if the handshake was not completed.
     fn kind(&self) -> Option<&'static str> {
         self.handshake?;
         Some(self.resumed.map_or("full", ResumedBy::label))
-    }
-
-    fn write_text(&self, out: &mut String) -> fmt::Result {
-        write!(out, "{}", self.accepted)?;
-        self.fields(&mut |name, field| match field {
-            Field::Text(value) => write!(out, " {name}={value}"),
-            Field::Count(value) => write!(out, " {name}={value}"),
-            Field::Absent => write!(out, " {name}=-"),
-        })?;
-        out.write_char('\n')
-    }
-
-    fn write_json(&self, out: &mut String) -> fmt::Result {
-        write!(out, "{{\"time\":\"{}\"", self.accepted)?;
-        self.fields(&mut |name, field| match field {
-            Field::Text(value) => {
-                let value = serde_json::Value::String(value.to_string());
-                write!(out, ",\"{name}\":{value}")
-            }
-            Field::Count(value) => write!(out, ",\"{name}\":{value}"),
-            Field::Absent => write!(out, ",\"{name}\":null"),
-        })?;
-        out.write_str("}\n")
     }
 }
 
@@ -243,7 +324,7 @@ pub(crate) mod tests {
 
     fn line(record: &AccessRecord, format: LogFormat) -> String {
         let mut out = String::new();
-        record.write(format, &mut out);
+        AccessLine::from(record.clone()).write(format, &mut out);
         out
     }
 
@@ -256,6 +337,31 @@ pub(crate) mod tests {
              handshake=psk subject=CN=alice,O=Rope\\x20Walk serial=0ABC01 id=8d2f server=127.0.0.1:8080 client_bytes_in=900 client_bytes_out=2000 \
              server_bytes_in=1024 server_bytes_out=80 handshake_us=740 total_us=12000 \
              reason=finished\n"
+        );
+    }
+
+    #[test]
+    fn a_request_forges_no_line_either() {
+        let of = record();
+        let request = RequestRecord {
+            at: of.accepted,
+            client: of.client,
+            listener: of.listener,
+            sni: None,
+            id: None,
+            method: Some("GET".into()),
+            target: Some("/a b\nstatus=200".into()),
+            status: "404",
+            bytes: 14,
+            began: Duration::ZERO,
+            took: Duration::from_micros(30),
+        };
+        let mut out = String::new();
+        AccessLine::from(Box::new(request)).write(LogFormat::Text, &mut out);
+        assert_eq!(
+            out,
+            "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=- id=- method=GET \
+             path=/a\\x20b\\x0astatus=200 status=404 bytes=14 request_us=30\n"
         );
     }
 

@@ -21,21 +21,20 @@ use std::time::Duration;
 use becket_config::choices::LogFormat;
 use becket_config::process::LogTarget;
 
-use super::access::AccessRecord;
+use super::access::AccessLine;
 use super::{Output, PATIENCE};
 
 /// A worker's end: gives records away.
 #[derive(Clone, Debug)]
-pub(crate) struct AccessSender {
-    records: SyncSender<Box<AccessRecord>>,
+pub struct AccessSender {
+    lines: SyncSender<AccessLine>,
     dropped: Arc<AtomicU64>,
 }
 
 impl AccessSender {
-    /// Hands over one record without waiting. Allocates a box for it. It is dropped, and counted, if the channel is full or the
-    /// writer is gone.
-    pub(crate) fn send(&self, record: AccessRecord) {
-        if self.records.try_send(Box::new(record)).is_err() {
+    /// Hands over one record without waiting. It is dropped, and counted, if the channel is full or the writer is gone.
+    pub(crate) fn send(&self, record: impl Into<AccessLine>) {
+        if self.lines.try_send(record.into()).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }
     }
@@ -44,7 +43,7 @@ impl AccessSender {
 /// The thread's end: takes records and writes lines.
 #[derive(Debug)]
 pub struct AccessWriter {
-    receivers: Vec<Receiver<Box<AccessRecord>>>,
+    receivers: Vec<Receiver<AccessLine>>,
     output: Output,
     format: LogFormat,
     /// Whole lines that are not written yet.
@@ -110,10 +109,10 @@ impl AccessWriter {
 
     /// Makes the channel of one more worker.
     pub(crate) fn attach(&mut self) -> AccessSender {
-        let (records, receiver) = sync_channel(CAPACITY);
+        let (lines, receiver) = sync_channel(CAPACITY);
         self.receivers.push(receiver);
         let dropped = Arc::clone(&self.dropped);
-        AccessSender { records, dropped }
+        AccessSender { lines, dropped }
     }
 
     /// Lines that were dropped, so far.
@@ -174,7 +173,7 @@ impl AccessWriter {
         }
     }
 
-    fn append(&mut self, record: &AccessRecord) {
+    fn append(&mut self, record: &AccessLine) {
         record.write(self.format, &mut self.lines);
         self.held += 1;
         if self.lines.len() >= BLOCK_BYTES {
@@ -209,7 +208,7 @@ impl AccessWriter {
 /// Between two looks at what the workers have sent.
 const TICK: Duration = Duration::from_millis(100);
 /// Records that a worker may be ahead of the writer: 0.1 s at 40 000 connections a second. A slot is
-/// a pointer, 32 KiB per worker.
+/// a pointer and its kind, 64 KiB per worker.
 pub(crate) const CAPACITY: usize = 4096;
 /// Lines are written in blocks of about this size.
 const BLOCK_BYTES: usize = 64 * 1024;

@@ -10,7 +10,7 @@
 //! Not here: which events are logged (each call site), signals (`control`).
 
 pub mod access;
-pub(crate) mod access_log;
+pub mod access_log;
 mod backlog;
 mod escape;
 mod last_words;

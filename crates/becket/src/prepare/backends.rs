@@ -4,6 +4,7 @@
 //! and one that had some keeps them over a reload. `becket check` resolves them here. A name may have several addresses;
 //! they are kept in the resolver's order.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use becket_config::key;
 
 use super::Draft;
 use crate::config::{Backend, MOST_ADDRESSES, Server, ServerAddress};
+use crate::docroot::Docroot;
 use crate::files::reason;
 
 impl Draft<'_> {
@@ -41,9 +43,31 @@ impl Draft<'_> {
         self.check_sources(&key!(path, backend.source), &backend.source);
         Backend {
             keys: backend.clone(),
+            docroot: self.docroot(&key!(path, backend.files), backend.files.as_ref()),
             servers,
             tls: self.onward(&key!(path, backend.tls), backend.tls.as_ref()),
             queue_timeout: backend.queue_timeout.unwrap_or(self.file.timeouts.connect),
+        }
+    }
+
+    /// Opens the folder whose files are served, as the user that serves.
+    fn docroot(&mut self, path: &str, files: Option<&backend::Files>) -> Option<Arc<Docroot>> {
+        let files = files?;
+        let root = files.root.as_ref().filter(|root| !root.is_empty())?;
+        let folder = self.world.base.join(root);
+        match Docroot::open(folder, files.clone()) {
+            Ok(docroot) => Some(Arc::new(docroot)),
+            Err(error) => {
+                let fault = match error.kind() {
+                    ErrorKind::Unsupported => "needs openat2, of Linux 5.6".to_owned(),
+                    _ => reason(&error),
+                };
+                let accepted = "a folder that the user may enter who serves";
+                let path = key!(path, files.root);
+                self.report
+                    .refuse(path, format!("{root}: {fault}"), accepted);
+                None
+            }
         }
     }
 

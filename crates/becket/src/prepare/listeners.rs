@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
-use becket_config::check::Way;
+use becket_config::check::{HTTP, Way};
 use becket_config::glob;
 use becket_config::key;
 use becket_config::listener::{self, Certificate, Pair};
@@ -228,9 +228,12 @@ impl Draft<'_> {
         }
         let mut backends = self.file.backend.iter();
         let backend = backends.position(|backend| Some(&*backend.name) == way.backend);
+        let chosen = backend.and_then(|index| self.file.backend.get(index));
+        let files = chosen.is_some_and(|backend| backend.files.is_some());
         let keys = way.route.map(|(_, route)| route.clone());
         Route {
             alpn: match &keys {
+                _ if files && way.ends_tls => vec![HTTP.to_vec()],
                 Some(route) if route.is_for_alpn() || !way.ends_tls => {
                     route.alpn.clone().unwrap_or_default()
                 }

@@ -171,7 +171,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     draft.check_identity();
     draft.kernel_tls();
     let workers = worker_count(&file.process);
-    let fixed = descriptors::fixed(&listeners, workers);
+    let fixed = descriptors::fixed(&listeners, &backends, workers);
     let of_pipes = descriptors::of_pipes(&listeners, &file.limits, workers);
     let config = Config {
         file: std::sync::Arc::new(file.clone()),

@@ -119,7 +119,8 @@ impl Worker {
         let pool = |(backend, state): (&Arc<_>, &Arc<_>)| {
             let inbox = Arc::clone(&self.mailbox) as Arc<dyn Inbox>;
             let pool = Pool::new(Arc::clone(backend), Arc::clone(state), inbox, self.number);
-            Rc::new(pool.telling(self.outbox.clone()))
+            let pool = pool.telling(self.outbox.clone());
+            Rc::new(pool.reading(&self.shared.readers))
         };
         let pools = adopted.backends().map(pool).collect();
         self.serve_by(Arc::clone(adopted.config()), pools, added)

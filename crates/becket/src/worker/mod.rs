@@ -310,6 +310,7 @@ impl Worker {
             cancels: &self.shared.cancels,
             pipes: &self.pipes,
             signing: self.signing.as_ref(),
+            access: self.access.as_ref(),
             draining: self.ending == Ending::Draining,
         };
         let advanced = step(&mut entry.connection, &mut turn, &mut self.scratch);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use becket_config::backend::{Backend, Server};
+use becket_config::backend::{Backend, CacheControl, ErrorPage, Files, Server};
 use becket_config::cluster::Cluster;
 use becket_config::file::File;
 use becket_config::listener::{Certificate, Listener, Pair, Route};
@@ -22,6 +22,11 @@ fn keys() -> BTreeMap<String, Value> {
         }],
         policy: vec![Policy::default()],
         backend: vec![Backend {
+            files: Some(Files {
+                cache_control: vec![CacheControl::default()],
+                error_page: vec![ErrorPage::default()],
+                ..Files::default()
+            }),
             tls: Some(ServerTls::default()),
             server: vec![Server::default()],
             ..Backend::default()
@@ -184,6 +189,7 @@ fn every_example_is_a_valid_configuration() {
         folder.write(&format!("certs/{name}.key"), &made.key.serialize_pem());
     }
     let mut count = 0;
+    std::fs::create_dir(folder.path().join("www")).unwrap();
     for entry in std::fs::read_dir(root().join("examples")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|extension| extension != "toml") {

@@ -22,6 +22,7 @@ mod resumption;
 mod script;
 mod self_test;
 mod servers;
+mod serving;
 mod signing;
 mod splicing;
 mod starttls;

@@ -208,6 +208,7 @@ impl Stage {
             cancels: &self.cancels,
             pipes: &self.pipes,
             signing: self.signing.as_ref(),
+            access: None,
             draining: self.draining,
         };
         let advanced = if std::mem::take(&mut self.stops) {

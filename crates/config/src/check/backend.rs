@@ -1,8 +1,10 @@
 //! What contradicts in `[[backend]]` and its tables.
 
+use std::collections::HashSet;
+
 use super::{VERSIONS, check_once};
 use crate::address::Address;
-use crate::backend::Backend;
+use crate::backend::{Backend, Files};
 use crate::choices::{CheckKind, Introduction, QueuePlace, StickBy, Verify};
 use crate::error::Report;
 use crate::key;
@@ -11,6 +13,9 @@ use crate::policy::{ServerAlpn, ServerTls};
 
 impl Backend {
     pub(super) fn check(&self, path: &str, report: &mut Report) {
+        if let Some(files) = &self.files {
+            return self.check_files(files, path, report);
+        }
         if self.server.is_empty() {
             let accepted = "at least one server with an address";
             report.refuse(key!(path, self.server), "missing", accepted);
@@ -61,6 +66,57 @@ impl Backend {
         self.check_health(&key!(path, self.health), report);
         if let Some(tls) = &self.tls {
             self.check_tls(tls, &key!(path, self.tls), report);
+        }
+    }
+
+    /// Where files are served there is no server, and nothing to say of one.
+    fn check_files(&self, files: &Files, path: &str, report: &mut Report) {
+        let alone = Self {
+            name: self.name.clone(),
+            files: self.files.clone(),
+            ..Self::default()
+        };
+        if *self != alone {
+            let fault = "given, and with it keys of a backend that has servers";
+            report.refuse(key!(path, self.files), fault, "files and name alone");
+        }
+        let path = key!(path, self.files);
+        if files.root.as_ref().is_none_or(String::is_empty) {
+            report.refuse(key!(path, files.root), "missing", "the path of a folder");
+        }
+        let index = key!(path, files.index);
+        for (number, name) in files.index.iter().enumerate() {
+            if !is_file_name(name) || name.contains('/') {
+                let accepted = "the name of a file that does not begin with a dot";
+                report.refuse(format!("{index}[{number}]"), "not a name", accepted);
+            }
+        }
+        check_once(&index, &files.index, "each name once", report);
+        for (number, rule) in files.cache_control.iter().enumerate() {
+            let path = format!("{}[{number}]", key!(path, files.cache_control));
+            if !rule.paths.starts_with(['/', '*']) {
+                let accepted = "a pattern such as \"/assets/*\" or \"*.css\"";
+                report.refuse(key!(path, rule.paths), "fits no path", accepted);
+            }
+            if rule.value.0.is_empty() {
+                let accepted = "a value such as \"max-age=3600\"";
+                report.refuse(key!(path, rule.value), "missing", accepted);
+            }
+        }
+        let mut seen = HashSet::new();
+        for (number, page) in files.error_page.iter().enumerate() {
+            let path = format!("{}[{number}]", key!(path, files.error_page));
+            if !page
+                .status
+                .is_some_and(|status| PAGES.contains(&status) && seen.insert(status))
+            {
+                let accepted = "403, 404, 405, 412, 416, 500 or 503, each once";
+                report.refuse(key!(path, page.status), "has no page", accepted);
+            }
+            if !page.path.split('/').all(is_file_name) {
+                let accepted = "a path below the folder, such as \"404.html\"";
+                report.refuse(key!(path, page.path), "not a path", accepted);
+            }
         }
     }
 
@@ -136,6 +192,13 @@ impl Backend {
         }
     }
 }
+
+fn is_file_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && !name.contains('\0')
+}
+
+/// Errors behind which a connection may go on, and a client reads.
+const PAGES: [u16; 7] = [403, 404, 405, 412, 416, 500, 503];
 
 impl Pair {
     /// Whether both halves are named.

@@ -28,6 +28,17 @@ impl Listener {
             let fault = "clients here speak no TLS that the kernel could take over";
             report.refuse(key!(path, self.kernel_tls), fault, "\"off\"");
         }
+        if self.redirect.is_some() {
+            let path = key!(path, self.redirect);
+            if self.tls {
+                let fault = "clients speak TLS here already";
+                report.refuse(&path, fault, "tls = false with it");
+            }
+            if self.backend.is_some() {
+                let fault = "given, and a backend with it";
+                report.refuse(path, fault, "one of the two");
+            }
+        }
         if self.cancel_requests.is_some() && speaks != ListenMode::StartTls(Protocol::Postgresql) {
             let fault = "given, but nobody speaks PostgreSQL here";
             let accepted = "only with starttls = \"postgresql\"";

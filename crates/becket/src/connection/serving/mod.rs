@@ -1,0 +1,577 @@
+//! Requests for files, answered here one after the other; also where all that clients get is a redirect to `https`.
+//!
+//! What a client says gathers until the head of a request is whole. `becket-http` reads it and decides what is sent of the file, which
+//! the backend's [`FileService`] finds; then the head of the answer and as much of the file as fits go out together. A request that came
+//! behind another waits for its turn, and nothing more is read meanwhile. Whatever is not in memory is asked of a thread, and the
+//! connection waits for it like for a socket.
+//!
+//! A file that turns out to be shorter than the head of its answer said cuts the connection: without close_notify, or by a reset where there is
+//! no TLS. Nobody takes a part for the whole.
+//!
+//! What a client can make us hold: one read's worth of requests, as many bytes of an answer as one read of a file has, one open file.
+//! `timeouts.request` bounds the head, `timeouts.keep-alive` the wait for the next one, `timeouts.idle` the answer.
+//!
+//! Source: RFC 9112.
+
+mod reply;
+mod site;
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{io, mem};
+
+use becket_http::answer::note;
+use becket_http::head::{self, Head, Refusal, Room};
+use becket_http::status::Status;
+use becket_proto::half_pipe::HalfPipe;
+use rustls::server::UnbufferedServerConnection;
+
+use self::reply::{Content, Reply};
+pub(super) use self::site::Site;
+use super::closing::Closing;
+use super::relay::Half;
+use super::{Context, Net, Next, Phase, Said, Side};
+use crate::backend::file_service::{Awaited, FileService, ReaderAnswer};
+use crate::close_reason::CloseReason;
+use crate::docroot::{AtPath, FileKey, OpenFile};
+use crate::log::access::RequestRecord;
+use crate::pipes::Lent;
+use crate::scratch::{READ, Scratch};
+use crate::tls::engine::Engine;
+use crate::tls::kernel::Tls;
+
+/// A client whose requests are answered here.
+#[derive(Debug)]
+pub(super) struct Serving {
+    site: Site,
+    /// Traffic keys; `None` where bytes pass as they are.
+    tls: Option<Tls<UnbufferedServerConnection>>,
+    /// What the socket did not take.
+    to_client: HalfPipe<Lent>,
+    /// Requests that are not answered yet.
+    said: Vec<u8>,
+    /// How much of that has no end of a head in it.
+    searched: usize,
+    /// The length of the head that is being answered.
+    head: usize,
+    doing: Doing,
+    /// Requests that were answered.
+    answered: u32,
+    /// The client will say no more.
+    ended: bool,
+    /// The answer that is being sent, or was sent last, is the last.
+    is_last: bool,
+    /// What the log will say of the request that is being answered.
+    record: Option<Box<RequestRecord>>,
+}
+
+/// Where a connection is with its requests.
+#[derive(Debug)]
+enum Doing {
+    /// Hears a request.
+    Hearing,
+    /// A thread looks for a file; for the page of an error where there is an answer already.
+    Finding(Awaited<AtPath>, FileKey, Option<Reply>),
+    /// Sends a file.
+    Sending(Body),
+}
+
+/// What is still to be sent of a file.
+#[derive(Debug)]
+struct Body {
+    file: Arc<OpenFile>,
+    rest: Range<u64>,
+    /// A thread reads.
+    asked: Option<Awaited<io::Result<Vec<u8>>>>,
+}
+
+/// What a client waits for, or we for it: each has its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    NextRequest,
+    RestOfHead,
+    Answer,
+}
+
+/// What a step has done.
+enum Step {
+    /// Something: there may be more to do.
+    Moved,
+    /// Nothing, for now.
+    Waits,
+    /// All that there was to do on the connection.
+    Over,
+}
+
+impl Serving {
+    /// Goes on with a client that has keys, where it needs some, and with what it has said already.
+    pub(super) fn begin<N: Net>(
+        site: Site,
+        (tls, to_client): (Option<Engine>, HalfPipe<Lent>),
+        said: Said<'_>,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Next<N> {
+        cx.core.deadline = cx.turn.now.mono + cx.turn.timeouts.request;
+        let tls = tls.map(|mut engine| {
+            // The kernel takes over where bytes are spliced, and here they are read.
+            engine.stay();
+            Tls::Own(engine)
+        });
+        Next::Go(Phase::Serving(Box::new(Self {
+            site,
+            tls,
+            to_client,
+            said: said.bytes.to_vec(),
+            searched: 0,
+            head: 0,
+            doing: Doing::Hearing,
+            answered: 0,
+            ended: said.ended,
+            is_last: false,
+            record: None,
+        })))
+    }
+
+    pub(super) fn advance<N: Net>(
+        mut self: Box<Self>,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Next<N> {
+        if cx.core.client.ready.failed {
+            return self.abort(CloseReason::ClientReset, cx);
+        }
+        let before = (self.waits_for(), self.answered);
+        let sent = cx.core.client.traffic.sent;
+        let mut left = cx.turn.limits.bytes_per_turn;
+        let stepped = loop {
+            match self.step(&mut left, cx, scratch) {
+                Ok(Step::Moved) if left > 0 => {}
+                stepped => break stepped,
+            }
+        };
+        if before != (self.waits_for(), self.answered) || cx.core.client.traffic.sent > sent {
+            cx.core.deadline = self.deadline(cx);
+        }
+        if self.is_unfinished() {
+            cx.core.deadline = cx.core.deadline.min(cx.core.handshake_until);
+        }
+        match stepped {
+            Ok(Step::Moved) => Next::Yield(Phase::Serving(self)),
+            Ok(Step::Waits) => Next::Wait(Phase::Serving(self)),
+            Ok(Step::Over) => {
+                let is_cut = self.ended && !self.is_last && !self.said.is_empty();
+                let reason = match is_cut {
+                    true => CloseReason::ClientTruncated,
+                    false => CloseReason::Finished,
+                };
+                Closing::begin(reason, self.to_client, cx)
+            }
+            Err(reason) => self.abort(reason, cx),
+        }
+    }
+
+    pub(super) fn expire<N: Net>(
+        mut self: Box<Self>,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Next<N> {
+        if self.is_unfinished() && cx.turn.now.mono >= cx.core.handshake_until {
+            return self.abort(CloseReason::HandshakeTimeout, cx);
+        }
+        match self.waits_for() {
+            Wait::Answer => self.abort(CloseReason::IdleTimeout, cx),
+            Wait::NextRequest if self.answered > 0 => {
+                // Nothing was asked for: an end in good order.
+                scratch.clear();
+                match self.put(true, cx, scratch) {
+                    Ok(()) => Closing::begin(CloseReason::Finished, self.to_client, cx),
+                    Err(reason) => self.abort(reason, cx),
+                }
+            }
+            Wait::NextRequest | Wait::RestOfHead => self.abort(CloseReason::RequestTimeout, cx),
+        }
+    }
+
+    fn waits_for(&self) -> Wait {
+        match &self.doing {
+            Doing::Hearing if self.to_client.waits() => Wait::Answer,
+            Doing::Hearing if self.said.is_empty() => Wait::NextRequest,
+            Doing::Hearing => Wait::RestOfHead,
+            _ => Wait::Answer,
+        }
+    }
+
+    /// When to give up if nothing more moves. While the process drains, a connection at rest has less time.
+    pub(super) fn deadline<N: Net>(&self, cx: &Context<'_, '_, N>) -> Duration {
+        let timeouts = cx.turn.timeouts;
+        let patience = match self.waits_for() {
+            Wait::Answer => timeouts.idle,
+            Wait::RestOfHead => timeouts.request,
+            Wait::NextRequest if cx.turn.draining => timeouts.drain_idle.min(timeouts.keep_alive),
+            Wait::NextRequest => timeouts.keep_alive,
+        };
+        cx.turn.now.mono + patience
+    }
+
+    /// The client is served, and has still to finish its handshake: for that it has no more time than any other.
+    fn is_unfinished(&self) -> bool {
+        let engine = self.tls.as_ref().and_then(Tls::engine);
+        engine.is_some_and(Engine::is_unfinished)
+    }
+
+    /// Something failed: the client must not take what it got for the whole.
+    fn abort<N: Net>(
+        mut self: Box<Self>,
+        reason: CloseReason,
+        cx: &mut Context<'_, '_, N>,
+    ) -> Next<N> {
+        self.log(cx);
+        match reason {
+            CloseReason::ClientReset => Next::End(reason),
+            _ => Closing::begin(reason, mem::take(&mut self.to_client), cx),
+        }
+    }
+
+    /// Does one thing. `left` is how much may still be done in this turn, in bytes.
+    fn step<N: Net>(
+        &mut self,
+        left: &mut usize,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<Step, CloseReason> {
+        if self.to_client.waits() {
+            if cx.core.client.ready.writable {
+                let flushed = cx.flush(&mut self.to_client);
+                flushed.map_err(|_| CloseReason::ClientReset)?;
+            }
+            return Ok(match self.to_client.waits() {
+                true => Step::Waits,
+                false => Step::Moved,
+            });
+        }
+        scratch.clear();
+        let step = match mem::replace(&mut self.doing, Doing::Hearing) {
+            Doing::Hearing => self.hear(cx, scratch),
+            Doing::Finding(asked, wanted, reply) => match asked.take() {
+                ReaderAnswer::Waiting => {
+                    self.doing = Doing::Finding(asked, wanted, reply);
+                    Ok(Step::Waits)
+                }
+                outcome => self.go_on(outcome, &wanted, reply, cx, scratch),
+            },
+            Doing::Sending(body) => self.send(body, cx, scratch),
+        };
+        *left = left.saturating_sub(scratch.plain.len().max(LEAST_WORK));
+        step
+    }
+
+    /// Answers the next request if it is whole, or else reads more of it.
+    fn hear<N: Net>(
+        &mut self,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<Step, CloseReason> {
+        if self.is_last {
+            return Ok(Step::Over);
+        }
+        if self.searched == 0 {
+            self.said.drain(..head::blank(&self.said));
+        }
+        let most = cx.turn.limits.request_head;
+        let end = head::end(&self.said, self.searched);
+        if let Some(length) = end.filter(|length| *length <= most) {
+            self.head = length;
+            self.respond(None, cx, scratch)?;
+            return Ok(Step::Moved);
+        }
+        if end.is_some() || self.said.len() > most {
+            let head = &self.said[..most];
+            let reply = Reply::refusing(Refusal {
+                status: head::too_long(head),
+                persists: false,
+            });
+            self.note_request(None, cx);
+            self.head = self.said.len();
+            self.write(reply, cx, scratch)?;
+            return Ok(Step::Moved);
+        }
+        self.searched = self.said.len();
+        if self.ended {
+            self.put(true, cx, scratch)?;
+            return Ok(Step::Over);
+        }
+        self.receive(cx, scratch)
+    }
+
+    /// Reads what the client says.
+    fn receive<N: Net>(
+        &mut self,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<Step, CloseReason> {
+        let mut onward = HalfPipe::default();
+        let mut client = Half::<N::Client, UnbufferedServerConnection> {
+            side: Side::Client,
+            leg: &mut cx.core.client,
+            tls: self.tls.as_mut(),
+            pipe: &mut self.to_client,
+            counters: cx.turn.counters,
+            limits: cx.turn.limits,
+            pipes: None,
+            left: 0,
+            spoke: false,
+            truncated: false,
+        };
+        if !client.leg.ready.readable && !client.leg.ready.ended && !client.waits() {
+            return Ok(Step::Waits);
+        }
+        client.take(&mut onward, scratch)?;
+        self.ended |= onward.source_ended();
+        self.said.extend_from_slice(scratch.plain.filled());
+        Ok(Step::Moved)
+    }
+
+    /// Answers the request at the front; `found` is what it asks for, where a thread has looked for that.
+    fn respond<N: Net>(
+        &mut self,
+        found: Option<AtPath>,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CloseReason> {
+        let said = mem::take(&mut self.said);
+        let mut room = Room::default();
+        let parsed = head::parse(&said[..self.head], &mut room);
+        if found.is_none() {
+            self.note_request(parsed.as_ref().ok(), cx);
+        }
+        let decided = match parsed {
+            Ok(head) => self.site.decide(&head, found, cx.turn.now),
+            Err(status) => {
+                let persists = false;
+                ControlFlow::Continue(Reply::refusing(Refusal { status, persists }))
+            }
+        };
+        self.said = said;
+        let service = self.site.service();
+        let (wanted, reply) = match decided {
+            ControlFlow::Break(wanted) => (wanted, None),
+            ControlFlow::Continue(reply) => {
+                let docroot = service.map(FileService::docroot);
+                let page = docroot.and_then(|docroot| docroot.page(reply.status));
+                match page {
+                    Some(wanted) => (wanted, Some(reply)),
+                    None => return self.write(reply, cx, scratch),
+                }
+            }
+        };
+        let Some(service) = service else {
+            return Err(CloseReason::Internal);
+        };
+        // What is wanted first has been looked for already.
+        let found = reply
+            .as_ref()
+            .and_then(|_| service.find(&wanted, cx.turn.now.mono));
+        match (reply, found) {
+            (Some(reply), Some(found)) => self.write(reply.showing(found), cx, scratch),
+            (reply, _) => {
+                cx.turn.counters.file_waits.add(1);
+                let asked = service.find_later(&wanted, cx.turn.place);
+                self.doing = Doing::Finding(asked, wanted, reply);
+                Ok(())
+            }
+        }
+    }
+
+    /// A thread has looked for a file.
+    fn go_on<N: Net>(
+        &mut self,
+        outcome: ReaderAnswer<AtPath>,
+        wanted: &FileKey,
+        reply: Option<Reply>,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<Step, CloseReason> {
+        let found = match (outcome, self.site.service()) {
+            (ReaderAnswer::Done(found), Some(service)) => {
+                service.keep(wanted, found, cx.turn.now.mono)
+            }
+            _ => AtPath::Nothing(Status::ServiceUnavailable),
+        };
+        match reply {
+            None => self.respond(Some(found), cx, scratch)?,
+            Some(reply) => self.write(reply.showing(found), cx, scratch)?,
+        }
+        Ok(Step::Moved)
+    }
+
+    /// Writes the head of an answer, and as much of the body as is there.
+    fn write<N: Net>(
+        &mut self,
+        reply: Reply,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CloseReason> {
+        self.said.drain(..self.head);
+        if self.said.is_empty() {
+            self.said = Vec::new();
+        }
+        (self.head, self.searched) = (0, 0);
+        self.answered += 1;
+        self.is_last =
+            !reply.persists || self.answered >= cx.turn.limits.requests || cx.turn.draining;
+        cx.turn.counters.file_requests[reply.status as usize].add(1);
+        if let Some(record) = &mut self.record {
+            record.status = reply.status.label();
+        }
+        let docroot = self.site.service().map(FileService::docroot);
+        let hsts = docroot.and_then(|docroot| docroot.keys.hsts.as_ref());
+        let hsts = hsts.filter(|_| self.tls.is_some());
+        let head = reply.head(cx.turn.now.unix.as_secs(), hsts, self.is_last);
+        scratch.plain.push(head.as_bytes());
+        match reply.content {
+            Content::File(file, rest) if !reply.head_only && !rest.is_empty() => {
+                let asked = None;
+                return self.fill(Body { file, rest, asked }, cx, scratch);
+            }
+            Content::Note if !reply.head_only => {
+                let text = note(reply.status);
+                self.count_body(text.len());
+                scratch.plain.push(text.as_bytes());
+            }
+            _ => {}
+        }
+        self.put(self.is_last, cx, scratch)?;
+        self.log(cx);
+        Ok(())
+    }
+
+    /// Sends more of a file.
+    fn send<N: Net>(
+        &mut self,
+        mut body: Body,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<Step, CloseReason> {
+        if let Some(asked) = body.asked.take() {
+            match asked.take() {
+                ReaderAnswer::Waiting => {
+                    body.asked = Some(asked);
+                    self.doing = Doing::Sending(body);
+                    return Ok(Step::Waits);
+                }
+                ReaderAnswer::Done(Ok(bytes)) if !bytes.is_empty() => {
+                    scratch.plain.push(&bytes);
+                    return self
+                        .pass(body, bytes.len(), cx, scratch)
+                        .map(|()| Step::Moved);
+                }
+                _ => return Err(CloseReason::FileCut),
+            }
+        }
+        self.fill(body, cx, scratch).map(|()| Step::Moved)
+    }
+
+    /// Reads of a file what is in memory, and sends it behind what is in the buffer; the rest is asked of a thread.
+    fn fill<N: Net>(
+        &mut self,
+        mut body: Body,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CloseReason> {
+        let whole = usize::try_from(body.rest.end - body.rest.start).unwrap_or(READ);
+        let most = whole.min(READ - scratch.plain.len().min(READ / 2));
+        let read = body
+            .file
+            .read_cached(scratch.plain.next(most), body.rest.start);
+        match read {
+            Ok(0) => Err(CloseReason::FileCut),
+            Ok(n) => {
+                scratch.plain.advance(n);
+                self.pass(body, n, cx, scratch)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let Some(service) = self.site.service() else {
+                    return Err(CloseReason::Internal);
+                };
+                cx.turn.counters.file_waits.add(1);
+                let part = (body.rest.start, whole.min(READ));
+                body.asked = Some(service.read_later(&body.file, part, cx.turn.place));
+                if scratch.plain.len() > 0 {
+                    self.put(false, cx, scratch)?;
+                }
+                self.doing = Doing::Sending(body);
+                Ok(())
+            }
+            Err(_) => Err(CloseReason::FileCut),
+        }
+    }
+
+    /// Sends what is in the buffer, of which the last `n` bytes are of the file.
+    fn pass<N: Net>(
+        &mut self,
+        mut body: Body,
+        n: usize,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CloseReason> {
+        body.rest.start += n as u64;
+        self.count_body(n);
+        let is_whole = body.rest.is_empty();
+        self.put(is_whole && self.is_last, cx, scratch)?;
+        if is_whole {
+            self.log(cx);
+        } else {
+            self.doing = Doing::Sending(body);
+        }
+        Ok(())
+    }
+
+    /// Sends what is in the buffer, and close_notify behind it if this is the `end`.
+    fn put<N: Net>(
+        &mut self,
+        end: bool,
+        cx: &mut Context<'_, '_, N>,
+        scratch: &mut Scratch,
+    ) -> Result<(), CloseReason> {
+        let Scratch {
+            plain, sealed_out, ..
+        } = scratch;
+        let bytes = match self.tls.as_mut().and_then(Tls::engine_mut) {
+            None => plain.filled(),
+            Some(engine) => {
+                sealed_out.clear();
+                let sealed = engine.seal(plain.filled(), end, sealed_out);
+                sealed.map_err(|_| CloseReason::Internal)?;
+                sealed_out.filled()
+            }
+        };
+        let pushed = cx.push(bytes, &mut self.to_client);
+        pushed.map_err(|_| CloseReason::ClientReset)
+    }
+
+    /// Begins the line of a request, where there is a log.
+    fn note_request<N: Net>(&mut self, head: Option<&Head<'_, '_>>, cx: &Context<'_, '_, N>) {
+        self.record = cx.turn.access.map(|_| {
+            let facts = &cx.core.facts;
+            Box::new(facts.request(head.map(|head| (head.method, head.target)), cx.turn.now))
+        });
+    }
+
+    fn count_body(&mut self, bytes: usize) {
+        if let Some(record) = &mut self.record {
+            record.bytes += bytes as u64;
+        }
+    }
+
+    /// Writes the line of the request that was answered, or is not any more.
+    fn log<N: Net>(&mut self, cx: &Context<'_, '_, N>) {
+        if let (Some(mut record), Some(access)) = (self.record.take(), cx.turn.access) {
+            record.took = cx.turn.now.mono.saturating_sub(record.began);
+            access.send(record);
+        }
+    }
+}
+
+/// What a step counts for at least, in bytes: that many small requests of one client do not keep the others waiting.
+const LEAST_WORK: usize = 4096;

@@ -1,0 +1,130 @@
+//! An answer before it is written: what a request comes to, and the head that says so.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use becket_config::backend::FieldValue;
+use becket_http::answer::{After, Answer, note};
+use becket_http::head::Refusal;
+use becket_http::select::{Selected, date_text};
+use becket_http::status::Status;
+
+use crate::docroot::{AtPath, OpenFile};
+
+/// An answer before it is written.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) status: Status,
+    /// Whole lines.
+    pub(super) fields: String,
+    pub(super) content: Content,
+    /// Which bytes these are of how many; of none where no byte of the range exists.
+    pub(super) range: Option<(Option<Range<u64>>, u64)>,
+    /// The client asked for the head alone.
+    pub(super) head_only: bool,
+    /// The client speaks HTTP/1.0.
+    pub(super) is_old: bool,
+    /// The connection may go on.
+    pub(super) persists: bool,
+}
+
+/// What stands behind the head of an answer.
+#[derive(Debug)]
+pub(super) enum Content {
+    Nothing,
+    Note,
+    File(Arc<OpenFile>, Range<u64>),
+}
+
+impl Reply {
+    /// The head, at this time in seconds since 1970.
+    pub(super) fn head(&self, now: u64, hsts: Option<&FieldValue>, is_last: bool) -> String {
+        let (own, length) = match &self.content {
+            Content::Nothing => ("", None),
+            Content::Note => (PLAIN_TEXT, Some(note(self.status).len() as u64)),
+            Content::File(_, rest) => ("", Some(rest.end - rest.start)),
+        };
+        let hsts = hsts.map(|value| format!("Strict-Transport-Security: {}\r\n", value.0));
+        let answer = Answer {
+            status: self.status,
+            date: &date_text(now),
+            fields: &[own, &self.fields, hsts.as_deref().unwrap_or_default()],
+            length,
+            range: self.range.clone(),
+            after: match (is_last, self.is_old) {
+                (true, _) => After::Ends,
+                (false, true) => After::Stays,
+                (false, false) => After::GoesOn,
+            },
+        };
+        let mut text = String::with_capacity(512);
+        answer.write(&mut text);
+        text
+    }
+
+    /// A request that is refused before it is known what it asks for.
+    pub(super) fn refusing(refusal: Refusal) -> Self {
+        let fields = match refusal.status {
+            Status::MethodNotAllowed => "Allow: GET, HEAD\r\n",
+            _ => "",
+        };
+        Self {
+            status: refusal.status,
+            fields: fields.to_owned(),
+            content: Content::Note,
+            range: None,
+            head_only: false,
+            is_old: false,
+            persists: refusal.persists,
+        }
+    }
+
+    /// It is at another place.
+    pub(super) fn at(mut self, location: &str) -> Self {
+        self.fields = format!("Location: {location}\r\n");
+        self
+    }
+
+    /// What was selected of a file.
+    pub(super) fn with(mut self, file: Arc<OpenFile>, selected: Selected) -> Self {
+        let len = file.len;
+        let part = match selected {
+            Selected::PreconditionFailed => {
+                self.status = Status::PreconditionFailed;
+                return self;
+            }
+            Selected::Unsatisfiable => {
+                self.status = Status::RangeNotSatisfiable;
+                self.range = Some((None, len));
+                return self;
+            }
+            Selected::NotModified => {
+                self.status = Status::NotModified;
+                self.fields = file.kept.clone();
+                self.content = Content::Nothing;
+                return self;
+            }
+            Selected::Whole => 0..len,
+            Selected::Part(part) => {
+                self.status = Status::PartialContent;
+                self.range = Some((Some(part.clone()), len));
+                part
+            }
+        };
+        self.fields = [&file.content, "Accept-Ranges: bytes\r\n", &file.kept].concat();
+        self.content = Content::File(file, part);
+        self
+    }
+
+    /// Shows the page of an error, if it was found.
+    pub(super) fn showing(mut self, found: AtPath) -> Self {
+        if let AtPath::File(file) = found {
+            self.fields += &file.content;
+            let whole = 0..file.len;
+            self.content = Content::File(file, whole);
+        }
+        self
+    }
+}
+
+const PLAIN_TEXT: &str = "Content-Type: text/plain; charset=utf-8\r\n";

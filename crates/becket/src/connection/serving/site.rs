@@ -1,0 +1,90 @@
+//! What a request comes to: a file or a part of one, a redirect, an error.
+
+use std::ops::ControlFlow;
+use std::rc::Rc;
+
+use becket_http::coding::accepted;
+use becket_http::head::Head;
+use becket_http::path::decode;
+use becket_http::select::select;
+use becket_http::status::Status;
+use becket_sys::clock::Now;
+
+use super::reply::{Content, Reply};
+use crate::backend::file_service::FileService;
+use crate::backend::pool::Pool;
+use crate::docroot::{AtPath, FileKey};
+
+/// What answers requests.
+#[derive(Clone, Debug)]
+pub(in crate::connection) enum Site {
+    /// The files of a backend.
+    Files(Rc<Pool>),
+    /// A redirect to `https` at this port.
+    Https(u16),
+}
+
+impl Site {
+    /// The files, where there are any.
+    pub(super) fn service(&self) -> Option<&FileService> {
+        match self {
+            Self::Files(pool) => pool.files(),
+            Self::Https(_) => None,
+        }
+    }
+
+    /// What a request is answered; or what it wants, where that is to be looked for on a disk.
+    pub(super) fn decide(
+        &self,
+        head: &Head<'_, '_>,
+        found: Option<AtPath>,
+        now: Now,
+    ) -> ControlFlow<FileKey, Reply> {
+        let is_old = head.is_old;
+        let request = match head.request() {
+            Ok(request) => request,
+            Err(refusal) => {
+                let reply = Reply::refusing(refusal);
+                return ControlFlow::Continue(Reply { is_old, ..reply });
+            }
+        };
+        let answer = |status| Reply {
+            status,
+            fields: String::new(),
+            content: Content::Note,
+            range: None,
+            head_only: request.head_only,
+            is_old,
+            persists: request.persists,
+        };
+        let found = match (self, found) {
+            (Self::Https(port), _) => {
+                return ControlFlow::Continue(match request.location(*port) {
+                    Some(location) => answer(Status::MovedPermanently).at(&location),
+                    None => answer(Status::BadRequest),
+                });
+            }
+            (Self::Files(_), Some(found)) => found,
+            (Self::Files(pool), None) => match decode(request.path) {
+                Err(status) => AtPath::Nothing(status),
+                Ok(path) => {
+                    let wanted = FileKey::new(path, accepted(head));
+                    let service = pool.files();
+                    match service.and_then(|service| service.find(&wanted, now.mono)) {
+                        Some(found) => found,
+                        None => return ControlFlow::Break(wanted),
+                    }
+                }
+            },
+        };
+        ControlFlow::Continue(match found {
+            AtPath::Nothing(status) => answer(status),
+            AtPath::Folder => answer(Status::MovedPermanently).at(&request.with_slash()),
+            AtPath::File(file) => {
+                let of = file.representation();
+                let selected = select(head, request.head_only, &of, now.unix.as_secs());
+                answer(Status::Ok).with(file, selected)
+            }
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! What one worker found in a docroot a moment ago: files stay open for those who ask for them again.
+//!
+//! An entry is looked at anew when it is [`FRESH`] old: then its path is opened again, and a file that is the same stays. Entries that
+//! nobody asked for in [`KEPT`] are closed by and by, as others are asked for, so that a file that was deleted does not keep its place on the
+//! disk; and there are never more than `open-files`, of which the one goes that was asked for least lately.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{FileKey, OpenFile};
+
+/// Open files by what was wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Cache {
+    entries: HashMap<FileKey, Entry>,
+    /// By when they were used last: a number that grows.
+    used: BTreeMap<u64, FileKey>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    file: Arc<OpenFile>,
+    looked: Duration,
+    asked: Duration,
+    used: u64,
+}
+
+impl Cache {
+    /// The file that was found for this, unless that is too long ago to be sure.
+    pub(crate) fn get(&mut self, wanted: &FileKey, now: Duration) -> Option<Arc<OpenFile>> {
+        let entry = self.entries.get_mut(wanted)?;
+        if now.saturating_sub(entry.looked) >= FRESH {
+            return None;
+        }
+        entry.asked = now;
+        self.last += 1;
+        let before = std::mem::replace(&mut entry.used, self.last);
+        if let Some(key) = self.used.remove(&before) {
+            self.used.insert(self.last, key);
+        }
+        Some(Arc::clone(&entry.file))
+    }
+
+    /// Keeps what was found now; `most` is how many there may be. Returns the file to serve, the one that was open if it is the
+    /// same.
+    pub(crate) fn keep(
+        &mut self,
+        wanted: &FileKey,
+        file: Arc<OpenFile>,
+        (now, most): (Duration, usize),
+    ) -> Arc<OpenFile> {
+        let mut file = file;
+        if let Some(old) = self.entries.remove(wanted) {
+            self.used.remove(&old.used);
+            if old.file.is(&file) {
+                file = old.file;
+            }
+        }
+        for _ in 0..MOST_CLOSED {
+            let Some((used, oldest)) = self.used.first_key_value() else {
+                break;
+            };
+            let is_old = |entry: &Entry| now.saturating_sub(entry.asked) >= KEPT;
+            if self.entries.len() < most && !self.entries.get(oldest).is_some_and(is_old) {
+                break;
+            }
+            let used = *used;
+            if let Some(oldest) = self.used.remove(&used) {
+                self.entries.remove(&oldest);
+            }
+        }
+        if most > 0 {
+            self.last += 1;
+            self.used.insert(self.last, wanted.clone());
+            let entry = Entry {
+                file: Arc::clone(&file),
+                looked: now,
+                asked: now,
+                used: self.last,
+            };
+            self.entries.insert(wanted.clone(), entry);
+        }
+        file
+    }
+}
+
+/// How long it is taken for granted that a path leads to the same file.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long a file stays open that nobody asks for.
+const KEPT: Duration = Duration::from_secs(60);
+/// Files that are closed at once at most.
+const MOST_CLOSED: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use becket_config::backend::Files;
+    use becket_http::coding::Codings;
+
+    use super::*;
+    use crate::docroot::{AtPath, Docroot};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn wanted(name: &str) -> FileKey {
+        FileKey {
+            path: name.into(),
+            is_folder: false,
+            codings: Codings::default(),
+        }
+    }
+
+    fn open(docroot: &Docroot, name: &str) -> Arc<OpenFile> {
+        match docroot.find(&wanted(name), true) {
+            Some(AtPath::File(file)) => file,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_entry_is_good_for_a_second_and_its_file_for_longer_if_it_is_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a"), "a").unwrap();
+        let docroot = Docroot::open(folder.path().into(), Files::default()).unwrap();
+        let (mut cache, a) = (Cache::default(), wanted("a"));
+        let first = cache.keep(&a, open(&docroot, "a"), (Duration::ZERO, 2));
+        assert!(Arc::ptr_eq(&cache.get(&a, SECOND / 2).unwrap(), &first));
+        assert!(cache.get(&a, SECOND).is_none());
+        let second = cache.keep(&a, open(&docroot, "a"), (SECOND, 2));
+        assert!(Arc::ptr_eq(&second, &first), "the same file");
+        fs::write(folder.path().join("a"), "longer").unwrap();
+        let third = cache.keep(&a, open(&docroot, "a"), (2 * SECOND, 2));
+        assert!(!Arc::ptr_eq(&third, &first) && third.len == 6);
+    }
+
+    #[test]
+    fn the_one_goes_that_was_asked_for_least_lately_and_those_that_nobody_asks_for() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c", "d"] {
+            fs::write(folder.path().join(name), name).unwrap();
+        }
+        let docroot = Docroot::open(folder.path().into(), Files::default()).unwrap();
+        let mut cache = Cache::default();
+        let keep = |cache: &mut Cache, name: &str, now| {
+            cache.keep(&wanted(name), open(&docroot, name), (now, 2));
+        };
+        keep(&mut cache, "a", Duration::ZERO);
+        keep(&mut cache, "b", Duration::ZERO);
+        assert!(cache.get(&wanted("a"), Duration::ZERO).is_some());
+        keep(&mut cache, "c", Duration::ZERO);
+        let has = |cache: &Cache, name: &str| cache.entries.contains_key(&wanted(name));
+        assert!(has(&cache, "a") && !has(&cache, "b") && has(&cache, "c"));
+        keep(&mut cache, "d", 2 * KEPT);
+        assert_eq!((cache.entries.len(), cache.used.len()), (1, 1));
+        let mut none = Cache::default();
+        none.keep(&wanted("a"), open(&docroot, "a"), (Duration::ZERO, 0));
+        assert!(none.entries.is_empty());
+    }
+}

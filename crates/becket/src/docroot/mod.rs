@@ -1,0 +1,169 @@
+//! A folder whose files a backend serves: which file a request is for, and what is said of it.
+//!
+//! A [`Docroot`] is opened with the configuration, by the user that serves, and shared by all workers. It never opens anything outside of its
+//! folder (`becket_sys::tree`), serves regular files only, and waits for a disk only where it is told to: a worker asks without
+//! waiting first, and has one of the [`readers`] ask again where that fails. What was found a moment ago is in a worker's [`cache`].
+//!
+//! `becket-http` decides what is sent of a file; `connection/serving.rs` sends it.
+
+pub(crate) mod cache;
+mod open_file;
+pub mod readers;
+
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use becket_config::backend::Files;
+use becket_http::coding::{Coding, Codings};
+use becket_http::path::RelativePath;
+use becket_http::status::Status;
+use becket_sys::tree::{Lookup, Tree};
+
+pub(crate) use self::open_file::OpenFile;
+
+/// A folder whose files are served.
+#[derive(Debug)]
+pub struct Docroot {
+    /// As the file of the configuration has it.
+    pub keys: Files,
+    /// Where it is.
+    pub path: PathBuf,
+    tree: Tree,
+}
+
+/// What is at a path.
+#[derive(Clone, Debug)]
+pub(crate) enum AtPath {
+    /// A file to serve.
+    File(Arc<OpenFile>),
+    /// A folder, and the path lacks the slash that says so.
+    Folder,
+    /// Nothing that is served.
+    Nothing(Status),
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileKey {
+    pub(crate) path: Vec<u8>,
+    pub(crate) is_folder: bool,
+    pub(crate) codings: Codings,
+}
+
+impl FileKey {
+    /// A path, and the compressed variants that the client takes.
+    pub(crate) fn new(path: RelativePath, codings: Codings) -> Self {
+        let RelativePath { bytes, is_folder } = path;
+        Self {
+            path: bytes,
+            is_folder,
+            codings,
+        }
+    }
+}
+
+impl Docroot {
+    /// Opens a folder.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: PathBuf, keys: Files) -> io::Result<Self> {
+        let tree = Tree::open(&path)?;
+        Ok(Self { keys, path, tree })
+    }
+
+    /// Looks for what is wanted; nothing where that would have to wait for a disk and may not.
+    pub(crate) fn find(&self, wanted: &FileKey, waits: bool) -> Option<AtPath> {
+        let FileKey { path, codings, .. } = wanted;
+        if !wanted.is_folder {
+            return self.best(path, *codings, waits);
+        }
+        for index in &self.keys.index {
+            let mut name = path.clone();
+            if !name.is_empty() {
+                name.push(b'/');
+            }
+            name.extend(index.as_bytes());
+            match self.best(&name, *codings, waits)? {
+                AtPath::Folder | AtPath::Nothing(Status::NotFound) => {}
+                found => return Some(found),
+            }
+        }
+        let folder: &[u8] = if path.is_empty() { b"." } else { path };
+        match self.at(folder, None, waits)? {
+            AtPath::Folder => Some(AtPath::Nothing(Status::Forbidden)),
+            AtPath::File(_) => Some(AtPath::Nothing(Status::NotFound)),
+            nothing => Some(nothing),
+        }
+    }
+
+    /// Looks for the page of an error.
+    pub(crate) fn page(&self, status: Status) -> Option<FileKey> {
+        let mut pages = self.keys.error_page.iter();
+        let page = pages.find(|page| {
+            page.status
+                .is_some_and(|number| number.to_string() == status.label())
+        })?;
+        Some(FileKey {
+            path: page.path.clone().into_bytes(),
+            is_folder: false,
+            codings: Codings::default(),
+        })
+    }
+
+    /// The compressed variant that is there and that the client takes, or else the file itself.
+    fn best(&self, path: &[u8], codings: Codings, waits: bool) -> Option<AtPath> {
+        let mut taken = Coding::ALL.into_iter().filter(|one| codings.has(*one));
+        while let Some(coding) = taken.next().filter(|_| self.keys.precompressed) {
+            if let found @ AtPath::File(_) = self.at(path, Some(coding), waits)? {
+                return Some(found);
+            }
+        }
+        self.at(path, None, waits)
+    }
+
+    fn at(&self, path: &[u8], coding: Option<Coding>, waits: bool) -> Option<AtPath> {
+        let opened = match coding {
+            None => self.file(path, waits),
+            Some(coding) => self.file(&[path, coding.suffix().as_bytes()].concat(), waits),
+        };
+        Some(match opened {
+            Ok((_, metadata)) if metadata.is_dir() => AtPath::Folder,
+            Ok((file, metadata)) if metadata.is_file() => {
+                let open = OpenFile::new((file, &metadata), path, coding, &self.keys);
+                AtPath::File(Arc::new(open))
+            }
+            // A FIFO, a socket, a device.
+            Ok(_) => AtPath::Nothing(Status::NotFound),
+            Err(error) if error.kind() == ErrorKind::WouldBlock && !waits => return None,
+            Err(error) => AtPath::Nothing(status_of(&error)),
+        })
+    }
+
+    fn file(&self, path: &[u8], waits: bool) -> io::Result<(File, Metadata)> {
+        let links = self.keys.symlinks;
+        self.tree.file(path, Lookup { links, waits })
+    }
+}
+
+/// What a client is told of a path that does not open. That something lies outside, or behind a link, is nobody's business.
+fn status_of(error: &io::Error) -> Status {
+    match error.kind() {
+        ErrorKind::PermissionDenied => Status::Forbidden,
+        ErrorKind::NotFound
+        | ErrorKind::NotADirectory
+        | ErrorKind::CrossesDevices
+        | ErrorKind::InvalidFilename => Status::NotFound,
+        _ if matches!(error.raw_os_error(), Some(LINK | NO_SUCH_DEVICE)) => Status::NotFound,
+        _ if becket_sys::socket::is_local_shortage(error) => Status::ServiceUnavailable,
+        ErrorKind::WouldBlock | ErrorKind::OutOfMemory => Status::ServiceUnavailable,
+        _ => Status::InternalServerError,
+    }
+}
+
+/// ELOOP: a symbolic link that is not followed.
+const LINK: i32 = 40;
+/// ENXIO: a socket, or a device that is not there.
+const NO_SUCH_DEVICE: i32 = 6;

@@ -1,0 +1,120 @@
+//! A file that is open, with everything that is said of it.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use becket_config::backend::Files;
+use becket_config::glob;
+use becket_http::coding::Coding;
+use becket_http::select::{Representation, date_text};
+use becket_sys::tree::read_cached;
+
+/// A regular file, as it was when it was opened.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    file: File,
+    pub(crate) len: u64,
+    modified: u64,
+    etag: String,
+    /// Lines that say what this is: type and coding.
+    pub(crate) content: String,
+    /// Lines that a client keeps with it: validators, how long it is fresh, by what it was chosen.
+    pub(crate) kept: String,
+}
+
+impl OpenFile {
+    /// A file that was found at `path`, or beside it, compressed.
+    pub(super) fn new(
+        (file, metadata): (File, &Metadata),
+        path: &[u8],
+        coding: Option<Coding>,
+        keys: &Files,
+    ) -> Self {
+        let path = String::from_utf8_lossy(path);
+        let (nanoseconds, len) = (nanoseconds(metadata), metadata.len());
+        let suffix = coding.map_or("", Coding::suffix);
+        let etag = format!("\"{nanoseconds:x}-{len:x}{suffix}\"");
+        let modified = u64::try_from(metadata.mtime()).unwrap_or(0);
+        let mut content = format!("Content-Type: {}\r\n", media_type(&path));
+        if let Some(coding) = coding {
+            content += &format!("Content-Encoding: {}\r\n", coding.name());
+        }
+        let mut kept = format!("ETag: {etag}\r\nLast-Modified: {}\r\n", date_text(modified));
+        let rooted = format!("/{path}");
+        let mut rules = keys.cache_control.iter();
+        if let Some(rule) = rules.find(|rule| glob::matches(&rule.paths, &rooted)) {
+            kept += &format!("Cache-Control: {}\r\n", rule.value.0);
+        }
+        if keys.precompressed {
+            kept += "Vary: Accept-Encoding\r\n";
+        }
+        Self {
+            file,
+            len,
+            modified,
+            etag,
+            content,
+            kept,
+        }
+    }
+
+    /// The file as conditions see it.
+    pub(crate) fn representation(&self) -> Representation<'_> {
+        Representation {
+            etag: &self.etag,
+            modified: self.modified,
+            len: self.len,
+        }
+    }
+
+    /// Whether it is still the same file, unchanged.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.etag == other.etag && self.content == other.content
+    }
+
+    /// Reads what is in memory at a place; 0 is the end of the file.
+    ///
+    /// # Errors
+    /// As [`read_cached`].
+    pub(crate) fn read_cached(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        read_cached(&self.file, buffer, at)
+    }
+
+    /// Reads so many bytes at a place, or fewer. Waits for the disk.
+    ///
+    /// # Errors
+    /// What pread(2) says.
+    pub(crate) fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let mut filled = 0;
+        while filled < len {
+            match self.file.read_at(&mut bytes[filled..], at + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+}
+
+/// The time of the last change since 1970; a file of before has 0, as one of 1970.
+fn nanoseconds(metadata: &Metadata) -> u128 {
+    let nanoseconds =
+        i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+    u128::try_from(nanoseconds).unwrap_or(0)
+}
+
+/// The media type by the end of the name. Text is taken for UTF-8.
+fn media_type(path: &str) -> String {
+    let types = mime_guess::from_path(Path::new(path));
+    match types.first_raw() {
+        None => "application/octet-stream".to_owned(),
+        Some(text) if text.starts_with("text/") => format!("{text}; charset=utf-8"),
+        Some(other) => other.to_owned(),
+    }
+}

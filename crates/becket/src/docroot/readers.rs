@@ -1,0 +1,119 @@
+//! Threads that wait for disks, so that workers do not.
+//!
+//! There are none until something is not in memory, at most [`MOST`], and each ends when it had nothing to do for a minute. What waits for them
+//! is bounded by those who ask: a connection asks for one thing at a time.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads of all workers.
+#[derive(Debug, Default)]
+pub struct Readers {
+    state: Mutex<State>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    asleep: usize,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} jobs, {} threads", self.jobs.len(), self.threads)
+    }
+}
+
+impl Readers {
+    /// Has a thread do this.
+    pub(crate) fn run(self: &Arc<Self>, job: Job) {
+        let mut state = self.lock();
+        state.jobs.push_back(job);
+        let starts = state.asleep == 0 && state.threads < MOST;
+        state.threads += usize::from(starts);
+        drop(state);
+        if !starts {
+            return self.filled.notify_one();
+        }
+        let readers = Arc::clone(self);
+        let thread = thread::Builder::new().name("becket-reader".into());
+        if let Err(error) = thread.spawn(move || readers.work()) {
+            tracing::error!(%error, "no thread to read files");
+            let mut state = self.lock();
+            state.threads -= 1;
+            // Dropped, a job says to its connection that nothing will come.
+            let jobs = match state.threads {
+                0 => std::mem::take(&mut state.jobs),
+                _ => VecDeque::new(),
+            };
+            drop(state);
+            drop(jobs);
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                // A job that panics is dropped, and its thread has others.
+                let _done = catch_unwind(AssertUnwindSafe(job));
+                state = self.lock();
+                continue;
+            }
+            state.asleep += 1;
+            let waited = self.filled.wait_timeout(state, IDLE);
+            let (next, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            state.asleep -= 1;
+            if timeout.timed_out() && state.jobs.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A poisoned queue is still a queue.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// As many requests as a disk makes good use of; an operator who has more disks has them behind one of the kernel's.
+const MOST: usize = 8;
+/// How long a thread waits for more to do.
+const IDLE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn every_job_is_done_by_a_bounded_number_of_threads() {
+        let readers = Arc::<Readers>::default();
+        let (done, dones) = channel();
+        for number in 0..100 {
+            let done = done.clone();
+            readers.run(Box::new(move || {
+                assert!(number != 50, "one that panics");
+                done.send(number).unwrap();
+            }));
+        }
+        drop(done);
+        let mut all: Vec<i32> = dones.iter().collect();
+        all.sort_unstable();
+        let expected: Vec<i32> = (0..100).filter(|number| *number != 50).collect();
+        assert_eq!(all, expected);
+        assert!(readers.lock().threads <= MOST);
+    }
+}

@@ -1,0 +1,506 @@
+//! Files: answers in order and whole, slow clients, time-outs, files that change, and what a client may not say.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{Client, House, pattern};
+use crate::script::link::End;
+use crate::script::stage::Stage;
+use becket::close_reason::CloseReason;
+use rustls::version::TLS13;
+use tempfile::TempDir;
+
+/// A folder with some files, and a becket that serves it: at the first listener by TLS, at the second without; the third sends
+/// everybody from there to the first.
+struct Site {
+    house: House,
+    root: TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self::with("", "")
+    }
+
+    /// `keys` are keys of the folder, `more` are other sections.
+    fn with(keys: &str, more: &str) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| fs::write(root.path().join(name), text).unwrap();
+        put("index.html", "<p>Welcome");
+        put("a.txt", "alpha");
+        fs::create_dir(root.path().join("sub")).unwrap();
+        put("sub/index.html", "below");
+        put("404.html", "<p>Gone");
+        fs::create_dir(root.path().join("empty")).unwrap();
+        put(".secret", "secret");
+        let path = root.path().display();
+        let house = House::new(&format!(
+            "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'site'\ncertificates = ['a.pem']\n\
+             [[listener]]\nname = 'plain'\nbind = ['127.0.0.1:80']\nbackend = 'site'\ntls = false\n\
+             [[listener]]\nname = 'old'\nbind = ['127.0.0.1:81']\nredirect = 'https:8443'\ntls = false\n\
+             [[backend]]\nname = 'site'\n[backend.files]\nroot = '{path}'\n{keys}\n{more}"
+        ));
+        Self { house, root }
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.root.path().join(name), bytes).unwrap();
+    }
+
+    /// A client without TLS that has said something.
+    fn plain(&self, listener: usize, says: &[u8]) -> (Stage, End) {
+        let mut stage = self.house.stage();
+        let mut end = stage.admit(self.house.listener(listener), []);
+        stage.settle();
+        end.write_all(says).unwrap();
+        stage.settle();
+        (stage, end)
+    }
+
+    /// A client of TLS that has keys.
+    fn secure(&self, capacity: usize) -> (Stage, Client) {
+        let mut stage = self.house.stage_of(capacity);
+        let config = Arc::new(self.house.client(&TLS13));
+        let listener = self.house.listener(0);
+        let mut client = Client::enter_before(&mut stage, listener, &config, "a.test", []);
+        client.talk(&mut stage);
+        assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
+        (stage, client)
+    }
+
+    /// What a client without TLS gets for one request, as far as it is there at once or comes from a thread.
+    fn get(&self, target: &str, fields: &str) -> Answer {
+        self.ask("GET", target, fields)
+    }
+
+    fn ask(&self, method: &str, target: &str, fields: &str) -> Answer {
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n{fields}\r\n"
+        );
+        let (mut stage, mut end) = self.plain(1, request.as_bytes());
+        let mut got = Vec::new();
+        while !end.watch().is_ended() {
+            got.extend(end.receive_all());
+            stage.settle();
+            std::thread::yield_now();
+            assert!(!end.watch().is_broken(), "{:?}", stage.closed());
+        }
+        got.extend(end.receive_all());
+        drop(end);
+        stage.settle();
+        assert_eq!(stage.closed(), Some(CloseReason::Finished));
+        Answer::of(&got)
+    }
+}
+
+/// One answer.
+#[derive(Debug)]
+struct Answer {
+    status: String,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    #[track_caller]
+    fn of(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n");
+        let (head, body) = bytes.split_at(end.expect("a head") + 4);
+        let head = String::from_utf8(head.to_vec()).unwrap();
+        let status = head.split(' ').nth(1).unwrap().to_owned();
+        let body = body.to_vec();
+        Self { status, head, body }
+    }
+
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value)
+    }
+
+    fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+}
+
+#[test]
+fn files_are_served_with_what_is_to_say_of_them() {
+    let site = Site::new();
+    let answer = site.get("/a.txt", "");
+    assert_eq!((answer.status.as_str(), answer.text()), ("200", "alpha"));
+    assert_eq!(
+        answer.field("Content-Type"),
+        Some("text/plain; charset=utf-8")
+    );
+    assert_eq!(answer.field("Content-Length"), Some("5"));
+    assert_eq!(answer.field("Accept-Ranges"), Some("bytes"));
+    assert_eq!(answer.field("Connection"), Some("close"));
+    assert!(answer.field("Date").is_some() && answer.field("Last-Modified").is_some());
+    assert_eq!(
+        (
+            answer.field("Vary"),
+            answer.field("Strict-Transport-Security")
+        ),
+        (None, None)
+    );
+    let etag = answer.field("ETag").unwrap().to_owned();
+    let head = site.ask("HEAD", "/a.txt", "");
+    assert_eq!((head.status.as_str(), head.text()), ("200", ""));
+    assert_eq!(head.field("Content-Length"), Some("5"));
+    let same = site.get("/a.txt", &format!("If-None-Match: {etag}\r\n"));
+    assert_eq!((same.status.as_str(), same.text()), ("304", ""));
+    assert_eq!(
+        (same.field("ETag"), same.field("Content-Length")),
+        (Some(&*etag), None)
+    );
+    let part = site.get("/a.txt", "Range: bytes=1-2\r\n");
+    assert_eq!((part.status.as_str(), part.text()), ("206", "lp"));
+    assert_eq!(part.field("Content-Range"), Some("bytes 1-2/5"));
+    let none = site.get("/a.txt", "Range: bytes=5-\r\n");
+    assert_eq!(
+        (none.status.as_str(), none.field("Content-Range")),
+        ("416", Some("bytes */5"))
+    );
+    let other = site.get("/a.txt", "If-Match: \"x\"\r\n");
+    assert_eq!(other.status, "412");
+}
+
+#[test]
+fn folders_have_indexes_and_end_with_a_slash() {
+    let site = Site::new();
+    for (target, status, text) in [
+        ("/", "200", "<p>Welcome"),
+        ("/sub/", "200", "below"),
+        ("/sub", "301", "301 Moved Permanently\n"),
+        ("/empty/", "403", "403 Forbidden\n"),
+        ("/a.txt/", "404", "404 Not Found\n"),
+        ("/nothing", "404", "404 Not Found\n"),
+        ("/nothing/", "404", "404 Not Found\n"),
+        ("/.secret", "404", "404 Not Found\n"),
+        ("/%2esecret", "404", "404 Not Found\n"),
+        ("/../a.txt", "400", "400 Bad Request\n"),
+        ("/sub/..%2f..%2fa.txt", "404", "404 Not Found\n"),
+    ] {
+        let answer = site.get(target, "");
+        assert_eq!(
+            (answer.status.as_str(), answer.text()),
+            (status, text),
+            "{target}"
+        );
+    }
+    let moved = site.get("/sub?a=b", "");
+    assert_eq!(moved.field("Location"), Some("/sub/?a=b"));
+}
+
+#[test]
+fn links_are_followed_only_where_that_is_asked_for_and_never_out_of_the_folder() {
+    for (keys, inside) in [("", "404"), ("symlinks = true", "200")] {
+        let site = Site::with(keys, "");
+        let link = |to: &str, name: &str| {
+            std::os::unix::fs::symlink(to, site.root.path().join(name)).unwrap()
+        };
+        link("a.txt", "inside");
+        link("/etc/passwd", "absolute");
+        link("../../../../../../etc/passwd", "outside");
+        link("loop", "loop");
+        let status = |target| site.get(target, "").status;
+        assert_eq!(status("/inside"), inside);
+        for target in ["/absolute", "/outside", "/loop"] {
+            assert_eq!(status(target), "404", "{target}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_regular_file_is_none() {
+    let site = Site::new();
+    let _socket = std::os::unix::net::UnixListener::bind(site.root.path().join("socket")).unwrap();
+    assert_eq!(site.get("/socket", "").status, "404");
+}
+
+#[test]
+fn keys_say_what_else_goes_with_a_file() {
+    let keys = "precompressed = true\nindex = ['a.txt', 'b.txt']\nhsts = 'max-age=1'\n\
+                [[backend.files.cache-control]]\npaths = '/assets/*'\nvalue = 'immutable'\n\
+                [[backend.files.cache-control]]\npaths = '*.txt'\nvalue = 'no-cache'\n\
+                [[backend.files.error-page]]\nstatus = 404\npath = '404.html'\n\
+                [[backend.files.error-page]]\nstatus = 403\npath = 'lost.html'\n";
+    let site = Site::with(keys, "");
+    site.put("a.txt.br", b"BR");
+    site.put("a.txt.gz", b"GZ");
+    let plain = site.get("/a.txt", "");
+    assert_eq!(
+        (plain.text(), plain.field("Cache-Control")),
+        ("alpha", Some("no-cache"))
+    );
+    assert_eq!(plain.field("Vary"), Some("Accept-Encoding"));
+    let br = site.get("/a.txt", "Accept-Encoding: gzip, zstd, br\r\n");
+    assert_eq!(
+        (br.text(), br.field("Content-Encoding")),
+        ("BR", Some("br"))
+    );
+    assert_eq!(br.field("Content-Type"), plain.field("Content-Type"));
+    assert_ne!(br.field("ETag"), plain.field("ETag"));
+    let gzip = site.get("/", "Accept-Encoding: gzip\r\n");
+    assert_eq!(
+        (gzip.text(), gzip.field("Content-Encoding")),
+        ("GZ", Some("gzip"))
+    );
+    let gone = site.get("/nothing", "");
+    assert_eq!((gone.status.as_str(), gone.text()), ("404", "<p>Gone"));
+    assert_eq!(gone.field("Content-Type"), Some("text/html; charset=utf-8"));
+    assert_eq!(
+        (gone.field("ETag"), gone.field("Content-Length")),
+        (None, Some("7"))
+    );
+    assert_eq!(site.get("/empty/", "").text(), "403 Forbidden\n");
+    let (mut stage, mut client) = site.secure(64 * 1024);
+    client.say(b"HEAD /nothing HTTP/1.0\r\n\r\n");
+    client.talk(&mut stage);
+    let answer = Answer::of(&client.received);
+    assert_eq!(answer.field("Strict-Transport-Security"), Some("max-age=1"));
+    assert_eq!((answer.text(), client.closed), ("", true));
+}
+
+#[test]
+fn requests_that_come_together_are_answered_in_order() {
+    let site = Site::new();
+    let (mut stage, mut client) = site.secure(64 * 1024);
+    let ask = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    let targets = ["/a.txt", "/nothing", "/sub/", "/a.txt"];
+    let said: String = targets.map(ask).concat();
+    client.say(said.as_bytes());
+    client.talk(&mut stage);
+    let text = String::from_utf8(client.received).unwrap();
+    let bodies: Vec<&str> = text.split("\r\n\r\n").skip(1).collect();
+    let begins = ["alpha", "404", "below", "alpha"];
+    assert_eq!(bodies.len(), 4, "{text}");
+    assert!(
+        bodies
+            .iter()
+            .zip(begins)
+            .all(|(body, begin)| body.starts_with(begin)),
+        "{text}"
+    );
+    assert_eq!(stage.closed(), None, "the connection goes on");
+    let answered = stage
+        .counters
+        .file_requests
+        .iter()
+        .map(|count| count.value());
+    assert_eq!(answered.sum::<u64>(), 4);
+}
+
+#[test]
+fn a_head_may_come_in_any_pieces() {
+    let site = Site::new();
+    let request = b"\r\nGET /a.txt HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    let (mut stage, mut end) = site.plain(1, b"");
+    for byte in request {
+        assert!(end.receive_all().is_empty());
+        end.write_all(&[*byte]).unwrap();
+        stage.settle();
+    }
+    assert_eq!(Answer::of(&end.receive_all()).text(), "alpha");
+}
+
+#[test]
+fn a_large_file_arrives_whole_however_slow_the_client_is() {
+    let site = Site::new();
+    let len = 300_000;
+    site.put("large", &pattern(0, len));
+    for capacity in [700, 64 * 1024] {
+        let (mut stage, mut client) = site.secure(capacity);
+        client.say(b"GET /large HTTP/1.1\r\nHost: a.test\r\n\r\nGET /a.txt HTTP/1.0\r\n\r\n");
+        while !client.closed {
+            client.talk(&mut stage);
+            std::thread::yield_now();
+        }
+        let answer = Answer::of(&client.received);
+        assert_eq!(answer.field("Content-Length"), Some("300000"));
+        assert!(answer.body[..len] == pattern(0, len), "bytes differ");
+        assert_eq!(Answer::of(&answer.body[len..]).text(), "alpha");
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_cuts_the_connection() {
+    let site = Site::new();
+    site.put("large", &[7; 500_000]);
+    let request = b"GET /large HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    let shrink = || {
+        let file = File::options()
+            .write(true)
+            .open(site.root.path().join("large"));
+        file.unwrap().set_len(1000).unwrap();
+    };
+    let (mut stage, mut client) = site.secure(5000);
+    client.say(request);
+    client.flush();
+    stage.settle();
+    shrink();
+    while stage.closed().is_none() && client.fault.is_none() && !client.end.watch().is_ended() {
+        client.talk(&mut stage);
+        std::thread::yield_now();
+    }
+    client.talk(&mut stage);
+    assert!(!client.closed, "no close_notify");
+    drop(client.end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::FileCut));
+    site.put("large", &[7; 500_000]);
+    let (mut stage, mut end) = site.plain(1, request);
+    shrink();
+    while stage.closed().is_none() {
+        end.receive_all();
+        stage.settle();
+        std::thread::yield_now();
+    }
+    assert_eq!(stage.closed(), Some(CloseReason::FileCut));
+    assert!(end.watch().is_broken(), "a reset");
+}
+
+#[test]
+fn bodies_and_heads_that_are_too_long_are_refused_for_good() {
+    let site = Site::with("", "[limits]\nrequest-head = 600\n");
+    let long = "x".repeat(700);
+    for (says, status) in [
+        (format!("GET /{long}"), "414"),
+        (format!("GET / HTTP/1.1\r\nX: {long}"), "431"),
+        (format!("GET / HTTP/1.1\r\nX: {long}\r\n\r\n"), "431"),
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), "400"),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".to_owned(),
+            "413",
+        ),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
+            "501",
+        ),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "505"),
+    ] {
+        let (mut stage, mut end) = site.plain(1, says.as_bytes());
+        let answer = Answer::of(&end.receive_all());
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.field("Connection"), Some("close"));
+        end.write_all(b"GET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        stage.settle();
+        assert!(
+            end.receive_all().is_empty(),
+            "nothing behind it is answered"
+        );
+        drop(end);
+        stage.settle();
+        assert!(stage.closed().is_some());
+    }
+    let other = site.ask("POST", "/", "");
+    assert_eq!(
+        (other.status.as_str(), other.field("Allow")),
+        ("405", Some("GET, HEAD"))
+    );
+}
+
+#[test]
+fn each_wait_has_its_time() {
+    let site = Site::new();
+    let ask = b"GET /a.txt HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    let timeouts = site.house.config.file.timeouts.clone();
+    let wait = |stage: &mut Stage, time: Duration| {
+        stage.wait(time);
+        stage.settle();
+    };
+    // A client that says nothing, or only a part, however often.
+    let (mut stage, mut end) = site.plain(1, b"");
+    wait(&mut stage, timeouts.request / 2);
+    end.write_all(b"GET").unwrap();
+    stage.settle();
+    for _ in 0..3 {
+        wait(&mut stage, timeouts.request / 4);
+        let _gone = end.write_all(b"x");
+        stage.settle();
+    }
+    assert_eq!(stage.closed(), None);
+    wait(&mut stage, timeouts.request / 4);
+    assert_eq!(stage.closed(), Some(CloseReason::RequestTimeout));
+    // One that has nothing more to ask.
+    let (mut stage, mut client) = site.secure(64 * 1024);
+    client.say(ask);
+    client.talk(&mut stage);
+    wait(&mut stage, timeouts.keep_alive - Duration::from_millis(1));
+    assert!(client.talk(&mut stage).is_none() && !client.closed);
+    wait(&mut stage, Duration::from_millis(1));
+    client.talk(&mut stage);
+    assert!(client.closed, "close_notify");
+    drop(client.end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::Finished));
+    // One that does not read.
+    site.put("large", &[7; 500_000]);
+    let (mut stage, end) = site.plain(1, b"GET /large HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    wait(&mut stage, timeouts.idle);
+    assert_eq!(stage.closed(), Some(CloseReason::IdleTimeout));
+    assert!(end.watch().is_broken());
+}
+
+#[test]
+fn a_connection_ends_behind_as_many_requests_as_it_may_make_and_while_the_process_drains() {
+    let site = Site::with("", "[limits]\nrequests = 2\n");
+    let ask = b"GET /a.txt HTTP/1.1\r\nHost: a.test\r\n\r\n";
+    let (mut stage, mut end) = site.plain(1, ask);
+    assert_eq!(Answer::of(&end.receive_all()).field("Connection"), None);
+    end.write_all(ask).unwrap();
+    stage.settle();
+    assert_eq!(
+        Answer::of(&end.receive_all()).field("Connection"),
+        Some("close")
+    );
+    assert!(end.watch().is_ended());
+    let (mut stage, mut end) = site.plain(1, ask);
+    end.receive_all();
+    stage.drain();
+    end.write_all(ask).unwrap();
+    stage.settle();
+    assert_eq!(
+        Answer::of(&end.receive_all()).field("Connection"),
+        Some("close")
+    );
+    let (mut stage, end) = site.plain(1, ask);
+    stage.drain();
+    stage.wait(site.house.config.file.timeouts.drain_idle);
+    stage.settle();
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::Finished));
+}
+
+#[test]
+fn a_client_that_ends_its_side_gets_what_it_asked_for() {
+    use becket::socket::Socket;
+    let site = Site::new();
+    let (mut stage, mut end) = site.plain(1, b"GET /a.txt HTTP/1.1\r\nHost: a.test\r\n\r\nGET /a");
+    end.finish();
+    stage.settle();
+    assert_eq!(Answer::of(&end.receive_all()).text(), "alpha");
+    drop(end);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::ClientTruncated));
+}
+
+#[test]
+fn a_client_in_clear_is_sent_to_https() {
+    let site = Site::new();
+    let says = b"GET /sub?x HTTP/1.1\r\nHost: a.test:80\r\n\r\nGET / HTTP/1.0\r\n\r\n";
+    let (_stage, mut end) = site.plain(2, says);
+    let answer = Answer::of(&end.receive_all());
+    assert_eq!(answer.status, "301");
+    assert_eq!(answer.field("Location"), Some("https://a.test:8443/sub?x"));
+    assert!(
+        answer.text().ends_with("\r\n\r\n400 Bad Request\n"),
+        "{}",
+        answer.text()
+    );
+}

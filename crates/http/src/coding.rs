@@ -1,0 +1,130 @@
+//! Which compressed variants of a file a client takes (RFC 9110, section 12.5.3).
+
+use crate::head::Head;
+
+/// A content coding for which a file may lie beside another, compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Coding {
+    /// Brotli (RFC 7932).
+    Br,
+    /// Zstandard (RFC 8878).
+    Zstd,
+    /// RFC 1952.
+    Gzip,
+}
+
+impl Coding {
+    /// Every coding, the one first that makes the smallest files.
+    pub const ALL: [Self; 3] = [Self::Br, Self::Zstd, Self::Gzip];
+
+    /// As it is called in fields.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Br => "br",
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+        }
+    }
+
+    /// What the name of a compressed file ends with.
+    #[must_use]
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Br => ".br",
+            Self::Zstd => ".zst",
+            Self::Gzip => ".gz",
+        }
+    }
+}
+
+/// A set of codings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Codings(u8);
+
+impl Codings {
+    /// Whether it has a coding.
+    #[must_use]
+    pub fn has(self, coding: Coding) -> bool {
+        self.0 & 1 << coding as u8 != 0
+    }
+
+    fn set(&mut self, coding: Coding, is_in: bool) {
+        let bit = 1 << coding as u8;
+        self.0 = if is_in { self.0 | bit } else { self.0 & !bit };
+    }
+}
+
+/// The codings that a client takes. One that says nothing of codings takes none: it may not know any.
+#[must_use]
+pub fn accepted(head: &Head<'_, '_>) -> Codings {
+    let (mut codings, mut named) = (Codings::default(), Codings::default());
+    let mut any = false;
+    let values = head.values("accept-encoding");
+    for one in values.flat_map(|value| value.split(|byte| *byte == b',')) {
+        let mut parts = one.split(|byte| *byte == b';');
+        let word = parts.next().unwrap_or_default().trim_ascii();
+        let is_taken = !parts.any(is_zero);
+        if word == b"*" {
+            any = is_taken;
+        }
+        let word = word.to_ascii_lowercase();
+        let word = word.strip_prefix(b"x-").unwrap_or(&word);
+        if let Some(coding) = Coding::ALL
+            .into_iter()
+            .find(|one| one.name().as_bytes() == word)
+        {
+            codings.set(coding, is_taken);
+            named.set(coding, true);
+        }
+    }
+    for coding in Coding::ALL {
+        if any && !named.has(coding) {
+            codings.set(coding, true);
+        }
+    }
+    codings
+}
+
+/// Whether a parameter is a weight of zero: "not acceptable" (RFC 9110, section 12.4.2).
+fn is_zero(parameter: &[u8]) -> bool {
+    let parameter = parameter.trim_ascii();
+    let weight = parameter
+        .strip_prefix(b"q=")
+        .or(parameter.strip_prefix(b"Q="));
+    weight.is_some_and(|weight| weight.iter().all(|byte| matches!(byte, b'0' | b'.')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::head::{Room, parse};
+
+    fn taken(value: &str) -> String {
+        let head = format!("GET / HTTP/1.1\r\nAccept-Encoding: {value}\r\n\r\n");
+        let mut room = Room::default();
+        let codings = accepted(&parse(head.as_bytes(), &mut room).unwrap());
+        let taken = Coding::ALL
+            .into_iter()
+            .filter(|coding| codings.has(*coding));
+        taken.map(Coding::name).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_client_takes_what_it_names_with_some_weight() {
+        for (value, expected) in [
+            ("", ""),
+            ("gzip, deflate, br, zstd", "br zstd gzip"),
+            ("GZIP;q=0.5, br;q=0", "gzip"),
+            ("br ; q=0.000, zstd;q=0.001", "zstd"),
+            ("x-gzip", "gzip"),
+            ("*", "br zstd gzip"),
+            ("*;q=0, gzip", "gzip"),
+            ("gzip;q=0, *", "br zstd"),
+            ("identity", ""),
+            ("gzipped", ""),
+        ] {
+            assert_eq!(taken(value), expected, "{value}");
+        }
+    }
+}

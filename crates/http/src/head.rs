@@ -1,0 +1,498 @@
+//! The head of a request: where it ends, what it says, and what is refused before any file is looked for.
+//!
+//! A head is parsed once, when it is whole, so that a client which sends it byte by byte costs no more than one that does not. Who gets
+//! the framing of messages wrong is refused and cut off: what follows would be read as another request (RFC 9112, section 11.2).
+
+use httparse::{EMPTY_HEADER, Header};
+
+use crate::status::Status;
+
+/// Room for the fields of a head.
+#[derive(Debug)]
+pub struct Room<'b>([Header<'b>; MOST_FIELDS]);
+
+impl Default for Room<'_> {
+    fn default() -> Self {
+        Self([EMPTY_HEADER; MOST_FIELDS])
+    }
+}
+
+/// A head whose syntax is right.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'h, 'b> {
+    /// As it was sent.
+    pub method: &'b str,
+    /// As it was sent; visible ASCII.
+    pub target: &'b str,
+    /// HTTP/1.0, else 1.1.
+    pub is_old: bool,
+    fields: &'h [Header<'b>],
+}
+
+/// A request for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'b> {
+    /// HEAD, else GET.
+    pub head_only: bool,
+    /// The path of the target: begins with a slash.
+    pub path: &'b str,
+    /// What is behind the question mark, if there is one.
+    pub query: Option<&'b str>,
+    /// Host and perhaps port; a client of HTTP/1.0 may name none.
+    pub authority: Option<&'b str>,
+    /// The connection may go on behind the answer.
+    pub persists: bool,
+}
+
+impl Request<'_> {
+    /// The target as a path of a folder, for a redirect; its path has no empty segments.
+    #[must_use]
+    pub fn with_slash(&self) -> String {
+        let query = self.query.map(|query| format!("?{query}"));
+        format!("{}/{}", self.path, query.unwrap_or_default())
+    }
+
+    /// The same target at `https`, if the request names a host.
+    #[must_use]
+    pub fn location(&self, port: u16) -> Option<String> {
+        let authority = self.authority?;
+        let host = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => host,
+            _ => authority,
+        };
+        let port = (port != 443).then(|| format!(":{port}"));
+        let query = self.query.map(|query| format!("?{query}"));
+        let (port, query) = (port.unwrap_or_default(), query.unwrap_or_default());
+        Some(format!("https://{host}{port}{}{query}", self.path))
+    }
+}
+
+/// Why a request is answered with an error at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What is answered.
+    pub status: Status,
+    /// The connection may go on behind the answer.
+    pub persists: bool,
+}
+
+impl Refusal {
+    /// The answer is the last of the connection.
+    const fn last(status: Status) -> Self {
+        let persists = false;
+        Self { status, persists }
+    }
+}
+
+/// How many bytes of empty lines come before a head: they are to be ignored (RFC 9112, section 2.2).
+#[must_use]
+pub fn blank(bytes: &[u8]) -> usize {
+    let is_blank = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+    bytes.iter().take_while(is_blank).count()
+}
+
+/// The length of the head that `bytes` begin with, once it is whole. The first `searched` bytes were looked at before.
+#[must_use]
+pub fn end(bytes: &[u8], searched: usize) -> Option<usize> {
+    let from = searched.saturating_sub(2).min(bytes.len());
+    let mut at = from;
+    while let Some(found) = bytes[at..].iter().position(|byte| *byte == b'\n') {
+        at += found + 1;
+        match bytes[at..] {
+            [b'\n', ..] => return Some(at + 1),
+            [b'\r', b'\n', ..] => return Some(at + 2),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What to answer when so many bytes are no whole head and more are not taken: 414 when not even the first line is whole.
+#[must_use]
+pub fn too_long(bytes: &[u8]) -> Status {
+    match bytes.contains(&b'\n') {
+        true => Status::FieldsTooLarge,
+        false => Status::UriTooLong,
+    }
+}
+
+/// Parses a whole head.
+///
+/// # Errors
+/// What is answered to what is none. The connection must end behind it.
+pub fn parse<'h, 'b>(bytes: &'b [u8], room: &'h mut Room<'b>) -> Result<Head<'h, 'b>, Status> {
+    let mut request = httparse::Request::new(&mut room.0);
+    match request.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) if length == bytes.len() => {}
+        Err(httparse::Error::TooManyHeaders) => return Err(Status::FieldsTooLarge),
+        Err(httparse::Error::Version) => return Err(wrong_version(bytes)),
+        _ => return Err(Status::BadRequest),
+    }
+    let (method, target) = (request.method, request.path);
+    let (Some(method), Some(target)) = (method, target) else {
+        return Err(Status::BadRequest);
+    };
+    // RFC 3986, section 2: a URI is made of visible ASCII, and of that a fragment is never sent.
+    let is_visible = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
+    if !target.bytes().all(is_visible) {
+        return Err(Status::BadRequest);
+    }
+    Ok(Head {
+        method,
+        target,
+        is_old: request.version == Some(0),
+        fields: request.headers,
+    })
+}
+
+/// RFC 9110, section 15.6.6: 505 where the version is one, and another.
+fn wrong_version(bytes: &[u8]) -> Status {
+    let line = bytes.split(|byte| *byte == b'\n').next();
+    let word = line.unwrap_or_default().trim_ascii();
+    let word = word.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
+    match word.strip_prefix(b"HTTP/") {
+        Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit() => {
+            Status::VersionNotSupported
+        }
+        _ => Status::BadRequest,
+    }
+}
+
+impl<'b> Head<'_, 'b> {
+    /// The values of a field, each line by itself, without the space around them.
+    pub fn values<'s>(&'s self, name: &'s str) -> impl Iterator<Item = &'b [u8]> + 's {
+        let named = move |field: &&Header<'b>| field.name.eq_ignore_ascii_case(name);
+        let fields = self.fields.iter().filter(named);
+        fields.map(|field| field.value.trim_ascii())
+    }
+
+    /// The value of a field that must not be there twice.
+    pub(crate) fn single(&self, name: &str) -> Option<&'b [u8]> {
+        let mut values = self.values(name);
+        values.next().filter(|_| values.next().is_none())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.values(name).next().is_some()
+    }
+
+    /// What is asked for, where that can be a file.
+    ///
+    /// # Errors
+    /// Bodies, other methods, and whatever makes a request ambiguous.
+    pub fn request(&self) -> Result<Request<'b>, Refusal> {
+        self.check_framing()?;
+        let host = self.host()?;
+        let persists = self.persists();
+        let head_only = match self.method {
+            "GET" => false,
+            "HEAD" => true,
+            _ => {
+                let status = Status::MethodNotAllowed;
+                return Err(Refusal { status, persists });
+            }
+        };
+        let (named, rest) = split_target(self.target)?;
+        let (path, query) = match rest.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (rest, None),
+        };
+        Ok(Request {
+            head_only,
+            path: if path.is_empty() { "/" } else { path },
+            query,
+            // RFC 9112, section 3.2.2: a target with a host counts, whatever the field says.
+            authority: named.or(host),
+            persists,
+        })
+    }
+
+    /// Whether nothing follows the head: no body, and no doubt about it.
+    fn check_framing(&self) -> Result<(), Refusal> {
+        let coded = self.has("transfer-encoding");
+        if coded && (self.is_old || self.has("content-length")) {
+            // RFC 9112, section 6.1: such a message is a fault or an attack.
+            return Err(Refusal::last(Status::BadRequest));
+        }
+        if coded {
+            return Err(Refusal::last(Status::NotImplemented));
+        }
+        for value in self.values("content-length") {
+            if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+                return Err(Refusal::last(Status::BadRequest));
+            }
+            if value.iter().any(|digit| *digit != b'0') {
+                return Err(Refusal::last(Status::ContentTooLarge));
+            }
+        }
+        Ok(())
+    }
+
+    /// RFC 9112, section 3.2: without a host, with two, or with one that is none, a request is refused.
+    fn host(&self) -> Result<Option<&'b str>, Refusal> {
+        let refused = Refusal::last(Status::BadRequest);
+        let mut hosts = self.values("host");
+        let host = match (hosts.next(), hosts.next()) {
+            (None, _) if self.is_old => return Ok(None),
+            (Some(host), None) => std::str::from_utf8(host).map_err(|_| refused)?,
+            _ => return Err(refused),
+        };
+        match is_authority(host) {
+            true => Ok(Some(host)),
+            false => Err(refused),
+        }
+    }
+
+    /// RFC 9112, section 9.3.
+    fn persists(&self) -> bool {
+        let says = |option: &str| {
+            let values = self.values("connection");
+            values
+                .flat_map(|value| value.split(|byte| *byte == b','))
+                .any(|word| word.trim_ascii().eq_ignore_ascii_case(option.as_bytes()))
+        };
+        !says("close") && (!self.is_old || says("keep-alive"))
+    }
+}
+
+/// The authority of a target, if it has one, and what is behind it (RFC 9112, section 3.2).
+fn split_target(target: &str) -> Result<(Option<&str>, &str), Refusal> {
+    if target.starts_with('/') {
+        return Ok((None, target));
+    }
+    let refused = Refusal::last(Status::BadRequest);
+    let (scheme, rest) = target.split_once("://").ok_or(refused)?;
+    let is_http = ["http", "https"]
+        .iter()
+        .any(|one| scheme.eq_ignore_ascii_case(one));
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, rest) = rest.split_at(end);
+    match is_http && is_authority(authority) {
+        true => Ok((Some(authority), rest)),
+        false => Err(refused),
+    }
+}
+
+/// Whether this is a host, perhaps with a port (RFC 3986, section 3.2). With a user it is none of `http` (RFC 9110, section 4.2.4).
+fn is_authority(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port),
+        _ => (text, ""),
+    };
+    let is_address = |text: &str| {
+        let digits = |byte: u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
+        !text.is_empty() && text.bytes().all(digits)
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+    let is_host = match host.strip_prefix('[').map(|rest| rest.strip_suffix(']')) {
+        Some(address) => address.is_some_and(is_address),
+        None => !host.is_empty() && host.bytes().all(is_name),
+    };
+    is_host && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// More than a browser sends, with what proxies add.
+const MOST_FIELDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Asked {
+        head_only: bool,
+        path: String,
+        authority: Option<String>,
+        persists: bool,
+    }
+
+    fn ask(head: &str) -> Result<Asked, (Status, bool)> {
+        let head = head.replace('\n', "\r\n") + "\r\n\r\n";
+        assert_eq!(end(head.as_bytes(), 0), Some(head.len()));
+        let mut room = Room::default();
+        let last = |status| (status, false);
+        let parsed = parse(head.as_bytes(), &mut room).map_err(last)?;
+        let request = parsed.request();
+        let request = request.map_err(|refusal| (refusal.status, refusal.persists))?;
+        Ok(Asked {
+            head_only: request.head_only,
+            path: request.path.to_owned(),
+            authority: request.authority.map(str::to_owned),
+            persists: request.persists,
+        })
+    }
+
+    fn refused(head: &str) -> (Status, bool) {
+        ask(head).unwrap_err()
+    }
+
+    #[test]
+    fn a_request_says_what_where_and_whether_more_follows() {
+        let host = || Some("a.test".to_owned());
+        for (head, expected) in [
+            ("GET / HTTP/1.1\nHost: a.test", (false, "/", host(), true)),
+            (
+                "HEAD /a?b HTTP/1.1\nhost:a.test\nConnection: x, Close",
+                (true, "/a", host(), false),
+            ),
+            ("GET /a HTTP/1.0", (false, "/a", None, false)),
+            (
+                "GET /a HTTP/1.0\nConnection: keep-alive",
+                (false, "/a", None, true),
+            ),
+            (
+                "GET http://a.test/b HTTP/1.1\nHost: other",
+                (false, "/b", host(), true),
+            ),
+            (
+                "GET HTTP://a.test HTTP/1.1\nHost: a.test",
+                (false, "/", host(), true),
+            ),
+            (
+                "GET / HTTP/1.1\nHost: a.test\nContent-Length: 0",
+                (false, "/", host(), true),
+            ),
+        ] {
+            let it = ask(head).unwrap();
+            let found = (it.head_only, it.path.as_str(), it.authority, it.persists);
+            assert_eq!(found, expected, "{head}");
+        }
+    }
+
+    #[test]
+    fn ipv6_and_ports_are_hosts_and_users_are_not() {
+        for (text, is) in [
+            ("a.test", true),
+            ("a.test:8443", true),
+            ("a.test:", true),
+            ("[::1]", true),
+            ("[::1]:80", true),
+            ("127.0.0.1:1", true),
+            ("", false),
+            (":80", false),
+            ("[::1", false),
+            ("[x]", false),
+            ("u@a.test", false),
+            ("a test", false),
+            ("a.test:8x", false),
+            ("a/b", false),
+            ("a\\b", false),
+            ("a:b:c", false),
+        ] {
+            assert_eq!(is_authority(text), is, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_for_good() {
+        for (head, status) in [
+            ("GET / HTTP/1.1", Status::BadRequest),
+            ("GET / HTTP/1.1\nHost: a\nHost: a", Status::BadRequest),
+            ("GET / HTTP/1.1\nHost: a b", Status::BadRequest),
+            ("GET / HTTP/1.1\nHost:", Status::BadRequest),
+            ("GET / HTTP/1.1\nHost : a", Status::BadRequest),
+            ("GET / HTTP/1.1\nHost: a\n folded", Status::BadRequest),
+            ("GET /\nHost: a", Status::BadRequest),
+            ("GET /a#b HTTP/1.1\nHost: a", Status::BadRequest),
+            ("GET /\u{e9} HTTP/1.1\nHost: a", Status::BadRequest),
+            ("GET a HTTP/1.1\nHost: a", Status::BadRequest),
+            ("GET * HTTP/1.1\nHost: a", Status::BadRequest),
+            ("GET ftp://a/ HTTP/1.1\nHost: a", Status::BadRequest),
+            ("GET http://u@a/ HTTP/1.1\nHost: a", Status::BadRequest),
+            ("GET / HTTP/2.0\nHost: a", Status::VersionNotSupported),
+            ("PRI * HTTP/2.0", Status::VersionNotSupported),
+            ("GET / HTTP/1.1x\nHost: a", Status::BadRequest),
+            (
+                "GET / HTTP/1.1\nHost: a\nContent-Length: 1",
+                Status::ContentTooLarge,
+            ),
+            (
+                "GET / HTTP/1.1\nHost: a\nContent-Length: 0\nContent-Length: 7",
+                Status::ContentTooLarge,
+            ),
+            (
+                "GET / HTTP/1.1\nHost: a\nContent-Length: -1",
+                Status::BadRequest,
+            ),
+            (
+                "GET / HTTP/1.1\nHost: a\nContent-Length: 0, 0",
+                Status::BadRequest,
+            ),
+            (
+                "GET / HTTP/1.1\nHost: a\nTransfer-Encoding: chunked",
+                Status::NotImplemented,
+            ),
+            (
+                "GET / HTTP/1.0\nTransfer-Encoding: chunked",
+                Status::BadRequest,
+            ),
+            (
+                "POST / HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\nContent-Length: 4",
+                Status::BadRequest,
+            ),
+        ] {
+            assert_eq!(refused(head), (status, false), "{head}");
+        }
+    }
+
+    #[test]
+    fn other_methods_do_not_end_the_connection() {
+        for method in ["POST", "OPTIONS", "TRACE", "get"] {
+            let head = format!("{method} / HTTP/1.1\nHost: a");
+            assert_eq!(refused(&head), (Status::MethodNotAllowed, true));
+        }
+    }
+
+    #[test]
+    fn a_redirect_keeps_host_path_and_query() {
+        let request = |authority, query| Request {
+            head_only: false,
+            path: "/a",
+            query,
+            authority,
+            persists: true,
+        };
+        for (authority, query, port, location) in [
+            (Some("a.test"), None, 443, Some("https://a.test/a")),
+            (
+                Some("a.test:80"),
+                Some("b=c"),
+                443,
+                Some("https://a.test/a?b=c"),
+            ),
+            (
+                Some("[::1]:80"),
+                Some(""),
+                8443,
+                Some("https://[::1]:8443/a?"),
+            ),
+            (Some("[::1]"), None, 443, Some("https://[::1]/a")),
+            (None, None, 443, None),
+        ] {
+            let found = request(authority, query).location(port);
+            assert_eq!(found.as_deref(), location);
+        }
+        assert_eq!(request(None, Some("b")).with_slash(), "/a/?b");
+    }
+
+    #[test]
+    fn a_head_ends_at_the_first_empty_line_however_it_comes() {
+        let head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\n\r\n";
+        assert_eq!(end(head, 0), Some(27));
+        for cut in 0..27 {
+            assert_eq!(end(&head[..cut], 0), None);
+            assert_eq!(end(head, cut), Some(27), "searched {cut}");
+        }
+        assert_eq!(end(b"GET / HTTP/1.1\nHost: a\n\nx", 0), Some(24));
+        assert_eq!(blank(b"\r\n\n\rGET"), 4);
+        assert_eq!(too_long(b"GET /aaaa"), Status::UriTooLong);
+        assert_eq!(too_long(b"GET / HTTP/1.1\r\naaa"), Status::FieldsTooLarge);
+    }
+
+    #[test]
+    fn too_many_fields_are_refused() {
+        let fields = "\na: b".repeat(MOST_FIELDS);
+        let (status, _) = refused(&format!("GET / HTTP/1.1\nHost: a{fields}"));
+        assert_eq!(status, Status::FieldsTooLarge);
+    }
+}

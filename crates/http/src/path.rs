@@ -1,0 +1,146 @@
+//! The path of a target as a path below a folder.
+//!
+//! Each segment is decoded once (RFC 3986, section 2.4). Nothing is resolved or merged: a client resolves `.` and `..` before it
+//! sends a request, and `//` names another resource than `/` does. So what comes out names each file in one way, never leaves the
+//! folder by its own letters, and a redirect made of it never leads to another host.
+
+use crate::status::Status;
+
+/// A path below a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelativePath {
+    /// Segments between slashes, without one at either end; empty for the folder itself.
+    pub bytes: Vec<u8>,
+    /// It ended with a slash: it names a folder.
+    pub is_folder: bool,
+}
+
+/// Decodes the path of a target, which begins with a slash.
+///
+/// # Errors
+/// `BadRequest` for what is no path, or tries to leave the folder; `NotFound` for what no file can be called, and for names that
+/// begin with a dot, but for `.well-known` at the top (RFC 8615).
+pub fn decode(path: &str) -> Result<RelativePath, Status> {
+    let path = path.strip_prefix('/').ok_or(Status::BadRequest)?;
+    let (path, is_folder) = match path.strip_suffix('/') {
+        Some("") => return Err(Status::NotFound),
+        Some(path) => (path, true),
+        None => (path, path.is_empty()),
+    };
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut fault = Ok(());
+    if path.is_empty() {
+        return Ok(RelativePath { bytes, is_folder });
+    }
+    for (index, segment) in path.split('/').enumerate() {
+        if index > 0 {
+            bytes.push(b'/');
+        }
+        let start = bytes.len();
+        unescape(segment, &mut bytes)?;
+        let name = &bytes[start..];
+        let is_known = index == 0 && name == WELL_KNOWN;
+        match name {
+            b".." => return Err(Status::BadRequest),
+            name if name.contains(&0) => return Err(Status::BadRequest),
+            name if name.is_empty() || name.contains(&b'/') => fault = Err(Status::NotFound),
+            [b'.', ..] if !is_known => fault = Err(Status::NotFound),
+            _ => {}
+        }
+    }
+    fault.map(|()| RelativePath { bytes, is_folder })
+}
+
+/// RFC 3986, section 2.1.
+fn unescape(text: &str, out: &mut Vec<u8>) -> Result<(), Status> {
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        if *first != b'%' {
+            out.push(*first);
+            continue;
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        let pair = match rest {
+            [high, low, ..] => digit(*high).zip(digit(*low)),
+            _ => None,
+        };
+        let (high, low) = pair.ok_or(Status::BadRequest)?;
+        // Two digits of four bits.
+        out.push((high << 4 | low) as u8);
+        rest = &rest[2..];
+    }
+    Ok(())
+}
+
+const WELL_KNOWN: &[u8] = b".well-known";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn paths_are_decoded_once() {
+        for (path, bytes, is_folder) in [
+            ("/", &b""[..], true),
+            ("/a", b"a", false),
+            ("/a/", b"a", true),
+            ("/a/b.c", b"a/b.c", false),
+            ("/a%20b/%c3%A9", b"a b/\xc3\xa9", false),
+            ("/%2561", b"%61", false),
+            (
+                "/.well-known/acme-challenge/x",
+                b".well-known/acme-challenge/x",
+                false,
+            ),
+            ("/a..b/c...", b"a..b/c...", false),
+        ] {
+            let bytes = bytes.to_vec();
+            assert_eq!(
+                decode(path),
+                Ok(RelativePath { bytes, is_folder }),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_leaves_the_folder_or_hides_is_refused() {
+        for (path, status) in [
+            ("/..", Status::BadRequest),
+            ("/a/../b", Status::BadRequest),
+            ("/a/%2e%2E/b", Status::BadRequest),
+            ("/..%2f..%2fetc/passwd", Status::NotFound),
+            ("/%2e%2e%2fetc", Status::NotFound),
+            ("/a%00.html", Status::BadRequest),
+            ("/%", Status::BadRequest),
+            ("/%4", Status::BadRequest),
+            ("/%zz", Status::BadRequest),
+            ("a", Status::BadRequest),
+            ("//", Status::NotFound),
+            ("//evil.test/", Status::NotFound),
+            ("/a//b", Status::NotFound),
+            ("/a%2fb", Status::NotFound),
+            ("/./a", Status::NotFound),
+            ("/.git/config", Status::NotFound),
+            ("/%2egit/config", Status::NotFound),
+            ("/a/.well-known", Status::NotFound),
+        ] {
+            assert_eq!(decode(path), Err(status), "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_leaves_the_folder(path in "/[./%a2eEfF0\\\\]{0,12}") {
+            if let Ok(found) = decode(&path) {
+                prop_assert!(!found.bytes.contains(&0));
+                prop_assert!(!found.bytes.starts_with(b"/") && !found.bytes.ends_with(b"/"));
+                let mut names = found.bytes.split(|byte| *byte == b'/');
+                prop_assert!(found.bytes.is_empty() || names.all(|name| !name.is_empty() && name[0] != b'.'));
+            }
+        }
+    }
+}

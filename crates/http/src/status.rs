@@ -1,0 +1,87 @@
+//! The statuses that a server of files answers with.
+
+use becket_proto::labelled;
+
+labelled! {
+/// What became of a request: its label is the number.
+pub enum Status {
+    /// The whole file.
+    Ok = "200",
+    /// The part that was asked for.
+    PartialContent = "206",
+    /// It is elsewhere: a folder whose slash is missing, or at `https`.
+    MovedPermanently = "301",
+    /// The client has it.
+    NotModified = "304",
+    /// Not a request of HTTP.
+    BadRequest = "400",
+    /// The system forbids it, or it is a folder without an index.
+    Forbidden = "403",
+    /// There is no such file.
+    NotFound = "404",
+    /// Neither GET nor HEAD.
+    MethodNotAllowed = "405",
+    /// A condition of the client does not hold.
+    PreconditionFailed = "412",
+    /// The request has a body.
+    ContentTooLarge = "413",
+    /// The first line alone is longer than a head may be.
+    UriTooLong = "414",
+    /// No byte of the range exists.
+    RangeNotSatisfiable = "416",
+    /// The head is longer than it may be, or has too many fields.
+    FieldsTooLarge = "431",
+    /// The file cannot be read.
+    InternalServerError = "500",
+    /// The body is in a transfer coding.
+    NotImplemented = "501",
+    /// No descriptors, or no memory.
+    ServiceUnavailable = "503",
+    /// Another version of HTTP.
+    VersionNotSupported = "505",
+}
+}
+
+impl Status {
+    /// The words behind the number (RFC 9110, section 15).
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::PartialContent => "Partial Content",
+            Self::MovedPermanently => "Moved Permanently",
+            Self::NotModified => "Not Modified",
+            Self::BadRequest => "Bad Request",
+            Self::Forbidden => "Forbidden",
+            Self::NotFound => "Not Found",
+            Self::MethodNotAllowed => "Method Not Allowed",
+            Self::PreconditionFailed => "Precondition Failed",
+            Self::ContentTooLarge => "Content Too Large",
+            Self::UriTooLong => "URI Too Long",
+            Self::RangeNotSatisfiable => "Range Not Satisfiable",
+            Self::FieldsTooLarge => "Request Header Fields Too Large",
+            Self::InternalServerError => "Internal Server Error",
+            Self::NotImplemented => "Not Implemented",
+            Self::ServiceUnavailable => "Service Unavailable",
+            Self::VersionNotSupported => "HTTP Version Not Supported",
+        }
+    }
+
+    /// Whether the request was refused or failed.
+    #[must_use]
+    pub const fn is_error(self) -> bool {
+        self as usize >= Self::BadRequest as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_the_statuses_from_400_on() {
+        for status in Status::ALL {
+            assert_eq!(status.is_error(), status.label() >= "400", "{status:?}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Files below a folder that strangers name: none outside is ever opened, and nobody waits for a disk unless asked to.
+//!
+//! openat2(2) resolves a path without leaving the folder, whatever links and renames do meanwhile. With `RESOLVE_CACHED` it
+//! answers `WouldBlock` instead of reading directories from a disk (Linux 5.12), and preadv2(2) does the same with
+//! `RWF_NOWAIT` for pages that are not in memory. Whoever is told so asks again where waiting harms nobody.
+
+use std::fs::{File, Metadata};
+use std::io::{self, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+/// A folder.
+#[derive(Debug)]
+pub struct Tree(OwnedFd);
+
+/// How a path is looked up.
+#[derive(Clone, Copy, Debug)]
+pub struct Lookup {
+    /// Symbolic links are followed, as long as they stay below the folder.
+    pub links: bool,
+    /// A disk may be waited for.
+    pub waits: bool,
+}
+
+impl Tree {
+    /// Opens a folder, wherever it is.
+    ///
+    /// # Errors
+    /// What open(2) says, and `Unsupported` on kernels without openat2 (Linux 5.6) or where a sandbox forbids it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        match openat2(&folder, c".", flags, Mode::empty(), ResolveFlags::BENEATH) {
+            Err(Errno::NOSYS | Errno::PERM) => Err(io::ErrorKind::Unsupported.into()),
+            Err(error) => Err(error.into()),
+            Ok(_) => Ok(Self(folder)),
+        }
+    }
+
+    /// Opens what is at a path below the folder, for reading, and says what it is. That may be a folder or a FIFO, too: to open
+    /// it waits for nobody.
+    ///
+    /// # Errors
+    /// What openat2(2) says: `CrossesDevices` where a path leaves the folder, `FilesystemLoop` for a link that is not followed,
+    /// `WouldBlock` where it would have to wait and may not.
+    pub fn file(&self, path: &[u8], how: Lookup) -> io::Result<(File, Metadata)> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        resolve.set(ResolveFlags::NO_SYMLINKS, !how.links);
+        resolve.set(ResolveFlags::CACHED, !how.waits);
+        let file = match openat2(&self.0, path, flags, Mode::empty(), resolve) {
+            // A kernel that does not know RESOLVE_CACHED.
+            Err(Errno::INVAL) if !how.waits => return Err(io::ErrorKind::WouldBlock.into()),
+            opened => File::from(opened?),
+        };
+        let metadata = file.metadata()?;
+        Ok((file, metadata))
+    }
+}
+
+/// Reads from a place of a file what is in memory. 0 is the end of the file.
+///
+/// # Errors
+/// `WouldBlock` where nothing of it is in memory, or the file system cannot tell; what preadv2(2) says.
+pub fn read_cached(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let into = &mut [IoSliceMut::new(buffer)];
+    match preadv2(file, into, at, ReadWriteFlags::NOWAIT) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(io::ErrorKind::WouldBlock.into()),
+        read => Ok(read?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{FileTypeExt, symlink};
+
+    use rustix::fs::{FileType, mknodat};
+
+    use super::*;
+
+    const LINKS: Lookup = Lookup {
+        links: true,
+        waits: true,
+    };
+    const NO_LINKS: Lookup = Lookup {
+        links: false,
+        waits: true,
+    };
+
+    #[test]
+    fn nothing_outside_of_the_folder_is_opened() {
+        let outer = tempfile::tempdir().unwrap();
+        let root = outer.path().join("root");
+        fs::create_dir_all(root.join("sub")).unwrap();
+        fs::write(outer.path().join("secret"), "secret").unwrap();
+        fs::write(root.join("sub/file"), "text").unwrap();
+        symlink("sub/file", root.join("inside")).unwrap();
+        symlink("../secret", root.join("outside")).unwrap();
+        symlink("/etc/passwd", root.join("absolute")).unwrap();
+        symlink("/proc/self/root", root.join("magic")).unwrap();
+        let tree = Tree::open(&root).unwrap();
+        for (path, how, opens) in [
+            ("sub/file", NO_LINKS, true),
+            ("sub/../sub/file", NO_LINKS, true),
+            ("inside", LINKS, true),
+            ("inside", NO_LINKS, false),
+            ("outside", LINKS, false),
+            ("absolute", LINKS, false),
+            ("magic/etc/passwd", LINKS, false),
+            ("../secret", LINKS, false),
+            ("/etc/passwd", LINKS, false),
+            ("..", LINKS, false),
+            ("nothing", LINKS, false),
+        ] {
+            let opened = tree.file(path.as_bytes(), how);
+            assert_eq!(opened.is_ok(), opens, "{path}: {opened:?}");
+        }
+    }
+
+    #[test]
+    fn a_fifo_and_a_folder_are_opened_without_waiting_and_told_apart() {
+        let root = tempfile::tempdir().unwrap();
+        let fifo = root.path().join("fifo");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let tree = Tree::open(root.path()).unwrap();
+        let kind = |path: &[u8]| tree.file(path, NO_LINKS).unwrap().1.file_type();
+        assert!(kind(b"fifo").is_fifo() && kind(b".").is_dir());
+    }
+
+    #[test]
+    fn what_is_in_memory_is_read_and_the_end_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("file"), "text").unwrap();
+        let tree = Tree::open(root.path()).unwrap();
+        let (file, _) = tree.file(b"file", NO_LINKS).unwrap();
+        let mut buffer = [0; 8];
+        match read_cached(&file, &mut buffer, 1) {
+            Ok(n) => {
+                assert_eq!(&buffer[..n], b"ext");
+                assert_eq!(read_cached(&file, &mut buffer, 4).unwrap(), 0);
+            }
+            // A file system that cannot tell.
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+    }
+}

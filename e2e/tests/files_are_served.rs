@@ -1,0 +1,248 @@
+//! A backend that is a folder: curl gets its files by HTTPS, a reload serves another folder, and the logs and pages tell of it.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use becket_e2e::{Becket, Place, Tool, finish, fresh_address, until};
+
+/// A becket with a folder behind TLS, behind a plain listener, and behind one that redirects.
+struct Site {
+    becket: Becket,
+    place: Place,
+    plain: SocketAddr,
+    clear: SocketAddr,
+}
+
+fn configuration(at: [SocketAddr; 4], root: &str, more: &str) -> String {
+    let [web, plain, clear, admin] = at;
+    format!(
+        "[[listener]]\nname = 'web'\nbind = ['{web}']\ncertificates = ['site.pem']\nbackend = 'site'\n\
+         [[listener]]\nname = 'plain'\nbind = ['{plain}']\ntls = false\nbackend = 'site'\n\
+         [[listener]]\nname = 'clear'\nbind = ['{clear}']\ntls = false\nredirect = 'https:{}'\n\
+         [[backend]]\nname = 'site'\n[backend.files]\nroot = '{root}'\n{more}\n\
+         [process]\nworkers = 2\n[admin]\naddress = '{admin}'\n\
+         [log]\nformat = 'json'\nfile = 'becket.log'\naccess = 'access.log'\n",
+        web.port()
+    )
+}
+
+impl Site {
+    fn start(more: &str) -> (Self, [SocketAddr; 4]) {
+        let place = Place::new();
+        fs::create_dir_all(place.path("www/sub")).unwrap();
+        place.write("www/index.html", "<p>Welcome");
+        place.write("www/sub/a b.txt", "alpha");
+        let at = [(); 4].map(|()| fresh_address());
+        place.write("becket.toml", &configuration(at, "www", more));
+        let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+        let [web, plain, clear, admin] = at;
+        let becket = Becket::spawn(command, place.folder(), web, admin);
+        becket.ready();
+        let site = Self {
+            becket,
+            place,
+            plain,
+            clear,
+        };
+        (site, at)
+    }
+
+    /// A curl that trusts the site.
+    fn curl(&self, curl: &Tool, arguments: &[&str]) -> Command {
+        let ca = self.place.text("ca.pem");
+        let web = self.becket.web;
+        let connect = format!("www.example.org:{}:{web}", web.port());
+        let fixed = [
+            "-sS",
+            "--max-time",
+            "20",
+            "--cacert",
+            &ca,
+            "--connect-to",
+            &connect,
+        ];
+        curl.command([&fixed[..], arguments].concat())
+    }
+
+    fn url(&self, target: &str) -> String {
+        format!("https://www.example.org:{}{target}", self.becket.web.port())
+    }
+}
+
+#[test]
+fn curl_gets_files_parts_and_what_it_has_already() {
+    let Some(curl) = Tool::find("curl") else {
+        return;
+    };
+    let (site, _) = Site::start("");
+    let (first, second) = (site.url("/"), site.url("/sub/a%20b.txt"));
+    let both = finish(
+        site.curl(
+            &curl,
+            &[&first, &second, "-w", " %{http_version} %{num_connects}\n"],
+        ),
+        "",
+    );
+    assert_eq!(
+        both.stdout,
+        "<p>Welcome 1.1 1\nalpha 1.1 0\n",
+        "{}",
+        both.all()
+    );
+    let part = finish(site.curl(&curl, &["-r", "1-2", &second]), "");
+    assert_eq!(part.stdout, "lp");
+    let (etag, code) = (
+        site.place.text("etag"),
+        ["-o", "/dev/null", "-w", "%{http_code}"],
+    );
+    let keep = [&["--etag-save", &etag][..], &code, &[&second]].concat();
+    assert_eq!(finish(site.curl(&curl, &keep), "").stdout, "200");
+    let same = [&["--etag-compare", &etag][..], &code, &[&second]].concat();
+    assert_eq!(finish(site.curl(&curl, &same), "").stdout, "304");
+    let moved = ["-L", "-w", " %{url_effective}", &site.url("/sub")];
+    let moved = finish(site.curl(&curl, &moved), "").stdout;
+    assert!(
+        moved.ends_with("/sub/") && moved.starts_with("403"),
+        "{moved}"
+    );
+}
+
+#[test]
+fn every_request_is_counted_and_logged() {
+    let Some(curl) = Tool::find("curl") else {
+        return;
+    };
+    let (site, _) = Site::start("");
+    let urls = ["/sub/a%20b.txt", "/nothing", "/sub", "/"].map(|target| site.url(target));
+    let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
+    let found = finish(site.curl(&curl, &urls), "");
+    assert_eq!(found.code, 0, "{}", found.all());
+    site.becket.idle();
+    let metrics = site.becket.metrics();
+    let answered = |status: &str| {
+        let label = format!("status=\"{status}\"");
+        metrics.sum("becket_file_requests_total", &[&label]) as u64
+    };
+    assert_eq!(["200", "301", "404", "206"].map(answered), [2, 1, 1, 0]);
+    assert_eq!(
+        site.becket.status()["backends"][0]["files"],
+        site.place.text("www")
+    );
+    let lines = until("every line is written", || {
+        let lines = site.becket.access();
+        (lines.len() == 4 + 1).then_some(lines)
+    });
+    let requests: Vec<_> = lines
+        .iter()
+        .filter(|line| !line["path"].is_null())
+        .collect();
+    assert_eq!(requests.len(), 4);
+    // Each worker's lines come together.
+    let mut of_file = requests
+        .iter()
+        .filter(|line| line["path"] == "/sub/a%20b.txt");
+    let first = of_file.find(|line| line["status"] == "200").unwrap();
+    assert_eq!(
+        (
+            &first["method"],
+            &first["path"],
+            &first["status"],
+            &first["bytes"],
+            &first["sni"]
+        ),
+        (
+            &"GET".into(),
+            &"/sub/a%20b.txt".into(),
+            &"200".into(),
+            &5.into(),
+            &"www.example.org".into()
+        )
+    );
+    let ends = lines.iter().filter_map(|line| line["reason"].as_str());
+    assert!(
+        ends.into_iter().all(|reason| reason == "finished"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_listener_in_clear_serves_files_or_sends_to_https() {
+    let Some(curl) = Tool::find("curl") else {
+        return;
+    };
+    let (site, _) = Site::start("");
+    let clear = format!("http://{}/x?y", site.clear);
+    let found = finish(
+        curl.command(["-sS", "-o", "/dev/null", "-w", "%{redirect_url}", &clear]),
+        "",
+    );
+    let host = site.clear.ip();
+    let expected = format!("https://{host}:{}/x?y", site.becket.web.port());
+    assert_eq!(found.stdout, expected, "{}", found.all());
+    let plain = finish(
+        curl.command(["-sS", &format!("http://{}/", site.plain)]),
+        "",
+    );
+    assert_eq!(plain.stdout, "<p>Welcome");
+}
+
+#[test]
+fn a_reload_serves_another_folder_and_one_that_is_not_there_is_refused() {
+    let Some(curl) = Tool::find("curl") else {
+        return;
+    };
+    let (site, at) = Site::start("");
+    let get = || finish(site.curl(&curl, &[&site.url("/")]), "").stdout;
+    assert_eq!(get(), "<p>Welcome");
+    site.place
+        .write("becket.toml", &configuration(at, "nowhere", ""));
+    assert!(!site.becket.reload());
+    let errors = site.becket.status()["reload"]["errors"].to_string();
+    assert!(
+        errors.contains("nowhere") && errors.contains("no such file"),
+        "{errors}"
+    );
+    assert_eq!(get(), "<p>Welcome");
+    fs::create_dir(site.place.path("other")).unwrap();
+    site.place.write("other/index.html", "<p>Moved");
+    site.place
+        .write("becket.toml", &configuration(at, "other", ""));
+    assert!(site.becket.reload());
+    assert_eq!(get(), "<p>Moved");
+}
+
+#[test]
+fn check_says_what_is_served_and_what_does_not_go_with_it() {
+    let place = Place::new();
+    fs::create_dir(place.path("www")).unwrap();
+    let at = [(); 4].map(|()| fresh_address());
+    place.write(
+        "becket.toml",
+        &configuration(at, "www", "index = ['start.html']"),
+    );
+    let check = || {
+        finish(
+            Becket::command(&place, &["check", "--config", "becket.toml"]),
+            "",
+        )
+    };
+    let found = check();
+    assert_eq!(found.code, 0, "{}", found.stdout);
+    let line = format!("files {} of site\n", place.text("www"));
+    assert!(found.stdout.contains(&line), "{}", found.stdout);
+    let text = configuration(at, "www", "");
+    let wrong = text.replace("[[backend]]", "[[backend]]\nretries = 1");
+    let wrong = wrong.replace("certificates =", "alpn = ['h2']\ncertificates =");
+    place.write("becket.toml", &wrong);
+    let found = check();
+    assert_eq!(found.code, 2, "{}", found.all());
+    let said = found.all();
+    for part in [
+        "backend[site].files",
+        "listener[web].alpn",
+        "HTTP/1.1 alone",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
