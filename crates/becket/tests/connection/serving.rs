@@ -259,7 +259,10 @@ fn keys_say_what_else_goes_with_a_file() {
     assert_eq!(site.get("/empty/", "").text(), "403 Forbidden\n");
     let (mut stage, mut client) = site.secure(64 * 1024);
     client.say(b"HEAD /nothing HTTP/1.0\r\n\r\n");
-    client.talk(&mut stage);
+    while !client.closed {
+        client.talk(&mut stage);
+        std::thread::yield_now();
+    }
     let answer = Answer::of(&client.received);
     assert_eq!(answer.field("Strict-Transport-Security"), Some("max-age=1"));
     assert_eq!((answer.text(), client.closed), ("", true));
@@ -273,6 +276,15 @@ fn requests_that_come_together_are_answered_in_order() {
     let targets = ["/a.txt", "/nothing", "/sub/", "/a.txt"];
     let said: String = targets.map(ask).concat();
     client.say(said.as_bytes());
+    // A thread may have to look for what is not there.
+    let answered = |stage: &Stage| -> u64 {
+        let counts = stage.counters.file_requests.iter();
+        counts.map(|count| count.value()).sum()
+    };
+    while answered(&stage) < 4 {
+        client.talk(&mut stage);
+        std::thread::yield_now();
+    }
     client.talk(&mut stage);
     let text = String::from_utf8(client.received).unwrap();
     let bodies: Vec<&str> = text.split("\r\n\r\n").skip(1).collect();
@@ -286,12 +298,6 @@ fn requests_that_come_together_are_answered_in_order() {
         "{text}"
     );
     assert_eq!(stage.closed(), None, "the connection goes on");
-    let answered = stage
-        .counters
-        .file_requests
-        .iter()
-        .map(|count| count.value());
-    assert_eq!(answered.sum::<u64>(), 4);
 }
 
 #[test]
