@@ -76,3 +76,4 @@ mod stunnel_is_replaced;
 mod tls_to_servers;
 mod tls_versions_and_suites_are_those_configured;
 mod unix_and_v6_backends;
+mod upgrades_lose_nothing;

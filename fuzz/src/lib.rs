@@ -25,4 +25,5 @@ pub mod server_hello;
 pub mod session_state;
 pub mod starttls;
 pub mod stud;
+pub mod succession;
 pub mod ticket;

@@ -58,7 +58,7 @@ const ROOMS: &[&[&str]] = &[
     &["check", "status"],
     &["control"],
     &["prepare"],
-    &["cluster"],
+    &["cluster", "succession"],
     &["worker"],
     &["connection"],
     &["shared"],

@@ -61,6 +61,9 @@ pub enum Command {
     /// Look at and change what a running becket does: servers, connections, sessions, keys, log
     #[command(after_help = CTL)]
     Ctl(Box<CtlFlags>),
+    /// Have a running becket become the program as it is now, without a lost connection, and wait for the outcome
+    #[command(after_help = UPGRADE)]
+    Upgrade(PlaceFlags),
     /// Make a secret for a cluster, in a file that only its owner can read
     #[command(after_help = SECRET, after_long_help = SECRET)]
     Secret(SecretFlags),
@@ -300,6 +303,17 @@ admin.token-file. The log has a line for each change, with who made it.
 
 Exit codes: 0 done, 1 nobody answers, 2 wrong arguments, 3 refused: the reason is printed, and what
 would be accepted.";
+
+const UPGRADE: &str = "\
+Examples:
+  becket upgrade --config /etc/becket/becket.toml
+  becket upgrade --admin 127.0.0.1:9443
+
+Run it when another program lies where becket was started from. It sends SIGUSR2 to the main process, as
+becket reload sends SIGHUP. There must be a parent process: root with process.user has one, and
+process.parent = true keeps one elsewhere. A program that does not come to serve changes nothing.
+
+Exit codes: 0 upgraded, 1 not upgraded, for the reasons printed, 2 wrong arguments.";
 
 const SECRET: &str = "\
 Beckets with the same secret resume each other's sessions. A thief of the secret can read and

@@ -13,6 +13,7 @@
 use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use becket_config::error::{Problem, Rejected};
@@ -37,17 +38,19 @@ use crate::control::supervisor::Supervisor;
 use crate::descriptors;
 use crate::files::reason;
 use crate::handover::link::Link;
-use crate::handover::{BoundSockets, Handed, SocketKind};
-use crate::log::access_log::AccessWriter;
+use crate::handover::{BoundSockets, Handed, Past, SocketKind};
+use crate::log::access_log::{AccessThread, AccessWriter};
 use crate::log::{self, LogError, Logging};
 use crate::pid_file::PidFile;
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
+use crate::server::upgrade::Succession;
 use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
 use crate::signing::queue::SigningQueue;
 use crate::sockets;
+use crate::succession::predecessor;
 use crate::worker::workers::{Common, Workers};
 use becket_cluster::Bound;
 use becket_cluster::Membership;
@@ -93,7 +96,21 @@ pub enum StartError {
 pub fn launch(
     source: Source,
     handed: Handed,
+    mut link: Option<Link>,
+) -> Result<Terminator, StartError> {
+    let predecessor = link.as_mut().and_then(|link| link.predecessor.take());
+    let launched = launch_beside(source, handed, link, predecessor.as_ref());
+    if let (Some(predecessor), Err(error)) = (&predecessor, &launched) {
+        predecessor::say_failed(predecessor, error.to_string());
+    }
+    launched
+}
+
+fn launch_beside(
+    source: Source,
+    handed: Handed,
     link: Option<Link>,
+    predecessor: Option<&UnixStream>,
 ) -> Result<Terminator, StartError> {
     let clock = Clock::start();
     let now = clock.now();
@@ -104,9 +121,7 @@ pub fn launch(
     let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
     let logging = log::install(&config.log)?;
-    for warning in &prepared.warnings {
-        tracing::warn!("{warning}");
-    }
+    tell_warnings(&prepared.warnings);
     check_user(&config, is_confined)?;
     let count = worker_count(&config.file.process);
     limit_process(&config, count)?;
@@ -114,7 +129,7 @@ pub fn launch(
     let given = (handed.sockets, handed.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
     let access = AccessWriter::open(&config.log.access, config.log.format);
-    let mut access = access.map_err(|error| system("log.access", error))?;
+    let access = access.map_err(|error| system("log.access", error))?;
     logging.start()?;
 
     let shared = shared(&config, clock, count);
@@ -130,15 +145,13 @@ pub fn launch(
         secrets: Arc::clone(rotation.secrets()),
         outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
         ended: sender,
+        is_parked: predecessor.is_some(),
     };
-    let workers = Workers::start(&common, sockets.listeners, access.as_mut());
-    let workers = workers.map_err(|error| system("starting workers", error))?;
-    let access = access.map(AccessWriter::start).transpose();
-    let access = access.map_err(|error| system("starting the access log", error))?;
+    let (workers, access) = start_workers(&common, sockets.listeners, access)?;
+    let succession = succession(predecessor, &shared)?;
     let pid_file = pid_file(link.as_ref(), &config, &source)?;
     announce(&config, count, source.origin());
-    let heard = heard(&cluster, &stud);
-    let main = main_process(&link);
+    let (main, heard) = (main_process(&link), heard(&cluster, &stud));
     let control = Control {
         state: Arc::new(State::new(main, shared, config, &rotation, heard)),
         source,
@@ -151,6 +164,9 @@ pub fn launch(
         access,
         ebb: Ebb::default(),
         admin: sockets.admin,
+        changes: None,
+        pages: None,
+        succession,
         ended,
         _pid_file: pid_file,
         sockets: BoundSockets::default(),
@@ -167,16 +183,46 @@ fn announce(config: &Config, workers: usize, origin: String) {
     tell_of_kernel_tls(config);
 }
 
+fn tell_warnings(warnings: &[Problem]) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// Starts the workers, and who writes the access log for them.
+fn start_workers(
+    common: &Common,
+    sockets: Vec<Vec<sockets::Bound>>,
+    mut access: Option<AccessWriter>,
+) -> Result<(Workers, Option<AccessThread>), StartError> {
+    let workers = Workers::start(common, sockets, access.as_mut());
+    let workers = workers.map_err(|error| system("starting workers", error))?;
+    let access = access.map(AccessWriter::start).transpose();
+    let access = access.map_err(|error| system("starting the access log", error))?;
+    Ok((workers, access))
+}
+
+/// Hears the process that this one replaces, if there is one.
+fn succession(
+    predecessor: Option<&UnixStream>,
+    shared: &Arc<Shared>,
+) -> Result<Succession, StartError> {
+    let heard = |stream: &UnixStream| predecessor::listen(stream.try_clone()?, shared);
+    let heard = predecessor.map(heard).transpose();
+    let heard = heard.map_err(|error| system("hearing the process before", error))?;
+    Ok(Succession::of(heard))
+}
+
 /// The process to signal.
 fn main_process(link: &Option<Link>) -> MainProcess {
     match link {
         Some(link) => MainProcess {
             pid: std::os::unix::process::parent_id(),
-            restarts: link.restarts,
+            past: link.past,
         },
         None => MainProcess {
             pid: std::process::id(),
-            restarts: 0,
+            past: Past::default(),
         },
     }
 }
@@ -233,7 +279,10 @@ fn bind(
         })
     });
     let admin = admin.transpose()?;
-    let admin_socket = config.admin.socket.as_ref().map(|wanted| {
+    // Where another process serves still, the file is its own for as long as it does.
+    let is_free = given_admin.is_some() || !given.listen_later;
+    let admin_socket = config.admin.socket.as_ref().filter(|_| is_free);
+    let admin_socket = admin_socket.map(|wanted| {
         let bound = match given_admin {
             Some(given) => given.map(SocketFile::from),
             None => SocketFile::bind(&wanted.path, &wanted.access),

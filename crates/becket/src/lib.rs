@@ -41,5 +41,6 @@ pub mod signing;
 pub mod socket;
 pub mod sockets;
 pub mod status;
+pub(crate) mod succession;
 pub mod tls;
 pub mod worker;

@@ -29,6 +29,7 @@ use becket::prepare::source::Source;
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
 use becket_proto::ticket::UnixSeconds;
+use becket_sys::process::Told;
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
@@ -43,7 +44,8 @@ fn main() -> ExitCode {
         Command::Run(flags) => run(*flags),
         Command::Check(flags) => run_check(*flags),
         Command::Status(flags) => status(flags),
-        Command::Reload(flags) => reload(flags),
+        Command::Reload(flags) => ask_for(Told::Reload, flags, "reloaded\n"),
+        Command::Upgrade(flags) => ask_for(Told::Upgrade, flags, "upgraded\n"),
         Command::Ctl(flags) => ctl(*flags),
         Command::Secret(flags) => Ok(make_secret(&flags)),
         Command::Migrate(flags) => migrate(&flags),
@@ -93,9 +95,9 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn reload(flags: PlaceFlags) -> anyhow::Result<ExitCode> {
-    becket::reload::reload(&flags.place())?;
-    say("reloaded\n")?;
+fn ask_for(what: Told, flags: PlaceFlags, done: &str) -> anyhow::Result<ExitCode> {
+    becket::reload::ask_for(what, &flags.place())?;
+    say(done)?;
     Ok(ExitCode::SUCCESS)
 }
 

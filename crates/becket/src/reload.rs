@@ -1,8 +1,8 @@
-//! `becket reload`: asks a running becket to reload, and waits for the outcome.
+//! `becket reload` and `becket upgrade`: ask a running becket for it, and wait for the outcome.
 //!
-//! `/status` says which process to signal and how the reload went. Whoever answers there could name any process, so only one
-//! that is a becket is signalled ([`tell`]). A reload that is under way when this one is asked for may have read older
-//! files: it is waited for first.
+//! `/status` says which process to signal and how it went. Whoever answers there could name any process, so only one
+//! that is a becket is signalled ([`tell`]). A reload or an upgrade that is under way may have read older
+//! files: it is waited for first. After an upgrade another process answers, and says how many there were.
 
 use std::io;
 use std::thread::sleep;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::log::Escaped;
 use crate::status::{NoStatus, Place};
 
-/// Why nothing was reloaded, as far as is known.
+/// Why it was not done, as far as is known.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReloaded {
@@ -22,7 +22,7 @@ pub enum NotReloaded {
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
     /// It is about to end.
-    #[error("becket drains, and reloads no more")]
+    #[error("becket drains, and does no more")]
     Drains,
     /// It cannot be signalled.
     #[error("process {pid}: {}", cause(error))]
@@ -32,9 +32,9 @@ pub enum NotReloaded {
         /// What the system said.
         error: io::Error,
     },
-    /// The configuration has faults.
-    #[error("reload refused, nothing changed:\n{}", .0.join("\n"))]
-    Refused(Vec<String>),
+    /// The configuration has faults, or the program.
+    #[error("{} refused, nothing changed:\n{}", name(*.0), .1.join("\n"))]
+    Refused(Told, Vec<String>),
     /// It serves with the configuration as it is now, or does not serve.
     #[error("the serving process ended meanwhile; another one reads the configuration anew")]
     Restarted,
@@ -46,51 +46,67 @@ pub enum NotReloaded {
 fn cause(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "it belongs to another user; reload as that user or as root".to_owned()
+            "it belongs to another user; ask as that user or as root".to_owned()
         }
         io::ErrorKind::InvalidInput => {
-            "it is no becket; reload where becket runs, in its container if it has one".to_owned()
+            "it is no becket; ask where becket runs, in its container if it has one".to_owned()
         }
         _ => error.to_string(),
     }
 }
 
-/// Has the becket at a place reload. Blocks until it has, or for about [`MOST_TRIES`] times [`STEP`].
+/// Has the becket at a place reload, or become the program as it is now. Blocks until it has, or for about [`MOST_TRIES`] times
+/// [`STEP`].
 ///
 /// # Errors
-/// When it did not reload, or nobody knows.
-pub fn reload(place: &Place) -> Result<(), NotReloaded> {
+/// When it did not, or nobody knows.
+pub fn ask_for(what: Told, place: &Place) -> Result<(), NotReloaded> {
     let mut before = place.ask()?;
-    if before["reloads"]["running"] == true {
-        before = wait(place, |status| status["reloads"]["running"] == false)?;
+    let is_busy = |status: &Value| {
+        status["reloads"]["running"] == true || status["upgrades"]["running"] == true
+    };
+    if is_busy(&before) {
+        before = wait(place, |status| !is_busy(status))?;
     }
     if before["state"] == "draining" {
         return Err(NotReloaded::Drains);
     }
     let pid = before["pid"].as_u64().unwrap_or_default();
-    tell(u32::try_from(pid).unwrap_or_default(), Told::Reload)
+    tell(u32::try_from(pid).unwrap_or_default(), what)
         .map_err(|error| NotReloaded::NotSignalled { pid, error })?;
-    let count = |status: &Value, key: &str| status["reloads"][key].as_u64();
+    let (counts, last) = match what {
+        Told::Upgrade => ("upgrades", "upgrade"),
+        Told::Reload | Told::Drain => ("reloads", "reload"),
+    };
+    let count = |status: &Value, key: &str| status[counts][key].as_u64();
     let moved = |status: &Value, key| count(status, key) != count(&before, key);
     let after = wait(place, |status| {
         status["started"] != before["started"]
-            || status["state"] == "draining"
+            || status["state"] == "draining" && what == Told::Reload
             || moved(status, "done")
             || moved(status, "refused")
     })?;
+    if moved(&after, "done") && (what == Told::Upgrade || after["started"] == before["started"]) {
+        return Ok(());
+    }
     if after["started"] != before["started"] {
         return Err(NotReloaded::Restarted);
     }
     if moved(&after, "refused") {
-        let errors = after["reload"]["errors"].as_array().into_iter().flatten();
+        let errors = after[last]["errors"].as_array().into_iter().flatten();
         let errors = errors.filter_map(Value::as_str);
         let errors = errors.map(|error| Escaped::new(error).to_string());
-        return Err(NotReloaded::Refused(errors.collect()));
-    }
-    if moved(&after, "done") {
-        return Ok(());
+        return Err(NotReloaded::Refused(what, errors.collect()));
     }
     Err(NotReloaded::Drains)
+}
+
+fn name(what: Told) -> &'static str {
+    match what {
+        Told::Reload => "reload",
+        Told::Drain => "drain",
+        Told::Upgrade => "upgrade",
+    }
 }
 
 /// Asks until it is so. An answer that does not come is asked for again: all places may be taken for the moment.

@@ -4,14 +4,17 @@
 //! |---|---|
 //! | SIGHUP | reload: prepare, then commit or discard |
 //! | SIGUSR1 | reopen log files |
+//! | SIGUSR2 | upgrade, which takes a parent ([`upgrade`]) |
 //! | SIGTERM | drain: take no new clients, finish, exit 0, or 3 at `timeouts.drain` |
 //! | SIGINT | stop now, exit 0 |
 //!
 //! It runs on the main thread. Nothing on the data path ever waits for it.
 
 mod changes;
+pub(crate) mod upgrade;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,13 +24,14 @@ use becket_sys::priority;
 use becket_sys::socket;
 use becket_sys::socket_file::SocketFile;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc::{Receiver, UnboundedReceiver, channel};
+use tokio::sync::mpsc::{Sender, UnboundedReceiver, channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use self::upgrade::Succession;
 use crate::backend::health::prober::Prober;
 use crate::cluster;
 use crate::config::Config;
-use crate::control::admin::{self, AdminSockets};
+use crate::control::admin::{self, AdminSockets, Pages};
 use crate::control::api::ChangeRequest;
 use crate::control::ebb::Ebb;
 use crate::control::reload;
@@ -115,6 +119,12 @@ pub struct Control {
     pub access: Option<AccessThread>,
     /// The sockets of the admin pages.
     pub admin: AdminSockets,
+    /// Where those who serve them leave changes, before they do.
+    pub(crate) changes: Option<Sender<ChangeRequest>>,
+    /// Those who serve them.
+    pub(crate) pages: Option<Pages>,
+    /// The processes before and after this one.
+    pub(crate) succession: Succession,
     /// When memory is given back.
     pub(crate) ebb: Ebb,
     /// Tells of workers that have ended.
@@ -133,16 +143,11 @@ impl Control {
         if let Err(error) = priority::give_way(STEPS_BEHIND) {
             tracing::debug!(%error, "control does not give way");
         }
-        let mut asked = self.start_admin();
+        let (control, mut asked) = channel(WAITING_CHANGES);
+        self.changes = Some(control);
         let cancels = Arc::clone(&self.state.shared().cancels);
         tokio::spawn(cancels.run());
-        if let Some(cluster) = &mut self.cluster {
-            cluster.start();
-        }
-        if let Some(stud) = &mut self.stud {
-            stud.start();
-        }
-        self.supervisor.tell(Progress::Ready);
+        self.begin();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut prober = Prober::new(Resolver::system());
@@ -156,13 +161,18 @@ impl Control {
                 wish = self.supervisor.next() => match wish {
                     Wish::Reopen => self.reopen(),
                     Wish::Load(handed) => self.begin_reload(handed, drain_until.is_some()),
-                    Wish::Drain if drain_until.is_none() => drain_until = Some(self.drain().await),
+                    Wish::Upgrade(stream) => self.begin_upgrade(stream),
+                    Wish::Yield => self.yield_to_successor(),
+                    Wish::NotUpgraded(reason) => self.go_on(&reason),
+                    Wish::Leave(passed_on) => drain_until = Some(self.leave(&passed_on).await),
+                    Wish::Drain if drain_until.is_none() => drain_until = Some(self.drain(&[]).await),
                     Wish::Drain | Wish::Stop => self.workers.stop(),
                 },
                 Some(asked) = asked.recv() => {
                     // Whoever asked may have left.
                     asked.reply.send(self.change(asked.change, &mut prober)).ok();
                 }
+                step = self.succession.next() => self.advance(step),
                 prepared = self.reloading.prepared() => self.finish_reload(prepared),
                 ended = self.ended.recv() => {
                     left -= 1;
@@ -187,15 +197,16 @@ impl Control {
         outcome
     }
 
-    /// Serves the admin pages, and returns where changes arrive.
-    fn start_admin(&self) -> Receiver<ChangeRequest> {
-        let (control, asked) = channel(WAITING_CHANGES);
+    /// Serves the admin pages. Changes arrive at control.
+    fn start_admin(&mut self) {
+        let Some(control) = self.changes.take() else {
+            return;
+        };
         let workers = self.workers.mailboxes().to_vec();
-        let started = admin::start(&self.admin, Arc::clone(&self.state), control, workers);
-        if let Err(error) = started {
-            tracing::error!(%error, "admin pages not served");
+        match admin::start(&self.admin, Arc::clone(&self.state), control, workers) {
+            Ok(pages) => self.pages = Some(pages),
+            Err(error) => tracing::error!(%error, "admin pages not served"),
         }
-        asked
     }
 
     /// The regular work: ticket keys, expired sessions, signs of life.
@@ -215,6 +226,9 @@ impl Control {
 
     /// Ticket keys, when it is time for new ones; then the files of secrets that forget.
     fn rotate(&mut self, now: Now) {
+        if !self.succession.keeps_secrets() {
+            return;
+        }
         let period = self.state.config().file.ticket_rotation();
         match self.rotation.tick(period, now) {
             Ok(false) => {}
@@ -394,14 +408,15 @@ impl Control {
         tracing::info!("log files reopened");
     }
 
-    async fn drain(&mut self) -> Instant {
+    /// Takes no new clients. Another process has the sockets of the addresses that were passed on.
+    async fn drain(&mut self, passed_on: &[SocketAddr]) -> Instant {
         tracing::info!("draining");
         if self.reloading.give_up() {
             tracing::warn!("not reloaded while draining");
         }
         self.supervisor.tell(Progress::Stopping);
         self.state.set_draining();
-        self.workers.drain();
+        self.workers.drain(passed_on);
         // The next becket binds the addresses of the cluster; hardly a session is made here any more.
         drop(self.stud.take());
         self.state.set_node(None);
@@ -409,7 +424,9 @@ impl Control {
             cluster.leave().await;
         }
         // The next becket has the pages from its start on; until then they show how the drain goes.
-        if let Some(Err(error)) = self.admin.tcp.as_ref().map(socket::give_way) {
+        let alone = self.admin.tcp.as_ref();
+        let alone = alone.filter(|_| !self.succession.is_followed());
+        if let Some(Err(error)) = alone.map(socket::give_way) {
             tracing::warn!(%error, "the admin address is kept until the end");
         }
         if let Some(Err(error)) = self.admin.unix.as_ref().map(SocketFile::give_way) {

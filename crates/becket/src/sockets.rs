@@ -3,14 +3,15 @@
 //! Every worker gets a socket of its own for every address (`SO_REUSEPORT`). Such a socket could
 //! also be bound beside another process that did the same, becket or not, and would then take
 //! half of its clients: so each address is probed once without the option. A socket that the
-//! service manager passed is used as it is, shared by all workers.
+//! service manager passed is used as it is, shared by all workers. Where a parent hands over more sockets of an address than
+//! there are workers, some have several: none is closed, since that would reset who waits in its queue.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
 use becket_config::error::Problem;
 use becket_config::listener;
-use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe};
+use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set_options};
 
 use crate::config::{Config, Listener};
 use crate::handover::{BoundSockets, SocketKind};
@@ -22,11 +23,11 @@ pub struct Bound {
     pub address: SocketAddr,
     /// The socket, not registered yet.
     pub listener: TcpListener,
-    /// It belongs to the service manager, who will pass it to the next process.
+    /// It belongs to the service manager, which will pass it to the next process.
     pub(crate) inherited: bool,
 }
 
-/// Binds every address of `config` that is not in `held`, once per worker. Returns one list per
+/// Binds every address of `config` that is not in `held`, for each worker. Returns one list per
 /// worker. Those in `retiring` are still ours for a moment, so they are not probed.
 ///
 /// # Errors
@@ -54,8 +55,8 @@ pub fn bind(
         let is_new = !retiring.contains(&address);
         match sockets_for(listener, address, workers, is_new, given) {
             Ok(sockets) => {
-                for (worker, socket) in all.iter_mut().zip(sockets) {
-                    worker.push(socket);
+                for (number, socket) in sockets.into_iter().enumerate() {
+                    all[number % workers].push(socket);
                 }
             }
             Err(error) => problems.push(problem(listener, address, &error)),
@@ -91,10 +92,17 @@ fn sockets_for(
         let all = (0..workers).map(|_| passed.try_clone().map(bound(true)));
         return all.collect();
     }
+    let listens_later = given.listen_later;
     if let Some(given) = given.take(SocketKind::Clients, address) {
-        let all = given?.into_iter().take(workers);
+        // Where another process still serves, a socket that this one alone needs must take nobody in yet.
+        let open = if listens_later {
+            set_options
+        } else {
+            listen_on
+        };
+        let all = given?.into_iter();
         return all
-            .map(|socket| listen_on(socket, &options).map(bound(false)))
+            .map(|socket| open(socket, &options).map(bound(false)))
             .collect();
     }
     if is_new {

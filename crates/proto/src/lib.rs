@@ -37,5 +37,6 @@ pub mod session_table;
 pub mod share;
 pub mod starttls;
 pub mod stick;
+pub mod succession;
 pub mod ticket;
 pub mod timers;

@@ -18,6 +18,8 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use zeroize::Zeroizing;
@@ -33,6 +35,20 @@ use crate::ticket::{Origin, TicketPolicy};
 pub struct SessionTable<S = RandomState> {
     seed: S,
     shards: Sharded<BoundedTable<Stored>>,
+    /// Whether there is a listener.
+    is_heard: AtomicBool,
+    listener: Mutex<Option<Listener>>,
+}
+
+/// Is told the names of sessions that come and go.
+#[derive(Clone)]
+pub struct Listener(Arc<dyn Fn(SessionName) + Send + Sync>);
+
+impl Listener {
+    /// Has a function called by whoever changes a table: it must be short, and must not call the table.
+    pub fn new(listen: impl Fn(SessionName) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(listen))
+    }
 }
 
 /// Bounds of a [`SessionTable`].
@@ -178,7 +194,31 @@ impl<S: BuildHasher> SessionTable<S> {
             let bounds = bounds((limits.entries, limits.bytes), number, count);
             BoundedTable::new(Order::Inserted, bounds)
         });
-        Self { seed, shards }
+        Self {
+            seed,
+            shards,
+            is_heard: AtomicBool::new(false),
+            listener: Mutex::default(),
+        }
+    }
+
+    /// Has a listener told, from now on, of each session that is stored or removed, by its name: what a walk that begins
+    /// later does not show, it hears. Nothing of what expires or makes room.
+    pub fn tell(&self, listener: Option<Listener>) {
+        let is_heard = listener.is_some();
+        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = listener;
+        self.is_heard.store(is_heard, SeqCst);
+    }
+
+    fn note(&self, name: SessionName) {
+        if !self.is_heard.load(SeqCst) {
+            return;
+        }
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        let listener = listener.clone();
+        if let Some(Listener(listen)) = listener {
+            listen(name);
+        }
     }
 
     /// Stores a session until `now + ttl`, in place of one with the same policy and id, and of the oldest if its shard is full.
@@ -208,6 +248,10 @@ impl<S: BuildHasher> SessionTable<S> {
             && let Some((_, evicted)) = shard.insert(hash, stored)
         {
             (done.stored, done.evicted) = (true, evicted);
+        }
+        drop(shard);
+        if done.stored {
+            self.note(name);
         }
         done
     }
@@ -244,6 +288,26 @@ impl<S: BuildHasher> SessionTable<S> {
         }
     }
 
+    /// A live session for another table, and how long it may live there, in whole seconds. It leaves this one if it `moves`.
+    pub fn hand_over(
+        &self,
+        name: &SessionName,
+        now: Duration,
+        moves: bool,
+    ) -> Option<(Session, Duration)> {
+        let hash = self.seed.hash_one(name.id());
+        let now = now.as_secs();
+        let mut shard = self.shards.of(hash);
+        let at = shard.find(hash, |stored| stored.name == *name)?;
+        let stored = shard.get(at).filter(|stored| stored.expires > now)?;
+        let remaining = Duration::from_secs(stored.expires - now);
+        let session = match moves {
+            false => stored.session.clone(),
+            true => shard.remove(at)?.session,
+        };
+        Some((session, remaining))
+    }
+
     /// Removes a session, e.g. because its connection ended with a fatal alert (RFC 5246 section 7.2.2). Returns
     /// whether it was there.
     pub fn remove(&self, policy: PolicyTag, id: &[u8]) -> bool {
@@ -252,7 +316,12 @@ impl<S: BuildHasher> SessionTable<S> {
         };
         let mut shard = self.shards.of(hash);
         let known = shard.find(hash, |stored| stored.name == name);
-        known.is_some_and(|at| shard.remove(at).is_some())
+        let was_there = known.is_some_and(|at| shard.remove(at).is_some());
+        drop(shard);
+        if was_there {
+            self.note(name);
+        }
+        was_there
     }
 
     /// Drops what has expired among the `at_most` oldest sessions of each shard, and returns how many. Takes every lock

@@ -31,9 +31,19 @@ mod session_state;
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod starttls;
 
-use std::path::Path;
+#[path = "../../../fuzz/src/succession.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod succession;
 
+use std::path::Path;
+use std::time::Duration;
+
+use becket_proto::session_name::SessionName;
+use becket_proto::session_table::{PolicyTag, Session};
+use becket_proto::succession::{Record, Secrets};
+use becket_proto::ticket::{Epoch, Origin, SecretId};
 use mutations::run_on_mutations;
+use zeroize::Zeroizing;
 
 #[test]
 fn the_peek_agrees_with_rustls_on_mutated_hellos() {
@@ -45,6 +55,34 @@ fn the_peek_agrees_with_rustls_on_mutated_hellos() {
     inputs.extend(hellos.iter().map(|hello| extensions(hello).to_vec()));
     inputs.extend(hellos);
     run_on_mutations(&inputs, client_hello::run);
+}
+
+#[test]
+fn records_of_a_succession_survive_mutation() {
+    let name = SessionName::new(PolicyTag(7), &[9; 32]).unwrap();
+    let session = Session::new(vec![1; 100], Origin::default());
+    let secrets = Secrets {
+        id: SecretId(1),
+        rotations: 2,
+        due: Duration::from_secs(3),
+        epochs: vec![(Epoch(4), Zeroizing::new([5; 32]))],
+    };
+    let records = [
+        Record::Session {
+            is_early: true,
+            name,
+            session,
+            remaining: Duration::from_secs(300),
+        },
+        Record::Forgotten(name),
+        Record::Secrets(secrets),
+        Record::Cut,
+        Record::Failed("no".to_owned()),
+    ];
+    let mut all = Vec::new();
+    records.iter().for_each(|record| record.write(&mut all));
+    assert_eq!(succession::run(&all), 10);
+    run_on_mutations(&[all], succession::run);
 }
 
 #[test]

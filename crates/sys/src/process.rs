@@ -1,9 +1,22 @@
-//! Other processes.
+//! Other processes, and what this one becomes.
+//!
+//! A [`ChildProcess`] is known by its number alone, so that a program which this process becomes can go on with it.
+//! Sources: execve(2), waitpid(2), pthread_sigmask(3).
 
+use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, setsid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, setsid,
+    waitpid,
+};
 
 /// Leaves the terminal and the process group from which this process was started: setsid(2).
 ///
@@ -50,26 +63,177 @@ pub fn tell(pid: u32, told: Told) -> io::Result<()> {
     Ok(pidfd_send_signal(process, signal)?)
 }
 
+/// A child of this process, until it was waited for.
+#[derive(Debug)]
+pub struct ChildProcess(Pid);
+
+impl ChildProcess {
+    /// Starts a command.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        Self::of(command.spawn()?.id())
+    }
+
+    /// A child of the program that this process was before.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is no number of a process.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let number = i32::try_from(pid).ok().filter(|number| *number > 1);
+        let pid = number.and_then(Pid::from_raw);
+        Ok(Self(pid.ok_or(io::ErrorKind::InvalidInput)?))
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.0.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// When it is no child of this process.
+    pub fn try_wait(&self) -> io::Result<Option<ExitStatus>> {
+        self.wait_as(WaitOptions::NOHANG)
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// When it is no child of this process.
+    pub fn wait(self) -> io::Result<ExitStatus> {
+        let status = self.wait_as(WaitOptions::empty())?;
+        status.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Kills it, unless it has ended, and says how it ended.
+    ///
+    /// # Errors
+    /// When it is no child of this process.
+    pub fn end(self) -> io::Result<ExitStatus> {
+        // Nobody else gets its number before it was waited for.
+        kill_process(self.0, Signal::KILL)?;
+        self.wait()
+    }
+
+    fn wait_as(&self, options: WaitOptions) -> io::Result<Option<ExitStatus>> {
+        let waited = rustix::io::retry_on_intr(|| waitpid(Some(self.0), options))?;
+        Ok(waited.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
+    }
+}
+
+/// Has signals wait, also while this process becomes another program, until [`receive_signals`]. Concerns the thread that calls.
+///
+/// # Errors
+/// None that pthread_sigmask(3) lists.
+pub fn hold_signals() -> io::Result<()> {
+    let mut all = MaybeUninit::uninit();
+    // SAFETY: fills the set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: it was filled a line ago.
+    mask(unsafe { all.assume_init() })
+}
+
+/// Takes signals again, also those that waited.
+///
+/// # Errors
+/// As [`hold_signals`].
+pub fn receive_signals() -> io::Result<()> {
+    let mut none = MaybeUninit::uninit();
+    // SAFETY: empties the set.
+    unsafe { libc::sigemptyset(none.as_mut_ptr()) };
+    // SAFETY: it was emptied a line ago.
+    mask(unsafe { none.assume_init() })
+}
+
+fn mask(set: libc::sigset_t) -> io::Result<()> {
+    // SAFETY: the set is borrowed for the call, and the old one is not asked for.
+    match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) }
+    {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Becomes another program, with the arguments of this one, its environment and one variable more, and `input` as standard
+/// input. Children, descriptors that pass over an execve and the signal mask stay; other threads are gone. Returns only where that
+/// fails; standard input is `input` then, and nothing else has changed.
+pub fn become_program(program: &Path, variable: (&str, &str), input: impl AsFd) -> io::Error {
+    match prepare(program, variable, input) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    }
+}
+
+fn prepare(
+    program: &Path,
+    (name, value): (&str, &str),
+    input: impl AsFd,
+) -> io::Result<std::convert::Infallible> {
+    let text = |text: &OsStr| CString::new(text.as_bytes());
+    let path = text(program.as_os_str())?;
+    let arguments = std::env::args_os().map(|word| text(&word));
+    let arguments: Vec<CString> = arguments.collect::<Result<_, _>>()?;
+    let others = std::env::vars_os().filter(|(key, _)| key != name);
+    let variables = others.chain([(OsString::from(name), OsString::from(value))]);
+    let variables = variables.map(|(key, value)| {
+        let mut pair = key;
+        pair.push("=");
+        pair.push(value);
+        text(&pair)
+    });
+    let variables: Vec<CString> = variables.collect::<Result<_, _>>()?;
+    let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
+        let each = texts.iter().map(|text| text.as_ptr());
+        each.chain([std::ptr::null()]).collect()
+    };
+    let (arguments, variables) = (pointers(&arguments), pointers(&variables));
+    rustix::stdio::dup2_stdin(input)?;
+    // SAFETY: a terminated text, and two lists of terminated texts that end with a null pointer; all outlive the call.
+    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), variables.as_ptr()) };
+    Err(io::Error::last_os_error())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn another_program_is_left_alone() {
-        let mut other = std::process::Command::new("sleep")
-            .arg("1000")
-            .spawn()
-            .unwrap();
+        let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
         let refused = tell(other.id(), Told::Reload).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         assert!(other.try_wait().unwrap().is_none());
         other.kill().unwrap();
         let pid = other.id();
         other.wait().unwrap();
-        assert!(tell(pid, Told::Reload).is_err());
+        assert!(tell(pid, Told::Upgrade).is_err());
         for pid in [0, u32::MAX] {
             let refused = tell(pid, Told::Reload).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         }
+    }
+
+    #[test]
+    fn a_child_is_known_by_its_number() {
+        let child = ChildProcess::start(Command::new("sleep").arg("1000")).unwrap();
+        let same = ChildProcess::of(child.pid()).unwrap();
+        assert!(same.try_wait().unwrap().is_none());
+        assert_eq!(child.end().unwrap().signal(), Some(9));
+        assert!(same.try_wait().is_err(), "it was waited for");
+        for pid in [0, 1, u32::MAX] {
+            assert!(ChildProcess::of(pid).is_err());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_executed_changes_nothing_else() {
+        let nowhere = Path::new("/nowhere/at/all");
+        let null = fs::File::open("/dev/null").unwrap();
+        let error = become_program(nowhere, ("A", "b"), &null);
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(std::env::var_os("A").is_none());
     }
 }

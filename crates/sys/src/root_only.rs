@@ -100,6 +100,19 @@ pub fn is_roots(path: &Path) -> io::Result<bool> {
     Ok(walk(path)?.is_some())
 }
 
+/// Whether nobody but root can change the program at a path: neither the way to it nor the file.
+///
+/// # Errors
+/// What the system says.
+pub fn is_program(path: &Path) -> io::Result<bool> {
+    let Some(RootOnly::File(file)) = open(path)? else {
+        return Ok(false);
+    };
+    let stat = fstat(&file)?;
+    let others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH);
+    Ok(stat.st_uid == 0 && !others)
+}
+
 /// The folder in which a path ends, and the name in it, which may not be there; no name where the path leads to the
 /// folder itself. Nothing where another than root may change the way.
 fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
@@ -253,6 +266,21 @@ mod tests {
         // In a sticky folder a link may be a second name of one of root's.
         symlink(at("key.pem"), at("link")).unwrap();
         assert_eq!(text(&at("link")), None);
+    }
+
+    #[test]
+    fn a_program_is_roots_alone() {
+        let Some(place) = folder() else { return };
+        let path = place.path().join("program");
+        fs::write(&path, "").unwrap();
+        for (bits, is_roots) in [(0o755, true), (0o775, false), (0o757, false)] {
+            mode(&path, bits);
+            assert_eq!(is_program(&path).unwrap(), is_roots, "{bits:o}");
+        }
+        mode(&path, 0o755);
+        chown(&path, Some(USER.uid), None).unwrap();
+        assert!(!is_program(&path).unwrap());
+        assert!(!is_program(place.path()).unwrap());
     }
 
     #[test]

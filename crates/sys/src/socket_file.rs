@@ -65,6 +65,23 @@ impl SocketFile {
         }
     }
 
+    /// One that a process before this one has made, at a path where its file still is.
+    ///
+    /// # Errors
+    /// What the system says of the path.
+    pub fn adopt(listener: OwnedFd, path: PathBuf) -> io::Result<Self> {
+        let found = fs::symlink_metadata(&path)?;
+        Ok(Self {
+            listener: listener.into(),
+            file: Some((path, found.dev(), found.ino())),
+        })
+    }
+
+    /// Where its file is; nothing where another process made it.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(path, ..)| path.as_path())
+    }
+
     /// The socket.
     pub fn listener(&self) -> &UnixListener {
         &self.listener

@@ -84,7 +84,13 @@ pub struct AdminSockets {
     pub unix: Option<SocketFile>,
 }
 
-/// Serves the pages until the process ends. Changes go to `control`, lists come from `workers`.
+/// The pages that are served. Dropped, this process lets in no more clients of them: another has the sockets, too.
+#[derive(Debug)]
+pub(crate) struct Pages(
+    #[expect(dead_code, reason = "its drop is what counts")] oneshot::Sender<()>,
+);
+
+/// Serves the pages. Changes go to `control`, lists come from `workers`.
 ///
 /// # Errors
 /// No thread, or no descriptors for its event loop.
@@ -93,14 +99,11 @@ pub(crate) fn start(
     state: Arc<State>,
     control: Sender<ChangeRequest>,
     workers: Vec<Arc<Mailbox>>,
-) -> io::Result<()> {
-    if sockets.tcp.is_none() && sockets.unix.is_none() {
-        return Ok(());
-    }
+) -> io::Result<Pages> {
     serve(sockets, Desk::new(state, State::snapshot, control, workers))
 }
 
-fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<()> {
+fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
     let tcp = sockets.tcp.as_ref().map(|tcp| {
         tcp.set_nonblocking(true)?;
         tcp.try_clone()
@@ -116,6 +119,7 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<()> {
         .thread_name("page")
         .max_blocking_threads(1);
     let runtime = runtime.build()?;
+    let (pages, closed) = oneshot::channel();
     let thread = thread::Builder::new().name("admin-http".to_owned());
     let desk = Arc::new(desk);
     thread.spawn(move || {
@@ -135,11 +139,18 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<()> {
             let asker = |it: &tokio::net::UnixStream, _| Asker::Local(it.peer_cred().ok());
             Ok(admin_http::receive(listener, Arc::clone(&desk), asker).await)
         };
-        let served = runtime.block_on(async { tokio::try_join!(over_tcp, over_socket) });
-        let Err(error) = served;
-        tracing::error!(%error, "admin pages are gone");
+        runtime.block_on(async {
+            tokio::select! {
+                served = async { tokio::try_join!(over_tcp, over_socket) } => {
+                    let Err(error) = served;
+                    tracing::error!(%error, "admin pages are gone");
+                }
+                // Who was let in is answered still.
+                _ = closed => pending().await,
+            }
+        });
     })?;
-    Ok(())
+    Ok(Pages(pages))
 }
 
 /// What answers requests.
@@ -436,6 +447,12 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     fn serving(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>) {
+        let (address, state, pages) = serving_until(read);
+        std::mem::forget(pages);
+        (address, state)
+    }
+
+    fn serving_until(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>, Pages) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, state) = (listener.local_addr().unwrap(), Arc::new(sample::state()));
         let sockets = AdminSockets {
@@ -445,8 +462,8 @@ mod tests {
         // Nobody carries changes out.
         let (control, _) = tokio::sync::mpsc::channel(1);
         let desk = Desk::new(Arc::clone(&state), read, control, Vec::new());
-        serve(&sockets, desk).unwrap();
-        (address, state)
+        let pages = serve(&sockets, desk).unwrap();
+        (address, state, pages)
     }
 
     /// Sends a request and reads until the server closes.
@@ -568,6 +585,15 @@ mod tests {
         assert_eq!(words, filter);
         filter.insert("all".to_owned());
         assert_eq!(schema("Kill"), filter);
+    }
+
+    #[test]
+    fn who_comes_when_the_pages_are_closed_is_left_to_another_process() {
+        let (address, _, pages) = serving_until(State::snapshot);
+        assert!(request(address, "GET /healthz").contains("serving"));
+        drop(pages);
+        // This one alone had the socket: it is closed in a moment, and there is nobody else.
+        while TcpStream::connect(address).is_ok() {}
     }
 
     #[test]

@@ -21,6 +21,7 @@ use super::rotation::Rotation;
 use super::snapshot::Reload;
 use super::state::{MainProcess, Replication, State};
 use crate::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
+use crate::handover::Past;
 use crate::log::Timestamp;
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::shared::Shared;
@@ -36,7 +37,10 @@ pub(super) fn state() -> State {
     let rotation = Rotation::start(config.file.ticket_rotation(), now).unwrap();
     let main = MainProcess {
         pid: 1,
-        restarts: 2,
+        past: Past {
+            restarts: 2,
+            upgrades: 1,
+        },
     };
     let state = State::new(main, shared, config, &rotation, Replication::default());
     let errors = vec!["listener.web.bind: \"<b>\" is not an address".to_owned()];

@@ -11,6 +11,8 @@ pub(crate) enum Wanted {
     Reload,
     /// SIGUSR1: open log files anew.
     Reopen,
+    /// SIGUSR2: be replaced by the program as it is now.
+    Upgrade,
     /// SIGTERM: take no new clients, finish, end.
     Drain,
     /// SIGINT: end now.
@@ -22,6 +24,7 @@ pub(crate) enum Wanted {
 pub(crate) struct Signals {
     hangup: Signal,
     user1: Signal,
+    user2: Signal,
     terminate: Signal,
     interrupt: Signal,
 }
@@ -36,6 +39,7 @@ impl Signals {
         Ok(Self {
             hangup: signal(SignalKind::hangup())?,
             user1: signal(SignalKind::user_defined1())?,
+            user2: signal(SignalKind::user_defined2())?,
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
@@ -46,6 +50,7 @@ impl Signals {
         tokio::select! {
             _ = self.hangup.recv() => Wanted::Reload,
             _ = self.user1.recv() => Wanted::Reopen,
+            _ = self.user2.recv() => Wanted::Upgrade,
             _ = self.terminate.recv() => Wanted::Drain,
             _ = self.interrupt.recv() => Wanted::Stop,
         }

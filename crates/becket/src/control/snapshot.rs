@@ -68,6 +68,10 @@ pub(crate) struct Snapshot {
     pub(crate) reload: Option<Reload>,
     /// How many there were.
     pub(crate) reloads: Reloads,
+    /// The last upgrade that was refused; `null` before the first.
+    pub(crate) upgrade: Option<Reload>,
+    /// How many upgrades there were under this parent, and how many this process refused.
+    pub(crate) upgrades: Reloads,
     /// Handshakes since the last reload that was done, or since the start.
     pub(crate) since_reload: Handshakes,
     /// The table of TLS 1.2 sessions.
@@ -147,7 +151,7 @@ pub(crate) struct Totals {
     pub(crate) pipes_lent: u64,
 }
 
-/// How a reload went.
+/// How a reload went, or an upgrade.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Reload {
     /// When it was tried.
@@ -156,7 +160,7 @@ pub(crate) struct Reload {
     pub errors: Vec<String>,
 }
 
-/// Reloads since the start.
+/// Reloads or upgrades since the start.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub(crate) struct Reloads {
     /// Those that were done.

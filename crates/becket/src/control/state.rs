@@ -18,6 +18,7 @@ use super::snapshot::{
     Totals, listener,
 };
 use crate::config::Config;
+use crate::handover::Past;
 use crate::log::Timestamp;
 use crate::shared::Shared;
 use crate::signing::batches::Batches;
@@ -40,8 +41,8 @@ pub struct State {
 pub struct MainProcess {
     /// Its number.
     pub pid: u32,
-    /// Children of it that died before the one that serves.
-    pub restarts: u64,
+    /// What was before the one that serves.
+    pub past: Past,
 }
 
 /// Where sessions come from beside our own handshakes, at the start.
@@ -63,6 +64,8 @@ struct Current {
     reloads: Reloads,
     /// When the last reload was done.
     handshakes: Handshakes,
+    upgrade: Option<Reload>,
+    upgrades: Reloads,
     rotation: Standing,
     /// What an operator set; absent where the log has the level of the file.
     log_level: Option<LogLevel>,
@@ -111,6 +114,11 @@ impl State {
                 reload: None,
                 reloads: Reloads::default(),
                 handshakes: Handshakes::default(),
+                upgrade: None,
+                upgrades: Reloads {
+                    done: main.past.upgrades,
+                    ..Reloads::default()
+                },
                 rotation: rotation.standing(),
                 log_level: None,
             }),
@@ -171,6 +179,20 @@ impl State {
         });
     }
 
+    /// Another process is to replace this one.
+    pub(crate) fn begin_upgrade(&self) {
+        self.change(|current| current.upgrades.running = true);
+    }
+
+    /// No other process replaces this one.
+    pub(crate) fn refuse_upgrade(&self, refused: Reload) {
+        self.change(|current| {
+            current.upgrades.refused += 1;
+            current.upgrades.running = false;
+            current.upgrade = Some(refused);
+        });
+    }
+
     /// Ticket keys were rotated, or come from other secrets.
     pub(crate) fn set_rotation(&self, rotation: Standing) {
         self.change(|current| current.rotation = rotation);
@@ -226,7 +248,7 @@ impl State {
             },
             now: Timestamp::from_unix(now.unix),
             pid: self.main.pid,
-            restarts: self.main.restarts,
+            restarts: self.main.past.restarts,
             started: self.started,
             log: current.log_status(),
             uptime_seconds: now.mono.as_secs(),
@@ -240,6 +262,8 @@ impl State {
             certificates: current.certificates,
             reload: current.reload,
             reloads: current.reloads,
+            upgrade: current.upgrade,
+            upgrades: current.upgrades,
             sessions: Occupancy {
                 entries: shared.table.len(),
                 capacity: config.file.sessions.table_entries,

@@ -24,6 +24,8 @@ pub struct Supervisor {
 /// How it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
+    /// It could serve, once the process that it replaces does not any more.
+    Prepared,
     /// It serves.
     Ready,
     /// A reload has begun.
@@ -44,7 +46,8 @@ impl Supervisor {
     /// # Errors
     /// When there is no thread for those of a parent, or `NOTIFY_SOCKET` is not understood.
     pub(crate) fn new(signals: Signals, link: Option<Link>) -> io::Result<Self> {
-        if let Some(restarts) = link.as_ref().map(|link| link.restarts).filter(|it| *it > 0) {
+        let restarts = link.as_ref().map(|link| link.past.restarts);
+        if let Some(restarts) = restarts.filter(|it| *it > 0) {
             tracing::warn!(
                 restarts,
                 "started again: the process that served before died"
@@ -76,6 +79,7 @@ impl Supervisor {
         match self.signals.next().await {
             Wanted::Reload => Wish::Load(Handed::default()),
             Wanted::Reopen => Wish::Reopen,
+            Wanted::Upgrade => Wish::NotUpgraded(NO_PARENT.to_owned()),
             Wanted::Drain => Wish::Drain,
             Wanted::Stop => Wish::Stop,
         }
@@ -85,6 +89,7 @@ impl Supervisor {
     pub(crate) fn tell(&self, progress: Progress) {
         if let Some((link, _)) = &self.parent {
             match progress {
+                Progress::Prepared => link.say(Reply::Prepared),
                 Progress::Ready => link.say(Reply::Ready),
                 Progress::Loaded => link.say(Reply::Loaded),
                 Progress::Refused => link.say(Reply::Refused),
@@ -100,6 +105,8 @@ impl Supervisor {
                 Progress::Reloading => &[Notice::Reloading],
                 Progress::Stopping => &[Notice::Stopping],
                 Progress::Alive => &[Notice::Watchdog],
+                // Only a child replaces another.
+                Progress::Prepared => &[],
             };
             if let Err(error) = notifier.send(notices) {
                 tracing::debug!(%error, "service manager not told");
@@ -107,3 +114,7 @@ impl Supervisor {
         }
     }
 }
+
+/// Why a process without a parent is not replaced.
+const NO_PARENT: &str =
+    "there is no parent process that could start another; process.parent = true keeps one";

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use crate::log::Escaped;
-use crate::reload::{NotReloaded, reload};
+use crate::reload::{NotReloaded, ask_for};
 use crate::status::{Answer, NoStatus, Place};
 
 /// What is to be done.
@@ -317,11 +317,14 @@ fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
             (object, text)
         }
         CtlTask::Reload => {
-            reload(place)?;
+            ask_for(Told::Reload, place)?;
             (json!({"reloaded": true}), "reloaded\n".to_owned())
         }
         CtlTask::Drain => signal(place, Told::Drain, "told to drain")?,
-        CtlTask::Upgrade => signal(place, Told::Upgrade, "told to upgrade")?,
+        CtlTask::Upgrade => {
+            ask_for(Told::Upgrade, place)?;
+            (json!({"upgraded": true}), "upgraded\n".to_owned())
+        }
     })
 }
 

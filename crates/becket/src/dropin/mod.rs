@@ -18,7 +18,7 @@ use rustls_pki_types::UnixTime;
 
 use self::background::Side;
 use crate::launch::launch;
-use crate::parent::{Role, Task, enter, is_child};
+use crate::parent::{Role, Task, enter, goes_on};
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::server::Outcome;
@@ -78,7 +78,7 @@ impl Call {
             Ok(translation) => translation.unwrap_or_default(),
             Err(rejected) => return Ok(refuse(&rejected)),
         };
-        if !is_child() {
+        if !goes_on() {
             let user = translation.names("process.user");
             let is_root = privileges::is_root();
             if is_root && user && is_input {

@@ -4,6 +4,7 @@
 //! would not take. That the parent is gone ends the child as an order to drain does: nobody else could tell it anything any more.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -13,14 +14,15 @@ use becket_sys::identity::Identity;
 use becket_sys::{affinity, fd_messages, privileges};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{Handed, Order, Reply};
+use super::{Handed, Order, Past, Reply, RunAs};
 
 /// The way to the parent.
 #[derive(Debug)]
 pub struct Link {
     stream: UnixStream,
-    /// Children that died before this one.
-    pub(crate) restarts: u64,
+    pub(crate) past: Past,
+    /// Where a process that this one replaces tells what there is to know.
+    pub(crate) predecessor: Option<UnixStream>,
 }
 
 /// What the parent wants.
@@ -30,6 +32,14 @@ pub(crate) enum Wish {
     Load(Handed),
     /// Open the log files anew.
     Reopen,
+    /// Tell a successor what it is to know.
+    Upgrade(UnixStream),
+    /// Accept nobody any more.
+    Yield,
+    /// The successor serves, and has the sockets of these addresses: finish, end.
+    Leave(Vec<SocketAddr>),
+    /// There is no successor, for this reason.
+    NotUpgraded(String),
     /// Take no new clients, finish, end.
     Drain,
     /// End now.
@@ -43,17 +53,12 @@ pub(crate) enum Wish {
 /// When the parent is gone, or a right could not be given up.
 pub(crate) fn begin() -> io::Result<(Link, Handed)> {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (order, fds) = receive(&stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let (order, mut fds) = receive(&stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let Order::Begin(begin) = order else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let identity = Identity {
-        uid: begin.uid,
-        gid: begin.gid,
-        groups: begin.groups,
-    };
     call_by_name();
-    if let Some(folder) = &begin.chroot {
+    if let Some(folder) = begin.user.as_ref().and_then(|user| user.chroot.as_ref()) {
         // While there is a /proc that tells of quotas.
         let _count = affinity::worker_count();
         privileges::enter_root(folder).map_err(|error| {
@@ -62,10 +67,24 @@ pub(crate) fn begin() -> io::Result<(Link, Handed)> {
         })?;
     }
     privileges::forbid_new_privileges()?;
-    privileges::drop_to(&identity)?;
-    let restarts = begin.restarts;
-    let handed = Handed::new(begin.list, fds)?;
-    Ok((Link { stream, restarts }, handed))
+    if let Some(user) = begin.user {
+        let RunAs {
+            uid, gid, groups, ..
+        } = user;
+        privileges::drop_to(&Identity { uid, gid, groups })?;
+    }
+    let predecessor = match begin.replaces {
+        true => Some(fds.pop().ok_or(io::ErrorKind::InvalidData)?.into()),
+        false => None,
+    };
+    let mut handed = Handed::new(begin.list, fds)?;
+    handed.sockets.listen_later = begin.replaces;
+    let link = Link {
+        stream,
+        past: begin.past,
+        predecessor,
+    };
+    Ok((link, handed))
 }
 
 /// Takes the name of the program for that of this process, which the kernel took from the link that was executed: `pgrep`
@@ -106,6 +125,13 @@ fn hear(stream: &UnixStream, wishes: &UnboundedSender<Wish>) {
         let wish = match receive(stream) {
             Ok(Some((Order::Load(list), fds))) => Handed::new(list, fds).map(Wish::Load),
             Ok(Some((Order::Reopen, _))) => Ok(Wish::Reopen),
+            Ok(Some((Order::Upgrade, mut fds))) => {
+                let stream = fds.pop().ok_or(io::ErrorKind::InvalidData.into());
+                stream.map(|stream| Wish::Upgrade(stream.into()))
+            }
+            Ok(Some((Order::Yield, _))) => Ok(Wish::Yield),
+            Ok(Some((Order::Leave(addresses), _))) => Ok(Wish::Leave(addresses)),
+            Ok(Some((Order::NotUpgraded(reason), _))) => Ok(Wish::NotUpgraded(reason)),
             Ok(Some((Order::Drain, _))) => Ok(Wish::Drain),
             Ok(Some((Order::Stop, _))) => Ok(Wish::Stop),
             Ok(Some((Order::Begin(_), _))) => Err(io::ErrorKind::InvalidData.into()),
@@ -121,7 +147,7 @@ fn hear(stream: &UnixStream, wishes: &UnboundedSender<Wish>) {
         if last && drains {
             return;
         }
-        drains |= matches!(wish, Wish::Drain);
+        drains |= matches!(wish, Wish::Drain | Wish::Leave(_));
         // Nobody takes wishes any more when this process is on its way out.
         if wishes.send(wish).is_err() || last {
             return;

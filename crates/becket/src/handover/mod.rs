@@ -27,6 +27,14 @@ pub(crate) enum Order {
     Load(List),
     /// Open the log files anew.
     Reopen,
+    /// Another process is to replace this one: tell it what it is to know, on the socket that comes with this.
+    Upgrade,
+    /// It could serve now: accept nobody any more, and tell it the rest.
+    Yield,
+    /// It serves: finish and end. It has the sockets of these addresses.
+    Leave(Vec<SocketAddr>),
+    /// It does not, for this reason: go on.
+    NotUpgraded(String),
     /// Take no new clients, finish, end.
     Drain,
     /// End now.
@@ -36,14 +44,31 @@ pub(crate) enum Order {
 /// What a child begins with.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Begin {
+    /// Whom to become; nothing where the parent has no rights to give up.
+    pub(crate) user: Option<RunAs>,
+    pub(crate) past: Past,
+    /// Another process serves still. The last descriptor is a socket on which it tells what there is to know.
+    pub(crate) replaces: bool,
+    pub(crate) list: List,
+}
+
+/// A user by numbers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RunAs {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
     /// The folder that is to be its file system.
     pub(crate) chroot: Option<PathBuf>,
-    /// Children that died before this one.
+}
+
+/// What was before a child, under one parent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Past {
+    /// Children that died.
     pub(crate) restarts: u64,
-    pub(crate) list: List,
+    /// Upgrades.
+    pub(crate) upgrades: u64,
 }
 
 /// What the descriptors of a message are, in their order.
@@ -87,6 +112,8 @@ pub(crate) enum SocketKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Reply {
+    /// It could serve, once the process that it replaces does not any more.
+    Prepared = b'p',
     /// It serves.
     Ready = b'r',
     /// The reload was done.
@@ -100,7 +127,13 @@ pub(crate) enum Reply {
 impl Reply {
     /// Reads a byte of a child.
     pub(crate) fn of(byte: u8) -> Option<Self> {
-        let all = [Self::Ready, Self::Loaded, Self::Refused, Self::Alive];
+        let all = [
+            Self::Prepared,
+            Self::Ready,
+            Self::Loaded,
+            Self::Refused,
+            Self::Alive,
+        ];
         all.into_iter().find(|reply| *reply as u8 == byte)
     }
 }
@@ -150,7 +183,10 @@ impl Handed {
         };
         Ok(Self {
             files: Files::new(files, list.is_all),
-            sockets: BoundSockets(sockets),
+            sockets: BoundSockets {
+                sockets,
+                listen_later: false,
+            },
             admin_socket,
             logs: list.logs,
         })
@@ -168,7 +204,10 @@ impl Handed {
             }
         }
         Self {
-            sockets: BoundSockets(sockets),
+            sockets: BoundSockets {
+                sockets,
+                listen_later: false,
+            },
             ..Self::default()
         }
     }
@@ -176,7 +215,11 @@ impl Handed {
 
 /// Sockets by what they are for and where they are bound, each to be taken once.
 #[derive(Debug, Default)]
-pub struct BoundSockets(BTreeMap<(SocketKind, SocketAddr), Result<Vec<OwnedFd>, i32>>);
+pub struct BoundSockets {
+    sockets: BTreeMap<(SocketKind, SocketAddr), Result<Vec<OwnedFd>, i32>>,
+    /// Another process serves still: a socket that does not listen yet is not to begin before that has ended.
+    pub(crate) listen_later: bool,
+}
 
 impl BoundSockets {
     /// Takes the sockets of an address; nothing where none was handed over, and this process binds for itself.
@@ -185,7 +228,7 @@ impl BoundSockets {
         kind: SocketKind,
         address: SocketAddr,
     ) -> Option<io::Result<Vec<OwnedFd>>> {
-        let found = self.0.remove(&(kind, address))?;
+        let found = self.sockets.remove(&(kind, address))?;
         Some(found.map_err(io::Error::from_raw_os_error))
     }
 
@@ -208,7 +251,7 @@ impl BoundSockets {
     /// Whether an address could be bound; nothing where nobody has tried.
     pub(crate) fn probed(&self, address: SocketAddr) -> Option<io::Result<()>> {
         let tried =
-            [SocketKind::Clients, SocketKind::Admin].map(|kind| self.0.get(&(kind, address)));
+            [SocketKind::Clients, SocketKind::Admin].map(|kind| self.sockets.get(&(kind, address)));
         let found = tried.into_iter().flatten().next()?;
         Some(match found {
             Ok(_) => Ok(()),
@@ -219,7 +262,7 @@ impl BoundSockets {
     /// Addresses of sockets that the service manager passed and nobody took.
     pub(crate) fn unused(&self) -> impl Iterator<Item = SocketAddr> {
         let passed = self
-            .0
+            .sockets
             .keys()
             .filter(|(kind, _)| *kind == SocketKind::Passed);
         passed.map(|(_, address)| *address)

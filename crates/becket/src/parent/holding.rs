@@ -35,23 +35,31 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Reads the configuration file, if there is one.
-    pub(super) fn by(source: &Source) -> Self {
+    /// Reads the configuration file, if there is one. Nothing is handed over where there are no `rights` to give up.
+    pub(super) fn by(source: &Source, rights: bool) -> Self {
         let Some(path) = source.file() else {
             return Self {
                 file: source.written(b""),
                 handed: None,
-                is_roots: true,
+                is_roots: rights,
             };
         };
-        match root_only::open(&path) {
+        let found = if rights {
+            root_only::open(&path)
+        } else {
+            Ok(None)
+        };
+        match found {
             Ok(Some(RootOnly::File(file))) => Self {
                 file: source.written(&text(&file)),
                 handed: Some(Ok(file)),
                 is_roots: true,
             },
             Ok(None) => {
-                let text = regular::open(&path).map_or_else(|_| Vec::new(), |it| text(&it.0));
+                // A pipe is for whoever serves.
+                let is_file = path.metadata().is_ok_and(|found| found.is_file());
+                let file = is_file.then(|| regular::open(&path).ok()).flatten();
+                let text = file.map_or_else(Vec::new, |it| text(&it.0));
                 Self {
                     file: source.written(&text),
                     ..Self::default()
@@ -148,10 +156,7 @@ impl Parcel {
             let bound = sockets(kind, address, needs.workers, before).and_then(|sockets| {
                 let sent = sockets.iter().map(OwnedFd::try_clone);
                 let sent = sent.collect::<io::Result<Vec<_>>>()?;
-                // Another socket each time: what a child has asked of its own, such as a group to hear, stays with it.
-                if kind != SocketKind::Datagrams {
-                    held.insert((kind, address), sockets);
-                }
+                held.insert((kind, address), sockets);
                 Ok(sent)
             });
             self.add_sockets(kind, address, bound);
@@ -218,7 +223,7 @@ fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_default()
 }
 
-/// The sockets of an address: those that are held, and as many more as there must be.
+/// The sockets of an address: those that are held, all of them, since clients may wait there, and as many more as there must be.
 fn sockets(
     kind: SocketKind,
     address: SocketAddr,
@@ -230,7 +235,7 @@ fn sockets(
     } else {
         1
     };
-    let held = before.into_iter().flatten().take(count);
+    let held = before.into_iter().flatten();
     let mut sockets = held
         .map(OwnedFd::try_clone)
         .collect::<io::Result<Vec<_>>>()?;

@@ -1,166 +1,50 @@
 //! The parent: the process that keeps root's rights, and sees no byte of a peer.
 //!
-//! Where becket is started as root with a user to become, it stays as a small parent, the main process, and executes its own
-//! binary once more as a child, which becomes that user before it has a thread and then is the whole terminator. The parent
-//! opens files and binds addresses for it ([`holding`]), passes signals on as orders, starts it again when it dies, and tells the
-//! service manager. Everywhere else there is one process.
+//! Where becket is started as root with a user to become, or with `process.parent`, it stays as a small parent, the main process,
+//! and executes its own binary once more as a child, which becomes that user before it has a thread and then is the whole
+//! terminator. The parent opens files and binds addresses for it ([`holding`]), passes signals on as orders, starts it again when
+//! it dies, replaces it by another program's ([`upgrade`]), and tells the service manager. Everywhere else there is one process.
 //!
-//! The child is taken for hostile: it has met every peer. It has one way to the parent, on which it may say four things, a
+//! The child is taken for hostile: it has met every peer. It has one way to the parent, on which it may say five things, a
 //! byte each ([`Reply`]); anything else, and a child that does not take its orders, is killed and another started. What it says is
 //! read at a bounded rate; one that does not end when it should is killed. Paths, addresses and the user come from the configuration
 //! alone.
 //! See `docs/decisions/0022-parent-and-child.md`.
 
+mod child;
+mod enter;
 mod holding;
 mod needs;
+mod upgrade;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
-use becket_config::process::Log;
-use becket_sys::fd_passing::{InheritedListener, inherited_listeners};
+use becket_sys::fd_passing::InheritedListener;
 use becket_sys::identity::Identity;
 use becket_sys::notify::{Notice, Notifier};
+use becket_sys::root_only;
 use becket_sys::socket_file::SocketFile;
-use becket_sys::{fd_messages, privileges, rlimit, root_only};
-use tokio::io::AsyncReadExt;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
+use self::child::Serving;
+pub use self::enter::{Role, Task, enter, goes_on};
 use self::holding::{Held, Parcel, Seen};
 use self::needs::Needs;
+use self::upgrade::{Leaving, Upgrade};
 use crate::control::signals::{Signals, Wanted as Signal};
-use crate::handover::link::{self, Link};
-use crate::handover::{Begin, Handed, Order, Reply};
-use crate::log;
+use crate::handover::{Begin, List, Order, Past, Reply, RunAs, SocketKind};
 use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
 
-/// What this process is.
-#[derive(Debug)]
-pub enum Role {
-    /// The one that serves, or checks: with what it was handed, and the way to a parent if it has one.
-    Serves(Handed, Option<Link>),
-    /// The parent of one that has ended.
-    Ended(ExitCode),
-}
-
-/// What the child is there for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
-    /// To serve.
-    Run,
-    /// To check the configuration.
-    Check,
-}
-
-/// Becomes what this process is to be: a parent until the end, or the process that does the work. Call it before threads are
-/// started.
-///
-/// # Errors
-/// What the system refuses.
-pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
-    if is_child() {
-        let (link, handed) = link::begin()?;
-        return Ok(Role::Serves(handed, Some(link)));
-    }
-    let passed = inherited_listeners()?;
-    if privileges::is_root() {
-        let seen = Seen::by(source);
-        let process = &seen.file.process;
-        let user = process.user.as_deref();
-        let found = user.map(|user| Identity::find(user, process.group.as_deref()));
-        // A user that is not there is refused with all that is wrong.
-        if let Some(Ok(identity)) = found
-            && identity.uid != 0
-        {
-            // For the files that are handed over; the child needs it, too.
-            if let Err(error) = rlimit::raise_open_files(rlimit::most_open_files()) {
-                eprintln!("becket: {error}");
-            }
-            return match task {
-                Task::Run => run(source, seen, identity, passed).map(Role::Ended),
-                Task::Check => check(source, seen, &identity).map(Role::Ended),
-            };
-        }
-    }
-    Ok(Role::Serves(Handed::passed(passed), None))
-}
-
-/// Whether a parent started this process.
-pub fn is_child() -> bool {
-    std::env::var_os(IS_CHILD).is_some()
-}
-
-/// Has a child check the configuration as one that runs would find it.
-fn check(source: &Source, seen: Seen, identity: &Identity) -> io::Result<ExitCode> {
-    let needs = Needs::by(&seen.file, &source.folder());
-    let gives = |path: &&PathBuf| seen.is_roots && root_only::gives(path).unwrap_or(false);
-    let logs = needs.logs.iter().filter(gives).cloned().collect();
-    let chroot = chroot(&seen, source);
-    let mut parcel = Parcel::of_files(source, seen, &needs);
-    parcel.list.logs = logs;
-    parcel.list.is_all = chroot.is_some();
-    parcel.probe(&needs);
-    let (mut child, stream) = spawn()?;
-    send(
-        &stream,
-        Order::Begin(begin(identity, 0, chroot, parcel.list)),
-        &parcel.fds,
-    )?;
-    Ok(exit_code(child.wait()?))
-}
-
-fn run(
-    source: &Source,
-    seen: Seen,
-    identity: Identity,
-    passed: Vec<InheritedListener>,
-) -> io::Result<ExitCode> {
-    let (file, level) = (&seen.file.log, &seen.file.log.level);
-    let log = Log {
-        level: log::check_level(level).map_or_else(|_| "info".to_owned(), |()| level.clone()),
-        format: file.format,
-        syslog: file.syslog.clone(),
-        syslog_facility: file.syslog_facility,
-        syslog_tag: file.syslog_tag.clone(),
-        ..Log::default()
-    };
-    let _logging = log::install(&log).map_err(io::Error::other)?;
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_all().build()?;
-    runtime.block_on(async {
-        let signals = Signals::listen()?;
-        let parent = Parent {
-            source: source.clone(),
-            identity,
-            passed,
-            workers: 0,
-            logs: Vec::new(),
-            chroot: None,
-            held: Held::new(),
-            drain: Duration::ZERO,
-            offered: None,
-            again: false,
-            is_ready: false,
-            serves: false,
-            ends_by: None,
-            restarts: 0,
-            pid_file: None,
-            admin_socket: None,
-            notifier: Notifier::from_env()?,
-        };
-        parent.run(signals).await
-    })
-}
-
 struct Parent {
     source: Source,
-    identity: Identity,
+    /// Whom the child becomes; nothing where there are no rights to give up.
+    identity: Option<Identity>,
+    /// Where the program is that an upgrade starts.
+    program: PathBuf,
     /// By the service manager.
     passed: Vec<InheritedListener>,
     /// Of the child that runs.
@@ -176,17 +60,37 @@ struct Parent {
     offered: Option<Offer>,
     /// Another reload was asked for meanwhile.
     again: bool,
+    /// A child that is to replace the one that runs.
+    upgrade: Option<Upgrade>,
+    /// An upgrade was asked for while the child could not be replaced.
+    upgrades_next: bool,
+    /// The child is of another program than this process.
+    is_outdated: bool,
+    /// Children that were replaced, and drain.
+    leaving: Vec<Leaving>,
+    /// When they are looked after next.
+    look_at: Instant,
     /// A child has served.
     is_ready: bool,
-    /// The child that runs does.
-    serves: bool,
     /// When a child that was told to end is killed.
     ends_by: Option<Instant>,
-    restarts: u64,
+    /// When another child is started, where there is none.
+    restart_at: Option<Instant>,
+    past: Past,
+    /// Children that died early, in a row.
+    failures: u32,
     pid_file: Option<PidFile>,
     /// For the admin pages, from the first start to the end.
     admin_socket: Option<SocketFile>,
     notifier: Option<Notifier>,
+}
+
+/// The child that serves, or begins to.
+struct Current {
+    serving: Serving,
+    began: Instant,
+    /// It has said that it serves.
+    is_ready: bool,
 }
 
 /// A configuration that the child was told to load.
@@ -197,128 +101,204 @@ struct Offer {
     late_at: Option<Instant>,
 }
 
+/// What the parent waits for.
+enum Event {
+    /// The child has said something, or has ended.
+    Said(Option<Vec<u8>>),
+    /// The one that is to replace it has.
+    SuccessorSaid(Option<Vec<u8>>),
+    /// That one takes too long.
+    SuccessorLate,
+    Signal(Signal),
+    /// Another child is to be started.
+    Restart,
+    ReloadLate,
+    /// The child has not ended in time.
+    NotEnded,
+    /// Those that were replaced are to be looked after.
+    Look,
+}
+
 impl Parent {
-    async fn run(mut self, mut signals: Signals) -> io::Result<ExitCode> {
-        let mut failures = 0;
+    async fn run(mut self, child: Current, mut signals: Signals) -> io::Result<ExitCode> {
+        let mut child = Some(child);
         loop {
-            let began = Instant::now();
-            let (mut child, stream) = self.start()?;
-            self.attend(stream, &mut signals).await?;
-            // It has ended, or does not do as it is told.
-            child.kill()?;
-            let status = child.wait()?;
-            failures = if began.elapsed() < LONG {
-                failures + 1
-            } else {
-                1
-            };
-            if self.ends_by.is_some() || !self.is_ready || failures > MOST_FAILURES {
-                return Ok(exit_code(status));
-            }
-            self.restarts += 1;
-            tracing::error!(%status, restarts = self.restarts, "the serving process died, another is started");
-            self.offered = None;
-            let pause = sleep(Duration::from_secs((1 << failures) - 2));
-            tokio::pin!(pause);
-            loop {
-                tokio::select! {
-                    () = &mut pause => break,
-                    signal = signals.next() => {
-                        if matches!(signal, Signal::Drain | Signal::Stop) {
-                            return Ok(ExitCode::SUCCESS);
-                        }
-                    }
+            let event = match &child {
+                Some(current) if self.is_outdated && self.ends_by.is_none() => {
+                    self.become_program(current, &mut signals).await?
                 }
+                _ => None,
+            };
+            let event = match event {
+                Some(event) => event,
+                None => self.next(&mut child, &mut signals).await,
+            };
+            if matches!(event, Event::Signal(Signal::Drain | Signal::Stop)) && child.is_none() {
+                return self.end(ExitCode::SUCCESS).await;
+            }
+            let Err(error) = self.handle(event, &mut child) else {
+                continue;
+            };
+            if error.kind() != io::ErrorKind::UnexpectedEof {
+                tracing::error!(%error, "the serving process does not do as it should");
+            }
+            if let Some(current) = child.take()
+                && let Some(code) = self.lose(current)?
+            {
+                return self.end(code).await;
             }
         }
+    }
+
+    async fn next(&mut self, child: &mut Option<Current>, signals: &mut Signals) -> Event {
+        let late_at = self.offered.as_ref().and_then(|offer| offer.late_at);
+        let successor_late_at = self.upgrade.as_ref().map(|upgrade| upgrade.late_at);
+        let look_at = (!self.leaving.is_empty()).then_some(self.look_at);
+        let (restart_at, ends_by) = (self.restart_at, self.ends_by);
+        let child = child.as_mut().map(|current| &mut current.serving);
+        let successor = self.upgrade.as_mut().map(|upgrade| &mut upgrade.serving);
+        tokio::select! {
+            said = hear(child) => Event::Said(said),
+            said = hear(successor) => Event::SuccessorSaid(said),
+            signal = signals.next() => Event::Signal(signal),
+            () = at(successor_late_at) => Event::SuccessorLate,
+            () = at(late_at) => Event::ReloadLate,
+            () = at(ends_by) => Event::NotEnded,
+            () = at(restart_at) => Event::Restart,
+            () = at(look_at) => Event::Look,
+        }
+    }
+
+    /// Does what an event asks for. An error is the child's fault, or its end.
+    fn handle(&mut self, event: Event, child: &mut Option<Current>) -> io::Result<()> {
+        match (event, &mut *child) {
+            (Event::Said(Some(bytes)), Some(current)) => self.hear(&bytes, current),
+            (Event::Said(_), _) => Err(io::ErrorKind::UnexpectedEof.into()),
+            (Event::SuccessorSaid(said), _) => self.hear_successor(said.as_deref(), child),
+            (Event::SuccessorLate, _) => self.give_up("the new process takes too long", child),
+            (Event::Signal(signal), Some(current)) => self.pass_on(signal, current),
+            // What it reads when it is started is as it is then.
+            (Event::Signal(_), None) => Ok(()),
+            (Event::Restart, _) => {
+                self.restart_at = None;
+                *child = Some(self.start()?);
+                Ok(())
+            }
+            (Event::ReloadLate, _) => {
+                self.say_late();
+                Ok(())
+            }
+            (Event::NotEnded, _) => {
+                let text = "it has not ended in time and is killed";
+                Err(io::Error::new(io::ErrorKind::TimedOut, text))
+            }
+            (Event::Look, _) => {
+                self.look_after_leaving();
+                Ok(())
+            }
+        }
+    }
+
+    /// The child has ended, or is ended because it does not do as it is told. Returns the exit code where that is the end.
+    fn lose(&mut self, child: Current) -> io::Result<Option<ExitCode>> {
+        let lived = child.began.elapsed();
+        let status = child.serving.end()?;
+        self.failures = if lived < LONG { self.failures + 1 } else { 1 };
+        if self.ends_by.is_some() || !self.is_ready || self.failures > MOST_FAILURES {
+            return Ok(Some(exit_code(status)));
+        }
+        self.past.restarts += 1;
+        let restarts = self.past.restarts;
+        self.offered = None;
+        if self.upgrade.is_some() {
+            tracing::error!(%status, restarts, "the serving process died, its successor is waited for");
+            return Ok(None);
+        }
+        tracing::error!(%status, restarts, "the serving process died, another is started");
+        self.restart_at = Some(Instant::now() + Duration::from_secs((1 << self.failures) - 2));
+        Ok(None)
     }
 
     /// Starts a child with what the configuration needs now.
-    fn start(&mut self) -> io::Result<(Child, UnixStream)> {
-        let seen = Seen::by(&self.source);
-        let needs = Needs::by(&seen.file, &self.source.folder());
+    fn start(&mut self) -> io::Result<Current> {
+        let (seen, needs) = self.look();
         self.workers = needs.workers;
         self.drain = seen.file.timeouts.drain;
-        self.serves = false;
         self.chroot = chroot(&seen, &self.source);
-        let (parcel, held) = self.pack(seen, &needs);
+        // Another socket each time: what a child has asked of its own, such as a group to hear, stays with it.
+        self.held
+            .retain(|(kind, _), _| *kind != SocketKind::Datagrams);
+        let (parcel, held) = self.pack(seen, &needs, self.chroot.is_some());
         self.held = held;
-        let (child, stream) = spawn()?;
-        let chroot = self.chroot.clone();
-        let begin = begin(&self.identity, self.restarts, chroot, parcel.list);
+        let serving = Serving::start("/proc/self/exe".as_ref())?;
+        let begin = self.begin(parcel.list, self.chroot.clone(), false);
         // One that does not take it has died, which is noticed where it is waited for.
-        if let Err(error) = send(&stream, Order::Begin(begin), &parcel.fds) {
+        if let Err(error) = serving.send(&Order::Begin(begin), &parcel.fds) {
             tracing::warn!(%error, "the serving process does not start");
         }
-        Ok((child, stream))
+        Ok(Current {
+            serving,
+            began: Instant::now(),
+            is_ready: false,
+        })
     }
 
-    fn pack(&mut self, seen: Seen, needs: &Needs) -> (Parcel, Held) {
+    /// The configuration as it is now, and what it needs.
+    fn look(&self) -> (Seen, Needs) {
+        let seen = Seen::by(&self.source, self.identity.is_some());
+        let needs = Needs::by(&seen.file, &self.source.folder());
+        (seen, needs)
+    }
+
+    /// Opens what is needed; for one that is confined, all that it reads.
+    fn pack(&mut self, seen: Seen, needs: &Needs, is_confined: bool) -> (Parcel, Held) {
         self.logs.clear();
         if seen.is_roots {
             self.logs.clone_from(&needs.logs);
             self.give_logs();
         }
         let mut parcel = Parcel::of_files(&self.source, seen, needs);
-        parcel.list.is_all = self.chroot.is_some();
+        parcel.list.is_all = is_confined;
         let held = parcel.bind(needs, &self.held, &self.passed);
-        parcel.add_admin_socket(needs, &mut self.admin_socket);
+        if self.identity.is_some() {
+            parcel.add_admin_socket(needs, &mut self.admin_socket);
+        }
         (parcel, held)
+    }
+
+    fn begin(&self, list: List, chroot: Option<PathBuf>, replaces: bool) -> Begin {
+        let mut past = self.past;
+        past.upgrades += u64::from(replaces);
+        Begin {
+            user: self
+                .identity
+                .as_ref()
+                .map(|identity| run_as(identity, chroot)),
+            past,
+            replaces,
+            list,
+        }
     }
 
     /// Makes log files for the user where only root can.
     fn give_logs(&self) {
+        let Some(identity) = &self.identity else {
+            return;
+        };
         for path in &self.logs {
-            if let Err(error) = root_only::give(path, &self.identity) {
+            if let Err(error) = root_only::give(path, identity) {
                 tracing::warn!(path = %path.display(), %error, "log file not made");
             }
         }
     }
 
-    /// Passes orders on and hears replies, until the child has ended or is to end.
-    async fn attend(&mut self, stream: UnixStream, signals: &mut Signals) -> io::Result<()> {
-        stream.set_nonblocking(true)?;
-        let mut replies = tokio::net::UnixStream::from_std(stream.try_clone()?)?;
-        let mut bytes = [0; 4096];
-        let mut reads_at = Instant::now();
-        loop {
-            let late_at = self.offered.as_ref().and_then(|offer| offer.late_at);
-            let reads = async {
-                sleep_until(reads_at).await;
-                replies.read(&mut bytes).await
-            };
-            let done = tokio::select! {
-                read = reads => match read {
-                    Ok(0) | Err(_) => return Ok(()),
-                    Ok(count) => {
-                        reads_at = Instant::now() + BETWEEN_READS;
-                        self.hear(bytes.get(..count).unwrap_or_default(), &stream)
-                    }
-                },
-                signal = signals.next() => self.pass_on(signal, &stream),
-                () = at(late_at) => {
-                    self.say_late();
-                    Ok(())
-                }
-                () = at(self.ends_by) => {
-                    tracing::error!("the serving process has not ended in time and is killed");
-                    return Ok(());
-                }
-            };
-            if let Err(error) = done {
-                tracing::error!(%error, "the serving process does not do as it should");
-                return Ok(());
-            }
-        }
-    }
-
     /// Hears what was said since the last time. Each answer is to an order, and a sign of life counts once.
-    fn hear(&mut self, bytes: &[u8], stream: &UnixStream) -> io::Result<()> {
+    fn hear(&mut self, bytes: &[u8], child: &mut Current) -> io::Result<()> {
         let mut lives = false;
         for byte in bytes {
             match Reply::of(*byte).ok_or(io::ErrorKind::InvalidData)? {
                 Reply::Alive => lives = true,
-                reply => self.hear_answer(reply, stream)?,
+                reply => self.hear_answer(reply, child)?,
             }
         }
         if lives {
@@ -327,18 +307,16 @@ impl Parent {
         Ok(())
     }
 
-    fn hear_answer(&mut self, reply: Reply, stream: &UnixStream) -> io::Result<()> {
+    fn hear_answer(&mut self, reply: Reply, child: &mut Current) -> io::Result<()> {
         match reply {
-            Reply::Alive => {}
-            Reply::Ready if self.serves => return Err(io::ErrorKind::InvalidData.into()),
-            Reply::Ready => {
-                self.serves = true;
+            Reply::Alive => return Ok(()),
+            Reply::Ready if !child.is_ready => {
+                child.is_ready = true;
                 if !self.is_ready {
                     self.write_pid();
                 }
                 self.is_ready = true;
                 self.notify(&[Notice::Ready, Notice::Status("serving")]);
-                return self.offer_again(stream);
             }
             Reply::Loaded | Reply::Refused => {
                 let offered = self.offered.take().ok_or(io::ErrorKind::InvalidData)?;
@@ -347,20 +325,20 @@ impl Parent {
                     self.drain = offered.drain;
                     "serving"
                 } else {
-                    "serving; the last reload was refused, the log says why"
+                    Notice::REFUSED
                 };
                 self.notify(&[Notice::Ready, Notice::Status(status)]);
-                return self.offer_again(stream);
             }
+            Reply::Ready | Reply::Prepared => return Err(io::ErrorKind::InvalidData.into()),
         }
-        Ok(())
+        self.do_next(child)
     }
 
-    /// Tells where the process is that takes signals, once it serves. Only where nobody but root chose the path: the file there is
-    /// replaced.
+    /// Tells where the process is that takes signals, once it serves. As root only where nobody else chose the path: the file there
+    /// is replaced.
     fn write_pid(&mut self) {
-        let seen = Seen::by(&self.source);
-        if !seen.is_roots {
+        let (seen, _) = self.look();
+        if self.identity.is_some() && !seen.is_roots {
             if seen.file.process.pid_file.is_some() {
                 tracing::warn!("pid file not written: others than root can change its path");
             }
@@ -372,10 +350,13 @@ impl Parent {
         }
     }
 
-    /// Reloads once more if that was asked for meanwhile.
-    fn offer_again(&mut self, stream: &UnixStream) -> io::Result<()> {
+    /// Does what was asked for while the child was busy.
+    fn do_next(&mut self, child: &Current) -> io::Result<()> {
         if std::mem::take(&mut self.again) {
-            self.offer(stream)?;
+            return self.offer(child);
+        }
+        if std::mem::take(&mut self.upgrades_next) {
+            return self.begin_upgrade(child);
         }
         Ok(())
     }
@@ -390,34 +371,46 @@ impl Parent {
         }
     }
 
-    fn pass_on(&mut self, signal: Signal, stream: &UnixStream) -> io::Result<()> {
+    fn pass_on(&mut self, signal: Signal, child: &Current) -> io::Result<()> {
+        let is_busy = self.offered.is_some() || self.upgrade.is_some() || !child.is_ready;
         match signal {
-            Signal::Reload if self.ends_by.is_some() => Ok(()),
-            Signal::Reload if self.offered.is_some() || !self.is_ready => {
-                if self
-                    .offered
-                    .as_ref()
-                    .is_some_and(|offer| offer.late_at.is_none())
-                {
+            Signal::Reload | Signal::Upgrade if self.ends_by.is_some() => Ok(()),
+            Signal::Reload if is_busy => {
+                let mut offered = self.offered.iter();
+                if offered.any(|offer| offer.late_at.is_none()) {
                     tracing::warn!("not reloaded: the reload before this one is not answered yet");
                 }
                 self.again = true;
                 Ok(())
             }
-            Signal::Reload => self.offer(stream),
+            Signal::Reload => self.offer(child),
+            Signal::Upgrade if self.upgrade.is_some() => {
+                tracing::warn!("an upgrade is under way already");
+                Ok(())
+            }
+            Signal::Upgrade if is_busy => {
+                self.upgrades_next = true;
+                Ok(())
+            }
+            Signal::Upgrade => self.begin_upgrade(child),
             Signal::Reopen => {
                 self.give_logs();
-                send(stream, Order::Reopen, &[])
+                self.order_all(&Order::Reopen);
+                child.serving.send(&Order::Reopen, &[])
             }
             // The second one cuts connections off.
             Signal::Drain => {
+                if self.ends_by.is_some() {
+                    self.order_all(&Order::Stop);
+                }
                 let within = self.ends_by.map_or(self.drain, |_| Duration::ZERO);
                 self.stop(within);
-                send(stream, Order::Drain, &[])
+                child.serving.send(&Order::Drain, &[])
             }
             Signal::Stop => {
+                self.order_all(&Order::Stop);
                 self.stop(Duration::ZERO);
-                send(stream, Order::Stop, &[])
+                child.serving.send(&Order::Stop, &[])
             }
         }
     }
@@ -428,6 +421,7 @@ impl Parent {
         self.ends_by = Some(self.ends_by.map_or(by, |before| before.min(by)));
         self.held.clear();
         self.offered = None;
+        self.drop_upgrade();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "the admin socket is kept until the end");
         }
@@ -435,19 +429,18 @@ impl Parent {
     }
 
     /// Has the child load the configuration as it is now.
-    fn offer(&mut self, stream: &UnixStream) -> io::Result<()> {
+    fn offer(&mut self, child: &Current) -> io::Result<()> {
         self.notify(&[Notice::Reloading]);
-        let seen = Seen::by(&self.source);
-        let mut needs = Needs::by(&seen.file, &self.source.folder());
+        let (seen, mut needs) = self.look();
         needs.workers = self.workers;
         let drain = seen.file.timeouts.drain;
-        let (parcel, held) = self.pack(seen, &needs);
+        let (parcel, held) = self.pack(seen, &needs, self.chroot.is_some());
         self.offered = Some(Offer {
             held,
             drain,
             late_at: Some(Instant::now() + LATE),
         });
-        send(stream, Order::Load(parcel.list), &parcel.fds)
+        child.serving.send(&Order::Load(parcel.list), &parcel.fds)
     }
 
     fn notify(&self, notices: &[Notice<'_>]) {
@@ -456,6 +449,24 @@ impl Parent {
         {
             tracing::debug!(%error, "service manager not told");
         }
+    }
+
+    /// Waits for those that were replaced.
+    async fn end(mut self, code: ExitCode) -> io::Result<ExitCode> {
+        self.drop_upgrade();
+        while !self.leaving.is_empty() {
+            sleep_until(Instant::now() + LOOK).await;
+            self.look_after_leaving();
+        }
+        Ok(code)
+    }
+}
+
+/// Waits for what a child says, for ever where there is none.
+async fn hear(child: Option<&mut Serving>) -> Option<Vec<u8>> {
+    match child {
+        Some(child) => child.hear().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -467,45 +478,19 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Starts this program once more, under the name by which it was called, with a socket for its standard input.
-fn spawn() -> io::Result<(Child, UnixStream)> {
-    let (here, there) = UnixStream::pair()?;
-    let mut words = std::env::args_os();
-    let child = Command::new("/proc/self/exe")
-        .arg0(words.next().unwrap_or_else(|| NAME.into()))
-        .args(words)
-        .env(IS_CHILD, "1")
-        .env_remove("NOTIFY_SOCKET")
-        .stdin(Stdio::from(OwnedFd::from(there)))
-        .spawn()?;
-    Ok((child, here))
-}
-
 /// The folder that is to be the child's file system.
 fn chroot(seen: &Seen, source: &Source) -> Option<PathBuf> {
     let folder = seen.file.process.chroot.as_ref()?;
     Some(source.folder().join(folder))
 }
 
-fn begin(
-    identity: &Identity,
-    restarts: u64,
-    chroot: Option<PathBuf>,
-    list: crate::handover::List,
-) -> Begin {
-    Begin {
+fn run_as(identity: &Identity, chroot: Option<PathBuf>) -> RunAs {
+    RunAs {
         chroot,
         uid: identity.uid,
         gid: identity.gid,
         groups: identity.groups.clone(),
-        restarts,
-        list,
     }
-}
-
-fn send(stream: &UnixStream, order: Order, fds: &[OwnedFd]) -> io::Result<()> {
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    fd_messages::send(stream, &serde_json::to_vec(&order)?, &fds, PATIENCE)
 }
 
 fn exit_code(status: ExitStatus) -> ExitCode {
@@ -513,19 +498,12 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Tells a process that it is the child.
-const IS_CHILD: &str = "BECKET_CHILD";
-/// Where the program was called by no name.
-const NAME: &str = "becket";
-/// Between two looks at what the child has said, so that one that floods costs next to nothing. An honest one says ten bytes a
-/// second.
-const BETWEEN_READS: Duration = Duration::from_millis(25);
 /// When it is said that a reload has no answer. Files of a usual size take less than a second.
 const LATE: Duration = Duration::from_secs(20);
 /// What a child that is to end may take for it, beyond the time that its connections have.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long the child may take to read what it is sent.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at children that were replaced.
+const LOOK: Duration = Duration::from_millis(250);
 /// A child that has served for so long did not die of its configuration.
 const LONG: Duration = Duration::from_secs(60);
 /// Children in a row that may die early: the first is followed at once, later ones after 2, 6, 14 and 30 s.

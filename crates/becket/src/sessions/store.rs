@@ -12,7 +12,7 @@
 //! more (RFC 8446, section 8.1, "single-use tickets"). [`StoresServerSessions::take`] removes it under
 //! its shard's lock, so of two hellos that offer it, on whichever workers, one resumes and the other
 //! makes a full handshake. A ticket could not do that: it carries the session with it, as often as it
-//! is copied. So these sessions are not replicated, and they end with the process. rustls keeps to
+//! is copied. So these sessions are not replicated, and they end with the process, or move to the one that replaces it. rustls keeps to
 //! the same: it takes early data only where there is no ticketer, and only if the client's idea of
 //! the age of the session agrees with ours (section 8.3).
 

@@ -29,7 +29,7 @@ impl Worker {
     /// Accepts from every socket that may have clients: one at least, and no more after `end`.
     /// Returns the time.
     pub(super) fn accept(&mut self, mut now: Duration, end: Duration) -> Duration {
-        if self.paused_until.is_some_and(|until| now < until) {
+        if self.is_parked || self.paused_until.is_some_and(|until| now < until) {
             return now;
         }
         self.paused_until = None;
@@ -54,7 +54,7 @@ impl Worker {
         self.first_acceptor = (self.first_acceptor + 1) % keys;
         let first = self.first_acceptor;
         for key in (first..keys).chain(0..first) {
-            while self.paused_until.is_none() {
+            while self.paused_until.is_none() && !self.is_parked {
                 let Some(acceptor) = self
                     .acceptors
                     .get_mut(key)
@@ -212,11 +212,14 @@ impl Worker {
     /// Closes the sockets that were retired and have nobody left in their queues.
     pub(super) fn close_retired(&mut self) {
         let now = self.now.mono;
+        let registry = self.poll.registry();
         self.acceptors.retain(|_, acceptor| {
             if acceptor.is_retiring() {
-                let done = acceptor.is_done(now);
+                if acceptor.is_done(now) {
+                    acceptor.leave(registry);
+                    return false;
+                }
                 acceptor.look_again();
-                return !done;
             }
             true
         });

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use mio::Registry;
 use mio::net::{TcpListener, TcpStream};
 
 use crate::connection::listener::ListenerState;
@@ -24,7 +25,7 @@ pub(crate) struct Acceptor {
     address: SocketAddr,
     /// Where its clients go in; replaced by a reload.
     pub(crate) listener: Rc<ListenerState>,
-    /// It belongs to the service manager: others will listen on it after us.
+    /// Others listen on it after us: a process that the service manager starts, or that replaces this one.
     inherited: bool,
     /// There may be connections to accept.
     pub(crate) ready: bool,
@@ -101,13 +102,27 @@ impl Acceptor {
             return;
         }
         if self.inherited {
-            self.retired_at = Some(now);
-            self.ready = false;
+            self.let_go();
             return;
         }
         self.retired_at = Some(now + GRACE);
         if let Err(error) = becket_sys::socket::refuse_new(&self.socket) {
             tracing::warn!(address = %self.address, %error, "clients that connect now may be reset");
+        }
+    }
+
+    /// Accepts no more: what waits in the queue is for others who have the socket.
+    pub(crate) fn let_go(&mut self) {
+        self.inherited = true;
+        self.ready = false;
+        // Closed at the end of this turn, which began before now.
+        self.retired_at = Some(Duration::ZERO);
+    }
+
+    /// Ends the reports of the poll, which would go on for as long as others have the socket.
+    pub(crate) fn leave(&mut self, registry: &Registry) {
+        if let Err(error) = registry.deregister(&mut self.socket) {
+            tracing::warn!(address = %self.address, %error, "a closed listener still wakes a worker");
         }
     }
 

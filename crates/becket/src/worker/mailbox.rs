@@ -6,7 +6,9 @@
 //! that is awake looks at a flag between two connections: a slot that is handed over does not wait for the
 //! end of its turn.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
@@ -42,8 +44,12 @@ pub enum Message {
     List(Listing),
     /// An operator wants connections to end.
     Kill(Killing),
-    /// Take no new clients, finish with those who are here, then end.
-    Drain,
+    /// Accept nobody, and say so: another process may serve from now on.
+    Park(Sender<()>),
+    /// Accept clients.
+    Accept,
+    /// Take no new clients, finish with those who are here, then end. At these addresses another process has the same sockets.
+    Drain(Arc<[SocketAddr]>),
     /// End now.
     Stop,
 }
@@ -138,12 +144,12 @@ mod tests {
         let mailbox = Mailbox::new(waker);
         for _ in 0..2 {
             assert!(!mailbox.is_loaded());
-            mailbox.post(Message::Drain);
+            mailbox.post(Message::Accept);
             mailbox.post(Message::Stop);
             assert!(mailbox.is_loaded());
             assert!(matches!(
                 mailbox.take()[..],
-                [Message::Drain, Message::Stop]
+                [Message::Accept, Message::Stop]
             ));
         }
     }

@@ -68,17 +68,41 @@ impl Worker {
                 }
                 Message::List(listing) => self.list(listing),
                 Message::Kill(killing) => self.kill(killing),
-                Message::Drain => {
-                    self.ending = Ending::Draining;
-                    let now = self.clock.mono();
-                    for (_, acceptor) in &mut self.acceptors {
-                        acceptor.retire(now);
-                    }
-                    self.sweep(Cause::Drain);
+                Message::Park(parked) => {
+                    self.is_parked = true;
+                    // Nobody waits for it when the upgrade was given up meanwhile.
+                    let _given_up = parked.send(());
                 }
+                Message::Accept => self.serve_clients(),
+                Message::Drain(passed_on) => self.drain(&passed_on),
                 Message::Stop => self.ending = Ending::Now,
             }
         }
+    }
+
+    /// Accepts clients from now on, also those that have waited. A socket that was not needed before listens from now on.
+    fn serve_clients(&mut self) {
+        self.is_parked = false;
+        for (_, acceptor) in &mut self.acceptors {
+            acceptor.bound_queue(None);
+            acceptor.ready = true;
+        }
+    }
+
+    /// Takes no new clients. A socket that another process has as well is only let go of, and so is one on which this process has
+    /// never accepted.
+    fn drain(&mut self, passed_on: &[SocketAddr]) {
+        self.ending = Ending::Draining;
+        let now = self.clock.mono();
+        for (_, acceptor) in &mut self.acceptors {
+            if self.is_parked || passed_on.contains(&acceptor.address()) {
+                acceptor.let_go();
+            } else {
+                acceptor.retire(now);
+            }
+        }
+        self.is_parked = false;
+        self.sweep(Cause::Drain);
     }
 
     /// Gives a slot to the connection that waited for it, and has it connect at once; a handshake takes its

@@ -105,6 +105,8 @@ pub(crate) struct Worker {
     reserve: ReserveFd,
     paused_until: Option<Duration>,
     pauses: RateLimit,
+    /// Nobody is accepted: another process serves these sockets.
+    is_parked: bool,
     ending: Ending,
 }
 
@@ -159,6 +161,7 @@ impl Worker {
             adopted,
             secrets,
             outboxes,
+            is_parked,
             ..
         } = start.common;
         let clock = shared.clock;
@@ -206,6 +209,7 @@ impl Worker {
             reserve: ReserveFd::new()?,
             paused_until: None,
             pauses: RateLimit::per_second(1),
+            is_parked,
             ending: Ending::No,
         };
         worker.take_over(&adopted, start.sockets)?;
@@ -416,7 +420,7 @@ impl Worker {
         let (mut retiring, mut waiting) = (false, false);
         for (_, acceptor) in &self.acceptors {
             retiring |= acceptor.is_retiring();
-            waiting |= acceptor.ready && !acceptor.is_retiring();
+            waiting |= acceptor.ready && !acceptor.is_retiring() && !self.is_parked;
         }
         let accept = match self.paused_until {
             Some(at) => Some(until(at).max(Duration::from_millis(1))),

@@ -173,6 +173,10 @@ impl Worker {
 
     /// Bounds the kernel's queues in overload, and has them as configured in calm.
     fn bound_queues(&mut self, now: Duration) {
+        // Others serve the queues.
+        if self.is_parked {
+            return;
+        }
         let over = self.is_overloaded(now);
         let Some(bound) = self.backlog.poll(now, over) else {
             return;

@@ -66,6 +66,7 @@ fn worker(server: &TcpListener, listener: &str) -> (Worker, SocketAddr) {
             inherited: false,
         }],
         common: Common {
+            is_parked: false,
             adopted: shared.backends.adopt(&config),
             secrets: Arc::clone(rotation.secrets()),
             outboxes: Vec::new(),
@@ -265,7 +266,7 @@ fn connections_of_a_server_that_is_down_end_in_parts() {
 fn a_drain_gives_less_time_to_every_connection_at_rest() {
     let mut scene = scene();
     let worker = &mut scene.worker;
-    worker.mailbox.post(Message::Drain);
+    worker.mailbox.post(Message::Drain([].into()));
     worker.read_mail();
     worker.advance_sweeps();
     assert!(worker.sweeps.is_empty());

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use mio::{Poll, Token, Waker};
@@ -58,6 +59,8 @@ pub struct Common {
     pub outboxes: Vec<Outbox>,
     /// Told of every worker that ends.
     pub ended: UnboundedSender<WorkerEnded>,
+    /// They accept nobody until they are told to.
+    pub is_parked: bool,
 }
 
 impl Workers {
@@ -172,9 +175,23 @@ impl Workers {
         self.tell(|| Message::Secrets(Arc::clone(secrets)));
     }
 
-    /// Tells every worker to take no new clients and to end when the last has left.
-    pub fn drain(&self) {
-        self.tell(|| Message::Drain);
+    /// Tells every worker to accept nobody. A word comes of each that has heard it.
+    pub(crate) fn park(&self) -> Receiver<()> {
+        let (parked, said) = channel();
+        self.tell(|| Message::Park(parked.clone()));
+        said
+    }
+
+    /// Tells every worker to accept clients.
+    pub(crate) fn accept(&self) {
+        self.tell(|| Message::Accept);
+    }
+
+    /// Tells every worker to take no new clients and to end when the last has left. Another process has the sockets of
+    /// the addresses that were passed on.
+    pub fn drain(&self, passed_on: &[SocketAddr]) {
+        let passed_on: Arc<[SocketAddr]> = passed_on.into();
+        self.tell(|| Message::Drain(Arc::clone(&passed_on)));
     }
 
     /// Tells every worker to end now.

@@ -1,5 +1,7 @@
 //! One behaviour each, and the table against a naive model.
 
+mod handing_over;
+
 use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
 use std::sync::Arc;
 

@@ -137,7 +137,7 @@ fn enlarge(socket: &Socket, buffer: usize) {
 
 fn enter(socket: &Socket, group: &Group) -> io::Result<()> {
     let index = group.interface.map_or(0, NonZeroU32::get);
-    match group.address.ip() {
+    let joined = match group.address.ip() {
         IpAddr::V4(address) => {
             // Else the socket also hears groups that others on this host have joined.
             socket.set_multicast_all_v4(false)?;
@@ -147,6 +147,11 @@ fn enter(socket: &Socket, group: &Group) -> io::Result<()> {
             socket.set_multicast_all_v6(false)?;
             socket.join_multicast_v6(&address, index)
         }
+    };
+    match joined {
+        // It is a member already: the process before this one had the same socket.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(()),
+        joined => joined,
     }
 }
 

@@ -107,6 +107,16 @@ pub fn bind(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd>
 /// # Errors
 /// Whatever the kernel says of an option out of its range.
 pub fn listen_on(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpListener> {
+    let socket = set_options(socket, options)?;
+    bound_queue(&socket, options.backlog)?;
+    Ok(socket)
+}
+
+/// The first half of [`listen_on`]: a socket that does not listen yet takes nobody in before [`bound_queue`] is called.
+///
+/// # Errors
+/// Whatever the kernel says of an option out of its range.
+pub fn set_options(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpListener> {
     let socket = Socket::from(socket);
     admit(&socket)?;
     // The window scale is settled in the SYN-ACK, so buffer sizes come before listen().
@@ -151,7 +161,6 @@ pub fn listen_on(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpList
             clamp(pending.into()),
         )?;
     }
-    socket.listen(clamp(options.backlog.into()))?;
     Ok(socket.into())
 }
 
@@ -235,7 +244,7 @@ fn choose_second(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// Changes how many connections may wait to be accepted. Those that wait already stay.
+/// Changes how many connections may wait to be accepted. Those that wait already stay. A socket that did not listen does from now on.
 ///
 /// A SYN that finds no room is dropped, and comes again after a second. A handshake that is under way then is completed when there
 /// is room again: its client believes to be connected, and repeats what it sends.

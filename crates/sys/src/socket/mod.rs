@@ -11,7 +11,7 @@ mod stream;
 pub use datagram::{Group, datagrams, hear_only, interface, join, member, send_to_group};
 pub use listener::{
     Keepalive, ListenOptions, admit, bind, bound_queue, give_way, listen, listen_on, probe,
-    refuse_new, succeed,
+    refuse_new, set_options, succeed,
 };
 pub use stream::{
     bind_no_port, client_gone, connect, has_room, is_connecting, is_local_shortage,

@@ -42,6 +42,16 @@ impl Alone {
         Ok((alone, secrets))
     }
 
+    /// Goes on where another process was.
+    pub(super) fn go_on(&mut self, id: SecretId, rotations: u64, due: Duration) {
+        *self = Self { id, due, rotations };
+    }
+
+    /// The name of its secrets.
+    pub(super) fn id(&self) -> SecretId {
+        self.id
+    }
+
     /// When it is due, begins a new epoch and drops what is older than the one before.
     pub(super) fn tick(
         &mut self,

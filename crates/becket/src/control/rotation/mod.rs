@@ -15,16 +15,20 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_proto::succession::Secrets as HandedSecrets;
+use becket_proto::ticket::KeyId;
 use becket_sys::clock::Now;
 use serde::Serialize;
+use zeroize::Zeroizing;
 
 use self::alone::Alone;
 use self::shared::Shared;
 use crate::config::Config;
 use crate::log::Timestamp;
+use crate::secret::SecretBytes;
 use crate::secret::ratchet::{NotWalked, Ratchet};
 pub use crate::secret::{NoRandomness, NotDerived};
-use crate::sessions::tickets::Secrets;
+use crate::sessions::tickets::{EpochSecret, Secrets};
 
 /// Makes secrets and says when the next are due.
 #[derive(Debug)]
@@ -129,6 +133,45 @@ impl Rotation {
             rest_until: Duration::ZERO,
             save_after: Duration::ZERO,
         })
+    }
+
+    /// What another process on this host needs to go on with these secrets; nothing in a cluster, whose secrets come from files.
+    pub(crate) fn hand_over(&self, now: Now) -> Option<HandedSecrets> {
+        let Kind::Alone(alone) = &self.kind else {
+            return None;
+        };
+        let epochs = self.current.epochs.iter();
+        let secret = |epoch: &EpochSecret| Zeroizing::new(*epoch.secret.expose());
+        Some(HandedSecrets {
+            id: alone.id(),
+            rotations: alone.rotations(),
+            due: Due::Mono(alone.due()).after(now),
+            epochs: epochs
+                .map(|epoch| (epoch.id.epoch, secret(epoch)))
+                .collect(),
+        })
+    }
+
+    /// Goes on with the secrets of the process before this one. Returns whether they are of use: not in a cluster.
+    pub(crate) fn take_over(&mut self, handed: HandedSecrets, now: Now) -> bool {
+        let Kind::Alone(alone) = &mut self.kind else {
+            return false;
+        };
+        let id = handed.id;
+        alone.go_on(id, handed.rotations, now.mono + handed.due);
+        let epochs = handed
+            .epochs
+            .into_iter()
+            .map(|(epoch, secret)| EpochSecret {
+                id: KeyId { secret: id, epoch },
+                secret: SecretBytes::new(secret),
+            });
+        self.current = Arc::new(Secrets {
+            rotation: self.current.rotation,
+            node: self.current.node,
+            epochs: epochs.collect(),
+        });
+        true
     }
 
     /// The rotation of another configuration; nothing where this one goes on as it is.

@@ -1,0 +1,34 @@
+//! What another process is told of a table.
+
+use super::*;
+
+#[test]
+fn a_session_that_moves_is_in_one_table_and_one_that_is_copied_in_both() {
+    let table = table(10, 1);
+    table.insert(A, b"one", session(1), lives(0, 100));
+    let name = SessionName::new(A, b"one").unwrap();
+    let found = Some((session(1), at(70)));
+    assert_eq!(table.hand_over(&name, at(30), false), found);
+    assert_eq!(table.hand_over(&name, at(30), true), found);
+    assert_eq!(table.hand_over(&name, at(30), false), None);
+    table.insert(A, b"one", session(1), lives(0, 100));
+    assert_eq!(table.hand_over(&name, at(100), false), None, "expired");
+}
+
+#[test]
+fn a_listener_hears_what_comes_and_goes() {
+    let table = table(10, 1);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let ears = Arc::clone(&heard);
+    table.insert(A, b"before", session(0), lives(0, 100));
+    table.tell(Some(Listener::new(move |name| {
+        ears.lock().unwrap().push(name.id().to_vec());
+    })));
+    table.insert(A, b"one", session(1), lives(0, 100));
+    table.insert(A, b"never", session(1), lives(0, 0));
+    table.remove(A, b"gone");
+    table.remove(A, b"before");
+    table.tell(None);
+    table.insert(A, b"after", session(1), lives(0, 100));
+    assert_eq!(*heard.lock().unwrap(), [&b"one"[..], b"before"]);
+}

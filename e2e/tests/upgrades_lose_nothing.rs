@@ -1,0 +1,453 @@
+//! `becket upgrade`: another program serves, and no client notices: none is refused or reset, none makes a full handshake that
+//! it would not have made. A program that does not come to serve changes nothing.
+
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::thread::{self, JoinHandle};
+
+use becket_e2e::{
+    AS_NOBODY, Backend, Becket, Client, Finished, PATIENCE, Place, REQUEST, Shape, Signal, Trust,
+    becket_program, eventually, finish, fresh_address, give, nobody, open_to_all, read_head,
+    read_proxy_header, read_to_end, until,
+};
+use rustix::process::{Pid, kill_process};
+use rustls::HandshakeKind;
+use rustls::version::{TLS12, TLS13};
+
+/// Keeps a parent where there is no root with a user to become.
+const WITH_PARENT: &str = "workers = 2\nparent = true";
+
+/// The program in the place, which an upgrade starts.
+fn install(place: &Place) {
+    fs::copy(becket_program(), place.path("next")).unwrap();
+    fs::rename(place.path("next"), place.path("becket")).unwrap();
+}
+
+/// A script in its place.
+fn install_script(place: &Place, lines: &str) {
+    place.write("next", &format!("#!/bin/sh\n{lines}\n"));
+    fs::set_permissions(place.path("next"), Permissions::from_mode(0o755)).unwrap();
+    fs::rename(place.path("next"), place.path("becket")).unwrap();
+}
+
+fn start(place: &Place, shape: &Shape) -> Becket {
+    install(place);
+    place.write("becket.toml", &shape.text());
+    launch(place, shape, None)
+}
+
+fn launch(place: &Place, shape: &Shape, user: Option<u32>) -> Becket {
+    let program = place.path("becket");
+    let mut command = Becket::command_of(&program, place, &["run", "--config", "becket.toml"]);
+    user.map(|user| command.uid(user));
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    becket
+}
+
+/// What `becket upgrade` exits with and says.
+fn ask(becket: &Becket) -> Finished {
+    let mut command = Command::new(becket_program());
+    command.args(["upgrade", "--admin", &becket.admin.to_string()]);
+    finish(command, "")
+}
+
+#[track_caller]
+fn upgrade(becket: &Becket) {
+    let asked = ask(becket);
+    assert_eq!(asked.code, 0, "{}\n{}", asked.all(), becket.log());
+}
+
+/// Processes of this becket beside its main one.
+fn children(becket: &Becket) -> Vec<u32> {
+    let pid = becket.pid();
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let numbers = children.split_whitespace().map(|pid| pid.parse().unwrap());
+    numbers.collect()
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).expect("the process is there");
+}
+
+/// Clients that come back one after the other until told to stop, each with a session.
+struct Visitors {
+    over: Arc<AtomicBool>,
+    served: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<Vec<String>>>,
+}
+
+impl Visitors {
+    fn start(becket: &Becket, trusts: Vec<Trust>) -> Self {
+        let (over, served) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let web = becket.web;
+        let threads = trusts.into_iter().map(|trust| {
+            let (over, served) = (Arc::clone(&over), Arc::clone(&served));
+            let visit = move || -> Result<HandshakeKind, String> {
+                let mut client = Client::connect(web, &trust).map_err(|e| format!("{e:?}"))?;
+                let answer = client.ask(REQUEST).map_err(|e| format!("{e:?}"))?;
+                assert!(answer.ends_with(b"well met"));
+                Ok(client.tls.handshake_kind().unwrap())
+            };
+            thread::spawn(move || {
+                let mut failures = Vec::new();
+                let first = visit().unwrap();
+                assert_eq!(first, HandshakeKind::Full);
+                while !over.load(SeqCst) {
+                    match visit() {
+                        Ok(HandshakeKind::Resumed) => drop(served.fetch_add(1, SeqCst)),
+                        Ok(kind) => failures.push(format!("{kind:?}")),
+                        Err(failure) => failures.push(failure),
+                    }
+                }
+                failures
+            })
+        });
+        Self {
+            threads: threads.collect(),
+            over,
+            served,
+        }
+    }
+
+    /// Waits until some more were served.
+    #[track_caller]
+    fn more(&self) {
+        let before = self.served.load(SeqCst);
+        eventually("visitors are served", || {
+            self.served.load(SeqCst) > before + 10
+        });
+    }
+
+    /// What went wrong.
+    fn end(self) -> Vec<String> {
+        self.over.store(true, SeqCst);
+        let failures = self
+            .threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap());
+        failures.flatten().collect()
+    }
+}
+
+/// As many as a run has time for; a hundred where somebody asks for them.
+fn rounds() -> usize {
+    let asked = std::env::var("BECKET_UPGRADES").ok();
+    asked.map_or(8, |text| text.parse().unwrap())
+}
+
+#[test]
+fn visitors_notice_nothing_and_resume_all_the_time() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    open_to_all(&place);
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).process(AS_NOBODY);
+    let becket = start(&place, &shape);
+    let trusts = [&TLS13, &TLS12, &TLS13].map(|version| Trust::only(&place, version));
+    let visitors = Visitors::start(&becket, trusts.to_vec());
+    let pid = becket.status()["pid"].clone();
+    for round in 1..=rounds() {
+        visitors.more();
+        // The number of workers changes, and with it who has which socket.
+        let workers = format!("workers = {}\nuser = \"nobody\"", [3, 1, 4, 2][round % 4]);
+        place.write("becket.toml", &shape.clone().process(&workers).text());
+        upgrade(&becket);
+        let status = becket.status();
+        assert_eq!(status["upgrades"]["done"], round);
+        assert_eq!(status["pid"], pid, "the main process stays");
+    }
+    visitors.more();
+    assert_eq!(visitors.end(), [""; 0], "{}", becket.log());
+    eventually("those that were replaced have ended", || {
+        children(&becket).len() == 1
+    });
+    // The parent is the new program, too: it is what follows one that dies.
+    let inode = |path: &str| fs::metadata(path).unwrap().ino();
+    install(&place);
+    upgrade(&becket);
+    let program = inode(&place.text("becket"));
+    eventually("the main process is of the new program", || {
+        inode(&format!("/proc/{}/exe", becket.pid())) == program
+    });
+    let reload = || becket.reload();
+    assert!(reload(), "{}", becket.log());
+}
+
+/// Clients with this trust have sessions that becket keeps, and come back after an upgrade.
+fn sessions_go_over(shape: &Shape, trust: impl Fn(&Place) -> Trust) {
+    let place = Place::new();
+    let becket = start(&place, &shape.clone().process(WITH_PARENT));
+    let trust = trust(&place);
+    let kind = || {
+        let mut client = Client::connect(becket.web, &trust).unwrap();
+        assert!(client.ask(REQUEST).unwrap().ends_with(b"well met"));
+        client.tls.handshake_kind().unwrap()
+    };
+    let entries = || {
+        let status = becket.status();
+        let counts = [&status["sessions"]["entries"], &status["early_sessions"]];
+        counts.map(|count| count.as_u64().unwrap())
+    };
+    assert_eq!(kind(), HandshakeKind::Full);
+    assert_eq!(kind(), HandshakeKind::Resumed);
+    let before = entries();
+    assert!(before[0] + before[1] > 0, "{before:?}");
+    upgrade(&becket);
+    assert_eq!(entries(), before);
+    for _ in 0..2 {
+        assert_eq!(kind(), HandshakeKind::Resumed);
+    }
+}
+
+#[test]
+fn sessions_that_becket_keeps_by_id_go_over() {
+    let backend = Backend::http("well met");
+    let trust = |place: &Place| Trust::only(place, &TLS12).without_tickets();
+    sessions_go_over(&Shape::new(backend.address), trust);
+}
+
+#[test]
+fn sessions_that_admit_early_data_go_over() {
+    let backend = Backend::new(|mut stream| {
+        read_proxy_header(&mut stream)?;
+        read_head(&mut stream)?;
+        stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nwell met")
+    });
+    let policy = "[[policy]]\nname = \"web\"\nversions = [\"1.3\"]\nearly-data = \"17KiB\"\n";
+    let shape = Shape::new(backend.address)
+        .backend("proxy-header = \"v2\"")
+        .section(policy);
+    sessions_go_over(&shape, |place| Trust::only(place, &TLS13));
+}
+
+#[test]
+fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let shape = Shape::new(backend.address)
+        .process(WITH_PARENT)
+        .listener("defer-accept = \"off\"")
+        .timeouts("drain = \"10m\"\ndrain-idle = \"10m\"")
+        .limits("connections = 1");
+    let becket = start(&place, &shape);
+    let trust = Trust::new(&place);
+    let echo = |client: &mut Client| {
+        client.write_all(b"x").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+    };
+    let mut old = Client::connect(becket.web, &trust).unwrap();
+    echo(&mut old);
+    // They are connected, and nobody accepts them.
+    let waiting: Vec<TcpStream> = (0..8)
+        .map(|_| TcpStream::connect(becket.web).unwrap())
+        .collect();
+    // A program of one worker has the sockets of two.
+    place.write(
+        "becket.toml",
+        &shape
+            .process("workers = 1\nparent = true")
+            .limits("handshakes = 100")
+            .text()
+            .replace("connections = 1\n", ""),
+    );
+    upgrade(&becket);
+    for socket in waiting {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut client = Client::begin(becket.web, &trust, "www.example.org").unwrap();
+        client.socket = socket;
+        echo(&mut client);
+    }
+    assert_eq!(children(&becket).len(), 2, "the first one drains");
+    echo(&mut old);
+    old.close_notify().unwrap();
+    read_to_end(&mut old).1.unwrap();
+    drop(old);
+    eventually("it ends with its last connection", || {
+        children(&becket).len() == 1
+    });
+}
+
+#[test]
+fn a_program_that_does_not_come_to_serve_changes_nothing() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let becket = start(&place, &shape);
+    let visitors = Visitors::start(&becket, vec![Trust::new(&place)]);
+    let started = becket.status()["started"].clone();
+    let refused = |reason: &str| {
+        let asked = ask(&becket);
+        assert_eq!(asked.code, 1, "{}", asked.all());
+        assert!(asked.all().contains(reason), "{reason}: {}", asked.all());
+        assert_eq!(becket.status()["started"], started);
+        visitors.more();
+    };
+    install_script(&place, "exit 1");
+    refused("exit status: 1");
+    install_script(&place, "echo no >&0; exec sleep 1000");
+    refused("does not know how to replace");
+    fs::remove_file(place.path("becket")).unwrap();
+    refused("No such file");
+    install(&place);
+    place.write("becket.toml", "this is no TOML [");
+    refused("exit status: 2");
+    place.write(
+        "becket.toml",
+        &shape.clone().certificates("[\"gone.pem\"]").text(),
+    );
+    refused("gone.pem");
+    place.write("becket.toml", &shape.text());
+    let status = becket.status();
+    assert_eq!(status["upgrades"]["refused"], 5);
+    upgrade(&becket);
+    assert_eq!(visitors.end(), [""; 0], "{}", becket.log());
+}
+
+#[test]
+fn either_process_may_hang_or_die_on_the_way() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let becket = start(&place, &shape);
+    let trust = Trust::new(&place);
+    let serves = || until("it serves", || trust.visit(becket.web).ok());
+    let asking = || {
+        let admin = becket.admin.to_string();
+        thread::spawn(move || {
+            let mut command = Command::new(becket_program());
+            command.args(["upgrade", "--admin", &admin]);
+            finish(command, "")
+        })
+    };
+    let two = || {
+        until("there are two", || {
+            let children = children(&becket);
+            (children.len() == 2).then_some(children)
+        })
+    };
+    // The new one hangs before it is anything, and dies.
+    install_script(&place, "exec sleep 1000");
+    let asked = asking();
+    let both = two();
+    serves();
+    signal(both[1], Signal::KILL);
+    let asked = asked.join().unwrap();
+    assert!(asked.all().contains("signal: 9"), "{}", asked.all());
+    serves();
+    // The old one dies meanwhile; the new one does not come to serve either, so another is started.
+    let asked = asking();
+    let both = two();
+    signal(both[0], Signal::KILL);
+    eventually("the old one is gone", || children(&becket) == both[1..]);
+    install(&place);
+    signal(both[1], Signal::KILL);
+    serves();
+    assert_eq!(asked.join().unwrap().code, 1);
+    // The old one hangs, so that it cannot be asked: the new one waits, and serves when the old one is gone.
+    let old = becket.child();
+    becket.signal(Signal::USR2);
+    let both = two();
+    signal(old, Signal::STOP);
+    signal(old, Signal::KILL);
+    serves();
+    eventually("the new one is alone", || children(&becket) == both[1..]);
+    assert_eq!(becket.status()["upgrades"]["done"], 1);
+    // What follows one that dies later is of the same program.
+    signal(both[1], Signal::KILL);
+    serves();
+    upgrade(&becket);
+}
+
+#[test]
+fn without_root_there_is_a_parent_where_one_is_asked_for() {
+    let Some(user) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address);
+    install(&place);
+    place.write("becket.toml", &shape.text());
+    give(&place, user);
+    let alone = launch(&place, &shape, Some(user));
+    let asked = ask(&alone);
+    assert_eq!(asked.code, 1, "{}", asked.all());
+    assert!(asked.all().contains("process.parent"), "{}", asked.all());
+    assert_eq!(alone.status()["state"], "serving");
+    drop(alone);
+    let mut shape = shape.process(&format!("{WITH_PARENT}\npid-file = \"becket.pid\""));
+    (shape.web, shape.admin) = (fresh_address(), fresh_address());
+    place.write("becket.toml", &shape.text());
+    let mut becket = launch(&place, &shape, Some(user));
+    let trust = Trust::new(&place);
+    let pid = format!("{}\n", becket.pid());
+    for _ in 0..2 {
+        assert_eq!(place.read("becket.pid"), pid);
+        assert!(trust.visit(becket.web).is_ok());
+        upgrade(&becket);
+    }
+    becket.signal(Signal::TERM);
+    assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
+    assert!(!place.path("becket.pid").exists());
+}
+
+#[test]
+fn root_executes_only_what_root_alone_can_change() {
+    let Some(user) = nobody() else { return };
+    let place = Place::new();
+    open_to_all(&place);
+    let backend = Backend::http("well met");
+    let becket = start(&place, &Shape::new(backend.address).process(AS_NOBODY));
+    std::os::unix::fs::chown(place.path("becket"), Some(user), None).unwrap();
+    let asked = ask(&becket);
+    assert_eq!(asked.code, 1, "{}", asked.all());
+    assert!(asked.all().contains("others than root"), "{}", asked.all());
+    std::os::unix::fs::chown(place.path("becket"), Some(0), None).unwrap();
+    fs::set_permissions(place.path("becket"), Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(ask(&becket).code, 1);
+    fs::set_permissions(place.path("becket"), Permissions::from_mode(0o755)).unwrap();
+    upgrade(&becket);
+}
+
+#[test]
+fn systemd_is_told_of_an_upgrade_by_the_same_process() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let notices = std::os::unix::net::UnixDatagram::bind(place.path("notify")).unwrap();
+    notices.set_read_timeout(Some(PATIENCE)).unwrap();
+    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    install(&place);
+    place.write("becket.toml", &shape.text());
+    let program = place.path("becket");
+    let mut command = Becket::command_of(&program, &place, &["run", "--config", "becket.toml"]);
+    command.env("NOTIFY_SOCKET", place.path("notify"));
+    let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    let next = |word: &str| {
+        until(word, || {
+            let mut buffer = [0; 4096];
+            let length = notices.recv(&mut buffer).expect("a message");
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            text.contains(word).then_some(text)
+        })
+    };
+    next("READY=1");
+    becket.ready();
+    becket.signal(Signal::USR2);
+    next("RELOADING=1");
+    assert!(!next("READY=1").contains("refused"));
+    next("WATCHDOG=1");
+    install_script(&place, "exit 1");
+    becket.signal(Signal::USR2);
+    next("RELOADING=1");
+    assert!(next("READY=1").contains("refused"));
+    becket.signal(Signal::TERM);
+    next("STOPPING=1");
+    assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
+}
