@@ -25,13 +25,30 @@ const WITH_PARENT: &str = "workers = 2\nparent = true";
 
 /// The program in the place, which an upgrade starts.
 fn install(place: &Place) {
-    fs::copy(becket_program(), place.path("next")).unwrap();
+    // By another process: one that a test beside this one starts meanwhile would inherit the file while it is written, and nobody
+    // could execute it.
+    let mut copy = Command::new("cp");
+    copy.arg(becket_program()).arg(place.path("next"));
+    assert!(copy.status().unwrap().success());
     fs::rename(place.path("next"), place.path("becket")).unwrap();
 }
 
 /// A script in its place.
 fn install_script(place: &Place, lines: &str) {
-    place.write("next", &format!("#!/bin/sh\n{lines}\n"));
+    let mut script = Command::new("sh");
+    script.args([
+        "-c",
+        "printf '%s\\n' '#!/bin/sh' \"$1\" > next",
+        "sh",
+        lines,
+    ]);
+    assert!(
+        script
+            .current_dir(place.folder())
+            .status()
+            .unwrap()
+            .success()
+    );
     fs::set_permissions(place.path("next"), Permissions::from_mode(0o755)).unwrap();
     fs::rename(place.path("next"), place.path("becket")).unwrap();
 }
