@@ -29,6 +29,7 @@ pub mod regular;
 pub mod reserve;
 pub mod rlimit;
 pub mod root_only;
+pub mod seqpacket;
 pub mod socket;
 pub mod socket_file;
 pub mod tree;

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, setsid,
-    waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal,
+    set_parent_process_death_signal, setsid, waitpid,
 };
 
 /// Leaves the terminal and the process group from which this process was started: setsid(2).
@@ -25,6 +25,19 @@ use rustix::process::{
 pub fn begin_session() -> io::Result<()> {
     setsid()?;
     Ok(())
+}
+
+/// Has this process killed when its parent's thread that started it ends: prctl(2), PR_SET_PDEATHSIG.
+///
+/// # Errors
+/// `NotFound` when that has ended already, and another process than `parent` is the parent by now.
+pub fn die_with_parent(parent: u32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if std::os::unix::process::parent_id() == parent {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::NotFound.into())
+    }
 }
 
 /// What a becket can be told by a signal.

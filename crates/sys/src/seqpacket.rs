@@ -1,0 +1,169 @@
+//! Sockets between two processes of ours that keep messages apart: SOCK_SEQPACKET.
+//!
+//! A message arrives whole or not at all, in order, and the other's end is an end. A descriptor may travel with one. Threads may send
+//! on one socket at a time without a lock.
+//!
+//! Source: unix(7), recvmsg(2).
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    recvmsg, sendmsg, shutdown, socketpair,
+};
+
+/// One end.
+#[derive(Debug)]
+pub struct Seqpacket(OwnedFd);
+
+/// What has come.
+#[derive(Debug)]
+pub enum Packet {
+    /// A message of so many bytes, and the descriptor that came with it.
+    Message(usize, Option<OwnedFd>),
+    /// The other end is closed.
+    End,
+}
+
+impl Seqpacket {
+    /// Two ends that are connected with each other. No program that is executed gets them unasked.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let flags = SocketFlags::CLOEXEC;
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Self(one), Self(other)))
+    }
+
+    /// Sends a message, which is not empty, without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` when the other does not read, `BrokenPipe` when it is gone.
+    pub fn send(&self, message: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(fd) = &fd {
+            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.0, &[IoSlice::new(message)], &mut control, flags)?;
+        Ok(())
+    }
+
+    /// Waits for a message, or the end, for so long at most. Returns whether there is one.
+    ///
+    /// # Errors
+    /// What poll(2) returns.
+    pub fn wait(&self, patience: Duration) -> io::Result<bool> {
+        let time = Timespec::try_from(patience).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time)) {
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            ready => Ok(ready? > 0),
+        }
+    }
+
+    /// Receives a message; waits for one.
+    ///
+    /// # Errors
+    /// `InvalidData` for one that is longer than the room.
+    pub fn receive(&self, room: &mut [u8]) -> io::Result<Packet> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let room = &mut [IoSliceMut::new(room)];
+            match recvmsg(&self.0, room, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Err(rustix::io::Errno::INTR) => {}
+                received => break received?,
+            }
+        };
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if received.bytes == 0 {
+            return Ok(Packet::End);
+        }
+        let mut fds = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        Ok(Packet::Message(received.bytes, fds.next()))
+    }
+
+    /// Ends it, for whoever waits on either side, too.
+    pub fn end(&self) {
+        // Of a socket that is connected, which this is, it fails only where the other end is gone.
+        shutdown(&self.0, Shutdown::Both).ok();
+    }
+}
+
+impl From<OwnedFd> for Seqpacket {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl From<Seqpacket> for OwnedFd {
+    fn from(socket: Seqpacket) -> Self {
+        socket.0
+    }
+}
+
+impl AsFd for Seqpacket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_kept_apart_and_bring_a_descriptor() {
+        let (here, there) = Seqpacket::pair().unwrap();
+        assert!(!there.wait(Duration::ZERO).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("pin"), "1234").unwrap();
+        let file = File::open(folder.path().join("pin")).unwrap();
+        here.send(b"one", Some(file.as_fd())).unwrap();
+        here.send(b"two", None).unwrap();
+        let mut room = [0; 3];
+        let Packet::Message(3, Some(fd)) = there.receive(&mut room).unwrap() else {
+            panic!("no descriptor");
+        };
+        assert_eq!(&room, b"one");
+        let mut text = [0; 4];
+        File::from(fd).read_exact_at(&mut text, 0).unwrap();
+        assert_eq!(&text, b"1234");
+        assert!(matches!(
+            there.receive(&mut room).unwrap(),
+            Packet::Message(3, None)
+        ));
+        here.send(b"more than three", None).unwrap();
+        let error = there.receive(&mut room).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        drop(here);
+        assert!(matches!(there.receive(&mut room).unwrap(), Packet::End));
+    }
+
+    #[test]
+    fn who_does_not_read_is_not_waited_for_and_an_end_wakes_both() {
+        let (here, there) = Seqpacket::pair().unwrap();
+        let error = (0..100_000)
+            .find_map(|_| here.send(&[0; 1000], None).err())
+            .unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        here.end();
+        assert!(there.wait(Duration::from_secs(60)).unwrap());
+        assert!(here.wait(Duration::from_secs(60)).unwrap());
+    }
+}
