@@ -40,3 +40,4 @@ pub mod stick;
 pub mod succession;
 pub mod ticket;
 pub mod timers;
+pub mod token;
