@@ -38,6 +38,7 @@ mod garbage_is_refused_and_nothing_leaks;
 mod hitch_is_replaced;
 mod hosts_leave_nothing_behind;
 mod kernel_tls_keeps_its_promises;
+mod keys_live_on_tokens;
 mod limits_hold;
 mod logs_reopen;
 mod logs_reopen_under_another_user;

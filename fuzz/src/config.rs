@@ -47,6 +47,7 @@ pub fn run(data: &[u8]) -> usize {
         },
         files: becket::files::Files::default(),
         multibuffer: None,
+        tokens: Default::default(),
     };
     match prepare(&file, &world) {
         Ok(_) => 1,

@@ -14,7 +14,7 @@ use becket::signing::Request;
 use becket::signing::queue::{Answers, SigningQueue};
 use becket::signing::threads::CryptoThreads;
 use becket::signing::worker::WorkerSigning;
-use becket::worker::mailbox::Mailbox;
+use becket::worker::mailbox::{Mailbox, Message};
 use becket_sys::clock::Stopwatch;
 use becket_sys::coroutine::{Progress, Stacks, suspend};
 use mio::{Events, Poll, Token, Waker};
@@ -40,6 +40,7 @@ fn main() -> io::Result<()> {
         let request = || Request {
             key: Arc::clone(&key),
             batch_key: None,
+            token: None,
             scheme,
             message: vec![7; 130],
         };
@@ -91,10 +92,17 @@ impl Worker {
 
     fn ask(&mut self, request: Request) {
         let _asked = self.signing.ask(0, request);
-        while self.mailbox.take().is_empty() {
+        let mut messages = self.mailbox.take();
+        while messages.is_empty() {
             self.poll.poll(&mut self.events, None).expect("a poll");
+            messages = self.mailbox.take();
         }
-        self.signing.note_answer();
+        for message in &messages {
+            if let Message::Signed(all) = message {
+                all.iter()
+                    .for_each(|signed| self.signing.note_answer(signed));
+            }
+        }
     }
 }
 

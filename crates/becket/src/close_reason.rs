@@ -81,6 +81,8 @@ pub enum CloseReason {
     AdmissionInFlight = "admission-in-flight",
     /// A full handshake, and its source had all that it may have of them.
     AdmissionSource = "admission-source",
+    /// A full handshake, and the token that has the key did not sign.
+    Token = "token",
     /// No descriptor was left for it.
     NoDescriptor = "no-descriptor",
     /// As many wait for a slot of the backend as `queue-length` allows.
@@ -170,6 +172,7 @@ impl CloseReason {
                 | Self::HandshakeTimeout
                 | Self::HandshakeFailed
                 | Self::AlpnMismatch
+                | Self::Token
         )
     }
 

@@ -132,7 +132,7 @@ fn launch_beside(
     let access = access.map_err(|error| system("log.access", error))?;
     logging.start()?;
 
-    let shared = shared(&config, clock, count);
+    let shared = shared(&config, &source, clock, count);
     let shared = counting_lines(shared, &logging, access.as_ref());
     let adopted = shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
@@ -325,11 +325,12 @@ fn counting_lines(mut shared: Shared, log: &Logging, access: Option<&AccessWrite
     Arc::new(shared)
 }
 
-fn shared(config: &Config, clock: Clock, workers: usize) -> Shared {
+fn shared(config: &Config, source: &Source, clock: Clock, workers: usize) -> Shared {
     let (table, early) = (session_table(config), session_table(config));
     let mut shared = Shared::new(workers, clock, table, early);
     let threads = crypto_thread_count(&config.file.process, workers);
     shared.signatures = Arc::new(SigningQueue::new(threads, config.batches));
+    shared.tokens = source.tokens().clone();
     shared
 }
 
@@ -350,8 +351,10 @@ fn rotation(config: &Config, ratchets: Vec<Ratchet>, now: Now) -> Result<Rotatio
     Ok(rotation)
 }
 
-/// The control loop's runtime, and the signals, which from now on do not end the process.
+/// The control loop's runtime, and the signals, which from now on do not end the process. No thread that is started later gains
+/// privileges: the configuration may start those that speak with tokens.
 fn runtime() -> io::Result<(Runtime, Signals)> {
+    privileges::forbid_new_privileges()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
     let signals = Signals::listen()?;
@@ -359,7 +362,7 @@ fn runtime() -> io::Result<(Runtime, Signals)> {
     Ok((runtime, signals))
 }
 
-/// Descriptors for the limits, no core dumps, no privileges regained.
+/// Descriptors for the limits, no core dumps.
 fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     descriptors::raise(config, workers)
         .map_err(|error| system("limits.connections (two descriptors each)", error))?;
@@ -369,7 +372,7 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     if config.file.process.lock_memory {
         rlimit::lock_memory().map_err(|error| system("process.lock-memory", error))?;
     }
-    privileges::forbid_new_privileges().map_err(|error| system("no_new_privs", error))
+    Ok(())
 }
 
 /// Refuses a configured user that this process is not: only a parent that is root could have made it so.

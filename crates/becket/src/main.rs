@@ -28,12 +28,16 @@ use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
+use becket::signing::token::agent;
 use becket_proto::ticket::UnixSeconds;
 use becket_sys::process::Told;
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
 fn main() -> ExitCode {
+    if agent::is_agent() {
+        return agent::run();
+    }
     if let Some(call) = Call::of(std::env::args_os()) {
         return call.run().unwrap_or_else(|error| {
             eprintln!("becket: {error}");

@@ -153,8 +153,11 @@ impl Counters {
         }
     }
 
-    /// Counts what a crypto thread has answered.
+    /// Counts what a crypto thread has answered. Tokens count for themselves.
     pub fn count_signature(&self, signed: &Signed) {
+        if signed.by_token {
+            return;
+        }
         self.signatures_ended.add(1);
         match &signed.signature {
             Some(Ok(_)) => {

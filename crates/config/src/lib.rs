@@ -18,6 +18,7 @@ pub mod dialect;
 pub mod error;
 pub mod file;
 pub mod glob;
+pub mod key_source;
 pub mod listener;
 pub mod notation;
 pub mod policy;

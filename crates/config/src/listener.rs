@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::address::{ListenAddress, NamePattern, SectionName};
 use crate::choices::{AcceptProxy, AlpnMismatch, KernelTls, Mode, StartTls, UnknownNames};
+use crate::key_source::KeySource;
 use crate::notation::{
     BytesOr, MaybeTimeOr, Off, SECOND, System, Text, TimeOr, Whole, WholeOr, as_text, list,
     maybe_list,
@@ -207,7 +208,7 @@ pub struct Route {
 pub enum Certificate {
     /// A bundle of chain and key, a directory of bundles, or one of certbot's.
     Path(String),
-    /// Chain and key in two files, and what belongs to them.
+    /// A chain, its key in another file or on a token, and what belongs to them.
     Pair(Pair),
 }
 
@@ -217,7 +218,7 @@ pub struct Pair {
     /// Certificates, the server's own first.
     pub chain: Option<String>,
     /// The private key.
-    pub key: Option<String>,
+    pub key: Option<KeySource>,
     /// A response of the authority's OCSP responder, DER, that clients get.
     pub ocsp: Option<String>,
 }

@@ -67,6 +67,9 @@ pub struct Timeouts {
     /// From accept to the end of the handshake.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub handshake: Duration = Duration::from_secs(10),
+    /// For a token to sign.
+    #[serde(with = "Time::<{ 10 * MILLISECOND }, { 60 * SECOND }>")]
+    pub token: Duration = Duration::from_secs(5),
     /// To connect to a server.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub connect: Duration = Duration::from_secs(5),
@@ -347,6 +350,9 @@ pub struct Process {
     pub crypto_threads: Option<usize>,
     /// Whether they sign with RSA in batches of eight.
     pub rsa_batch: RsaBatch,
+    /// Sessions with a token, each of which makes one signature at a time.
+    #[serde(with = "Whole::<1, 256>")]
+    pub token_sessions: u16 = 8,
     /// Pin each worker to a core.
     pub pin: bool = true,
     /// User to become once the sockets are bound.

@@ -145,6 +145,7 @@ pub(crate) fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> 
         server_names: ServerNames::Later,
         files: becket::files::Files::default(),
         multibuffer: None,
+        tokens: Default::default(),
     };
     match prepare(&file, &world) {
         Ok(prepared) => prepared.config,

@@ -29,7 +29,6 @@ pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, Stud};
 pub use self::onward::Onward;
 use crate::pki::certificates::CertificateMap;
-use crate::signing::Offload;
 
 /// Everything a running terminator was told.
 #[derive(Debug)]
@@ -147,7 +146,7 @@ impl Config {
     /// Whether there is a key with which crypto threads sign.
     pub(crate) fn has_expensive_keys(&self) -> bool {
         let mut listeners = self.listeners.iter();
-        listeners.any(|listener| listener.certificates.offload() >= Offload::Batches)
+        listeners.any(|listener| listener.certificates.needs_crypto_threads())
     }
 }
 

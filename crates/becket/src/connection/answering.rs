@@ -73,7 +73,9 @@ impl Decided {
 
     /// Whether the client waits for its turn: it needs a signature for sure, or might need one where too many are under way.
     fn waits(&self, signing: Option<&WorkerSigning>) -> bool {
-        let crowded = |signing: &WorkerSigning| signing.takes(self.offload) && signing.is_crowded();
+        let crowded = |signing: &WorkerSigning| {
+            signing.takes(self.offload) && signing.is_crowded(self.offload)
+        };
         !self.served.may_resume || signing.is_some_and(crowded)
     }
 

@@ -318,7 +318,11 @@ impl<N: Net> Flights<N> {
             },
             Err(refusal) => {
                 resumed::count_offer(&self.chosen, cx.turn.counters);
-                ControlFlow::Break(refusal.answering(out.filled()).close(cx))
+                let refusal = match refusal.reason {
+                    CloseReason::Token => refusal,
+                    _ => refusal.answering(out.filled()),
+                };
+                ControlFlow::Break(refusal.close(cx))
             }
         }
     }
@@ -397,6 +401,10 @@ impl Chosen {
         received.map_err(
             |error| match self.resuming.as_ref().and_then(Resuming::shed) {
                 Some(reason) => Refusal::shed(reason),
+                // What rustls has answered with is thrown away: to the client this is the answer to its hello.
+                None if self.resuming.as_ref().is_some_and(|it| it.token_failed) => {
+                    Refusal::by_alert(INTERNAL_ERROR, CloseReason::Token)
+                }
                 None => Refusal::new(reason_of_error(&error, self.asks), chain::explain(&error)),
             },
         )
@@ -443,3 +451,6 @@ fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
         _ => CloseReason::HandshakeFailed,
     }
 }
+
+/// RFC 8446, section 6.2.
+const INTERNAL_ERROR: u8 = 80;

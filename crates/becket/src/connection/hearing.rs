@@ -155,9 +155,9 @@ impl<N: Net> Hello<N> {
         let client = cx.core.facts.client.ip();
         let certificates = &self.listener.config().certificates;
         let offload = certificates.keys_for(name.as_deref()).offload();
-        let most = match cx.turn.signing {
-            Some(_) => Offload::Always,
-            None => Offload::Never,
+        let offload = match cx.turn.signing {
+            Some(signing) => signing.limit(offload),
+            None => offload.min(Offload::Never),
         };
         let decided = Decided {
             pool: Rc::clone(pool),
@@ -165,7 +165,7 @@ impl<N: Net> Hello<N> {
             name,
             offers_early: hello.offers_early_data(),
             permit: cx.turn.admission.handshake_permit(client),
-            offload: offload.min(most),
+            offload,
         };
         decided.look_for_token(cx.turn.now.mono)?;
         Ok(decided)

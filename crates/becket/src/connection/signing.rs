@@ -87,7 +87,9 @@ fn go_on<N: Net>(
         Progress::Suspended(step) => {
             let request = resuming.as_mut().and_then(|it| it.request.take());
             let asked = request.zip(cx.turn.signing).map(|(request, signing)| {
-                cx.turn.counters.signatures_begun.add(1);
+                if request.token.is_none() {
+                    cx.turn.counters.signatures_begun.add(1);
+                }
                 signing.ask(cx.turn.place, request)
             });
             let Some(asked) = asked else {

@@ -35,6 +35,7 @@ use crate::metrics::{
     BUCKETS, Counter, Counters, HandshakeClass, Histogram, KernelTlsRefusal, Offer, PipeRefusal,
     Resumption, Times, bucket_limit,
 };
+use crate::signing::token::TokenStatus;
 
 /// The content type of what [`exposition`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -75,6 +76,7 @@ impl Collector for Snapshot {
         self.kernel_tls(&mut page)?;
         self.process(&mut page)?;
         self.backends(&mut page)?;
+        self.tokens(&mut page)?;
         if let Some(of) = &self.cluster {
             self.cluster(of, &mut page)?;
         }
@@ -263,6 +265,24 @@ impl Snapshot {
             "Time from giving back a slot to the connect of who waited for it",
             &[(None, self.histogram(|c| &c.hand_over))],
         )
+    }
+
+    fn tokens(&self, page: &mut Page<'_>) -> fmt::Result {
+        let tokens = |number: fn(&TokenStatus) -> u64| {
+            let each = self.tokens.iter();
+            each.map(move |one| ([one.module.as_str(), &one.token], number(one)))
+        };
+        families! { page:
+            Gauge becket_token_available "1 if the token signs with every key that is in use" [module, token]
+                = tokens(|one| one.available.into());
+            Gauge becket_token_in_flight "Signatures asked of the token and not answered yet" [module, token]
+                = tokens(|one| one.in_flight as u64);
+            Counter becket_token_signatures "Signatures that the token made" [module, token] = tokens(|one| one.signatures);
+            Counter becket_token_failures "Signatures that the token did not make, or not in time" [module, token]
+                = tokens(|one| one.failures);
+            Counter becket_token_starts "Processes that were started for the token" [module, token] = tokens(|one| one.starts);
+        }
+        Ok(())
     }
 
     fn cluster(&self, cluster: &ClusterStatus, page: &mut Page<'_>) -> fmt::Result {
@@ -481,6 +501,7 @@ mod tests {
         let mut certificates = snapshot.certificates.to_vec();
         certificates[0].ocsp_until = Some(certificates[0].not_after);
         snapshot.certificates = certificates.into();
+        snapshot.tokens = vec![TokenStatus::default()];
         exposition(snapshot).unwrap()
     }
 

@@ -36,6 +36,7 @@ pub fn page(status: &Value, before: Option<&Value>) -> String {
     sessions(&mut page, status);
     listeners(&mut page, status);
     backends(&mut page, status);
+    tokens(&mut page, status);
     cluster(&mut page, &status["cluster"]);
     stud(&mut page, &status["stud"]);
     page.0
@@ -114,6 +115,11 @@ pub fn problems(status: &Value) -> Vec<String> {
             ));
         }
     }
+    let tokens = list(&status["tokens"]).iter();
+    for token in tokens.filter(|token| token["available"] == false) {
+        let (name, why) = (text(&token["token"]), text(&token["fault"]));
+        problems.push(format!("token {name}: not available: {why}"));
+    }
     problems.extend(
         list(&status["cluster"]["faults"])
             .iter()
@@ -134,6 +140,22 @@ fn failing(status: &Value) -> Option<String> {
             "handshakes: {failed} failed and {completed} did not since the last reload, of clients that asked for a name of ours; the log says why"
         )
     })
+}
+
+fn tokens(page: &mut Page, status: &Value) {
+    for token in list(&status["tokens"]) {
+        page.line(
+            "token",
+            format_args!(
+                "{}, {} signatures, {} failures, {} in flight; {}",
+                text(&token["token"]),
+                number(&token["signatures"]),
+                number(&token["failures"]),
+                number(&token["in_flight"]),
+                text(&token["module"]),
+            ),
+        );
+    }
 }
 
 fn traffic(page: &mut Page, status: &Value, before: Option<&Value>) {

@@ -27,6 +27,7 @@ use crate::config::{Backend, Config, Listener, Server};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
 use crate::signing::batches::BatchCounts;
+use crate::signing::token::TokenStatus;
 use crate::tls::names;
 
 /// Everything that pages show.
@@ -84,6 +85,8 @@ pub(crate) struct Snapshot {
     pub cluster: Option<ClusterStatus>,
     /// Sessions of stud and hitch; `null` where they are not received.
     pub stud: Option<StudStatus>,
+    /// Tokens that have keys of certificates.
+    pub(crate) tokens: Vec<TokenStatus>,
     /// Who is let in when more want to than can be served.
     pub admission: AdmissionCounts,
     /// What the kernel can take over of TLS; `null` where it is not asked to.

@@ -275,6 +275,7 @@ impl State {
             },
             cluster: current.node.as_ref().map(|node| node.status(now)),
             stud: self.stud.as_ref().map(|stud| stud.status()),
+            tokens: shared.tokens.status(),
             admission: AdmissionCounts {
                 full_handshakes_in_flight: shared.admission.in_flight(),
                 sources: shared.admission.sources(),

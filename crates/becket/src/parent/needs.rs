@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use becket_config::address::Address;
 use becket_config::file::File;
 use becket_config::glob;
+use becket_config::key_source::KeySource;
 use becket_config::listener::Certificate;
 
 use crate::config::{AdminSocket, worker_count};
@@ -115,8 +116,13 @@ fn certificate(entry: &Certificate) -> Vec<&str> {
     match entry {
         Certificate::Path(path) => vec![glob::split(path).map_or(path, |(folder, _)| folder)],
         Certificate::Pair(pair) => {
-            let files = pair.chain.iter().chain(&pair.key).chain(&pair.ocsp);
-            files.map(String::as_str).collect()
+            let key = match &pair.key {
+                Some(KeySource::File(path)) => Some(path.as_str()),
+                Some(KeySource::Token(uri)) => uri.pin_source.as_deref().and_then(Path::to_str),
+                None => None,
+            };
+            let files = pair.chain.iter().chain(&pair.ocsp);
+            files.map(String::as_str).chain(key).collect()
         }
     }
 }
@@ -135,14 +141,15 @@ mod tests {
 
     #[test]
     fn every_file_that_is_to_be_read_is_a_need() {
-        let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3', ocsp = '14' }]\n\
+        let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3', ocsp = '15' },\
+            { chain = '2', key = 'pkcs11:id=a?module-path=/x&pin-source=/etc/becket/14' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
             [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'\n\
             [admin]\ntoken-file = '14'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();
-        let all = (1..=14).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
+        let all = (1..=15).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
         assert_eq!(files, all.collect());
     }
 }

@@ -71,11 +71,12 @@ impl CertificateMap {
         &self.default
     }
 
-    /// Which signatures are handed over with any of all these keys.
-    pub(crate) fn offload(&self) -> Offload {
+    /// Whether crypto threads sign with any of all these keys.
+    pub(crate) fn needs_crypto_threads(&self) -> bool {
         let sets = self.exact.values().chain(self.wildcard.values());
-        let each = sets.map(KeySet::offload);
-        each.fold(self.default.offload(), Offload::max)
+        let all = sets.chain([&self.default]).flat_map(|set| &set.keys);
+        let mut offloads = all.map(|held| held.offload);
+        offloads.any(|offload| matches!(offload, Offload::Batches | Offload::Always))
     }
 
     /// Every name with its keys, exact names first, in no particular order.

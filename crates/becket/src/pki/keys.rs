@@ -14,7 +14,7 @@ use becket_multibuffer::PrivateKey;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::CryptoProvider;
 use rustls::server::ParsedCertificate;
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{CertificateError, Error, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
@@ -26,7 +26,9 @@ use super::ocsp::Status;
 use super::pem::Pem;
 use crate::files::{Files, reason};
 use crate::signing::Offload;
+use crate::signing::token::{PublicKey, Search, TokenKey};
 use becket_config::error::{Problem, Report};
+use becket_config::key_source::KeyUri;
 
 /// One chain with its key.
 #[derive(Debug)]
@@ -35,12 +37,22 @@ pub(crate) struct Loaded {
     pub key: Arc<CertifiedKey>,
     /// The numbers of the key, where it may sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
-    /// Which of its signatures crypto threads make, where there are any.
+    /// Which of its signatures the token makes, or crypto threads, where there are any.
     pub offload: Offload,
     /// From the certificate, in lower case; may be empty.
     pub names: Vec<NamePattern>,
     /// The file of the chain.
     pub file: PathBuf,
+    /// The key, where it is on a token.
+    pub(crate) token: Option<TokenKey>,
+}
+
+/// A private key, wherever it is.
+struct Private {
+    key: Arc<dyn SigningKey>,
+    batch_key: Option<Arc<PrivateKey>>,
+    offload: Offload,
+    token: Option<TokenKey>,
 }
 
 /// Loads chains and keys, and notes what is wrong with them.
@@ -54,6 +66,8 @@ pub(crate) struct Loader {
     pub files: Files,
     /// Whether keys may sign in batches, which takes their numbers.
     pub batches: bool,
+    /// What finds keys on tokens.
+    pub tokens: Search,
 }
 
 impl Loader {
@@ -125,6 +139,55 @@ impl Loader {
         report.warn(shown(path, file, format!("{fault}, and is not sent")));
     }
 
+    /// Loads a chain whose key is on a token, which proves that it is. `path` is the key path for problems.
+    pub(crate) fn on_token(
+        &self,
+        path: &str,
+        chain: &Path,
+        uri: &KeyUri,
+        report: &mut Report,
+    ) -> Option<Loaded> {
+        let mut pem = read(&self.files, &format!("{path}.chain"), chain, report)?;
+        pem.keys.clear();
+        if pem.certificates.is_empty() {
+            let problem = shown(path, chain, "no certificate");
+            report.error(problem.accepted("certificates, the server's own first, PEM"));
+            return None;
+        }
+        let facts = facts_of(path, chain, &pem.certificates, report)?;
+        let key = match self.find(&pem, uri) {
+            Ok(key) => key,
+            Err(fault) => {
+                let problem = Problem::new(format!("{path}.key"), fault).text(&uri.to_string());
+                report.error(problem);
+                return None;
+            }
+        };
+        let private = Private {
+            key: Arc::new(key.clone()),
+            batch_key: None,
+            offload: Offload::Token,
+            token: Some(key),
+        };
+        let chained = (pem.certificates, facts);
+        self.finish((path, chain), chained, Some(private), report)
+    }
+
+    fn find(&self, pem: &Pem, uri: &KeyUri) -> Result<TokenKey, String> {
+        let leaf = pem.certificates.first().and_then(|leaf| {
+            let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
+            Some(PublicKey::of(leaf.public_key().raw))
+        });
+        let public = leaf.ok_or("the certificate cannot be read")?;
+        let public = public.ok_or("tokens sign with RSA, P-256, P-384 and Ed25519 only")?;
+        let pin = uri.pin_source.as_ref().map(|file| self.files.open(file));
+        let pin = pin
+            .transpose()
+            .map_err(|error| format!("pin-source: {}", reason(&error)))?;
+        let pin = pin.map(|(file, _)| file);
+        self.tokens.key(uri, pin, public)
+    }
+
     fn check(&self, path: &str, file: &Path, mut pem: Pem, report: &mut Report) -> Option<Loaded> {
         let fault = match (pem.certificates.len(), pem.keys.len()) {
             (0, _) => "no certificate",
@@ -143,7 +206,24 @@ impl Loader {
         let facts = facts_of(path, file, &pem.certificates, report)?;
         let batch_key = pem.keys.first().and_then(|key| self.batch_key(key));
         let key = self.match_key(path, file, &mut pem, report);
-        let ordered = self.check_chain(path, file, &pem.certificates, &facts, report);
+        let private = key.map(|key| Private {
+            offload: Offload::of(&*key, batch_key.is_some()),
+            key,
+            batch_key,
+            token: None,
+        });
+        self.finish((path, file), (pem.certificates, facts), private, report)
+    }
+
+    /// Judges a chain, whose key is known.
+    fn finish(
+        &self,
+        (path, file): (&str, &Path),
+        (chain, facts): (Vec<CertificateDer<'static>>, Vec<CertificateFacts>),
+        private: Option<Private>,
+        report: &mut Report,
+    ) -> Option<Loaded> {
+        let ordered = self.check_chain(path, file, &chain, &facts, report);
         self.check_dates(path, file, &facts, report);
         let leaf = facts.into_iter().next()?;
         for name in &leaf.unusable {
@@ -154,13 +234,19 @@ impl Loader {
             let fault = "the certificate is older than X.509 version 3, and many clients refuse it";
             report.warn(shown(path, file, fault));
         }
-        let key = key?;
-        ordered.then_some(Loaded {
-            offload: Offload::of(&*key, batch_key.is_some()),
+        let Private {
+            key,
             batch_key,
-            key: Arc::new(CertifiedKey::new(pem.certificates, key)),
+            offload,
+            token,
+        } = private?;
+        ordered.then_some(Loaded {
+            offload,
+            batch_key,
+            key: Arc::new(CertifiedKey::new(chain, key)),
             names: leaf.names,
             file: file.to_owned(),
+            token,
         })
     }
 
@@ -182,7 +268,7 @@ impl Loader {
         file: &Path,
         pem: &mut Pem,
         report: &mut Report,
-    ) -> Option<Arc<dyn rustls::sign::SigningKey>> {
+    ) -> Option<Arc<dyn SigningKey>> {
         let mut der = pem.keys.pop()?;
         let der = std::mem::replace(&mut *der, PrivateKeyDer::Pkcs8(Vec::new().into()));
         // The provider erases the bytes once it has parsed them.

@@ -232,6 +232,7 @@ mod tests {
             offload: Offload::Never,
             names: Vec::new(),
             file: folder.path().join("a.pem"),
+            token: None,
         };
         let mut load = |until: &[u8], status, now| {
             let file = folder.path().join("a.ocsp");
@@ -241,6 +242,7 @@ mod tests {
                 now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
                 files: Files::default(),
                 batches: false,
+                tokens: Default::default(),
             };
             let mut report = Report::default();
             loader.staple("ocsp", &file, &mut loaded, &mut report);

@@ -13,6 +13,7 @@ use becket_config::address::NamePattern;
 use becket_config::check::{HTTP, Way};
 use becket_config::glob;
 use becket_config::key;
+use becket_config::key_source::KeySource;
 use becket_config::listener::{self, Certificate, Pair};
 use becket_config::policy;
 use becket_proto::networks::Networks;
@@ -96,8 +97,9 @@ impl Draft<'_> {
                 }
             }
         }
-        if self.file.process.has_crypto_threads() {
-            for one in &mut loaded {
+        let threads = self.file.process.has_crypto_threads();
+        for one in &mut loaded {
+            if threads || one.token.is_some() {
                 one.key = deferred(one);
             }
         }
@@ -110,11 +112,16 @@ impl Draft<'_> {
     }
 
     fn pair(&mut self, path: &str, pair: &Pair) -> Option<Loaded> {
-        let place = |text: &Option<String>| Some(self.world.base.join(text.as_ref()?));
-        let (chain, key) = (place(&pair.chain)?, place(&pair.key)?);
-        let mut loaded = self.loader.pair(path, &chain, &key, &mut self.report)?;
-        if let Some(file) = place(&pair.ocsp) {
-            let path = key!(path, pair.ocsp);
+        let chain = self.world.base.join(pair.chain.as_ref()?);
+        let mut loaded = match pair.key.as_ref()? {
+            KeySource::File(key) => {
+                let key = self.world.base.join(key);
+                self.loader.pair(path, &chain, &key, &mut self.report)?
+            }
+            KeySource::Token(uri) => self.loader.on_token(path, &chain, uri, &mut self.report)?,
+        };
+        if let Some(file) = &pair.ocsp {
+            let (path, file) = (key!(path, pair.ocsp), self.world.base.join(file));
             self.loader
                 .staple(&path, &file, &mut loaded, &mut self.report);
         }
@@ -135,7 +142,7 @@ impl Draft<'_> {
         (whole && alone).then(|| (folder.join(LINEAGE[0]), folder.join(LINEAGE[1])))
     }
 
-    /// One chain with its key, by bundle, pair or folder of certbot's.
+    /// One chain with its key, by bundle, pair or folder of certbot's; no key on a token, which the check has refused.
     pub(super) fn credential(&mut self, path: &str, entry: &Certificate) -> Option<Loaded> {
         match entry {
             Certificate::Path(text) => {
@@ -145,6 +152,7 @@ impl Draft<'_> {
                     None => self.loader.bundle(path, &place, &mut self.report),
                 }
             }
+            Certificate::Pair(pair) if matches!(pair.key, Some(KeySource::Token(_))) => None,
             Certificate::Pair(pair) => self.pair(path, pair),
         }
     }

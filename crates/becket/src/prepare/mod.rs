@@ -46,6 +46,7 @@ use crate::log::check_level;
 use crate::pki::keys::Loader;
 use crate::resolver::{Resolver, has_ipv6};
 use crate::secret::ratchet::Ratchet;
+use crate::signing::token::{TokenLimits, Tokens};
 
 /// What the outcome depends on besides the file.
 pub struct World<'a> {
@@ -65,10 +66,12 @@ pub struct World<'a> {
     pub files: Files,
     /// What signs in batches; absent where the processor cannot.
     pub multibuffer: Option<Multibuffer>,
+    /// Tokens that are in use.
+    pub tokens: Tokens,
 }
 
 impl<'a> World<'a> {
-    /// The world as the operating system has it.
+    /// The world as the operating system has it, without tokens.
     pub fn system(base: &'a Path, now: UnixTime, server_names: ServerNames, files: Files) -> Self {
         Self {
             base,
@@ -79,6 +82,7 @@ impl<'a> World<'a> {
             server_names,
             files,
             multibuffer: Multibuffer::detect(),
+            tokens: Tokens::default(),
         }
     }
 }
@@ -153,6 +157,10 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
             now: world.now,
             files: world.files.clone(),
             batches: batches.is_some(),
+            tokens: world.tokens.search(TokenLimits {
+                sessions: file.process.token_sessions,
+                time_out: file.timeouts.token,
+            }),
         },
         report: Report::default(),
         names: Names::new(world.resolver.clone()),

@@ -17,6 +17,7 @@ use rustls_pki_types::UnixTime;
 use super::flags::Flags;
 use super::{Prepared, ServerNames, World, prepare_text};
 use crate::files::{Files, reason};
+use crate::signing::token::Tokens;
 
 #[derive(Clone, Debug)]
 enum Asked {
@@ -33,6 +34,8 @@ pub struct Source {
     /// The folder in which the command was typed, absolute.
     base: PathBuf,
     files: Files,
+    /// Those of all configurations that come from here.
+    tokens: Tokens,
 }
 
 impl Source {
@@ -47,8 +50,12 @@ impl Source {
     /// Takes flags whose relative paths start at `base`.
     pub fn at(flags: Flags, base: PathBuf) -> Self {
         let asked = Asked::Flags(Box::new(flags));
-        let files = Files::default();
-        Self { asked, base, files }
+        Self {
+            asked,
+            base,
+            files: Files::default(),
+            tokens: Tokens::with_agents(),
+        }
     }
 
     /// Takes the command line of another program. Reads standard input where that is the file.
@@ -66,6 +73,7 @@ impl Source {
             asked: Asked::Foreign(dialect, invocation, input),
             base: std::env::current_dir()?,
             files: Files::default(),
+            tokens: Tokens::with_agents(),
         })
     }
 
@@ -75,6 +83,11 @@ impl Source {
             files,
             ..self.clone()
         }
+    }
+
+    /// The tokens that configurations from here use.
+    pub(crate) fn tokens(&self) -> &Tokens {
+        &self.tokens
     }
 
     /// The configuration file, absolute; absent when there are only flags.
@@ -141,7 +154,10 @@ impl Source {
     /// All that is wrong; nothing was changed.
     pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
         let folder = self.folder();
-        let world = World::system(&folder, now, names, self.files.clone());
+        let world = World {
+            tokens: self.tokens.clone(),
+            ..World::system(&folder, now, names, self.files.clone())
+        };
         let prepared = match (&self.asked, self.translation()?) {
             (Asked::Flags(flags), _) => self.load_ours(flags, &world),
             (_, translation) => load_foreign(&translation.unwrap_or_default(), &world),

@@ -57,6 +57,8 @@ pub struct Resuming {
     pub(crate) request: Option<Request>,
     /// What came of that.
     pub(crate) signature: Option<Result<Vec<u8>, rustls::Error>>,
+    /// The token that has the key did not make it.
+    pub(crate) token_failed: bool,
     /// What it has to pay if it turns out to be a full one; `None` where nothing is asked.
     permit: Option<HandshakePermit>,
     /// This handshake's own origin; made when first needed.
@@ -104,6 +106,7 @@ impl Resuming {
             withheld: false,
             request: None,
             signature: None,
+            token_failed: false,
             permit: None,
             fresh: None,
         }

@@ -131,6 +131,7 @@ mod tests {
         Request {
             key: Arc::clone(&key.signs),
             batch_key: Some(Arc::clone(&key.numbers)),
+            token: None,
             scheme,
             message: vec![message; 130],
         }

@@ -7,6 +7,8 @@
 //! part: its stacks, and how many of its signatures are under way. What waits is a phase of the connection
 //! (`connection/signing.rs`).
 //!
+//! With a key on a token ([`token`]) the request goes to the process that speaks with it, and the answer comes by the same way.
+//!
 //! Keys that sign as fast as a signature is handed over stay with the worker: see [`Offload`].
 //! docs/decisions/0029 says why it is done so. Of signatures that wait ([`waiting`]) those with RSA of one length may be made
 //! eight at a time ([`batches`]; docs/decisions/0031).
@@ -14,6 +16,7 @@
 pub mod batches;
 pub mod queue;
 pub mod threads;
+pub mod token;
 mod waiting;
 pub mod worker;
 
@@ -23,6 +26,8 @@ use becket_multibuffer::PrivateKey;
 use rustls::sign::SigningKey;
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
+use self::token::TokenKey;
+
 /// A signature that is wanted.
 #[derive(Debug)]
 pub struct Request {
@@ -30,6 +35,8 @@ pub struct Request {
     pub key: Arc<dyn SigningKey>,
     /// Its numbers, where it may sign in a batch.
     pub batch_key: Option<Arc<PrivateKey>>,
+    /// Who signs, where that is a token.
+    pub token: Option<TokenKey>,
     /// What the peer accepts, and the key offers.
     pub scheme: SignatureScheme,
     /// What is signed.
@@ -48,7 +55,7 @@ impl Request {
     }
 }
 
-/// Which signatures of a key are handed over to crypto threads, where there are any; the cheapest first.
+/// Which signatures of a key are handed over, to crypto threads where there are any; the cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Offload {
     /// None, and the worker signs at once where nobody waits: with P-256 and Ed25519 a signature costs about as much as handing it
@@ -61,6 +68,8 @@ pub enum Offload {
     Batches,
     /// All. They hold a worker up for longer than a slice, on every processor, so nothing has to be measured to know them.
     Always,
+    /// All, and to the token that has the key: with crypto threads or without.
+    Token,
 }
 
 impl Offload {

@@ -48,6 +48,7 @@ pub fn answer(jobs: Vec<Job>, sign: impl FnOnce(&[&Request]) -> Vec<Result<Vec<u
         let none = || Err(Error::General("no signature was made".into()));
         let signed = Signed {
             asker: job.asker,
+            by_token: job.request.token.is_some(),
             signature: wanted.then(|| signatures.next().unwrap_or_else(none)),
             waited,
             took: job.asked.elapsed().saturating_sub(waited),
@@ -79,6 +80,8 @@ pub struct Asker {
 pub struct Signed {
     /// Who asked.
     pub asker: Asker,
+    /// A token was asked.
+    pub by_token: bool,
     /// Nothing when the asker had left.
     pub(crate) signature: Option<Result<Vec<u8>, Error>>,
     /// From the request to a thread that took it.

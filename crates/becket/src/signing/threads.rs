@@ -119,6 +119,7 @@ mod tests {
                 let request = Request {
                     key: Arc::clone(&key),
                     batch_key: Some(Arc::clone(&batch_key)),
+                    token: None,
                     scheme: SignatureScheme::RSA_PKCS1_SHA256,
                     message: vec![at as u8; 100],
                 };

@@ -18,25 +18,41 @@ use becket_multibuffer::LANES;
 use becket_sys::clock::Stopwatch;
 use becket_sys::coroutine::{Progress, Stacks};
 
-use super::queue::{Answers, Asker, Job, SigningQueue};
+use super::queue::{Answers, Asker, Job, Signed, SigningQueue};
 use super::waiting::PAYS;
 use super::{Offload, Request};
 
-/// One worker's way to the crypto threads.
+/// One worker's way to the crypto threads, and to tokens.
 #[derive(Debug)]
 pub struct WorkerSigning {
     queue: Arc<SigningQueue>,
     answers: Arc<dyn Answers>,
     stacks: Stacks,
-    /// Signatures under way at which no handshake begins that needs one.
-    most: usize,
-    /// Asked for, and not answered.
-    under_way: Cell<usize>,
-    /// Those of them that are held back.
+    threads: Lane,
+    tokens: Lane,
+    /// Signatures of crypto threads that are held back.
     held: RefCell<Vec<Job>>,
     /// Clients whose handshakes wait to be begun, beside the one that is being served.
     waiting: Cell<usize>,
     last: Cell<u64>,
+}
+
+/// What crypto threads, or tokens, are asked for by a worker.
+#[derive(Debug)]
+struct Lane {
+    /// Signatures under way at which no handshake begins that needs one.
+    most: usize,
+    /// Asked for, and not answered.
+    under_way: Cell<usize>,
+}
+
+/// Who can be asked for one more signature.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Crypto threads.
+    pub threads: bool,
+    /// Tokens.
+    pub tokens: bool,
 }
 
 /// A signature that somebody waits for. Whoever drops it does not any more.
@@ -54,22 +70,50 @@ impl WorkerSigning {
             queue,
             answers,
             stacks: Stacks::new(STACK),
-            most: share.max(LEAST),
-            under_way: Cell::new(0),
+            threads: Lane::of(share.max(LEAST)),
+            tokens: Lane::of(1),
             held: RefCell::default(),
             waiting: Cell::new(0),
             last: Cell::new(0),
         }
     }
 
-    /// Whether a handshake may begin, or go on, that needs a signature.
-    pub fn has_room(&self) -> bool {
-        self.under_way.get() < self.most
+    /// The same, where each token has so many sessions.
+    pub(crate) fn with_sessions(self, sessions: u16, workers: usize) -> Self {
+        let most = (PER_SESSION * usize::from(sessions)).div_ceil(workers);
+        let tokens = Lane::of(most);
+        Self { tokens, ..self }
     }
 
-    /// Whether none may begin that might need one.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.under_way.get() >= 2 * self.most
+    /// Whether handshakes may begin, or go on, that need a signature.
+    pub fn room(&self) -> Room {
+        let has_room = |lane: &Lane| lane.under_way.get() < lane.most;
+        Room {
+            threads: has_room(&self.threads),
+            tokens: has_room(&self.tokens),
+        }
+    }
+
+    /// Whether none may begin that might need one with such a key.
+    pub(crate) fn is_crowded(&self, offload: Offload) -> bool {
+        let lane = self.lane(offload == Offload::Token);
+        lane.under_way.get() >= 2 * lane.most
+    }
+
+    fn lane(&self, is_token: bool) -> &Lane {
+        if is_token {
+            &self.tokens
+        } else {
+            &self.threads
+        }
+    }
+
+    /// What is handed over where there may be no crypto threads.
+    pub(crate) fn limit(&self, offload: Offload) -> Offload {
+        match offload {
+            Offload::Batches | Offload::Always if self.queue.threads() == 0 => Offload::Never,
+            other => other,
+        }
     }
 
     /// So many clients wait for a signature, beside the one that is served next.
@@ -87,7 +131,7 @@ impl WorkerSigning {
         match offload {
             Offload::Pointless | Offload::Never => false,
             Offload::Batches => fills_batch(),
-            Offload::Always => true,
+            Offload::Always | Offload::Token => true,
         }
     }
 
@@ -106,7 +150,8 @@ impl WorkerSigning {
     pub fn ask(&self, place: usize, request: Request) -> Asked {
         let number = self.last.get() + 1;
         self.last.set(number);
-        self.under_way.set(self.under_way.get() + 1);
+        let lane = self.lane(request.token.is_some());
+        lane.under_way.set(lane.under_way.get() + 1);
         let abandoned = Arc::new(AtomicBool::new(false));
         let job = Job {
             request,
@@ -115,7 +160,9 @@ impl WorkerSigning {
             asked: Stopwatch::start(),
             answers: Arc::clone(&self.answers),
         };
-        if self.queue.batches_take(&job.request) {
+        if let Some(token) = job.request.token.clone() {
+            token.ask(job);
+        } else if self.queue.batches_take(&job.request) {
             self.held.borrow_mut().push(job);
             if self.held.borrow().len() >= LANES {
                 self.flush();
@@ -135,8 +182,16 @@ impl WorkerSigning {
     }
 
     /// An answer has come, whoever it is for.
-    pub fn note_answer(&self) {
-        self.under_way.set(self.under_way.get().saturating_sub(1));
+    pub fn note_answer(&self, signed: &Signed) {
+        let under_way = &self.lane(signed.by_token).under_way;
+        under_way.set(under_way.get().saturating_sub(1));
+    }
+}
+
+impl Lane {
+    fn of(most: usize) -> Self {
+        let under_way = Cell::new(0);
+        Self { most, under_way }
     }
 }
 
@@ -156,6 +211,9 @@ impl Drop for Asked {
 /// Signatures under way for each crypto thread: two batches of eight, one that is computed and one that waits. With RSA-2048
 /// they last for four milliseconds, with RSA-4096 for thirty, and a worker looks for answers between any two connections.
 const PER_THREAD: usize = 16;
+/// Signatures under way for each session with a token: one that is made and one that waits, so that the time of one that is asked for
+/// is hardly spent by others.
+const PER_SESSION: usize = 2;
 /// A worker among many has so many at least.
 const LEAST: usize = 4;
 /// Bytes of a stack. Debug builds, whose frames are the largest, pass all tests with it.
@@ -172,7 +230,7 @@ mod tests {
     use rustls::pki_types::PrivateKeyDer;
 
     use super::*;
-    use crate::signing::queue::{Signed, answer};
+    use crate::signing::queue::answer;
 
     #[derive(Debug)]
     struct Answered(Sender<Vec<Signed>>);
@@ -189,6 +247,7 @@ mod tests {
             Self {
                 key: Arc::clone(&self.key),
                 batch_key: self.batch_key.clone(),
+                token: None,
                 scheme: self.scheme,
                 message: self.message.clone(),
             }
@@ -202,6 +261,7 @@ mod tests {
         let der = rsa.serialize_der();
         Request {
             batch_key: Some(Arc::new(PrivateKey::from_pkcs8(&der).unwrap())),
+            token: None,
             key: any_supported_type(&PrivateKeyDer::Pkcs8(der.into())).unwrap(),
             scheme: SignatureScheme::RSA_PSS_SHA256,
             message: Vec::new(),
@@ -244,7 +304,7 @@ mod tests {
         let request = request();
         let mut waiting: Vec<_> = (0..MANY)
             .map(|place| {
-                assert!(worker.has_room());
+                assert!(worker.room().threads);
                 let Ok(Progress::Suspended(step)) = worker.run(becket_sys::coroutine::suspend)
                 else {
                     panic!("it does not wait");
@@ -252,7 +312,7 @@ mod tests {
                 Some((step, worker.ask(place, request.again())))
             })
             .collect();
-        assert!(!worker.has_room());
+        assert!(!worker.room().threads);
         let mut random = fastrand::Rng::with_seed(13);
         let mut signed = 0;
         for _ in 0..MANY {
@@ -262,7 +322,7 @@ mod tests {
                 vec![Ok(Vec::new()); requests.len()]
             });
             for one in answered.try_iter().flatten() {
-                worker.note_answer();
+                worker.note_answer(&one);
                 let Some((step, asked)) = waiting[one.asker.place].take() else {
                     continue;
                 };
@@ -273,7 +333,10 @@ mod tests {
         }
         assert!(queue.try_pop().is_empty() && waiting.iter().all(Option::is_none));
         assert!((MANY / 2..MANY).contains(&signed), "{signed}");
-        assert_eq!((worker.under_way.get(), worker.stacks.free()), (0, MANY));
+        assert_eq!(
+            (worker.threads.under_way.get(), worker.stacks.free()),
+            (0, MANY)
+        );
     }
 
     #[test]

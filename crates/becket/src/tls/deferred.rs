@@ -1,9 +1,9 @@
-//! Private keys whose signatures crypto threads make: see [`crate::signing`].
+//! Private keys whose signatures crypto threads or tokens make: see [`crate::signing`].
 //!
 //! rustls asks for a signature as if it had it at once. Where a worker runs the step of a handshake as a coroutine, the
 //! request is left in the handshake that is lent to this thread (`sessions/context.rs`), the coroutine is suspended, and when it
 //! goes on, the answer lies there. Anywhere else, as in `becket check`, the key signs at once. Only keys whose signatures may be
-//! handed over ([`Offload`]) are wrapped, and only where there are crypto threads.
+//! handed over ([`Offload`]) are wrapped, and only where there are crypto threads; those on tokens always.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
 use crate::pki::keys::Loaded;
 use crate::sessions::context;
+use crate::signing::token::TokenKey;
 use crate::signing::{Offload, Request};
 
 /// The same chain with a key whose signatures may be made elsewhere, if it is one of those.
@@ -25,6 +26,7 @@ pub(crate) fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
     let key = DeferredKey {
         key: Arc::clone(&chain.key),
         batch_key: loaded.batch_key.clone(),
+        token: loaded.token.clone(),
     };
     Arc::new(CertifiedKey {
         key: Arc::new(key),
@@ -36,6 +38,7 @@ pub(crate) fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
 struct DeferredKey {
     key: Arc<dyn SigningKey>,
     batch_key: Option<Arc<PrivateKey>>,
+    token: Option<TokenKey>,
 }
 
 impl SigningKey for DeferredKey {
@@ -69,6 +72,7 @@ impl Signer for DeferredSigner {
             resuming.request = Some(Request {
                 key: Arc::clone(&self.key.key),
                 batch_key: self.key.batch_key.clone(),
+                token: self.key.token.clone(),
                 scheme: self.scheme(),
                 message: message.to_vec(),
             });
@@ -76,8 +80,14 @@ impl Signer for DeferredSigner {
         if !becket_sys::coroutine::suspend() {
             return Err(Error::General("nobody waits for the signature".into()));
         }
-        let answer = context::with(|resuming| resuming.signature.take()).flatten();
-        answer.unwrap_or_else(|| Err(Error::General("no signature came".into())))
+        let answer = context::with(|resuming| {
+            let answer = resuming.signature.take();
+            resuming.token_failed = self.key.token.is_some() && !matches!(answer, Some(Ok(_)));
+            answer
+        });
+        answer
+            .flatten()
+            .unwrap_or_else(|| Err(Error::General("no signature came".into())))
     }
 
     fn scheme(&self) -> SignatureScheme {

@@ -125,9 +125,7 @@ impl Worker {
 
     /// Gives a signature to the connection that waits for it, which goes on with its handshake when that has its turn.
     fn take_signed(&mut self, signed: Signed) {
-        if let Some(signing) = &self.signing {
-            signing.note_answer();
-        }
+        self.signing.note_answer(&signed);
         self.counters.count_signature(&signed);
         let index = signed.asker.place;
         let Some(entry) = self.connections.get_mut(index) else {

@@ -89,8 +89,8 @@ pub(crate) struct Worker {
     /// Connections to advance, established ones apart from handshakes.
     established: VecDeque<usize>,
     handshaking: VecDeque<usize>,
-    /// Where signatures are asked for; absent where workers make them.
-    signing: Option<WorkerSigning>,
+    /// Where signatures are asked for that the worker does not make.
+    signing: WorkerSigning,
     handshakes: usize,
     /// Those of them that wait for a signature.
     unsigned: Unsigned,
@@ -172,8 +172,9 @@ impl Worker {
         let pipes = Pipes::new(BULK, Arc::clone(&shared.counters[start.number]));
         let answers = Arc::clone(&start.mailbox) as Arc<dyn Answers>;
         let queue = Arc::clone(&shared.signatures);
-        let deferred = queue.threads() > 0;
-        let signing = deferred.then(|| WorkerSigning::new(queue, shared.workers, answers));
+        let sessions = adopted.config().file.process.token_sessions;
+        let signing = WorkerSigning::new(queue, shared.workers, answers)
+            .with_sessions(sessions, shared.workers);
         let mut worker = Self {
             poll: start.poll,
             counters: Arc::clone(&shared.counters[start.number]),
@@ -313,7 +314,7 @@ impl Worker {
             admission: &self.admission,
             cancels: &self.shared.cancels,
             pipes: &self.pipes,
-            signing: self.signing.as_ref(),
+            signing: Some(&self.signing),
             access: self.access.as_ref(),
             draining: self.ending == Ending::Draining,
         };

@@ -26,7 +26,6 @@ use super::Worker;
 use crate::close_reason::CloseReason;
 use crate::connection::{Advanced, Connection};
 use crate::signing::Offload;
-use crate::signing::worker::WorkerSigning;
 
 /// The shares of those who would come last.
 #[derive(Debug)]
@@ -56,10 +55,8 @@ impl Worker {
             let spent = self.serve_newcomers(now).saturating_sub(now);
             self.shares.newcomers.spend(spent);
         }
-        if !self.unsigned.can_ask(self.has_room())
-            && let Some(signing) = &self.signing
-        {
-            signing.flush();
+        if !self.unsigned.can_ask(self.signing.room()) {
+            self.signing.flush();
         }
     }
 
@@ -103,10 +100,8 @@ impl Worker {
 
     /// Signs for those who wait for that, one at least. Returns the time.
     fn sign(&mut self, mut now: Duration, end: Duration) -> Duration {
-        while let Some(index) = self.unsigned.pop(self.has_room(), now) {
-            if let Some(signing) = &self.signing {
-                signing.note_waiting(self.unsigned.len_elsewhere());
-            }
+        while let Some(index) = self.unsigned.pop(self.signing.room(), now) {
+            self.signing.note_waiting(self.unsigned.len_elsewhere());
             self.advance(index, Connection::sign);
             self.look_for_mail();
             now = self.clock.mono();
@@ -117,14 +112,9 @@ impl Worker {
         now
     }
 
-    /// Whether somebody waits for a signature, and it can be made, or asked of a crypto thread: an answer wakes us otherwise.
+    /// Whether somebody waits for a signature, and it can be made, or asked for: an answer wakes us otherwise.
     fn signs(&self) -> bool {
-        self.unsigned.can_go(self.has_room())
-    }
-
-    /// Whether a crypto thread can be asked for one more.
-    fn has_room(&self) -> bool {
-        self.signing.as_ref().is_some_and(WorkerSigning::has_room)
+        self.unsigned.can_go(self.signing.room())
     }
 
     /// Takes a step of somebody who is not in yet, and signs at once where that costs little and keeps nobody waiting.

@@ -1,14 +1,15 @@
-//! Who waits for a signature, by who makes it: the worker, or a crypto thread.
+//! Who waits for a signature, by who makes it: the worker, a crypto thread, or a token.
 //!
-//! The two kinds wait apart, since they wait for different things: one for the worker's time, the other also for room among
-//! the signatures under way. Each is a [`FreshQueue`]. While both wait and can go, they go in turns, so neither is
-//! kept waiting by how many the other are.
+//! The kinds wait apart, since they wait for different things: one for the worker's time, the others also for room among
+//! the signatures under way, which a token that is silent does not have for seconds. Each is a [`FreshQueue`]. While several wait and
+//! can go, they go in turns, so none is kept waiting by how many the others are.
 
 use std::time::Duration;
 
 use becket_proto::fresh_queue::FreshQueue;
 
 use crate::signing::Offload;
+use crate::signing::worker::Room;
 
 /// The clients of one worker that wait for a signature.
 #[derive(Debug, Default)]
@@ -17,30 +18,43 @@ pub(super) struct Unsigned {
     here: FreshQueue,
     /// For a crypto thread's, or a batch of those.
     elsewhere: FreshQueue,
-    /// The last that went was one of those.
-    was_elsewhere: bool,
+    /// For a token's.
+    on_tokens: FreshQueue,
+    /// Of which kind the last was that went.
+    last: usize,
 }
 
 impl Unsigned {
     /// A client waits, unless it does so already.
     pub(super) fn push(&mut self, index: usize, offload: Offload, now: Duration) {
-        let (queue, other) = match offload {
-            Offload::Batches | Offload::Always => (&mut self.elsewhere, &mut self.here),
-            Offload::Pointless | Offload::Never => (&mut self.here, &mut self.elsewhere),
+        let kind = match offload {
+            Offload::Pointless | Offload::Never => 0,
+            Offload::Batches | Offload::Always => 1,
+            Offload::Token => 2,
         };
-        other.remove(index);
-        queue.push(index, now);
+        for (place, queue) in self.kinds().into_iter().enumerate() {
+            match place == kind {
+                true => queue.push(index, now),
+                false => queue.remove(index),
+            }
+        }
+    }
+
+    fn kinds(&mut self) -> [&mut FreshQueue; 3] {
+        [&mut self.here, &mut self.elsewhere, &mut self.on_tokens]
     }
 
     /// A client does not wait any more.
     pub(super) fn remove(&mut self, index: usize) {
-        self.here.remove(index);
-        self.elsewhere.remove(index);
+        self.kinds()
+            .into_iter()
+            .for_each(|queue| queue.remove(index));
     }
 
     /// A client had waited for so long when it began to wait here. Returns whether it does.
     pub(super) fn came_before(&mut self, index: usize, waited: Duration) -> bool {
-        self.here.came_before(index, waited) || self.elsewhere.came_before(index, waited)
+        let mut kinds = self.kinds().into_iter();
+        kinds.any(|queue| queue.came_before(index, waited))
     }
 
     /// Whether nobody waits for the worker.
@@ -48,14 +62,20 @@ impl Unsigned {
         self.here.is_empty()
     }
 
-    /// Whether somebody can go. `has_room` says whether crypto threads can be asked.
-    pub(super) fn can_go(&self, has_room: bool) -> bool {
-        !self.here.is_empty() || self.can_ask(has_room)
+    /// Whether somebody can go.
+    pub(super) fn can_go(&self, room: Room) -> bool {
+        self.go(room).contains(&true)
     }
 
     /// Whether somebody can go for whom a crypto thread is asked.
-    pub(super) fn can_ask(&self, has_room: bool) -> bool {
-        has_room && !self.elsewhere.is_empty()
+    pub(super) fn can_ask(&self, room: Room) -> bool {
+        room.threads && !self.elsewhere.is_empty()
+    }
+
+    /// Of which kinds somebody can go.
+    fn go(&self, room: Room) -> [bool; 3] {
+        let asks_token = room.tokens && !self.on_tokens.is_empty();
+        [!self.here.is_empty(), self.can_ask(room), asks_token]
     }
 
     /// How many wait for a crypto thread.
@@ -64,24 +84,24 @@ impl Unsigned {
     }
 
     /// Takes out who goes next.
-    pub(super) fn pop(&mut self, has_room: bool, now: Duration) -> Option<usize> {
-        self.was_elsewhere =
-            self.can_ask(has_room) && (self.here.is_empty() || !self.was_elsewhere);
-        match self.was_elsewhere {
-            true => self.elsewhere.pop(now),
-            false => self.here.pop(now),
-        }
+    pub(super) fn pop(&mut self, room: Room, now: Duration) -> Option<usize> {
+        let go = self.go(room);
+        let mut turns = (1..=go.len()).map(|turn| (self.last + turn) % go.len());
+        let kind = turns.find(|kind| go[*kind])?;
+        self.last = kind;
+        self.kinds()[kind].pop(now)
     }
 
     /// Takes out one who has waited for too long.
     pub(super) fn pop_overdue(&mut self, now: Duration) -> Option<usize> {
-        let here = self.here.pop_overdue(now);
-        here.or_else(|| self.elsewhere.pop_overdue(now))
+        let mut kinds = self.kinds().into_iter();
+        kinds.find_map(|queue| queue.pop_overdue(now))
     }
 
     /// Whether somebody has waited for longer than the target.
     pub(super) fn is_over_target(&self, now: Duration) -> bool {
-        self.here.is_over_target(now) || self.elsewhere.is_over_target(now)
+        let kinds = [&self.here, &self.elsewhere, &self.on_tokens];
+        kinds.iter().any(|queue| queue.is_over_target(now))
     }
 }
 
@@ -93,8 +113,16 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(1);
 
+    /// Room among the threads, or none.
+    fn threads(threads: bool) -> Room {
+        Room {
+            threads,
+            tokens: true,
+        }
+    }
+
     fn popped(queue: &mut Unsigned, has_room: bool) -> Vec<usize> {
-        std::iter::from_fn(|| queue.pop(has_room, NOW)).collect()
+        std::iter::from_fn(|| queue.pop(threads(has_room), NOW)).collect()
     }
 
     #[test]
@@ -103,9 +131,9 @@ mod tests {
         queue.push(0, Offload::Always, NOW);
         queue.push(1, Offload::Pointless, NOW);
         queue.push(2, Offload::Never, NOW);
-        assert!(queue.can_go(false));
+        assert!(queue.can_go(threads(false)));
         assert_eq!(popped(&mut queue, false), [1, 2]);
-        assert!(!queue.can_go(false) && queue.can_go(true));
+        assert!(!queue.can_go(threads(false)) && queue.can_go(threads(true)));
         assert_eq!(popped(&mut queue, true), [0]);
     }
 
@@ -117,6 +145,27 @@ mod tests {
         assert!(queue.came_before(0, Duration::ZERO));
         assert_eq!(popped(&mut queue, true), [0]);
         assert!(!queue.came_before(0, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_silent_token_stops_those_only_who_need_it() {
+        let mut queue = Unsigned::default();
+        for (index, offload) in [Offload::Token, Offload::Always, Offload::Never]
+            .into_iter()
+            .cycle()
+            .take(6)
+            .enumerate()
+        {
+            queue.push(index, offload, NOW);
+        }
+        let silent = Room {
+            threads: true,
+            tokens: false,
+        };
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop(silent, NOW)).collect();
+        assert_eq!(order, [1, 2, 4, 5]);
+        assert!(!queue.can_go(silent));
+        assert_eq!(popped(&mut queue, false), [0, 3]);
     }
 
     proptest! {
@@ -132,7 +181,7 @@ mod tests {
             let mut last = false;
             for has_room in room {
                 let both = left[0] > 0 && left[1] > 0 && has_room;
-                let Some(index) = queue.pop(has_room, NOW) else {
+                let Some(index) = queue.pop(threads(has_room), NOW) else {
                     prop_assert!(left[0] == 0 && (left[1] == 0 || !has_room));
                     continue;
                 };

@@ -67,6 +67,7 @@ impl Folder {
             server_names: ServerNames::Now,
             files: becket::files::Files::default(),
             multibuffer: None,
+            tokens: Default::default(),
         };
         let prepared = prepare_text(text, &toml::Table::new(), &world);
         // Where a text ends up in a file is of no interest to most tests.

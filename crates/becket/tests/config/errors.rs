@@ -240,6 +240,7 @@ fn a_start_and_a_reload_ask_only_for_names_that_are_needed_to_listen() {
         server_names: ServerNames::Later,
         files: becket::files::Files::default(),
         multibuffer: None,
+        tokens: Default::default(),
     };
     let prepared = prepare(&File::parse(&text).unwrap(), &world).unwrap();
     assert_eq!(lines(&prepared.warnings), [""; 0]);

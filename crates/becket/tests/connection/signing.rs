@@ -180,6 +180,7 @@ fn crowd(house: &House, stage: &Stage, many: u64) {
         stage.ask_in_vain(Request {
             key: Arc::clone(key),
             batch_key: None,
+            token: None,
             scheme: SignatureScheme::ECDSA_NISTP384_SHA384,
             message: Vec::new(),
         });

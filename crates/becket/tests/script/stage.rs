@@ -187,7 +187,7 @@ impl Stage {
             return false;
         };
         let overdue = connection.deadline() <= self.now.mono;
-        let has_room = self.signing.as_ref().is_none_or(WorkerSigning::has_room);
+        let has_room = self.signing.as_ref().is_none_or(|it| it.room().threads);
         let signs = match connection.wants_signature() {
             Some(Offload::Batches | Offload::Always) => has_room,
             offload => offload.is_some(),
@@ -301,7 +301,7 @@ impl Stage {
         self.queued |= self.leaves;
         for signed in self.answers.take() {
             if let Some(signing) = &self.signing {
-                signing.note_answer();
+                signing.note_answer(&signed);
             }
             self.counters.count_signature(&signed);
             if let Some(connection) = &mut self.connection {

@@ -8,6 +8,7 @@ use crate::backend::{Backend, Files};
 use crate::choices::{CheckKind, Introduction, QueuePlace, StickBy, Verify};
 use crate::error::Report;
 use crate::key;
+use crate::key_source::KeySource;
 use crate::listener::{Certificate, Pair};
 use crate::policy::{ServerAlpn, ServerTls};
 
@@ -151,6 +152,11 @@ impl Backend {
                 let fault = "given, but servers ask for no OCSP response";
                 report.refuse(key!(path, pair.ocsp), fault, "chain and key");
             }
+            if matches!(pair.key, Some(KeySource::Token(_))) {
+                // The worker signs for itself towards servers: it would wait for the token, and everybody with it.
+                let fault = "keys on tokens sign for listeners only";
+                report.refuse(key!(path, pair.key), fault, "a PEM file");
+            }
         }
         if tls.verify == Verify::None {
             // Somebody meant to verify.
@@ -203,11 +209,11 @@ const PAGES: [u16; 7] = [403, 404, 405, 412, 416, 500, 503];
 impl Pair {
     /// Whether both halves are named.
     pub fn check(&self, path: &str, report: &mut Report) {
-        for (text, path) in [
-            (&self.chain, key!(path, self.chain)),
-            (&self.key, key!(path, self.key)),
+        for (is_missing, path) in [
+            (self.chain.is_none(), key!(path, self.chain)),
+            (self.key.is_none(), key!(path, self.key)),
         ] {
-            if text.is_none() {
+            if is_missing {
                 report.refuse(path, "missing", "{ chain = \"..\", key = \"..\" }");
             }
         }

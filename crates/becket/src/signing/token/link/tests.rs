@@ -1,0 +1,294 @@
+//! Agents that are scripts: what hangs, dies or lies costs signatures, and nothing else.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+use rcgen::{KeyPair, PublicKeyData};
+use rustls::SignatureScheme;
+
+use super::*;
+use crate::signing::Request as Wanted;
+use crate::signing::queue::{Answers, Asker, Signed};
+
+/// What an agent does with a request to sign, once it has proved its keys.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Signs,
+    Fails,
+    IsSilent,
+    Dies,
+    Lies,
+    SaysMore,
+    Talks,
+    /// Says that the PIN is wrong.
+    Refuses,
+    /// Has no such token.
+    IsEmpty,
+}
+
+/// A token whose agents are threads of the test, each of the next way; the last way stays.
+struct Bench {
+    link: Arc<Link>,
+    key: Arc<KeyPair>,
+    answers: (Sender<Signed>, Mutex<Receiver<Signed>>),
+}
+
+#[derive(Debug)]
+struct To(Sender<Signed>);
+
+impl Answers for To {
+    fn answer(&self, signed: Vec<Signed>) {
+        for signed in signed {
+            self.0.send(signed).unwrap();
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+impl Bench {
+    fn with(ways: &'static [Way]) -> Self {
+        let key = Arc::new(KeyPair::generate().unwrap());
+        let (signer, count) = (Arc::clone(&key), AtomicUsize::new(0));
+        let start = move || {
+            let at = count.fetch_add(1, Relaxed).min(ways.len() - 1);
+            let (here, there) = Seqpacket::pair()?;
+            let signer = Arc::clone(&signer);
+            thread::spawn(move || play(ways[at], &there, &signer));
+            Ok(Agent {
+                socket: Arc::new(here),
+                process: None,
+            })
+        };
+        let uri = uri();
+        let link = Arc::new(Link::new(uri.token, Box::new(start)));
+        link.time_out.store(200, Relaxed);
+        let run = Arc::clone(&link);
+        thread::spawn(move || run.run());
+        let (sender, receiver) = channel();
+        Self {
+            link,
+            key,
+            answers: (sender, Mutex::new(receiver)),
+        }
+    }
+
+    fn prove(&self) -> Result<u32, String> {
+        let info = self.key.subject_public_key_info();
+        let proved = self.link.prove(&uri(), PublicKey::of(&info).unwrap());
+        proved.map(|(number, _)| number)
+    }
+
+    fn ask(&self, key: u32) {
+        let der = rustls_pki_types::PrivateKeyDer::Pkcs8(self.key.serialize_der().into());
+        self.link.ask(
+            key,
+            Job {
+                request: Wanted {
+                    key: rustls::crypto::aws_lc_rs::sign::any_supported_type(&der).unwrap(),
+                    batch_key: None,
+                    token: None,
+                    scheme: SignatureScheme::ECDSA_NISTP256_SHA256,
+                    message: b"message".to_vec(),
+                },
+                asker: Asker {
+                    place: 0,
+                    number: 0,
+                },
+                abandoned: Arc::default(),
+                asked: Stopwatch::start(),
+                answers: Arc::new(To(self.answers.0.clone())),
+            },
+        );
+    }
+
+    /// Whether the next answer is a signature.
+    fn answer(&self) -> bool {
+        let signed = self.answers.1.lock().unwrap().recv().unwrap();
+        match signed.signature.unwrap() {
+            Ok(signature) => {
+                let info = self.key.subject_public_key_info();
+                let public = PublicKey::of(&info).unwrap();
+                let scheme = SignatureScheme::ECDSA_NISTP256_SHA256;
+                assert!(public.verifies(scheme, b"message", &signature));
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Asks until there is a signature, as clients do.
+    fn comes_back(&self, key: u32) {
+        while {
+            self.ask(key);
+            !self.answer()
+        } {
+            thread::yield_now();
+        }
+    }
+}
+
+fn uri() -> KeyUri {
+    KeyUri::parse("pkcs11:object=a?module-path=/x").unwrap()
+}
+
+/// An agent whose only key is this one.
+fn play(way: Way, socket: &Seqpacket, key: &KeyPair) {
+    let mut room = [0; LONGEST];
+    let mut proved = false;
+    let say = |number, answer: Answer<'_>| socket.send(&answer.write(number), None).ok();
+    while let Ok(Packet::Message(length, _)) = socket.receive(&mut room) {
+        let (number, request) = Request::read(&room[..length]).unwrap();
+        let input = match request {
+            Request::Open { .. } => {
+                say(
+                    number,
+                    match way {
+                        Way::Refuses => Answer::Refused("C_Login: PinIncorrect"),
+                        Way::IsEmpty => Answer::Failed("no such token"),
+                        _ => Answer::Opened,
+                    },
+                );
+                continue;
+            }
+            Request::Find { .. } => {
+                say(number, Answer::Found(Mechanisms::ECDSA));
+                continue;
+            }
+            Request::Sign { input, .. } => input,
+        };
+        let good = sign(key, input);
+        if !std::mem::replace(&mut proved, true) {
+            say(number, Answer::Signed(&good));
+            continue;
+        }
+        match way {
+            Way::Signs => say(number, Answer::Signed(&good)),
+            Way::Fails => say(number, Answer::Failed("C_Sign: DeviceRemoved\n")),
+            Way::IsSilent | Way::Refuses | Way::IsEmpty => None,
+            Way::Dies => return,
+            Way::Lies => say(number, Answer::Opened),
+            Way::SaysMore => say(number + 1000, Answer::Signed(&good)),
+            Way::Talks => socket.send(&[1; 40], None).ok(),
+        };
+    }
+}
+
+/// A signature of a digest. The library signs messages only, so that this one is of the message that has it.
+fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
+    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &key.serialize_der());
+    let digest = aws_lc_rs::digest::Digest::import_less_safe(digest, &aws_lc_rs::digest::SHA256);
+    let signed = pair.unwrap().sign_digest(&digest.unwrap());
+    signed.unwrap().as_ref().to_vec()
+}
+
+#[test]
+fn a_token_signs_for_whoever_asks() {
+    let bench = Bench::with(&[Way::Signs]);
+    let key = bench.prove().unwrap();
+    for _ in 0..3 {
+        bench.ask(key);
+        assert!(bench.answer());
+    }
+    let status = bench.link.status();
+    assert_eq!(
+        (status.available, status.signatures, status.failures),
+        (true, 3, 0)
+    );
+    assert_eq!((status.starts, status.in_flight), (1, 0));
+    // One that nobody knows costs an error.
+    bench.ask(key + 1);
+    assert!(!bench.answer());
+}
+
+#[test]
+fn whatever_a_agent_does_it_costs_what_was_asked_of_it_and_another_takes_its_place() {
+    for way in [
+        &[Way::Fails, Way::Signs],
+        &[Way::IsSilent, Way::Signs],
+        &[Way::Dies, Way::Signs],
+        &[Way::Lies, Way::Signs],
+        &[Way::SaysMore, Way::Signs],
+        &[Way::Talks, Way::Signs],
+    ] {
+        let bench = Bench::with(way);
+        let key = bench.prove().unwrap();
+        for _ in 0..50 {
+            bench.ask(key);
+        }
+        for _ in 0..50 {
+            assert!(!bench.answer(), "{way:?}");
+        }
+        bench.comes_back(key);
+        let status = bench.link.status();
+        assert_eq!(
+            (status.available, status.starts, status.in_flight),
+            (true, 2, 0),
+            "{way:?}"
+        );
+    }
+}
+
+#[test]
+fn a_key_of_another_certificate_is_refused() {
+    let bench = Bench::with(&[Way::Signs]);
+    let other = KeyPair::generate().unwrap().subject_public_key_info();
+    let refused = bench.link.prove(&uri(), PublicKey::of(&other).unwrap());
+    assert!(refused.unwrap_err().contains("another certificate"));
+    assert!(bench.prove().is_ok(), "the token is still good");
+}
+
+#[test]
+fn a_pin_that_is_refused_is_not_tried_again_until_its_file_changes() {
+    let bench = Bench::with(&[Way::Refuses, Way::Signs]);
+    for _ in 0..3 {
+        assert!(bench.prove().unwrap_err().contains("PinIncorrect"));
+        bench.link.set_pin(None, 1);
+    }
+    assert_eq!(bench.link.status().starts, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let pin = folder.path().join("pin");
+    std::fs::write(&pin, "1234").unwrap();
+    bench.link.set_pin(Some(File::open(pin).unwrap()), 1);
+    bench.prove().unwrap();
+}
+
+#[test]
+fn a_key_that_was_proved_is_believed_while_its_token_is_away() {
+    let bench = Bench::with(&[Way::Dies, Way::IsEmpty]);
+    let key = bench.prove().unwrap();
+    bench.ask(key);
+    assert!(!bench.answer());
+    let again = bench.prove().unwrap();
+    assert_ne!(again, key);
+    for key in [key, again] {
+        bench.ask(key);
+        assert!(!bench.answer());
+    }
+    let status = bench.link.status();
+    assert_eq!((status.available, &*status.fault), (false, "no such token"));
+    bench.link.forget(key);
+    bench.link.forget(again);
+    assert!(bench.prove().is_err(), "nobody remembers it");
+}
+
+#[test]
+fn who_waits_when_a_token_is_closed_is_answered() {
+    let bench = Bench::with(&[Way::IsSilent]);
+    bench.link.time_out.store(60_000, Relaxed);
+    let key = bench.prove().unwrap();
+    for _ in 0..100 {
+        bench.ask(key);
+    }
+    assert_eq!(bench.link.status().in_flight, 100);
+    bench.link.close();
+    for _ in 0..100 {
+        assert!(!bench.answer());
+    }
+}

@@ -1,0 +1,462 @@
+//! Where a private key is: in a file, or on a token, which a URI of RFC 7512 names.
+//!
+//! ```text
+//! pkcs11:token=web;object=site?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=/etc/becket/pin
+//! ```
+//!
+//! Attributes before the `?` say which token and which key on it, those behind it how to get there: the library that speaks with the
+//! token, and the file with the PIN. Each may be there once. What is not known is refused, since a name that is mistyped would
+//! otherwise fit more than what was meant; a PIN in the URI is, since whoever reads the configuration would have it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::notation::{Text, as_text};
+
+/// Where a private key is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// In a PEM file.
+    File(String),
+    /// On a token, which signs with it and never gives it out.
+    Token(KeyUri),
+}
+
+impl Text for KeySource {
+    const ACCEPTED: &str =
+        "a PEM file, or \"pkcs11:token=..;object=..?module-path=/..&pin-source=/..\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            uri if uri
+                .get(..SCHEME.len())
+                .is_some_and(|it| it.eq_ignore_ascii_case(SCHEME)) =>
+            {
+                KeyUri::parse(uri).map(Self::Token)
+            }
+            path => Ok(Self::File(path.to_owned())),
+        }
+    }
+
+    fn write(&self) -> String {
+        match self {
+            Self::File(path) => path.clone(),
+            Self::Token(uri) => uri.to_string(),
+        }
+    }
+}
+
+as_text!(KeySource);
+
+/// A key on a token, by its URI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyUri {
+    /// As it is written.
+    text: Arc<str>,
+    /// Where it is.
+    pub token: TokenId,
+    /// The file with the PIN.
+    pub pin_source: Option<PathBuf>,
+    /// `object`: CKA_LABEL of the key.
+    pub object: Option<String>,
+    /// `id`: CKA_ID of the key.
+    pub id: Option<Vec<u8>>,
+}
+
+/// A token, and the library that speaks with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenId {
+    /// `module-path`: an absolute path.
+    pub module: PathBuf,
+    /// What the token and its slot must say of themselves, each attribute once, sorted. Where there is none, it is the only token.
+    pub attributes: Vec<(Attribute, String)>,
+}
+
+/// What is known of a token, or of the slot that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Attribute {
+    /// CK_TOKEN_INFO, label.
+    Token,
+    /// CK_TOKEN_INFO, manufacturerID.
+    Manufacturer,
+    /// CK_TOKEN_INFO, serialNumber.
+    Serial,
+    /// CK_TOKEN_INFO, model.
+    Model,
+    /// CK_SLOT_ID, in decimal digits.
+    SlotId,
+    /// CK_SLOT_INFO, slotDescription.
+    SlotDescription,
+    /// CK_SLOT_INFO, manufacturerID.
+    SlotManufacturer,
+}
+
+impl Attribute {
+    const ALL: [(&str, Self); 7] = [
+        ("token", Self::Token),
+        ("manufacturer", Self::Manufacturer),
+        ("serial", Self::Serial),
+        ("model", Self::Model),
+        ("slot-id", Self::SlotId),
+        ("slot-description", Self::SlotDescription),
+        ("slot-manufacturer", Self::SlotManufacturer),
+    ];
+
+    /// Its name in a URI.
+    pub fn name(self) -> &'static str {
+        let all = Self::ALL.iter();
+        all.filter(|(_, one)| *one == self)
+            .map(|(name, _)| *name)
+            .next()
+            .unwrap_or_default()
+    }
+}
+
+impl TokenId {
+    /// What tells this token from others of its module, for people.
+    pub fn name(&self) -> String {
+        let mut name = String::new();
+        for (attribute, value) in &self.attributes {
+            if !name.is_empty() {
+                name.push(';');
+            }
+            if *attribute != Attribute::Token {
+                name += attribute.name();
+                name.push('=');
+            }
+            name += value;
+        }
+        name
+    }
+}
+
+impl std::fmt::Display for KeyUri {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl KeyUri {
+    /// Reads a URI of RFC 7512 that names one private key.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > LONGEST {
+            return Err(format!("longer than {LONGEST} bytes"));
+        }
+        let rest = text.get(SCHEME.len()..).unwrap_or_default();
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut uri = Self {
+            text: text.into(),
+            token: TokenId {
+                module: PathBuf::new(),
+                attributes: Vec::new(),
+            },
+            pin_source: None,
+            object: None,
+            id: None,
+        };
+        for part in attributes(path, ';', PATH)? {
+            uri.take_path(part)?;
+        }
+        for part in attributes(query, '&', QUERY)? {
+            uri.take_query(part)?;
+        }
+        uri.token.attributes.sort();
+        match &uri {
+            _ if uri.token.module.as_os_str().is_empty() => Err("names no module-path".to_owned()),
+            Self {
+                object: None,
+                id: None,
+                ..
+            } => Err("names no key: neither object nor id".to_owned()),
+            _ => Ok(uri),
+        }
+    }
+
+    fn take_path(&mut self, (name, value): (&str, Vec<u8>)) -> Result<(), String> {
+        if name == "id" {
+            self.id = Some(value);
+            return Ok(());
+        }
+        let value = text_of(name, value)?;
+        let known = Attribute::ALL.iter().find(|(known, _)| *known == name);
+        match (name, known) {
+            (_, Some((_, attribute))) => {
+                if *attribute == Attribute::SlotId && value.parse::<u64>().is_err() {
+                    return Err("slot-id is not a number".to_owned());
+                }
+                self.token.attributes.push((*attribute, value));
+            }
+            ("object", _) => self.object = Some(value),
+            ("type", _) if value == "private" => {}
+            ("type", _) => return Err("type is not \"private\"".to_owned()),
+            ("library-manufacturer" | "library-description" | "library-version", _) => {
+                return Err(format!(
+                    "{name} is not taken: module-path names the library"
+                ));
+            }
+            _ => return Err(format!("an unknown attribute: {name}")),
+        }
+        Ok(())
+    }
+
+    fn take_query(&mut self, (name, value): (&str, Vec<u8>)) -> Result<(), String> {
+        let value = text_of(name, value)?;
+        match name {
+            "module-path" if !Path::new(&value).is_absolute() => {
+                Err("module-path is not an absolute path".to_owned())
+            }
+            "module-path" => {
+                self.token.module = value.into();
+                Ok(())
+            }
+            "pin-source" => {
+                self.pin_source = Some(file_of(&value)?);
+                Ok(())
+            }
+            "pin-value" => {
+                Err("pin-value is not taken: pin-source names a file with the PIN".to_owned())
+            }
+            "module-name" => {
+                Err("module-name is not taken: module-path names the library".to_owned())
+            }
+            _ => Err(format!("an unknown attribute: {name}")),
+        }
+    }
+}
+
+/// The attributes of one part, decoded. Each may be there once.
+fn attributes<'a>(
+    part: &'a str,
+    separator: char,
+    plain: &str,
+) -> Result<Vec<(&'a str, Vec<u8>)>, String> {
+    let mut found: Vec<(&str, Vec<u8>)> = Vec::new();
+    for attribute in part.split(separator).filter(|_| !part.is_empty()) {
+        let (name, value) = attribute
+            .split_once('=')
+            .ok_or("an attribute without \"=\"")?;
+        if found.iter().any(|(before, _)| *before == name) {
+            return Err(format!("{name} is there twice"));
+        }
+        let value = decoded(value, plain).map_err(|fault| format!("{name}: {fault}"))?;
+        if value.is_empty() {
+            return Err(format!("{name} is empty"));
+        }
+        found.push((name, value));
+    }
+    Ok(found)
+}
+
+/// RFC 3986, section 2.1.
+fn decoded(text: &str, plain: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '%' => {
+                let mut digit = || rest.next().and_then(|digit| digit.to_digit(16));
+                let byte = digit().zip(digit()).map(|(high, low)| high * 16 + low);
+                let byte = byte.and_then(|byte| u8::try_from(byte).ok());
+                bytes.push(byte.ok_or("\"%\" without two hexadecimal digits")?);
+            }
+            c if c.is_ascii_alphanumeric() || PLAIN.contains(c) || plain.contains(c) => {
+                bytes.push(c as u8);
+            }
+            c => return Err(format!("{c:?} must be written as %XX")),
+        }
+    }
+    Ok(bytes)
+}
+
+fn text_of(name: &str, value: Vec<u8>) -> Result<String, String> {
+    let text = String::from_utf8(value).map_err(|_| format!("{name} is not UTF-8"))?;
+    // The module takes strings of C, and the agent's messages go to logs.
+    match text.contains(char::is_control) {
+        true => Err(format!("{name} has a control character")),
+        false => Ok(text),
+    }
+}
+
+/// RFC 7512, section 2.4: a path or a URI of a file. Programs (`|`) are not run.
+fn file_of(value: &str) -> Result<PathBuf, String> {
+    let path = match value.strip_prefix("file:") {
+        Some(path) => path.strip_prefix("//").unwrap_or(path),
+        None => value,
+    };
+    match path.starts_with('/') {
+        true => Ok(path.into()),
+        false => Err("pin-source is not an absolute path".to_owned()),
+    }
+}
+
+const SCHEME: &str = "pkcs11:";
+/// Far more than the longest attributes of PKCS#11 take; what the agent is sent is bounded by it.
+const LONGEST: usize = 1024;
+/// RFC 3986, section 2.3, beside letters and digits; RFC 7512, section 2.3, `pk11-res-avail`.
+const PLAIN: &str = "-._~:[]@!$'()*+,=";
+/// `pk11-path-res-avail`.
+const PATH: &str = "&";
+/// `pk11-query-res-avail`.
+const QUERY: &str = "/?|";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REST: &str = "?module-path=/lib/x.so";
+
+    fn uri(text: &str) -> Result<KeyUri, String> {
+        match KeySource::parse(text)? {
+            KeySource::Token(uri) => Ok(uri),
+            KeySource::File(path) => Err(path),
+        }
+    }
+
+    #[test]
+    fn a_uri_names_module_token_key_and_pin() {
+        let text = "pkcs11:token=My%20token;serial=1%3b2;slot-id=7;type=private;object=a&b;id=%00%fF\
+            ?pin-source=file:/etc/pin%3F&module-path=/usr/lib/x.so";
+        let uri = uri(text).unwrap();
+        assert_eq!(uri.token.module, Path::new("/usr/lib/x.so"));
+        assert_eq!(uri.token.name(), "My token;serial=1;2;slot-id=7");
+        assert_eq!(uri.object.as_deref(), Some("a&b"));
+        assert_eq!(uri.id.as_deref(), Some(&[0, 255][..]));
+        assert_eq!(uri.pin_source.as_deref(), Some(Path::new("/etc/pin?")));
+        assert_eq!(KeySource::Token(uri).write(), text);
+    }
+
+    #[test]
+    fn whatever_is_no_uri_is_a_file() {
+        for path in ["", "key.pem", "/etc/key.pem", "pkcs11", "pkcs12:a"] {
+            assert_eq!(KeySource::parse(path), Ok(KeySource::File(path.to_owned())));
+        }
+        assert!(matches!(
+            KeySource::parse(&format!("PKCS11:id=a{REST}")),
+            Ok(KeySource::Token(_))
+        ));
+    }
+
+    const FAULTS: &[(&str, &str)] = &[
+        ("pkcs11:", "names no module-path"),
+        ("pkcs11:object=a", "names no module-path"),
+        (
+            "pkcs11:token=a?module-path=/x",
+            "names no key: neither object nor id",
+        ),
+        (
+            "pkcs11:object=a;object=b?module-path=/x",
+            "object is there twice",
+        ),
+        (
+            "pkcs11:object=a?module-path=/x&module-path=/y",
+            "module-path is there twice",
+        ),
+        (
+            "pkcs11:object=a;colour=b?module-path=/x",
+            "an unknown attribute: colour",
+        ),
+        (
+            "pkcs11:object=a?module-path=/x&pin-souce=/y",
+            "an unknown attribute: pin-souce",
+        ),
+        ("pkcs11:object?module-path=/x", "an attribute without \"=\""),
+        (
+            "pkcs11:object=a;?module-path=/x",
+            "an attribute without \"=\"",
+        ),
+        ("pkcs11:object=?module-path=/x", "object is empty"),
+        (
+            "pkcs11:object=%4?module-path=/x",
+            "object: \"%\" without two hexadecimal digits",
+        ),
+        (
+            "pkcs11:object=%+1?module-path=/x",
+            "object: \"%\" without two hexadecimal digits",
+        ),
+        (
+            "pkcs11:object=a b?module-path=/x",
+            "object: ' ' must be written as %XX",
+        ),
+        (
+            "pkcs11:object=a/b?module-path=/x",
+            "object: '/' must be written as %XX",
+        ),
+        ("pkcs11:object=%ff?module-path=/x", "object is not UTF-8"),
+        (
+            "pkcs11:object=a%00?module-path=/x",
+            "object has a control character",
+        ),
+        (
+            "pkcs11:object=a;type=cert?module-path=/x",
+            "type is not \"private\"",
+        ),
+        (
+            "pkcs11:object=a;slot-id=x?module-path=/x",
+            "slot-id is not a number",
+        ),
+        (
+            "pkcs11:object=a?module-path=x.so",
+            "module-path is not an absolute path",
+        ),
+        (
+            "pkcs11:object=a?module-path=/x&pin-source=|ask",
+            "pin-source is not an absolute path",
+        ),
+    ];
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, fault) in FAULTS {
+            assert_eq!(uri(text).unwrap_err(), *fault, "{text}");
+        }
+        for (name, why) in [
+            ("pin-value=1234", "pin-source"),
+            ("module-name=x", "module-path"),
+        ] {
+            let fault = uri(&format!("pkcs11:object=a{REST}&{name}")).unwrap_err();
+            assert!(fault.contains(why), "{fault}");
+        }
+        assert!(uri(&format!("pkcs11:object={}{REST}", "a".repeat(LONGEST))).is_err());
+    }
+
+    /// Writes what [`KeyUri::parse`] reads.
+    fn encoded(bytes: &[u8], random: &mut fastrand::Rng) -> String {
+        let mut text = String::new();
+        for byte in bytes {
+            let c = char::from(*byte);
+            match c.is_ascii_alphanumeric() && random.bool() {
+                true => text.push(c),
+                false => text.push_str(&format!("%{byte:02x}")),
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn whatever_is_encoded_is_read_as_it_was_and_nothing_panics() {
+        let mut random = fastrand::Rng::with_seed(7512);
+        for _ in 0..2000 {
+            let id: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
+            let object: String = (0..random.usize(1..20))
+                .map(|_| random.char('!'..'\u{fff}'))
+                .collect();
+            let object = object.replace(char::is_control, "x");
+            let (of_id, of_object) = (
+                encoded(&id, &mut random),
+                encoded(object.as_bytes(), &mut random),
+            );
+            let text = format!("pkcs11:id={of_id};object={of_object}{REST}");
+            let read = uri(&text).unwrap();
+            assert_eq!((read.id, read.object), (Some(id), Some(object)));
+            let mut broken: Vec<char> = text.chars().collect();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(..broken.len());
+                broken[at] = random.char(' '..'\u{ff}');
+            }
+            uri(&String::from_iter(broken)).ok();
+        }
+    }
+}
