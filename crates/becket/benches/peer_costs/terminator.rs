@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -106,14 +106,19 @@ impl Terminator {
         let notices = UnixDatagram::bind(&socket).expect("a unix socket");
         let mut command = Command::new(env!("CARGO_BIN_EXE_becket"));
         let command = command.arg("run").arg("--config").arg(file);
-        let command = command.env("NOTIFY_SOCKET", socket).stderr(Stdio::null());
+        let log = folder.join("log");
+        let lines = fs::File::create(&log).expect("a file");
+        let command = command.env("NOTIFY_SOCKET", socket).stderr(lines);
         let started = Self(command.spawn().expect("becket starts"));
         notices
             .set_read_timeout(Some(PATIENCE))
             .expect("a time-out");
         let mut notice = [0; 1024];
         loop {
-            let length = notices.recv(&mut notice).expect("becket is ready");
+            let length = notices.recv(&mut notice).unwrap_or_else(|error| {
+                let said = fs::read_to_string(&log).unwrap_or_default();
+                panic!("becket is not ready: {error}\n{said}")
+            });
             if notice[..length].starts_with(b"READY=1") {
                 return started;
             }
