@@ -89,7 +89,7 @@ impl Stage {
             ),
             inbox: Arc::default(),
             cancels: Arc::default(),
-            signatures: Arc::new(SigningQueue::new(0, None)),
+            signatures: Arc::new(SigningQueue::new(1, None)),
             signing: None,
             answers: Arc::default(),
             scratch: Scratch::default(),
@@ -113,8 +113,13 @@ impl Stage {
 
     /// From now on expensive keys sign when the script has them sign.
     pub(crate) fn defer(&mut self) {
+        self.defer_among(4);
+    }
+
+    /// The same, where so many workers share a crypto thread.
+    fn defer_among(&mut self, workers: usize) {
         let (queue, answers) = (Arc::clone(&self.signatures), Arc::clone(&self.answers));
-        self.signing = Some(WorkerSigning::new(queue, 1, answers));
+        self.signing = Some(WorkerSigning::new(queue, workers, answers));
     }
 
     /// Asks for a signature that nobody waits for.
@@ -127,7 +132,7 @@ impl Stage {
     /// From now on keys that may sign in batches do, while so many clients seem to wait behind each other.
     pub(crate) fn defer_to(&mut self, queue: &Arc<SigningQueue>, waiting: usize) {
         self.signatures = Arc::clone(queue);
-        self.defer();
+        self.defer_among(1);
         self.signing
             .as_ref()
             .expect("deferred")
