@@ -33,8 +33,9 @@ fn main() {
     let (rounds, times) = if real { (15, 100) } else { (1, 2) };
     let folder = tempfile::tempdir().expect("a folder");
     let identities = files::write(folder.path());
-    let places = Places::find();
+    // Servers first: they would take ports that are free until becket has them.
     let servers = start_servers(&identities.server);
+    let places = Places::find();
     let greeting = places.greeting_of_another(folder.path(), servers);
     let terminator = Terminator::start(folder.path(), &places.text(1, servers));
     let mut cases = Cases {
