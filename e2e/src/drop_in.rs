@@ -65,9 +65,9 @@ impl Either {
         finish(self.command(place, arguments), "")
     }
 
-    /// Runs it until it listens at an address. What it says goes to a file of its own.
+    /// Runs it until it listens at each of the addresses. What it says goes to a file of its own.
     #[track_caller]
-    pub fn start(&self, place: &Place, arguments: &[&str], at: SocketAddr) -> Running {
+    pub fn start(&self, place: &Place, arguments: &[&str], all: &[SocketAddr]) -> Running {
         let log = place.path(if self.is_becket() {
             "becket.log"
         } else {
@@ -81,7 +81,9 @@ impl Either {
         until("it listens", || {
             let ended = kept.0.try_wait().expect("a status");
             assert!(ended.is_none(), "it ended: {}", read(&log));
-            TcpStream::connect(at).ok()
+            all.iter()
+                .all(|at| TcpStream::connect(at).is_ok())
+                .then_some(())
         });
         Running(kept)
     }

@@ -53,7 +53,7 @@ fn both_tell(settings: &str, act: impl Fn(&Place, SocketAddr)) -> Option<[Vec<u8
                 at.ip(), at.port(), backend.address.ip(), backend.address.port(), place.text("site.pem"), place.text("ca.pem"),
             ),
         );
-        let _running = either.start(&place, &[&["--config", "hitch.conf"], user].concat(), at);
+        let _running = either.start(&place, &[&["--config", "hitch.conf"], user].concat(), &[at]);
         act(&place, at);
         told.recv_timeout(PATIENCE).unwrap()
     }))

@@ -88,7 +88,7 @@ fn clients_and_servers_see_the_same() {
         let at = fresh_address();
         let frontend = format!("[{}]:{}", at.ip(), at.port());
         let line = [&["--config", "hitch.conf", "-f", &frontend], user].concat();
-        let running = either.start(&place, &line, at);
+        let running = either.start(&place, &line, &[at]);
         let seen = ASKED.map(|flags| facts(&openssl, &place, at, flags));
         let headers: Vec<String> = seen
             .iter()
@@ -155,7 +155,7 @@ fn clients_are_verified_alike_and_unknown_names_refused() {
             ),
         );
         let line = [&["--config", "hitch.conf"], user].concat();
-        let _running = either.start(&place, &line, at);
+        let _running = either.start(&place, &line, &[at]);
         let asked: [&[&str]; 4] = [
             &["-servername", "www.example.org", "-cert", &client],
             &["-servername", "www.example.org", "-tls1_3", "-cert", &client],
@@ -200,7 +200,7 @@ fn a_file_that_is_broken_changes_nothing_and_a_good_one_counts() {
         };
         place.write("hitch.conf", &text("site.pem"));
         let line = [&["--config", "hitch.conf"], user].concat();
-        let running = either.start(&place, &line, at);
+        let running = either.start(&place, &line, &[at]);
         let shows = |name: &str| {
             facts(&openssl, &place, at, &["-noservername"])
                 .iter()

@@ -62,7 +62,7 @@ fn hitch_and_becket_send_it_and_send_none_without_and_refuse_that_of_another() {
         };
         write(&site, &response);
         let line = [&["--config", "hitch.conf"], user].concat();
-        let running = either.start(&place, &line, at);
+        let running = either.start(&place, &line, &[at]);
         let ask = || openssl.ask_unnamed(&place, at, &["-status"]).all();
         let all = ask();
         assert!(all.contains("OCSP Response Status: successful"), "{all}");

@@ -33,7 +33,7 @@ fn clients_see_the_same_in_both_modes() {
                 place.text("ca.pem"), place.text("ca.pem"),
             ),
         );
-        let running = either.start(&place, &["stunnel.conf"], https);
+        let running = either.start(&place, &["stunnel.conf"], &[https, verified, plain]);
         let asked: [(_, &[&str]); 6] = [
             (https, &["-servername", "www.example.org"]),
             (https, &["-servername", "other.example.org"]),
@@ -102,7 +102,7 @@ fn single_certificates_and_folders_of_authorities_are_trusted_alike() {
         let cert = place.text("site.pem");
         let text = format!("foreground = yes\npid =\nsyslog = no\ncert = {cert}\n{services}");
         place.write("stunnel.conf", &text);
-        let _running = either.start(&place, &["stunnel.conf"], trusts[0].1);
+        let _running = either.start(&place, &["stunnel.conf"], &trusts.map(|(_, at)| at));
         let is_served = |at, client: &str| {
             let run = openssl.ask(&place, at, &["-cert", &place.text(client)]);
             run.all().contains("well met")
@@ -143,7 +143,7 @@ fn servers_are_trusted_by_their_own_certificates() {
                 client("wrong", wrong, "others.pem"),
             ),
         );
-        let _running = either.start(&place, &["stunnel.conf"], tls);
+        let _running = either.start(&place, &["stunnel.conf"], &[tls, right, wrong]);
         let answer = |at| {
             let mut client = TcpStream::connect(at).unwrap();
             client.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -185,7 +185,7 @@ fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
             )
         };
         place.write("stunnel.conf", &text("site.pem", ""));
-        let running = either.start(&place, &["stunnel.conf"], at);
+        let running = either.start(&place, &["stunnel.conf"], &[at]);
         let ask = || openssl.ask_unnamed(&place, at, &["-noservername"]).all();
         let all = ask();
         assert!(
