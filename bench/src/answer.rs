@@ -100,6 +100,9 @@ fn range(outcome: &Outcome) -> Option<String> {
         Some((case, value))
     });
     let values: Vec<(&Case, f64)> = values.collect();
+    if let [(case, value)] = values.as_slice() {
+        return alone(outcome, &figure, case, *value);
+    }
     let pick = |better: fn(f64, f64) -> bool| {
         let all = values.iter().copied();
         all.reduce(|a, b| if better(b.1, a.1) { b } else { a })
@@ -131,6 +134,24 @@ fn range(outcome: &Outcome) -> Option<String> {
         high.label,
         most / least
     ))
+}
+
+/// The one case that becket has a figure of, and why it has none of the others.
+fn alone(outcome: &Outcome, figure: &Figure, measured: &Case, value: f64) -> Option<String> {
+    let reasons = outcome.cases.iter().filter_map(|case| {
+        let reason = case.column("becket")?.not_available.as_ref()?;
+        Some(format!("{}, because {reason}", case.label))
+    });
+    let reasons: Vec<String> = reasons.collect();
+    (!reasons.is_empty()).then(|| {
+        format!(
+            "Not measured here: {}. With {} becket's {} is {}.",
+            reasons.join("; "),
+            measured.label,
+            figure.heading,
+            figure.show(value)
+        )
+    })
 }
 
 /// In how many places becket is better, worse, or not to be told from the best other.
@@ -302,6 +323,24 @@ mod tests {
         assert_eq!(
             of(&Run::default(), &outcome),
             "For becket server CPU per transaction is 160.0 us (P-256) to 400.0 us (RSA-2048), 2.50 times as much."
+        );
+    }
+
+    #[test]
+    fn what_only_one_case_could_be_measured_of_is_said_not_to_be_known() {
+        let outcome = outcome(
+            "ktls",
+            vec![
+                ("off", vec![column("becket", &[160.0])]),
+                (
+                    "bulk",
+                    vec![Column::without("becket", "the kernel has no TLS")],
+                ),
+            ],
+        );
+        assert_eq!(
+            of(&Run::default(), &outcome),
+            "Not measured here: bulk, because the kernel has no TLS. With off becket's server CPU per transaction is 160.0 us."
         );
     }
 

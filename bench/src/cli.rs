@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::order::{Effort, Order};
 use crate::part::Part;
 use crate::peer::{Kind, OLD, Peer};
+use crate::scenario::{Scenario, is_setting};
 use crate::{Error, catalog, conditions};
 
 /// Re-runs the field's experiments on TLS terminators, side by side, and reports.
@@ -73,6 +74,12 @@ pub struct RunArgs {
     /// How long a case may go on for more rounds until they tell the peers apart [default: 5m, quick: 0s, no more rounds]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub patience: Option<Duration>,
+    /// Only cases in which this setting has one of these values: key=rsa2048, or key=p256,rsa2048
+    #[arg(long, value_name = "SETTING=VALUES")]
+    pub only: Vec<String>,
+    /// Say which cases would run and how long they take, and measure nothing
+    #[arg(long)]
+    pub plan: bool,
     /// Measure although others are at work on this machine; the report then says so in red
     #[arg(long)]
     pub busy_ok: bool,
@@ -100,16 +107,37 @@ impl RunArgs {
         };
         effort.rounds = self.rounds.unwrap_or(effort.rounds);
         effort.patience = self.patience.unwrap_or(effort.patience);
+        effort.only = self
+            .only
+            .iter()
+            .map(|only| one_only(only))
+            .collect::<Result<_, _>>()?;
         let stamp = conditions::stamp(becket_load::clock::unix_seconds());
         let out = self.out.clone();
         Ok(Order {
-            scenarios: catalog::find(&self.scenarios)?,
+            scenarios: self.scenarios(&effort)?,
             peers: self.peers()?,
             effort,
             busy_ok: self.busy_ok || self.smoke,
             out: out.unwrap_or_else(|| PathBuf::from("becket-bench").join(stamp)),
             command,
         })
+    }
+
+    /// Finds the scenarios of which cases are left.
+    fn scenarios(&self, effort: &Effort) -> Result<Vec<Scenario>, Error> {
+        let mut left = Vec::new();
+        for scenario in catalog::find(&self.scenarios)? {
+            let has_cases = !effort.cases(&scenario)?.is_empty();
+            if has_cases || scenario.not_available.is_some() {
+                left.push(scenario);
+            }
+        }
+        if left.is_empty() {
+            let only = self.only.join(" --only ");
+            return Err(Error::Asked(format!("--only {only}: no case is left")));
+        }
+        Ok(left)
     }
 
     fn peers(&self) -> Result<Vec<Peer>, Error> {
@@ -144,6 +172,18 @@ impl RunArgs {
             .map(|name| Peer::find(name, build(name)))
             .collect()
     }
+}
+
+/// Reads one `--only`.
+fn one_only(text: &str) -> Result<(String, Vec<String>), Error> {
+    let parts = text.split_once('=');
+    let (setting, values) = parts.filter(|(name, _)| is_setting(name)).ok_or_else(|| {
+        Error::Asked(format!(
+            "--only {text}: SETTING=VALUES is wanted, for example key=rsa2048; the settings are in docs/benchmarking.md"
+        ))
+    })?;
+    let values = values.split(',').map(str::to_owned);
+    Ok((setting.to_owned(), values.collect()))
 }
 
 const EXIT_CODES: &str = "\
@@ -182,6 +222,43 @@ mod tests {
         let peers = args.peers().unwrap();
         let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
         assert_eq!(names, ["becket", OLD]);
+    }
+
+    fn order(args: &[&str]) -> Result<Order, Error> {
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let today = format!("becket={program}");
+        let fixed = ["becket-bench", "run", "--peers", "becket", "--peer", &today];
+        let cli = Cli::try_parse_from(fixed.iter().chain(args)).unwrap();
+        let Command::Run(args) = cli.command else {
+            panic!("it is a run")
+        };
+        args.order(Vec::new())
+    }
+
+    #[test]
+    fn cases_are_limited_to_values_of_settings() {
+        let order = order(&[
+            "implementations",
+            "pq",
+            "--only",
+            "key=rsa2048",
+            "--only",
+            "tls=1.2,1.3",
+        ]);
+        let order = order.unwrap();
+        let ids: Vec<&str> = order.scenarios.iter().map(|s| s.id.as_str()).collect();
+        assert_eq!(ids, ["implementations"]);
+        let cases = order.effort.cases(&order.scenarios[0]).unwrap();
+        assert!(cases.iter().all(|(_, case)| case.text["key"] == "rsa2048"));
+        assert_eq!(cases.len(), 2);
+    }
+
+    #[test]
+    fn a_limit_must_name_a_setting_and_leave_a_case() {
+        for only in ["keys=rsa2048", "key", "key=rsa1024"] {
+            let error = order(&["implementations", "--only", only]).unwrap_err();
+            assert!(error.to_string().contains(only), "{error}");
+        }
     }
 
     #[test]

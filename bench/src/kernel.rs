@@ -3,6 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
+use becket_sys::kernel_tls::{self, Cipher, Version};
+
+use crate::scenario::Settings;
+
 /// A reading of the kernel's counters, or what they grew by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
@@ -52,6 +56,22 @@ impl Kernel {
     pub fn softirq_share(&self) -> f64 {
         self.softirq.as_secs_f64() / self.all.as_secs_f64()
     }
+}
+
+/// Returns why the kernel cannot take over the TLS of a case.
+pub fn without_tls(settings: &Settings) -> Option<String> {
+    let version = match settings.tls.as_str() {
+        "1.2" => Version::Tls12,
+        _ => Version::Tls13,
+    };
+    let cipher = match settings.suite.as_str() {
+        "aes256" => Cipher::Aes256Gcm,
+        "chacha20" => Cipher::ChaCha20Poly1305,
+        _ => Cipher::Aes128Gcm,
+    };
+    let support = kernel_tls::support();
+    let lacks = settings.ktls && !support.covers(version, cipher, false);
+    lacks.then(|| format!("this kernel does not take over TLS: {support}"))
 }
 
 /// Finds a counter in lines of names that are followed by lines of values.

@@ -38,6 +38,7 @@ pub mod page;
 pub mod part;
 pub mod peer;
 pub mod place;
+pub mod plan;
 pub mod plot;
 pub mod process;
 pub mod progress;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use becket_bench::cli::{Cli, Command};
-use becket_bench::{Error, catalog, compare, page, readme, runner, store, table};
+use becket_bench::{Error, catalog, compare, page, plan, readme, runner, store, table};
 use clap::Parser;
 
 #[global_allocator]
@@ -33,6 +33,10 @@ fn program() -> Result<(), Error> {
         }
         Command::Run(args) => {
             let order = args.order(std::env::args().collect())?;
+            if args.plan {
+                say(&plan::show(&order)?);
+                return Ok(());
+            }
             let out = order.out.clone();
             let stop = stop_on_signals()?;
             let run = runner::run(order, &stop)?;

@@ -22,6 +22,8 @@ pub struct Effort {
     pub idle: usize,
     /// Descriptors that a process may have.
     pub open_files: u64,
+    /// Settings with the values to which cases are limited.
+    pub only: Vec<(String, Vec<String>)>,
 }
 
 impl Effort {
@@ -34,6 +36,7 @@ impl Effort {
             patience: Duration::from_secs(300),
             idle: 10_000,
             open_files: 0,
+            only: Vec::new(),
         }
     }
 
@@ -61,9 +64,15 @@ impl Effort {
         }
     }
 
-    /// Returns the cases of a scenario: all, the quick values', or the first and the last.
+    /// Returns the cases of a scenario that are asked for: all, the quick values', or the first and the last.
     pub fn cases(&self, scenario: &Scenario) -> Result<Vec<(String, Settings)>, Error> {
         let mut cases = scenario.cases(self.name != "full")?;
+        for (setting, values) in &self.only {
+            cases.retain(|(_, settings)| {
+                let value = settings.text.get(setting);
+                value.is_some_and(|value| values.contains(value))
+            });
+        }
         if self.name == "smoke" && cases.len() > 2 {
             cases.drain(1..cases.len() - 1);
         }
@@ -73,6 +82,20 @@ impl Effort {
     /// Returns how often a case is looked at, at most.
     pub fn looks(&self) -> u32 {
         if self.patience.is_zero() { 1 } else { LOOKS }
+    }
+
+    /// Returns how many rounds a case has that stays undecided.
+    pub fn most_rounds(&self) -> u32 {
+        let more = (1..self.looks()).fold(self.rounds, |rounds, _| rounds + rounds.div_ceil(2));
+        more.max(self.rounds)
+    }
+
+    /// Returns the length of a closed loop: large bodies need longer for the clock's ticks to mean something.
+    pub fn length(&self, body: u64) -> Duration {
+        match body {
+            0..LARGE => self.time,
+            _ => self.time * 4,
+        }
     }
 
     /// Returns how many idle connections a server can have: it needs two descriptors for each.
@@ -98,6 +121,19 @@ pub struct Order {
     pub out: PathBuf,
     pub command: Vec<String>,
 }
+
+impl Order {
+    /// Returns the peers that a scenario is about.
+    pub fn asked<'a>(&'a self, scenario: &'a Scenario) -> impl Iterator<Item = &'a Peer> {
+        self.peers.iter().filter(|peer| {
+            let named = || scenario.peers.iter().any(|name| name == peer.kind.name());
+            scenario.peers.is_empty() || named()
+        })
+    }
+}
+
+/// A body from which one at a time keeps a core busy.
+pub const LARGE: u64 = 64 * 1024 * 1024;
 
 /// Looks at a case that stay undecided, each after half as many rounds again: 3, 5, 8, 12 and 18 rounds.
 const LOOKS: u32 = 5;

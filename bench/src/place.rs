@@ -6,6 +6,7 @@
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::Error;
+use crate::scenario::Settings;
 
 /// The CPUs of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,11 @@ impl Place {
     /// Returns the most workers that do not share a CPU with the client.
     pub fn most_workers(&self) -> usize {
         (self.cpus.len() / 2).max(1)
+    }
+
+    /// Returns whether each worker has a CPU of its own, where the case needs that.
+    pub fn has_room(&self, settings: &Settings) -> bool {
+        !settings.spread || settings.workers <= self.most_workers()
     }
 
     /// Returns the CPUs of a server with this many workers: more workers than there is room for share.

@@ -146,6 +146,8 @@ pub struct Settings {
     pub servers: usize,
     /// Whether the server replicates its sessions to another node.
     pub cluster: bool,
+    /// Whether the kernel takes over the TLS of connections that carry bulk.
+    pub ktls: bool,
     /// Whether the server relays TLS without ending it; a becket behind it does.
     pub passthrough: bool,
     /// All settings as text, for the report.
@@ -268,6 +270,7 @@ impl Settings {
             nodes: usize::try_from(number("nodes")?.max(1)).unwrap_or(1),
             servers: usize::try_from(number("servers")?.clamp(1, 250)).unwrap_or(1),
             cluster: one_of("cluster", &["on", "off"])? == "on",
+            ktls: one_of("ktls", &["off", "bulk"])? == "bulk",
             passthrough: one_of("passthrough", &["on", "off"])? == "on",
             text: text.clone(),
         };
@@ -293,6 +296,11 @@ impl Settings {
             ))
         })
     }
+}
+
+/// Returns whether there is a setting of this name.
+pub fn is_setting(name: &str) -> bool {
+    DEFAULTS.iter().any(|(known, _)| *known == name)
 }
 
 /// Returns a value as the settings have it.
@@ -367,7 +375,7 @@ fn label(name: &str, value: &str) -> String {
             _ => "alone",
         }
         .to_owned(),
-        "ktls" => format!("kTLS {value}"),
+        "ktls" => format!("kernel TLS {value}"),
         _ => format!("{name} {value}"),
     }
 }
@@ -389,7 +397,7 @@ fn size(value: &str) -> String {
     }
 }
 
-/// Every setting with its default. The one for kTLS has no subject yet.
+/// Every setting with its default.
 const DEFAULTS: &[(&str, &str)] = &[
     ("tls", "1.3"),
     ("key", "p256"),

@@ -22,6 +22,38 @@ fn an_unknown_scenario_is_answered_with_the_known_ones() {
 }
 
 #[test]
+fn a_plan_says_what_would_run_and_stores_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("run");
+    let build = format!("becket={BENCH}");
+    let args = [
+        "run",
+        "all",
+        "--plan",
+        "--only",
+        "key=rsa2048",
+        "--peers",
+        "becket",
+    ];
+    let output = bench(
+        &[
+            &args[..],
+            &["--peer", &build, "--out", &out.display().to_string()],
+        ]
+        .concat(),
+    );
+    assert!(output.status.success(), "{}", said(&output));
+    let plan = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        plan.lines()
+            .any(|line| line.starts_with("implementations") && line.contains("RSA-2048, TLS 1.2")),
+        "{plan}"
+    );
+    assert!(!plan.contains("P-256"), "{plan}");
+    assert!(!out.exists());
+}
+
+#[test]
 fn a_missing_peer_is_named_with_its_remedy() {
     let output = bench(&[
         "run",

@@ -1,11 +1,10 @@
 //! Closed loops: CPU per transaction, the figure that repeats.
 
-use std::time::Duration;
-
 use super::{Stage, order, time_out};
 use crate::figure::ROUND_TRIP;
 use crate::floors::Floors;
 use crate::load::{self, Ask};
+use crate::order::LARGE;
 use crate::result::{Column, figures};
 use crate::scenario::Settings;
 use crate::{Error, peer::Server};
@@ -51,7 +50,7 @@ fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
 }
 
 fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Result<(), Error> {
-    let time = seconds(stage);
+    let time = stage.effort.length(stage.settings.body);
     let Some((server, is_floor)) = server(stage, index) else {
         let floors = stage.floors.as_ref();
         let sample = floors.map(|floors| floors.measure_library(round, stage.effort.time / 4));
@@ -84,14 +83,6 @@ fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Resu
     Ok(())
 }
 
-/// Large bodies need longer for the clock's ticks to mean something.
-fn seconds(stage: &Stage<'_>) -> Duration {
-    match stage.settings.body {
-        0..LARGE => stage.effort.time,
-        _ => stage.effort.time * 4,
-    }
-}
-
 /// One large body at a time keeps a core busy; more of them only finish later.
 fn connections(settings: &Settings) -> usize {
     match settings.body {
@@ -116,5 +107,3 @@ pub(super) fn remark(column: &mut Column, step: &becket_stats::report::Step) {
         }
     }
 }
-
-const LARGE: u64 = 64 * 1024 * 1024;

@@ -77,10 +77,14 @@ fn front(site: &Site<'_>) -> String {
         "x25519mlkem768" => r#""X25519MLKEM768", "X25519", "P-256", "P-384""#,
         _ => r#""X25519", "P-256", "P-384""#,
     };
+    let kernel_tls = match site.settings.ktls {
+        true => "kernel-tls = \"bulk\"\n",
+        false => "",
+    };
     match site.settings.passthrough {
         true => "mode = \"passthrough\"\n".to_owned(),
         false => format!(
-            "certificates = [\"{}\"]\n\n[[policy]]\nname = \"bench\"\nversions = [\"{}\"]\nsuites = [\"{suite}\"]\ngroups = [{groups}]\n",
+            "{kernel_tls}certificates = [\"{}\"]\n\n[[policy]]\nname = \"bench\"\nversions = [\"{}\"]\nsuites = [\"{suite}\"]\ngroups = [{groups}]\n",
             site.certificate.display(),
             site.settings.tls,
         ),

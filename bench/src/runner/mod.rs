@@ -119,7 +119,7 @@ impl<'a> Runner<'a> {
                 None => self.order.effort.cases(&scenario)?,
             };
             for (label, settings) in &cases {
-                self.progress.begin(&scenario, label);
+                self.progress.begin();
                 self.others.worst();
                 let mut case = self.case(&scenario, label, settings)?;
                 let others = rounded(self.others.worst());
@@ -127,7 +127,6 @@ impl<'a> Runner<'a> {
                 self.run.busy |= others > others::LIMIT;
                 self.run.control.clone_from(&self.control.samples);
                 outcome.cases.push(case);
-                self.progress.end(&scenario, &self.order);
             }
             outcome.took_s = (clock::now() - started).as_secs_f64();
             self.run.scenarios.push(outcome);

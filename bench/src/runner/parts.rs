@@ -9,6 +9,7 @@ use crate::control::Control;
 use crate::farm;
 use crate::figure::ROUND_TRIP;
 use crate::floors::Floors;
+use crate::kernel;
 use crate::library::Library;
 use crate::measure::queued;
 use crate::peer::{Kind, Peer, Server, Site};
@@ -38,10 +39,7 @@ impl Runner<'_> {
             Measure::Capacity => self.order.effort.most_clients().max(OPEN_LOOP) + ROOM,
             _ => settings.connections.max(OPEN_LOOP) + ROOM,
         };
-        let asked = self.order.peers.iter().filter(|peer| {
-            scenario.peers.is_empty() || scenario.peers.iter().any(|name| name == peer.kind.name())
-        });
-        for (index, peer) in asked.enumerate() {
+        for (index, peer) in self.order.asked(scenario).enumerate() {
             if let Some(reason) = self.reason(scenario, peer, settings) {
                 reasons.push((index, Column::without(&peer.name, reason)));
                 continue;
@@ -151,14 +149,15 @@ impl Runner<'_> {
                 library.unwrap_or_default()
             ));
         }
-        if settings.spread && settings.workers > self.place.most_workers() {
+        if !self.place.has_room(settings) {
             return Some(format!(
                 "needs {} CPUs, here are {}: workers must not share with the client",
                 settings.workers * 2,
                 self.place.all().len()
             ));
         }
-        scenario.reason(peer.kind.name(), settings)
+        let reason = scenario.reason(peer.kind.name(), settings);
+        reason.or_else(|| kernel::without_tls(settings))
     }
 
     pub(super) fn backend(
