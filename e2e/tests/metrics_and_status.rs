@@ -1,8 +1,8 @@
 //! The admin pages tell what happened, and withstand clients of their own.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use becket_e2e::{
     Backend, Becket, Client, Key, OpenSsl, PATIENCE, Place, REQUEST, Shape, Trust, becket_program,
@@ -103,23 +103,6 @@ fn a_certificate_that_ends_in_four_days_does_not_look_healthy() {
         let is_json = flags.contains(&"--json");
         assert_eq!(found.stdout.contains(problem), !is_json, "{}", found.all());
     }
-}
-
-#[test]
-fn watching_prints_a_line_each_time_where_there_is_no_terminal() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let becket = Becket::start(&place, &Shape::new(backend.address));
-    let mut command = Command::new(becket_program());
-    command.args(["status", "--watch", "--admin", &becket.admin.to_string()]);
-    let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(watching.stdout.take().unwrap()).lines();
-    for line in lines.take(2).map(Result::unwrap) {
-        assert!(line.contains(" serving, 0 open, accepted "), "{line}");
-        assert!(line.ends_with(" problems"), "{line}");
-    }
-    // Nobody reads any more: it ends by itself.
-    assert_eq!(watching.wait().unwrap().code(), Some(0));
 }
 
 #[test]

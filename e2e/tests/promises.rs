@@ -74,6 +74,7 @@ mod starttls;
 mod sticky_clients_return;
 mod stud_sessions;
 mod stunnel_is_replaced;
+mod the_screen_is_live_and_given_back;
 mod tls_to_servers;
 mod tls_versions_and_suites_are_those_configured;
 mod unix_and_v6_backends;

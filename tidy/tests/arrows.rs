@@ -52,7 +52,7 @@ const CRATES: &[(&str, &[&str])] = &[
 const ROOMS: &[&[&str]] = &[
     &["main"],
     &["cli", "demo", "dropin"],
-    &["ctl"],
+    &["ctl", "top"],
     &["parent", "launch", "reload"],
     &["server"],
     &["check", "status"],

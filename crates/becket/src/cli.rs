@@ -1,4 +1,4 @@
-//! The command line: `becket run`, `becket check`, `becket status`, `becket reload`, `becket secret`,
+//! The command line: `becket run`, `becket check`, `becket status`, `becket top`, `becket reload`, `becket secret`,
 //! `becket migrate`, `becket demo`. The command lines of other programs are read in `dropin`.
 //!
 //! Only the shape of the arguments is here; clap refuses what does not fit with exit code 2.
@@ -55,6 +55,9 @@ pub enum Command {
     /// Show the state of a running becket
     #[command(after_help = STATUS)]
     Status(StatusFlags),
+    /// Watch a running becket in a terminal: rates, servers, who has most connections
+    #[command(after_help = TOP)]
+    Top(TopFlags),
     /// Have a running becket reload, and wait for the outcome
     #[command(after_help = RELOAD)]
     Reload(PlaceFlags),
@@ -141,13 +144,20 @@ pub struct StatusFlags {
     pub place: PlaceFlags,
 
     /// Print JSON instead of a page
-    #[arg(long, conflicts_with = "watch")]
+    #[arg(long)]
     pub json: bool,
+}
 
-    /// Ask again every SECONDS (1), until interrupted; a line each time where no terminal is redrawn
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
-        value_parser = clap::value_parser!(u64).range(1..))]
-    pub watch: Option<u64>,
+/// Arguments of `becket top`.
+#[derive(Clone, Debug, Args)]
+pub struct TopFlags {
+    /// Which becket.
+    #[command(flatten)]
+    pub place: PlaceFlags,
+
+    /// Ask again after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub every: u64,
 }
 
 /// Arguments of `becket ctl`.
@@ -262,13 +272,22 @@ Examples:
   becket status --admin 127.0.0.1:9443
   becket status --config /etc/becket/becket.toml
       Reads admin.socket or admin.address there.
-  becket status --admin 127.0.0.1:9443 --watch 5
-      Every five seconds.
 
 Rates are those of the second between two requests. Problems stand on top.
 
 Exit codes: 0 it answered and nothing is wrong, 1 it did not answer, 2 wrong arguments,
 3 it answered and has a problem.";
+
+const TOP: &str = "\
+Examples:
+  becket top
+  becket top --config /etc/becket/becket.toml --every 5
+
+Keys: q quits; n, o, r, f sort servers by name, open connections, rate, failures, and once more turn the
+order round; p pauses; arrows scroll. Sources and names are for who may open the socket, or has the token
+of admin.token-file.
+
+Exit codes: 0 quit, 1 it did not answer, 2 wrong arguments, or standard output is no terminal.";
 
 const RELOAD: &str = "\
 Examples:
@@ -448,6 +467,7 @@ mod tests {
             "status",
             "status --admin [::1]:1",
             "status --config f --json",
+            "top --socket s --every 5",
             "reload --admin a:1 --config f",
             "ctl --socket s servers",
             "ctl servers drain app/a:1 --socket s --json",

@@ -43,4 +43,5 @@ pub mod sockets;
 pub mod status;
 pub(crate) mod succession;
 pub mod tls;
+pub mod top;
 pub mod worker;

@@ -9,16 +9,16 @@
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
 use becket::check::check;
 use becket::cli::{
-    CheckFlags, Cli, Command, CtlFlags, DemoFlags, MigrateFlags, PlaceFlags, StatusFlags,
+    CheckFlags, Cli, Command, CtlFlags, DemoFlags, MigrateFlags, PlaceFlags, StatusFlags, TopFlags,
 };
-use becket::control::page::{brief, page, problems};
+use becket::control::page::{page, problems};
 use becket::ctl::NotDone;
 use becket::dropin::{self, Call};
 use becket::handover::Handed;
@@ -29,6 +29,7 @@ use becket::prepare::source::Source;
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
 use becket::signing::token::agent;
+use becket::top::{self, NotShown};
 use becket_proto::ticket::UnixSeconds;
 use becket_sys::process::Told;
 use clap::Parser;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Run(flags) => run(*flags),
         Command::Check(flags) => run_check(*flags),
         Command::Status(flags) => status(flags),
+        Command::Top(flags) => run_top(flags),
         Command::Reload(flags) => ask_for(Told::Reload, flags, "reloaded\n"),
         Command::Upgrade(flags) => ask_for(Told::Upgrade, flags, "upgraded\n"),
         Command::Ctl(flags) => ctl(*flags),
@@ -121,35 +123,28 @@ fn ctl(flags: CtlFlags) -> anyhow::Result<ExitCode> {
 
 fn status(flags: StatusFlags) -> anyhow::Result<ExitCode> {
     let place = flags.place.place();
-    let mut before = place.ask()?;
+    let before = place.ask()?;
     if flags.json {
         say(serde_json::to_string_pretty(&before)? + "\n")?;
         return Ok(health(&problems(&before)));
     }
-    let redraws = flags.watch.is_some() && io::stdout().is_terminal();
-    let mut is_read = !redraws || say(format!("{CLEAR}{}", page(&before, None)))?;
-    while is_read {
-        std::thread::sleep(Duration::from_secs(flags.watch.unwrap_or(1)));
-        let now = match place.ask() {
-            Ok(now) => now,
-            Err(error) if flags.watch.is_some() => {
-                is_read = say(format!("{error}\n"))?;
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        };
-        if flags.watch.is_none() {
-            say(page(&now, Some(&before)))?;
-            return Ok(health(&problems(&now)));
+    // Rates are those of a second.
+    std::thread::sleep(Duration::from_secs(1));
+    let now = place.ask()?;
+    say(page(&now, Some(&before)))?;
+    Ok(health(&problems(&now)))
+}
+
+fn run_top(flags: TopFlags) -> anyhow::Result<ExitCode> {
+    let every = Duration::from_secs(flags.every);
+    match top::run(&flags.place.place(), every) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error @ NotShown::NoTerminal) => {
+            eprintln!("becket: {error}");
+            Ok(ExitCode::from(NOT_STARTED))
         }
-        is_read = if redraws {
-            say(format!("{CLEAR}{}", page(&now, Some(&before))))?
-        } else {
-            say(brief(&now, &before))?
-        };
-        before = now;
+        Err(error) => Err(error.into()),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn health(problems: &[String]) -> ExitCode {
@@ -232,6 +227,4 @@ fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
 
 const HAS_PROBLEMS: u8 = 3;
 const REFUSED: u8 = 3;
-/// To the first place of the terminal, and nothing behind it.
-const CLEAR: &str = "\x1b[H\x1b[J";
 const NOT_STARTED: u8 = 2;

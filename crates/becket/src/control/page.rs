@@ -42,29 +42,6 @@ pub fn page(status: &Value, before: Option<&Value>) -> String {
     page.0
 }
 
-/// One line for `becket status --watch` where no terminal is redrawn.
-pub fn brief(status: &Value, before: &Value) -> String {
-    let rates = Rates::of(status, Some(before));
-    let rate = |name: &str| {
-        rates
-            .of_total(name)
-            .trim_matches([' ', '(', ')'])
-            .to_owned()
-    };
-    let count = problems(status).len() as u64;
-    format!(
-        "{} {}, {} open, accepted {}, full {}, resumed {}, failed {}, {count} problem{}\n",
-        text(&status["now"]),
-        text(&status["state"]),
-        number(&status["totals"]["connections"]),
-        rate("accepted"),
-        rate("handshakes_full"),
-        rate("handshakes_resumed"),
-        rate("handshakes_failed"),
-        plural(count)
-    )
-}
-
 /// What somebody has to look at: certificates that end, handshakes that fail, signatures that did not verify, a reload that was refused, servers that are out of
 /// service, peers that cannot join.
 pub fn problems(status: &Value) -> Vec<String> {
@@ -212,10 +189,8 @@ struct Rates<'a> {
 
 impl<'a> Rates<'a> {
     fn of(status: &'a Value, before: Option<&'a Value>) -> Self {
-        let before = before.and_then(|before| {
-            let seconds = (moment(&status["now"])? - moment(&before["now"])?).as_seconds_f64();
-            (seconds > 0.0).then_some((&before["totals"], seconds))
-        });
+        let before =
+            before.and_then(|before| Some((&before["totals"], seconds_between(before, status)?)));
         Self {
             now: &status["totals"],
             before,
@@ -460,7 +435,7 @@ impl Page {
 }
 
 /// A text without what could drive a terminal; `?` for what is not there.
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     escaped(value.as_str().unwrap_or("?"))
 }
 
@@ -472,15 +447,21 @@ fn escaped(text: &str) -> String {
     each.collect()
 }
 
+/// The time from one status to a later one, by the clock of the becket that was asked.
+pub(crate) fn seconds_between(before: &Value, status: &Value) -> Option<f64> {
+    let seconds = (moment(&status["now"])? - moment(&before["now"])?).as_seconds_f64();
+    (seconds > 0.0).then_some(seconds)
+}
+
 fn moment(value: &Value) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(value.as_str()?, &Rfc3339).ok()
 }
 
-fn number(value: &Value) -> u64 {
+pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -502,7 +483,7 @@ fn share(part: u64, whole: u64) -> String {
 }
 
 /// A time in its two largest units.
-pub(super) fn span(time: Duration) -> String {
+pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -641,9 +622,6 @@ mod tests {
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
         }
-        let line = "2026-11-22T10:00:02.000000Z ?, 0 open, accepted 22.0/s, full 2.0/s, resumed 0.0/s, \
-                    failed 20.0/s, 1 problem\n";
-        assert_eq!(brief(&after, &before), line);
     }
 
     #[test]

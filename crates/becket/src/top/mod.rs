@@ -1,0 +1,122 @@
+//! `becket top`: a running becket, live in a terminal.
+//!
+//! A thread asks for `/status` and `/connections/top`, and leaves what came as a [`Sample`]. The [`screen`] keeps two of them and
+//! what keys have chosen; [`view`] draws it. The terminal is given back as it was by whatever it ends: a key, a signal, a fault
+//! or a panic.
+
+mod screen;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use self::screen::Screen;
+use crate::status::{NoStatus, Place};
+
+/// Why nothing was shown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotShown {
+    /// Standard output is a file or a pipe.
+    #[error("standard output is no terminal; becket status prints the same once")]
+    NoTerminal,
+    /// Nobody answers.
+    #[error(transparent)]
+    NoStatus(#[from] NoStatus),
+    /// The terminal does not do as it should.
+    #[error("the terminal: {0}")]
+    Terminal(#[from] io::Error),
+}
+
+/// What was answered at one moment.
+#[derive(Clone, Debug)]
+struct Sample {
+    status: Value,
+    /// Who has most connections, or why that is not told.
+    most: Result<Value, String>,
+}
+
+impl Sample {
+    fn take(place: &Place) -> Result<Self, NoStatus> {
+        let status = place.ask()?;
+        let path = format!("/connections/top?limit={MOST_ROWS}");
+        let answer = place.request("GET", &path, None)?;
+        let most = match answer.code {
+            200 => Ok(answer.body),
+            _ => Err(answer.body["error"].as_str().unwrap_or("?").to_owned()),
+        };
+        Ok(Self { status, most })
+    }
+}
+
+/// Shows the becket at a place, asked again after each `every`, until a key or a signal ends it.
+///
+/// # Errors
+/// There is no terminal, or nobody answers at the first time.
+pub fn run(place: &Place, every: Duration) -> Result<(), NotShown> {
+    if !io::stdout().is_terminal() {
+        return Err(NotShown::NoTerminal);
+    }
+    let first = Sample::take(place)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&ended))?;
+    }
+    let samples = ask_again(place.clone(), every);
+    // Has a panic restore it, too.
+    let mut terminal = ratatui::try_init()?;
+    let shown = show(&mut terminal, Screen::new(first), &samples, &ended);
+    ratatui::try_restore()?;
+    Ok(shown?)
+}
+
+/// Asks on a thread of its own: the screen never waits for an answer.
+fn ask_again(place: Place, every: Duration) -> Receiver<Result<Sample, String>> {
+    let (sender, samples) = sync_channel(1);
+    thread::spawn(move || {
+        loop {
+            thread::sleep(every);
+            let sample = Sample::take(&place).map_err(|error| error.to_string());
+            if sender.send(sample).is_err() {
+                return;
+            }
+        }
+    });
+    samples
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    mut screen: Screen,
+    samples: &Receiver<Result<Sample, String>>,
+    ended: &AtomicBool,
+) -> io::Result<()> {
+    while !ended.load(Relaxed) {
+        terminal.draw(|frame| view::draw(frame, &mut screen))?;
+        if event::poll(STEP)?
+            && let Event::Key(key) = event::read()?
+            && screen.press(key)
+        {
+            return Ok(());
+        }
+        while let Ok(sample) = samples.try_recv() {
+            screen.take(sample);
+        }
+    }
+    Ok(())
+}
+
+/// Between two looks at signals and samples.
+const STEP: Duration = Duration::from_millis(100);
+/// Sources and names that are asked for: more than a screen has lines.
+const MOST_ROWS: usize = 50;

@@ -1,0 +1,299 @@
+//! What a screen shows: two samples, what they differ by, and what keys have chosen.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use serde_json::Value;
+
+use super::Sample;
+use crate::control::page::{list, number, seconds_between, text};
+
+/// By what servers are sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SortBy {
+    Name,
+    Open,
+    Rate,
+    Failures,
+}
+
+/// One server.
+#[derive(Debug, PartialEq)]
+pub(super) struct ServerRow {
+    /// Backend and server.
+    pub(super) name: String,
+    pub(super) mode: String,
+    pub(super) condition: String,
+    /// Nobody new can be sent there.
+    pub(super) is_out: bool,
+    pub(super) weight: u64,
+    pub(super) open: u64,
+    pub(super) maxconn: Option<u64>,
+    /// Connects in a second; `None` without a sample before.
+    pub(super) rate: Option<f64>,
+    pub(super) failures: u64,
+}
+
+/// The state of the screen.
+#[derive(Debug)]
+pub(super) struct Screen {
+    now: Sample,
+    before: Option<Sample>,
+    /// Handshakes in a second, the oldest first.
+    handshakes: VecDeque<u64>,
+    /// Why there was no answer, where the last one is missing.
+    pub(super) fault: Option<String>,
+    pub(super) sort: SortBy,
+    pub(super) is_reversed: bool,
+    pub(super) is_paused: bool,
+    /// Servers above the first that is shown.
+    pub(super) above: usize,
+}
+
+impl Screen {
+    pub(super) fn new(first: Sample) -> Self {
+        Self {
+            now: first,
+            before: None,
+            handshakes: VecDeque::new(),
+            fault: None,
+            sort: SortBy::Name,
+            is_reversed: false,
+            is_paused: false,
+            above: 0,
+        }
+    }
+
+    /// Takes what was answered, or why nothing was.
+    pub(super) fn take(&mut self, sample: Result<Sample, String>) {
+        if self.is_paused {
+            return;
+        }
+        let sample = match sample {
+            Ok(sample) => sample,
+            Err(fault) => {
+                self.fault = Some(fault);
+                return;
+            }
+        };
+        self.fault = None;
+        // Another process has counters of its own.
+        let is_same = sample.status["started"] == self.now.status["started"];
+        let before = std::mem::replace(&mut self.now, sample);
+        self.before = Some(before).filter(|_| is_same);
+        let kinds = ["handshakes_full", "handshakes_resumed"];
+        let rates = kinds.map(|kind| self.rate_of(|status| &status["totals"][kind]));
+        if let [Some(full), Some(resumed)] = rates {
+            if self.handshakes.len() == MOST_MOMENTS {
+                self.handshakes.pop_front();
+            }
+            self.handshakes.push_back((full + resumed).round() as u64);
+        }
+    }
+
+    /// Does what a key asks for. Returns whether that is the end.
+    pub(super) fn press(&mut self, key: KeyEvent) -> bool {
+        if key.kind == KeyEventKind::Release {
+            return false;
+        }
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+            KeyCode::Char('q') | KeyCode::Esc => return true,
+            KeyCode::Char('p') => self.is_paused = !self.is_paused,
+            KeyCode::Char('n') => self.sort_by(SortBy::Name),
+            KeyCode::Char('o') => self.sort_by(SortBy::Open),
+            KeyCode::Char('r') => self.sort_by(SortBy::Rate),
+            KeyCode::Char('f') => self.sort_by(SortBy::Failures),
+            KeyCode::Down => self.above += 1,
+            KeyCode::Up => self.above = self.above.saturating_sub(1),
+            KeyCode::PageDown => self.above += A_PAGE,
+            KeyCode::PageUp => self.above = self.above.saturating_sub(A_PAGE),
+            KeyCode::Home => self.above = 0,
+            _ => {}
+        }
+        false
+    }
+
+    /// The same key once more turns the order round.
+    fn sort_by(&mut self, sort: SortBy) {
+        self.is_reversed = self.sort == sort && !self.is_reversed;
+        self.sort = sort;
+        self.above = 0;
+    }
+
+    pub(super) fn status(&self) -> &Value {
+        &self.now.status
+    }
+
+    pub(super) fn most(&self) -> &Result<Value, String> {
+        &self.now.most
+    }
+
+    pub(super) fn handshakes(&self) -> impl DoubleEndedIterator<Item = u64> {
+        self.handshakes.iter().copied()
+    }
+
+    /// How much more a number became in a second.
+    pub(super) fn rate_of(&self, of: impl Fn(&Value) -> &Value) -> Option<f64> {
+        let before = &self.before.as_ref()?.status;
+        let seconds = seconds_between(before, self.status())?;
+        let more = number(of(self.status())).saturating_sub(number(of(before)));
+        Some(more as f64 / seconds)
+    }
+
+    /// Every server, sorted.
+    pub(super) fn servers(&self) -> Vec<ServerRow> {
+        let mut rows = Vec::new();
+        for (at, backend) in list(&self.status()["backends"]).iter().enumerate() {
+            for (index, server) in list(&backend["servers"]).iter().enumerate() {
+                let now = &server["name"];
+                // A reload may have moved it: then there is no rate for a moment.
+                let same = |status: &Value| {
+                    status["backends"][at]["name"] == backend["name"]
+                        && status["backends"][at]["servers"][index]["name"] == *now
+                };
+                let was_there = self
+                    .before
+                    .as_ref()
+                    .is_some_and(|before| same(&before.status));
+                let rate = was_there.then(|| {
+                    self.rate_of(|it| &it["backends"][at]["servers"][index]["connections"])
+                });
+                rows.push(row(backend, server, rate.flatten()));
+            }
+        }
+        match self.sort {
+            SortBy::Name => {}
+            SortBy::Open => rows.sort_by_key(|row| Reverse(row.open)),
+            SortBy::Rate => {
+                let rate = |row: &ServerRow| row.rate.unwrap_or_default();
+                rows.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+            }
+            SortBy::Failures => rows.sort_by_key(|row| Reverse(row.failures)),
+        }
+        if self.is_reversed {
+            rows.reverse();
+        }
+        rows
+    }
+}
+
+fn row(backend: &Value, server: &Value, rate: Option<f64>) -> ServerRow {
+    let condition = match server["condition"].as_str() {
+        None | Some("unchecked") => &server["state"],
+        Some(_) => &server["condition"],
+    };
+    ServerRow {
+        name: format!("{}/{}", text(&backend["name"]), text(&server["name"])),
+        mode: text(&server["mode"]),
+        condition: text(condition),
+        is_out: server["state"] != "passing" || server["condition"] == "out-of-service",
+        weight: number(&server["weight"]),
+        open: number(&server["in_use"]),
+        maxconn: server["maxconn"].as_u64(),
+        rate,
+        failures: number(&server["failures"]),
+    }
+}
+
+/// Samples that are drawn: more than most terminals have columns.
+const MOST_MOMENTS: usize = 300;
+/// Lines of a jump.
+const A_PAGE: usize = 10;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A becket after so many seconds, in each of which it met some clients.
+    pub(in super::super) fn sample(second: u64) -> Sample {
+        let server = |name: &str, open: u64, each: u64, failures: u64| {
+            json!({"name": name, "mode": "ready", "state": "passing", "condition": "in-service", "weight": 1,
+                "in_use": open, "maxconn": null, "connections": each * second, "failures": failures})
+        };
+        let mut out = server("10.0.0.3:80", 0, 0, 9);
+        out["condition"] = "out-of-service".into();
+        out["condition_reason"] = "refused".into();
+        let status = json!({
+            "version": "1.2.3", "state": "serving", "started": "t", "workers": 4, "pid": 77, "uptime_seconds": 3600 + second,
+            "now": format!("2026-11-22T10:00:{second:02}.000000Z"),
+            "totals": {"connections": 42, "accepted": 30 * second, "handshakes_full": 10 * second,
+                "handshakes_resumed": 20 * second, "handshakes_failed": second / 2, "handshakes_in_flight": 3,
+                "client_bytes_in": 1_500_000 * second, "client_bytes_out": 3_000 * second},
+            "recent": {"handshake_p50_us": 1200, "handshake_p99_us": 8100},
+            "backends": [{"name": "app", "waiting": 5, "servers": [
+                server("10.0.0.1:80", 7, 20, 0), server("10.0.0.2:80", 35, 10, 1), out]}],
+        });
+        let most = json!({"complete": true, "counted": 42,
+            "sources": [{"of": "192.0.2.0/24", "connections": 40, "bytes": 9}],
+            "names": [{"of": "www.example.org", "connections": 42, "bytes": 9}], "servers": []});
+        Sample {
+            status,
+            most: Ok(most),
+        }
+    }
+
+    pub(in super::super) fn key(char: char) -> KeyEvent {
+        KeyEvent::new(KeyCode::Char(char), KeyModifiers::NONE)
+    }
+
+    fn first_names(screen: &Screen) -> Vec<String> {
+        let rows = screen.servers().into_iter();
+        rows.map(|row| row.name.replace("app/10.0.0.", ""))
+            .collect()
+    }
+
+    #[test]
+    fn rates_are_what_two_samples_of_one_process_differ_by() {
+        let mut screen = Screen::new(sample(10));
+        let accepted = |screen: &Screen| screen.rate_of(|status| &status["totals"]["accepted"]);
+        assert_eq!(accepted(&screen), None);
+        screen.take(Ok(sample(12)));
+        assert_eq!(accepted(&screen), Some(30.0));
+        assert_eq!(screen.servers()[0].rate, Some(20.0));
+        assert_eq!(screen.handshakes().collect::<Vec<_>>(), [30]);
+        screen.take(Err("gone".to_owned()));
+        assert_eq!(
+            (screen.fault.as_deref(), accepted(&screen)),
+            (Some("gone"), Some(30.0))
+        );
+        let mut other = sample(1);
+        other.status["started"] = "later".into();
+        screen.take(Ok(other));
+        assert_eq!((screen.fault.take(), accepted(&screen)), (None, None));
+    }
+
+    #[test]
+    fn a_key_sorts_and_once_more_turns_round() {
+        let mut screen = Screen::new(sample(10));
+        screen.take(Ok(sample(11)));
+        for (char, order) in [
+            ('n', ["3:80", "2:80", "1:80"]),
+            ('o', ["2:80", "1:80", "3:80"]),
+            ('o', ["3:80", "1:80", "2:80"]),
+            ('r', ["1:80", "2:80", "3:80"]),
+            ('f', ["3:80", "2:80", "1:80"]),
+            ('n', ["1:80", "2:80", "3:80"]),
+        ] {
+            assert!(!screen.press(key(char)));
+            assert_eq!(first_names(&screen), order, "{char}");
+        }
+        assert!(screen.press(key('q')));
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert!(screen.press(interrupt));
+    }
+
+    #[test]
+    fn what_comes_while_it_is_paused_is_not_shown() {
+        let mut screen = Screen::new(sample(10));
+        screen.press(key('p'));
+        screen.take(Ok(sample(20)));
+        assert_eq!(screen.status()["uptime_seconds"], 3610);
+        screen.press(key('p'));
+        screen.take(Ok(sample(21)));
+        assert_eq!(screen.status()["uptime_seconds"], 3621);
+    }
+}
