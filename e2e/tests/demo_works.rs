@@ -1,13 +1,14 @@
-//! `becket demo`: one command, and the line that it prints works when it is pasted.
+//! `becket demo` and `becket files`: one command, and the line that it prints works when it is pasted.
 
+use std::fs;
 use std::process::Command;
 
-use becket_e2e::{Becket, Place, Signal, Tool, finish, fresh_address, until};
+use becket_e2e::{Becket, Finished, Place, Signal, Tool, finish, fresh_address, until};
 
-/// Starts the demo with a state directory of its own; the banner.
-fn demo(place: &Place, flags: &[&str]) -> (Becket, String) {
+/// Starts a demo, or what is as short, with a state directory of its own; the banner.
+fn start(place: &Place, arguments: &[&str]) -> (Becket, String) {
     until("a demo whose port nobody took first", || {
-        let mut command = Becket::command(place, &[&["demo"], flags].concat());
+        let mut command = Becket::command(place, arguments);
         command.env("XDG_STATE_HOME", place.path("state"));
         let nowhere = fresh_address();
         let becket = Becket::spawn(command, place.folder(), nowhere, nowhere);
@@ -30,16 +31,18 @@ fn line<'a>(banner: &'a str, label: &str) -> &'a str {
     line.expect("a line to try").trim()
 }
 
+/// What a line of a shell comes to.
+fn run(line: &str) -> Finished {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).env("no_proxy", "*");
+    finish(shell, "")
+}
+
 #[test]
 fn the_line_it_prints_works_and_the_display_counts_it() {
     let Some(_) = Tool::find("curl") else { return };
     let place = Place::new();
-    let (mut becket, banner) = demo(&place, &[]);
-    let run = |line: &str| {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", line]).env("no_proxy", "*");
-        finish(shell, "")
-    };
+    let (mut becket, banner) = start(&place, &["demo"]);
     let tried = run(line(&banner, "try it:"));
     assert_eq!(tried.code, 0, "{banner}\n{}", tried.all());
     assert!(tried.stdout.contains("TLSv1.3"), "{}", tried.all());
@@ -60,8 +63,8 @@ fn the_line_it_prints_works_and_the_display_counts_it() {
 #[test]
 fn two_demos_take_two_ports_and_one_certificate() {
     let place = Place::new();
-    let (first, one) = demo(&place, &[]);
-    let (second, two) = demo(&place, &[]);
+    let (first, one) = start(&place, &["demo"]);
+    let (second, two) = start(&place, &["demo"]);
     let (one, two) = (
         line(&one, "try it:").to_owned(),
         line(&two, "try it:").to_owned(),
@@ -70,4 +73,42 @@ fn two_demos_take_two_ports_and_one_certificate() {
     let certificate = |line: &str| line.split(' ').nth(2).map(str::to_owned);
     assert_eq!(certificate(&one), certificate(&two));
     drop((first, second));
+}
+
+#[test]
+fn a_folder_is_served_by_one_command_and_every_request_is_shown() {
+    let Some(_) = Tool::find("curl") else { return };
+    let place = Place::new();
+    fs::create_dir_all(place.path("www/sub")).unwrap();
+    place.write("www/index.html", "<p>Welcome");
+    place.write("www/sub/a.txt", "alphabet");
+    for tls in [&["files", "www"][..], &["files", "--plain", "www"]] {
+        let (mut becket, banner) = start(&place, tls);
+        let try_it = line(&banner, "try it:");
+        let tried = run(try_it);
+        assert_eq!(tried.stdout, "<p>Welcome", "{banner}\n{}", tried.all());
+        let part = run(&format!("{try_it}sub/a.txt -r 5-"));
+        assert_eq!(part.stdout, "bet", "{}", part.all());
+        let none = run(&format!("{try_it}sub/ -o /dev/null -w '%{{http_code}}'"));
+        assert_eq!(none.stdout, "403", "{}", none.all());
+        let lines = place.path("stderr.log");
+        until("a line for each request", || {
+            let text = fs::read_to_string(&lines).unwrap();
+            let shown = |path: &str, status| {
+                let mut lines = text.lines();
+                lines.any(|line| line.contains(path) && line.contains(status))
+            };
+            let all = shown("/sub/a.txt", "206") && shown("/sub/", "403");
+            all.then_some(())
+        });
+        becket.signal(Signal::INT);
+        assert_eq!(becket.ended(), Some(0));
+    }
+    let nowhere = finish(Becket::command(&place, &["files", "nowhere"]), "");
+    assert_eq!(nowhere.code, 2, "{}", nowhere.all());
+    let said = nowhere.all();
+    assert!(
+        said.contains("DIR") && said.contains("no such file"),
+        "{said}"
+    );
 }

@@ -51,7 +51,8 @@ const CRATES: &[(&str, &[&str])] = &[
 /// Rooms of the terminator, from the top of the house to its cellar.
 const ROOMS: &[&[&str]] = &[
     &["main"],
-    &["cli", "demo", "dropin"],
+    &["cli", "dropin"],
+    &["demo"],
     &["ctl", "top"],
     &["parent", "launch", "reload"],
     &["server"],

@@ -1,5 +1,5 @@
 //! The command line: `becket run`, `becket check`, `becket status`, `becket top`, `becket reload`, `becket secret`,
-//! `becket migrate`, `becket demo`. The command lines of other programs are read in `dropin`.
+//! `becket migrate`, `becket files`, `becket demo`. The command lines of other programs are read in `dropin`.
 //!
 //! Only the shape of the arguments is here; clap refuses what does not fit with exit code 2.
 //! What the flags of `run` mean is in `prepare::flags`, and what is wrong with their values is
@@ -11,6 +11,7 @@ use becket_config::dialect::Dialect;
 use clap::{Args, Parser, Subcommand};
 
 use crate::ctl::CtlTask;
+use crate::demo::folder::FilesFlags;
 use crate::prepare::flags::Flags;
 use crate::secret::command::SecretFlags;
 use crate::status::Place;
@@ -73,6 +74,9 @@ pub enum Command {
     /// Write the configuration of hitch, stud or stunnel as becket's own
     #[command(after_help = MIGRATE)]
     Migrate(MigrateFlags),
+    /// Serve the files of a folder, with a certificate made on the spot
+    #[command(after_help = FILES)]
+    Files(FilesFlags),
     /// Run a demo, with a certificate and a backend made on the spot
     #[command(after_help = DEMO)]
     Demo(DemoFlags),
@@ -212,6 +216,8 @@ const EXAMPLES: &str = "\
 Examples:
   becket demo
       Serve https://127.0.0.1:8443 with a certificate made on the spot.
+  becket files
+      Serve the files of this folder, there too.
   becket run --frontend :443 --backend 127.0.0.1:8080 site.pem
       TLS for one site; site.pem holds the chain and the private key.
   becket run --config /etc/becket/becket.toml
@@ -369,6 +375,24 @@ Examples:
 Exit codes: 0 written, 1 the system refused, 2 wrong arguments, or settings that becket refuses,
 which are listed.";
 
+const FILES: &str = "\
+Examples:
+  becket files
+      The current folder at https://localhost:8443/, for this machine alone.
+  becket files --plain dist
+      The folder dist at http://localhost:8000/.
+  becket files --listen :443 --certificate site.pem /srv/www
+      For everybody, with a certificate that clients trust.
+
+A folder is answered by its index.html, and with 403 where it has none. Ranges and conditions are
+understood. Names that begin with a dot, and symbolic links, are hidden. A change is seen within a
+second. The certificate made on the spot is for localhost, and kept as that of becket demo is.
+
+More (compressed variants, caching, error pages, HSTS, a redirect from http, another user) has
+becket run with a file: examples/files.toml.
+
+Exit codes: 0 ended, 1 no address or no certificate, 2 nothing was started; the reasons are printed.";
+
 const DEMO: &str = "\
 The certificate is for localhost and kept under the user's state directory, so that a client
 that trusts it keeps working.";
@@ -517,6 +541,18 @@ mod tests {
         };
         assert!(flags.state);
         assert_eq!(flags.rotation.duration().as_secs(), 3600);
+    }
+
+    #[test]
+    fn files_are_of_the_current_folder_and_in_clear_without_a_certificate() {
+        let Command::Files(flags) = parse("becket files").unwrap().command else {
+            panic!("not files");
+        };
+        assert_eq!(flags.folder, PathBuf::from("."));
+        assert_eq!(flags.access_log, "stderr");
+        assert!(parse("becket files --listen :1 --certificate a.pem dist").is_ok());
+        assert!(parse("becket files --plain --certificate a.pem").is_err());
+        assert!(parse("becket files a b").is_err());
     }
 
     #[test]

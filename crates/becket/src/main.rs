@@ -20,6 +20,7 @@ use becket::cli::{
 };
 use becket::control::page::{page, problems};
 use becket::ctl::NotDone;
+use becket::demo::folder::{self, FilesFlags};
 use becket::dropin::{self, Call};
 use becket::handover::Handed;
 use becket::launch::launch;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Command::Ctl(flags) => ctl(*flags),
         Command::Secret(flags) => Ok(make_secret(&flags)),
         Command::Migrate(flags) => migrate(&flags),
+        Command::Files(flags) => files(flags),
         Command::Demo(flags) => demo(&flags),
     };
     done.unwrap_or_else(|error| {
@@ -207,6 +209,22 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
     match migration.toml {
         Some(_) => Ok(ExitCode::SUCCESS),
         None => Ok(ExitCode::from(NOT_STARTED)),
+    }
+}
+
+fn files(flags: FilesFlags) -> anyhow::Result<ExitCode> {
+    #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
+    let site = folder::prepare(flags, std::time::SystemTime::now())?;
+    let source = Source::new(site.flags()).context("the current folder")?;
+    match launch(source, Handed::default(), None) {
+        Ok(server) => {
+            say(site.banner())?;
+            Ok(ExitCode::from(server.run() as u8))
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            Ok(ExitCode::from(NOT_STARTED))
+        }
     }
 }
 

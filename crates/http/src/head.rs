@@ -151,6 +151,8 @@ fn wrong_version(bytes: &[u8]) -> Status {
     let word = line.unwrap_or_default().trim_ascii();
     let word = word.rsplit(|byte| *byte == b' ').next().unwrap_or_default();
     match word.strip_prefix(b"HTTP/") {
+        // It is the space in front of it that is wrong.
+        Some(b"1.0" | b"1.1") => Status::BadRequest,
         Some([major, b'.', minor]) if major.is_ascii_digit() && minor.is_ascii_digit() => {
             Status::VersionNotSupported
         }

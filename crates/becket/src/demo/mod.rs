@@ -2,11 +2,12 @@
 //!
 //! [`prepare`] makes what a real deployment brings along: a certificate ([`certificate`]), a server to
 //! relay to ([`backend`]) and a free port. [`Demo::flags`] is the command line that one would have
-//! typed; from there on it is `becket run`. [`display()`] prints what happens.
+//! typed; from there on it is `becket run`. [`display()`] prints what happens. `becket files` ([`folder`]) shares the certificate.
 
 pub mod backend;
 pub mod certificate;
 pub mod display;
+pub mod folder;
 pub(crate) mod introduction;
 
 use std::ffi::OsString;
@@ -53,17 +54,14 @@ pub enum DemoError {
 }
 
 /// Makes certificate, backend and address. Without `port` it is 8443 or the next one that is free.
-/// Reads XDG_STATE_HOME and HOME.
 ///
 /// # Errors
 /// See [`DemoError`]; nothing keeps running then.
 pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
-    let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
-    let state = state_folder(variable("XDG_STATE_HOME"), variable("HOME"));
-    let (files, temporary) = files(state.as_deref(), now).map_err(DemoError::Certificate)?;
+    let (files, temporary) = made(now).map_err(DemoError::Certificate)?;
     let listen = match port {
         Some(port) => free(port, port),
-        None => free(FIRST_PORT, LAST_PORT),
+        None => free(FIRST_PORT, FIRST_PORT + MORE_PORTS),
     };
     let listen = listen.map_err(DemoError::Port)?;
     let backend = DemoBackend::start().map_err(DemoError::Backend)?;
@@ -112,6 +110,13 @@ impl Demo {
     }
 }
 
+/// The certificate of this user. Reads XDG_STATE_HOME and HOME.
+fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TemporaryFolder>)> {
+    let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
+    let state = state_folder(variable("XDG_STATE_HOME"), variable("HOME"));
+    files(state.as_deref(), now)
+}
+
 /// The certificate in the state directory or, where there is none or it cannot be written, in a
 /// temporary one.
 fn files(
@@ -151,7 +156,7 @@ fn quoted(path: &Path) -> String {
 
 const FIRST_PORT: u16 = 8443;
 /// A hundred tries: more demos than anyone runs.
-const LAST_PORT: u16 = FIRST_PORT + 99;
+const MORE_PORTS: u16 = 99;
 
 #[cfg(test)]
 mod tests {

@@ -49,6 +49,14 @@ pub struct Flags {
     #[arg(long, value_name = "CHAIN.pem,KEY.pem", help_heading = "What to serve")]
     pub certificate: Vec<String>,
 
+    /// A folder whose files are served, in place of servers (`becket files`).
+    #[arg(skip)]
+    pub folder: Option<PathBuf>,
+
+    /// No TLS (`becket files`).
+    #[arg(skip)]
+    pub plain: bool,
+
     /// Protocols to offer by ALPN, most preferred first, such as h2,http/1.1
     #[arg(
         long,
@@ -170,6 +178,7 @@ impl Flags {
         let mut listener = Table::new();
         listener.insert("name".to_owned(), NAME.into());
         listener.insert("bind".to_owned(), self.frontend.clone().into());
+        listener.extend(self.plain.then(|| ("tls".to_owned(), false.into())));
         listener.insert("certificates".to_owned(), self.listed().into());
         listener.insert("backend".to_owned(), NAME.into());
         listener.insert("alpn".to_owned(), self.alpn.clone().into());
@@ -211,7 +220,10 @@ impl Flags {
         let balance = self.balance.and_then(|it| Value::try_from(it).ok());
         let header = self.proxy_header.and_then(|it| Value::try_from(it).ok());
         let timeout = self.queue_timeout.clone().map(Value::from);
+        let folder = self.folder.as_ref();
+        let folder = folder.map(|folder| folder.to_string_lossy().into_owned().into());
         for (key, value) in [
+            ("files", folder),
             ("balance", balance),
             ("proxy-header", header),
             ("queue-timeout", timeout),
@@ -235,7 +247,10 @@ impl Flags {
         let all = FLAGS.iter().filter(|_| self.config.is_none());
         let mut flags = of_flags.chain(all);
         let flag = flags.find(|(key, _)| path.starts_with(key))?.1;
-        Some(flag)
+        match (flag, &self.folder) {
+            ("--frontend", Some(_)) => Some("--listen"),
+            _ => Some(flag),
+        }
     }
 }
 
@@ -257,7 +272,7 @@ fn number(number: u64) -> Value {
 }
 
 /// Keys and the flags that set them; the first also beside a file.
-const FLAGS: [(&str, &str); 17] = [
+const FLAGS: [(&str, &str); 18] = [
     ("process.workers", "--workers"),
     ("admin.address", "--admin"),
     ("log.level", "--log-level"),
@@ -268,6 +283,7 @@ const FLAGS: [(&str, &str); 17] = [
     ("listener[main].alpn", "--alpn"),
     ("backend[main].queue-timeout", "--queue-timeout"),
     ("backend[main].server", "--backend"),
+    ("backend[main].files", "DIR"),
     ("cluster.secret", "--cluster-secret"),
     ("cluster.listen", "--cluster-listen"),
     ("cluster.peers", "--cluster-peer"),

@@ -1,0 +1,179 @@
+//! `becket files DIR`: the files of a folder, served within a second, with nothing to set up.
+//!
+//! [`prepare`] finds an address and, where no certificate is named, makes one for localhost as `becket demo` does. [`Site::flags`] is
+//! the configuration; from there on it is `becket run`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use becket_config::address::{Address, ListenAddress};
+use becket_config::notation::Text;
+
+use super::certificate::{CertificateFiles, TemporaryFolder};
+use super::{DemoError, FIRST_PORT, MORE_PORTS, free, made, quoted};
+use crate::prepare::flags::Flags;
+
+/// Arguments of `becket files`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FilesFlags {
+    /// Folder whose files are served
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub folder: PathBuf,
+
+    /// HOST:PORT, [V6]:PORT or :PORT (all addresses); default is 127.0.0.1:8443 (8000 with --plain) or the next free port
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+
+    /// Without TLS
+    #[arg(long, conflicts_with = "certificate")]
+    pub plain: bool,
+
+    /// Chain and key, in one PEM file or in two, in place of those made for localhost; repeatable
+    #[arg(long, value_name = "CHAIN.pem,KEY.pem")]
+    pub certificate: Vec<String>,
+
+    /// One line per request and per connection: off, stderr or a file
+    #[arg(long, value_name = "FILE", default_value = "stderr")]
+    pub access_log: String,
+}
+
+/// A folder, and where it is served.
+#[derive(Debug)]
+pub struct Site {
+    asked: FilesFlags,
+    /// Where becket is to listen. Free a moment ago, unless it was asked for.
+    listen: String,
+    /// Certificate and key that were made here.
+    made: Option<CertificateFiles>,
+    /// Where these are if there is no better place.
+    _temporary: Option<TemporaryFolder>,
+}
+
+/// Finds an address and a certificate for what was asked for.
+///
+/// # Errors
+/// See [`DemoError`].
+pub fn prepare(asked: FilesFlags, now: SystemTime) -> Result<Site, DemoError> {
+    let is_made = !asked.plain && asked.certificate.is_empty();
+    let (made, _temporary) = match is_made {
+        true => made(now).map(|(files, temporary)| (Some(files), temporary)),
+        false => Ok((None, None)),
+    }
+    .map_err(DemoError::Certificate)?;
+    let first = if asked.plain { FIRST_PLAIN } else { FIRST_PORT };
+    let listen = match &asked.listen {
+        Some(address) => address.clone(),
+        None => free(first, first + MORE_PORTS)
+            .map_err(DemoError::Port)?
+            .to_string(),
+    };
+    Ok(Site {
+        asked,
+        listen,
+        made,
+        _temporary,
+    })
+}
+
+impl Site {
+    /// What `becket run` would be told.
+    pub fn flags(&self) -> Flags {
+        let bundle = self
+            .made
+            .as_ref()
+            .map(|files| files.bundle.to_string_lossy());
+        Flags {
+            frontend: vec![self.listen.clone()],
+            folder: Some(self.asked.folder.clone()),
+            plain: self.asked.plain,
+            certificates: bundle.into_iter().map(String::from).collect(),
+            certificate: self.asked.certificate.clone(),
+            log_level: Some("warn".to_owned()),
+            access_log: Some(self.asked.access_log.clone()),
+            ..Flags::default()
+        }
+    }
+
+    /// What to tell the user: the address and the exact line to try.
+    pub fn banner(&self) -> String {
+        let (folder, url) = (self.asked.folder.display(), self.url());
+        let ca = match &self.made {
+            Some(files) => format!("--cacert {} ", quoted(&files.certificate)),
+            None => String::new(),
+        };
+        format!(
+            "becket files: {folder} at {url}\n\ntry it:      curl {ca}{url}\nend it:      Ctrl-C\n"
+        )
+    }
+
+    /// Where a client on this machine finds it.
+    fn url(&self) -> String {
+        let scheme = if self.asked.plain { "http" } else { "https" };
+        let listen = ListenAddress::parse(&self.listen).map(|listen| listen.address);
+        let place = match listen {
+            Ok(Address::Any(port)) => format!("localhost:{port}"),
+            Ok(Address::Ip(ip, port)) if ip.is_unspecified() || ip == LOCALHOST => {
+                format!("localhost:{port}")
+            }
+            _ => self.listen.clone(),
+        };
+        format!("{scheme}://{place}/")
+    }
+}
+
+const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+/// As of `python -m http.server`.
+const FIRST_PLAIN: u16 = 8000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(listen: &str, plain: bool) -> Site {
+        let asked = FilesFlags {
+            folder: "dist".into(),
+            listen: Some(listen.to_owned()),
+            plain,
+            certificate: vec!["site.pem".to_owned()],
+            access_log: "off".to_owned(),
+        };
+        prepare(asked, SystemTime::UNIX_EPOCH).unwrap()
+    }
+
+    #[test]
+    fn the_url_is_one_that_works_here() {
+        for (listen, url) in [
+            (":8443", "https://localhost:8443/"),
+            ("0.0.0.0:1", "https://localhost:1/"),
+            ("[::]:1", "https://localhost:1/"),
+            ("127.0.0.1:8443", "https://localhost:8443/"),
+            ("127.0.0.2:8443", "https://127.0.0.2:8443/"),
+            ("[::1]:443", "https://[::1]:443/"),
+            ("host.test:443", "https://host.test:443/"),
+        ] {
+            assert_eq!(site(listen, false).url(), url, "{listen}");
+        }
+        let banner = site(":8000", true).banner();
+        assert!(
+            banner.contains(" dist at http://localhost:8000/\n"),
+            "{banner}"
+        );
+        assert!(banner.contains("curl http://localhost:8000/\n"), "{banner}");
+    }
+
+    #[test]
+    fn the_flags_serve_the_folder_and_no_server() {
+        let table = site(":8000", true)
+            .flags()
+            .to_table(std::path::Path::new("/"));
+        let (listener, backend) = (&table["listener"][0], &table["backend"][0]);
+        assert_eq!(listener["tls"].as_bool(), Some(false));
+        assert_eq!(backend["files"].as_str(), Some("dist"));
+        assert_eq!(backend["server"].as_array().map(Vec::len), Some(0));
+        let flags = site(":8443", false).flags();
+        assert_eq!(flags.certificate, ["site.pem"]);
+        assert_eq!(flags.named("backend[main].files.root"), Some("DIR"));
+        assert_eq!(flags.named("listener[main].bind"), Some("--listen"));
+    }
+}
