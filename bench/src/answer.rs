@@ -5,7 +5,8 @@ use becket_stats::units::show_rate;
 use crate::figure::{self, Figure};
 use crate::measure::{failover, queued};
 use crate::result::{Case, Column, Outcome, Run, figures};
-use crate::scenario::Measure;
+use crate::scenario::{self, Measure};
+use crate::spread;
 use crate::verdict::{self, Standing};
 
 pub fn of(run: &Run, outcome: &Outcome) -> String {
@@ -16,12 +17,16 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
         ("Generators", _) => generators(outcome),
         ("Failover", _) => failover(outcome),
         ("Queued", _) => queued(outcome),
-        ("Storm", _) => counted(run, outcome, Measure::Storm),
-        ("AddedLatency", _) => counted(run, outcome, Measure::AddedLatency),
+        ("Storm", _) => storm(run, outcome),
+        ("AddedLatency", _) => latency(run, outcome),
         ("Capacity", _) => overload(outcome),
         ("Transactions", "cores") => cores(outcome),
         ("Transactions", "implementations") => beside(run, outcome),
-        ("Transactions" | "Burst", _) if outcome.cases.len() > 1 => range(outcome),
+        ("Transactions" | "Burst", id) if outcome.cases.len() > 1 => {
+            let setting = STEPS.iter().find(|(of, _)| *of == id);
+            let steps = setting.and_then(|(_, setting)| steps(outcome, setting));
+            steps.or_else(|| range(outcome))
+        }
         _ => beside(run, outcome),
     };
     answer.unwrap_or_else(|| "No column could be measured here.".to_owned())
@@ -154,8 +159,76 @@ fn alone(outcome: &Outcome, figure: &Figure, measured: &Case, value: f64) -> Opt
     })
 }
 
-/// In how many places becket is better, worse, or not to be told from the best other.
-fn counted(run: &Run, outcome: &Outcome, measure: Measure) -> Option<String> {
+/// What a setting costs or saves: becket's figure with each of its values against that with the first.
+fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
+    let figure = first(outcome)?;
+    let value = |case: &Case| verdict::subject(case)?.median(&figure.name);
+    let from = outcome.cases.first()?.settings.get(setting)?;
+    let mut ratios: Vec<(&str, Vec<f64>)> = Vec::new();
+    for case in &outcome.cases {
+        let to = case.settings.get(setting)?;
+        let mut base = case.settings.clone();
+        base.insert(setting.to_owned(), from.clone());
+        let base = outcome.cases.iter().find(|other| other.settings == base);
+        let (Some(after), Some(before)) = (value(case), base.and_then(value)) else {
+            continue;
+        };
+        match ratios.iter_mut().find(|(known, _)| known == to) {
+            _ if to == from => {}
+            Some((_, known)) => known.push(after / before),
+            None => ratios.push((to, vec![after / before])),
+        }
+    }
+    let said = ratios.iter().filter_map(|(to, ratios)| {
+        let (least, most) = spread::range(ratios)?;
+        let ratio = match ratios.len() {
+            1 => format!("{least:.2}"),
+            _ => format!("{least:.2} to {most:.2}"),
+        };
+        let (to, from) = (scenario::label(setting, to), scenario::label(setting, from));
+        Some(format!("{ratio} times as much ({to}, against {from})"))
+    });
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| format!("For becket {}: {}.", figure.heading, said.join(", ")))
+}
+
+/// becket's median of a figure, and the best other's with its name.
+fn both(case: &Case, figures: &[Figure], name: &str) -> Option<(String, String)> {
+    let figure = figures.iter().find(|figure| figure.name == name)?;
+    let ours = figure.show(verdict::subject(case)?.median(name)?);
+    let rival = verdict::rival(case, figure)?;
+    let best = format!("{}'s {}", rival.peer, figure.show(rival.median(name)?));
+    Some((ours, best))
+}
+
+fn latency(run: &Run, outcome: &Outcome) -> Option<String> {
+    let (figures, case) = (figure::shown(outcome), outcome.cases.first()?);
+    let both = |load: &str| both(case, &figures, &format!("added_p50_us_at_{load}"));
+    let (Some((low, low_best)), Some((high, high_best))) = (both("1"), both("80")) else {
+        return beside(run, outcome);
+    };
+    let told = format!(
+        "becket adds {low} at 1 % of its capacity, beside {low_best}, and {high} at 80 %, beside {high_best} (medians, {})",
+        case.label
+    );
+    Some(counted(run, outcome, Measure::AddedLatency, &told))
+}
+
+fn storm(run: &Run, outcome: &Outcome) -> Option<String> {
+    let (figures, case) = (figure::shown(outcome), outcome.cases.iter());
+    let mut told = case.filter_map(|case| Some((both(case, &figures, "p99_us_at_150")?, case)));
+    let Some(((ours, best), case)) = told.next() else {
+        return beside(run, outcome);
+    };
+    let told = format!(
+        "Under 150 % of its capacity becket's clients inside wait {ours}, beside {best} (p99, {})",
+        case.label
+    );
+    Some(counted(run, outcome, Measure::Storm, &told))
+}
+
+/// Adds in how many places becket is better, worse, or not to be told from the best other.
+fn counted(run: &Run, outcome: &Outcome, measure: Measure, told: &str) -> String {
     let figures = figure::deciding(measure);
     let words = outcome.cases.iter().flat_map(|case| {
         let standings = figures
@@ -166,15 +239,15 @@ fn counted(run: &Run, outcome: &Outcome, measure: Measure) -> Option<String> {
     let words: Vec<&str> = words.collect();
     let count = |word: &str| words.iter().filter(|w| **w == word).count();
     if words.is_empty() {
-        return beside(run, outcome);
+        return format!("{told}.");
     }
-    Some(format!(
-        "becket's p50 and p99 are lower than the best other's in {} of {} places, not distinguishable in {} and higher in {}.",
+    format!(
+        "{told}; of all its p50 and p99, {} of {} are lower than the best other's, {} higher, {} not distinguishable.",
         count("better"),
         words.len(),
-        count("not distinguishable"),
-        count("worse")
-    ))
+        count("worse"),
+        count("not distinguishable")
+    )
 }
 
 fn overload(outcome: &Outcome) -> Option<String> {
@@ -288,12 +361,23 @@ fn generators(outcome: &Outcome) -> Option<String> {
     Some(format!("{word}: {}.", each.collect::<Vec<_>>().join(", ")))
 }
 
+/// Scenarios that ask what the steps of one setting cost or save.
+const STEPS: &[(&str, &str)] = &[
+    ("batches", "rsa-batch"),
+    ("ktls", "ktls"),
+    ("library", "mask"),
+    ("pq", "group"),
+    ("replication", "cluster"),
+    ("servers", "servers"),
+    ("threads", "crypto-threads"),
+];
 /// Generators that agree within so many per cent do.
 const CLOSE: f64 = 5.0;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::Sample;
     use crate::result::testing::column;
 
     fn outcome(id: &str, cases: Vec<(&str, Vec<Column>)>) -> Outcome {
@@ -324,6 +408,75 @@ mod tests {
             of(&Run::default(), &outcome),
             "For becket server CPU per transaction is 160.0 us (P-256) to 400.0 us (RSA-2048), 2.50 times as much."
         );
+    }
+
+    #[test]
+    fn what_a_setting_saves_is_told_against_its_first_value_and_all_else_alike() {
+        let mut outcome = outcome("batches", Vec::new());
+        for (key, batch, cpu) in [
+            ("rsa2048", "off", 400.0),
+            ("rsa2048", "auto", 200.0),
+            ("rsa4096", "off", 2000.0),
+            ("rsa4096", "auto", 1500.0),
+        ] {
+            let settings = [("key", key), ("rsa-batch", batch)];
+            outcome.cases.push(Case {
+                settings: settings.map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
+                columns: vec![column("becket", &[cpu])],
+                ..Case::default()
+            });
+        }
+        assert_eq!(
+            of(&Run::default(), &outcome),
+            "For becket server CPU per transaction: 0.50 to 0.75 times as much (rsa-batch auto, against rsa-batch off)."
+        );
+    }
+
+    fn sampled(peer: &str, figures: &[(&str, f64)]) -> Column {
+        let figures = figures
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value));
+        let figures: std::collections::BTreeMap<String, f64> = figures.collect();
+        let of_round = |round| Sample {
+            round,
+            figures: figures.clone(),
+        };
+        Column {
+            peer: peer.to_owned(),
+            samples: (0..3).map(of_round).collect(),
+            ..Column::default()
+        }
+    }
+
+    #[test]
+    fn what_is_added_is_told_at_low_load_and_near_the_limit() {
+        let column = |peer: &str, added: f64| {
+            let at = ["added_p50_us_at_1", "added_p50_us_at_80", "p99_us_at_80"];
+            sampled(peer, &at.map(|name| (name, added)))
+        };
+        let columns = vec![column("becket", 300.0), column("nginx", 400.0)];
+        let outcome = Outcome {
+            measure: "AddedLatency".to_owned(),
+            ..outcome("latency", vec![("P-256", columns)])
+        };
+        assert_eq!(
+            of(&Run::default(), &outcome),
+            "becket adds 300.0 us at 1 % of its capacity, beside nginx's 400.0 us, and 300.0 us at 80 %, beside nginx's 400.0 us (medians, P-256); of all its p50 and p99, 1 of 1 are lower than the best other's, 0 higher, 0 not distinguishable."
+        );
+    }
+
+    #[test]
+    fn who_suffers_in_a_storm_is_told_of_those_inside() {
+        let columns = vec![
+            sampled("becket", &[("p99_us_at_150", 900.0)]),
+            sampled("haproxy", &[("p99_us_at_150", 3000.0)]),
+        ];
+        let outcome = Outcome {
+            measure: "Storm".to_owned(),
+            ..outcome("storm", vec![("RSA-2048", columns)])
+        };
+        let said = of(&Run::default(), &outcome);
+        assert!(said.starts_with("Under 150 % of its capacity becket's clients inside wait 900.0 us, beside haproxy's 3.00 ms (p99, RSA-2048); of all"), "{said}");
     }
 
     #[test]

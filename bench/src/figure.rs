@@ -29,13 +29,15 @@ impl Figure {
     /// Returns a value with its unit.
     pub fn show(&self, value: f64) -> String {
         let name = self.name.as_str();
-        if name.contains("_us") {
+        // `cpus_used` are no microseconds.
+        if name.ends_with("_us") || name.contains("_us_") {
             let sign = if value < 0.0 { "-" } else { "" };
             return format!("{sign}{}", show_us(value.abs()));
         }
         match name {
             figures::PSS_PER_CONNECTION | figures::PSS => show_bytes(value),
             name if name.contains("_share") => show_share(value),
+            name if name.starts_with(overload::DROPS) => format!("{value:.0}"),
             name if name.starts_with(figures::RECOVERY) => format!("{value:.2} s"),
             figures::MB_PER_CPU_S => format!("{value:.0} MB"),
             name if name.contains("_per_s") => show_rate(value),
@@ -333,6 +335,17 @@ mod tests {
         assert_eq!(eta(&case, becket, RELAY), Some(0.9));
         assert_eq!(eta(&case, becket, ROUND_TRIP), Some(0.95));
         assert_eq!(eta(&case, &case.columns[1], RELAY), None);
+    }
+
+    #[test]
+    fn values_have_the_unit_that_their_name_says() {
+        let show = |name: &str, value: f64| Figure::new(name, "", true).show(value);
+        assert_eq!(show("p99_us_at_80", 1500.0), "1.50 ms");
+        assert_eq!(show(figures::CPU, 1.0), "1.0 us");
+        assert_eq!(show(&figures::at(figures::CPUS_USED, "150"), 0.98), "0.98");
+        assert_eq!(show(&figures::at(overload::DROPS, "150"), 13740.0), "13740");
+        assert_eq!(show(&figures::at(overload::SOFTIRQ, "150"), 0.02), "2 %");
+        assert_eq!(show(&figures::at(figures::RECOVERY, "150"), 0.25), "0.25 s");
     }
 
     #[test]

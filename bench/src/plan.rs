@@ -79,7 +79,7 @@ fn seconds(measure: Measure, settings: &Settings, order: &Order, servers: f64) -
             let each = effort.length(settings.body).as_secs_f64() * 1.2 + 0.1;
             (0.2, (servers + 2.0) * each + time / 4.0)
         }
-        Measure::Capacity => (0.0, servers * (capacity + time * 20.0 + 5.0)),
+        Measure::Capacity => (0.0, servers * (capacity + time * 20.0 + 9.0)),
         Measure::AddedLatency => (servers * capacity, servers * (time * 10.0 + 2.0)),
         Measure::Storm if settings.full_handshakes > 0 => (0.0, servers * (time * 6.0 + 3.0)),
         Measure::Storm => (servers * capacity, servers * (time * 6.0 + 3.0)),

@@ -311,7 +311,7 @@ fn plain(value: &toml::Value) -> String {
 }
 
 /// Returns a setting as a reader wants it.
-fn label(name: &str, value: &str) -> String {
+pub(crate) fn label(name: &str, value: &str) -> String {
     let shown = match value {
         "rsa2048" => "RSA-2048",
         "rsa3072" => "RSA-3072",
