@@ -76,17 +76,23 @@ pub fn is_lower_bound(column: &Column) -> bool {
 }
 
 /// Returns the least server CPU of a case, round by round: a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the
-/// library in memory. Runs of version 1 measured the library once, and it counts for all rounds.
+/// library in memory. Where the relay that does more needed less in a round, that is the plain one's limit, too.
+/// Runs of version 1 measured the library once, and it counts for all rounds.
 fn limits(case: &Case, relay: &str) -> Vec<(u32, f64)> {
     let (Some(relay), Some(library)) = (case.column(relay), case.column(LIBRARY)) else {
         return Vec::new();
     };
     let once = (library.samples.len() == 1).then(|| library.median(figures::CPU));
+    let of_round = |column: &Column, round: u32| {
+        let sample = column.samples.iter().find(|s| s.round == round)?;
+        sample.figures.get(figures::CPU).copied()
+    };
     let rounds = relay.samples.iter().filter_map(|sample| {
-        let of_round = library.samples.iter().find(|s| s.round == sample.round);
-        let of_round = of_round.and_then(|s| s.figures.get(figures::CPU).copied());
-        let library = of_round.or(once.flatten())?;
-        Some((sample.round, sample.figures.get(figures::CPU)? + library))
+        let round = sample.round;
+        let more = case.column(ROUND_TRIP).and_then(|c| of_round(c, round));
+        let relay = sample.figures.get(figures::CPU)?;
+        let library = of_round(library, round).or(once.flatten())?;
+        Some((round, relay.min(more.unwrap_or(*relay)) + library))
     });
     rounds.collect()
 }
@@ -117,15 +123,15 @@ fn share_of_limit(case: &Case, column: &Column, relay: &str) -> Option<f64> {
     spread::median(&rounds.collect::<Vec<_>>())
 }
 
-/// Says of a case that its limit is none, because somebody needs less.
-pub fn beaten(case: &Case) -> Option<String> {
-    let below = case
-        .columns
-        .iter()
-        .find(|column| share_of_limit(case, column, RELAY).is_some_and(|share| share > 1.0))?;
+/// Says of a column that a limit of its case is none, because it needs less.
+pub fn beaten(case: &Case, column: &Column, relay: &str) -> Option<String> {
+    let share = share_of_limit(case, column, relay).filter(|share| *share > 1.0)?;
+    let (relay, eta) = match relay {
+        ROUND_TRIP => ("the relay that answers a hello", "true eta"),
+        _ => ("relay", "eta"),
+    };
     Some(format!(
-        "needs less than relay and library together, which are no limit here: no eta above 1 ({:.2})",
-        share_of_limit(case, below, RELAY)?
+        "needs less than {relay} and library together, which are no limit here: no {eta} above 1 ({share:.2})"
     ))
 }
 
@@ -356,7 +362,24 @@ mod tests {
             column(LIBRARY, &[43.0]),
         ]);
         assert_eq!(eta(&case, &case.columns[0], RELAY), None);
-        assert!(beaten(&case).unwrap().contains("1.23"));
+        assert!(
+            beaten(&case, &case.columns[0], RELAY)
+                .unwrap()
+                .contains("1.23")
+        );
+    }
+
+    #[test]
+    fn the_relay_that_does_more_and_needs_less_is_the_limit_of_both() {
+        let case = case(vec![
+            column("becket", &[100.0]),
+            column(RELAY, &[70.0]),
+            column(ROUND_TRIP, &[50.0]),
+            column(LIBRARY, &[40.0]),
+        ]);
+        let etas = [RELAY, ROUND_TRIP].map(|relay| eta(&case, &case.columns[0], relay));
+        assert_eq!(etas, [Some(0.9), Some(0.9)]);
+        assert_eq!(beaten(&case, &case.columns[0], RELAY), None);
     }
 
     #[test]

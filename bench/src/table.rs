@@ -143,10 +143,8 @@ fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
 /// Shows the share of the limit that a column reaches, and that of the true limit where it was measured.
 pub fn etas(case: &Case, column: &Column) -> Option<String> {
     let eta = |relay| figure::eta(case, column, relay).map(|eta| format!("{eta:.2}"));
-    match (eta(figure::RELAY), eta(figure::ROUND_TRIP)) {
-        (Some(eta), Some(true_eta)) => Some(format!("{eta} (true {true_eta})")),
-        (eta, true_eta) => eta.or(true_eta),
-    }
+    let true_eta = eta(figure::ROUND_TRIP).map_or_else(String::new, |eta| format!(" (true {eta})"));
+    Some(eta(figure::RELAY)? + &true_eta)
 }
 
 /// Returns how becket stands to the best of the others, and to an earlier build of it, where there is one.
@@ -212,7 +210,8 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
         for column in &case.columns {
             let peer = heading(&column.peer);
             let reason = column.not_available.iter();
-            let beaten = figure::beaten(case).filter(|_| column.peer == "becket");
+            let beaten = figure::beaten(case, column, figure::RELAY)
+                .or_else(|| figure::beaten(case, column, figure::ROUND_TRIP));
             let reason = reason.map(|reason| format!("not available: {reason}"));
             let own = reason.chain(held(column));
             for text in own.chain(beaten).chain(column.notes.iter().cloned()) {
