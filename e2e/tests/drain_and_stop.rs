@@ -4,10 +4,13 @@
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
+
+use rustix::process::{Pid, kill_process};
 
 use becket_e2e::{
     Backend, Becket, Client, PATIENCE, Place, Shape, Signal, Trust, eventually, finish,
@@ -58,6 +61,57 @@ fn a_drain_lets_connections_finish_and_exits_with_0() {
         1,
         "the last line is written before the end"
     );
+}
+
+/// Of a process, as `ps` shows it.
+fn state(pid: Pid) -> char {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.chars().next().unwrap()
+}
+
+#[test]
+fn a_drain_right_behind_a_reload_lets_connections_finish() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let notices = UnixDatagram::bind(place.path("notify")).unwrap();
+    notices.set_read_timeout(Some(PATIENCE)).unwrap();
+    let shape = Shape::new(backend.address)
+        .process("parent = true")
+        .timeouts("drain-idle = \"10m\"");
+    let path = place.path("notify");
+    let mut becket = Becket::start_as(&place, &shape, |command| {
+        command.env("NOTIFY_SOCKET", path);
+    });
+    let mut client = talk(&becket, &Trust::new(&place));
+    let [main, serving] =
+        [becket.pid(), becket.child()].map(|pid| Pid::from_raw(pid as i32).unwrap());
+    kill_process(serving, Signal::STOP).unwrap();
+    becket.signal(Signal::HUP);
+    until("the parent has the reload done", || {
+        let mut buffer = [0; 4096];
+        let length = notices.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..length])
+            .contains("RELOADING=1")
+            .then_some(())
+    });
+    eventually("it has told the child so", || state(main) == 'S');
+    // It finds the answer and the signal at once, and takes them in any order.
+    kill_process(main, Signal::STOP).unwrap();
+    kill_process(serving, Signal::CONT).unwrap();
+    eventually("the child answers", || {
+        becket.log().contains("\"reloaded\"")
+    });
+    becket.signal(Signal::TERM);
+    kill_process(main, Signal::CONT).unwrap();
+    until("new clients are refused", || {
+        TcpStream::connect(becket.web).err()
+    });
+    echo(&mut client);
+    client.close_notify().unwrap();
+    read_to_end(&mut client).1.unwrap();
+    drop(client);
+    assert_eq!(becket.ended(), Some(0));
 }
 
 #[test]

@@ -217,7 +217,12 @@ fn a_file_that_is_broken_changes_nothing_and_a_good_one_counts() {
             running.signal(Signal::HUP);
             shows("other.example.org")
         });
-        assert_eq!(running.end(Signal::TERM), Some(0));
+        assert_eq!(
+            running.end(Signal::TERM),
+            Some(0),
+            "becket: {}",
+            either.is_becket()
+        );
     }
 }
 

@@ -318,6 +318,8 @@ impl Parent {
                 self.is_ready = true;
                 self.notify(&[Notice::Ready, Notice::Status("serving")]);
             }
+            // An answer that was on its way when the child was told to end.
+            Reply::Loaded | Reply::Refused if self.ends_by.is_some() => return Ok(()),
             Reply::Loaded | Reply::Refused => {
                 let offered = self.offered.take().ok_or(io::ErrorKind::InvalidData)?;
                 let status = if reply == Reply::Loaded {
@@ -421,6 +423,7 @@ impl Parent {
         self.ends_by = Some(self.ends_by.map_or(by, |before| before.min(by)));
         self.held.clear();
         self.offered = None;
+        (self.again, self.upgrades_next) = (false, false);
         self.drop_upgrade();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "the admin socket is kept until the end");
