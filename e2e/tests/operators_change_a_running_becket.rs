@@ -200,6 +200,42 @@ fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
 }
 
 #[test]
+fn a_reload_and_a_drain_are_answered_when_they_are_done() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).admin_keys(SOCKET);
+    let mut becket = Becket::start(&place, &shape);
+    assert_eq!(done(&place, &["reload"]), "reloaded\n");
+    let (reload, text) = (&["reload", "--socket", "admin.sock"], shape.text());
+    place.write(
+        "becket.toml",
+        &text.replace("[[backend]]", "[[backend]]\nbalance = \"best\""),
+    );
+    let refused = ctl(&place, reload);
+    assert_eq!(refused.code, 3, "{}", refused.all());
+    for part in ["reload refused, nothing changed", "balance"] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    place.write("becket.toml", &text);
+    // There is no parent that could start another process.
+    let refused = ctl(&place, &["upgrade"]);
+    assert_eq!(refused.code, 3, "{}", refused.all());
+    assert!(
+        refused.stderr.contains("process.parent"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(json(&place, reload), serde_json::json!({"reloaded": true}));
+    assert_eq!(becket.status()["reloads"]["done"], 2);
+    // Nobody is there, so it ends at once: and answers all the same.
+    assert_eq!(
+        json(&place, &["drain"]),
+        serde_json::json!({"draining": true})
+    );
+    assert_eq!(becket.ended(), Some(0));
+}
+
+#[test]
 fn over_tcp_only_the_holder_of_the_token_changes_something() {
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -253,7 +289,7 @@ fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
     );
     // Until this one drains: then it does, and the end of the first leaves it alone.
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
-    assert!(done(&place, &["drain"]).contains("told to drain"));
+    assert_eq!(done(&place, &["drain"]), "draining\n");
     eventually("it gives way", || mode() & 0o1000 != 0);
     let inode = fs::metadata(&socket).unwrap().ino();
     let next = Becket::spawn(run(), place.folder(), other.web, other.admin);
@@ -295,6 +331,9 @@ fn a_parent_makes_the_socket_and_a_child_that_dies_leaves_it() {
         (found.stdout == "info, as in the file\n").then_some(())
     });
     assert_eq!(done(&place, &["reload"]), "reloaded\n");
-    becket.signal(Signal::TERM);
+    // No program that this root may execute, or the same one: either way there is an outcome.
+    let upgrade = ctl(&place, &["upgrade"]);
+    assert!([0, 3].contains(&upgrade.code), "{}", upgrade.all());
+    assert_eq!(done(&place, &["drain"]), "draining\n");
     eventually("it is removed", || !place.path("admin.sock").exists());
 }

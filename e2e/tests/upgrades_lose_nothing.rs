@@ -81,6 +81,41 @@ fn upgrade(becket: &Becket) {
     assert_eq!(asked.code, 0, "{}\n{}", asked.all(), becket.log());
 }
 
+#[test]
+fn upgrades_and_reloads_are_asked_for_over_the_socket() {
+    let (place, backend) = (Place::new(), Backend::http("well met"));
+    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let shape = shape.admin_keys("socket = \"admin.sock\"");
+    let becket = start(&place, &shape);
+    let ctl = |task: &str| {
+        let mut command = Command::new(becket_program());
+        command.args(["ctl", task, "--config", "becket.toml"]);
+        command.current_dir(place.folder());
+        finish(command, "")
+    };
+    // Each process counts for itself what it asks for.
+    for (task, said) in [
+        ("reload", "reloaded\n"),
+        ("upgrade", "upgraded\n"),
+        ("reload", "reloaded\n"),
+        ("reload", "reloaded\n"),
+        ("upgrade", "upgraded\n"),
+    ] {
+        let asked = ctl(task);
+        assert_eq!(&*asked.stdout, said, "{}\n{}", asked.all(), becket.log());
+    }
+    assert_eq!(becket.status()["upgrades"]["done"], 2);
+    install_script(&place, "exit 1");
+    let refused = ctl("upgrade");
+    assert_eq!(refused.code, 3, "{}", refused.all());
+    assert!(
+        refused.stderr.contains("upgrade refused, nothing changed"),
+        "{}",
+        refused.stderr
+    );
+    Trust::new(&place).visit(becket.web).unwrap();
+}
+
 /// Processes of this becket beside its main one.
 fn children(becket: &Becket) -> Vec<u32> {
     let pid = becket.pid();

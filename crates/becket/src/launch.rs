@@ -45,6 +45,7 @@ use crate::pid_file::PidFile;
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
+use crate::server::outcomes::Waiting;
 use crate::server::upgrade::Succession;
 use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
@@ -166,6 +167,7 @@ fn launch_beside(
         admin: sockets.admin,
         changes: None,
         pages: None,
+        waiting: Waiting::default(),
         succession,
         ended,
         _pid_file: pid_file,

@@ -11,6 +11,7 @@
 //! It runs on the main thread. Nothing on the data path ever waits for it.
 
 mod changes;
+pub(crate) mod outcomes;
 pub(crate) mod upgrade;
 
 use std::io;
@@ -27,6 +28,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use self::outcomes::Waiting;
 use self::upgrade::Succession;
 use crate::backend::health::prober::Prober;
 use crate::cluster;
@@ -123,6 +125,8 @@ pub struct Control {
     pub(crate) changes: Option<Sender<ChangeRequest>>,
     /// Those who serve them.
     pub(crate) pages: Option<Pages>,
+    /// Clients of them that wait for the outcome of a reload, a drain or an upgrade.
+    pub(crate) waiting: Waiting,
     /// The processes before and after this one.
     pub(crate) succession: Succession,
     /// When memory is given back.
@@ -168,10 +172,9 @@ impl Control {
                     Wish::Drain if drain_until.is_none() => drain_until = Some(self.drain(&[]).await),
                     Wish::Drain | Wish::Stop => self.workers.stop(),
                 },
-                Some(asked) = asked.recv() => {
-                    // Whoever asked may have left.
-                    asked.reply.send(self.change(asked.change, &mut prober)).ok();
-                }
+                Some(asked) = asked.recv() => if self.change(asked, &mut prober) {
+                    drain_until = Some(self.drain(&[]).await);
+                },
                 step = self.succession.next() => self.advance(step),
                 prepared = self.reloading.prepared() => self.finish_reload(prepared),
                 ended = self.ended.recv() => {
@@ -191,6 +194,9 @@ impl Control {
         }
         if let Some(cluster) = self.cluster.take() {
             cluster.leave().await;
+        }
+        if let Some(pages) = &self.pages {
+            pages.answered().await;
         }
         drop(self.access.take());
         tracing::info!(exit = outcome as u8, "ended: {}", outcome.label());
@@ -256,7 +262,7 @@ impl Control {
         let secrets = Arc::clone(self.rotation.secrets());
         self.sockets = handed.sockets;
         let source = self.source.with(handed.files);
-        self.reloading.begin(source, secrets, unix);
+        self.reloading.begin(source, secrets, unix, handed.asked);
     }
 
     fn finish_reload(&mut self, prepared: Result<Prepared, Vec<String>>) {
@@ -278,6 +284,7 @@ impl Control {
             Progress::Refused
         };
         let running = self.reloading.is_running();
+        self.waiting.reloaded(self.reloading.answered(), &errors);
         self.state.set_reload(Reload { time, errors }, running);
         self.sockets = BoundSockets::default();
         self.supervisor.tell(progress);
@@ -416,6 +423,7 @@ impl Control {
         }
         self.supervisor.tell(Progress::Stopping);
         self.state.set_draining();
+        self.waiting.drains();
         self.workers.drain(passed_on);
         // The next becket binds the addresses of the cluster; hardly a session is made here any more.
         drop(self.stud.take());

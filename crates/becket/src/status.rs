@@ -167,6 +167,11 @@ fn exchange(
         let length = body.len();
         request += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
     }
+    // An outcome is waited for.
+    let patience = match method {
+        "POST" => MOST_PATIENCE,
+        _ => PATIENCE,
+    };
     let mut answer = Vec::new();
     let mut say = |mut stream: &mut dyn Stream, host: &str| {
         stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
@@ -175,13 +180,13 @@ fn exchange(
     match at {
         At::Socket(path) => {
             let mut stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(patience))?;
             stream.set_write_timeout(Some(PATIENCE))?;
             say(&mut stream, "localhost")?;
         }
         At::Address(address) => {
             let mut stream = connect(address)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(patience))?;
             stream.set_write_timeout(Some(PATIENCE))?;
             // An address is a host that is always accepted; a name might not be.
             let host = stream.peer_addr()?;
@@ -221,6 +226,8 @@ fn connect(address: &str) -> io::Result<TcpStream> {
 pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
 /// For each of: connect, write, a read. The page takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For the outcome of a reload or an upgrade: longer than becket itself waits for it.
+const MOST_PATIENCE: Duration = Duration::from_secs(75);
 /// A status of thousands of routes has a few megabytes.
 const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
 

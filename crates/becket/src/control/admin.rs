@@ -17,6 +17,7 @@ use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body, to_bytes};
@@ -31,9 +32,10 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::admin_http::{self, Asker, Refusal};
-use super::api::{self, Action, Change, ChangeRequest, Refused, Route};
+use super::api::{self, Action, Change, ChangeOutcome, ChangeRequest, Refused, Route};
 use super::connections::{self, Wanted};
 use super::exposition::{self, exposition};
 use super::host;
@@ -44,7 +46,7 @@ use crate::log::Escaped;
 use crate::worker::mailbox::Mailbox;
 
 /// Everything that may be asked. Where two methods have one path, they stand together.
-pub(super) const ROUTES: [Route; 12] = [
+pub(super) const ROUTES: [Route; 15] = [
     route("/", "GET", Action::Page(home)),
     route("/metrics", "GET", Action::Page(metrics)),
     route("/status", "GET", Action::Page(status)),
@@ -65,6 +67,9 @@ pub(super) const ROUTES: [Route; 12] = [
         "POST",
         Action::Change(Change::of_sessions),
     ),
+    route("/reload", "POST", Action::Tell(Change::of_reload)),
+    route("/drain", "POST", Action::Tell(Change::of_drain)),
+    route("/upgrade", "POST", Action::Tell(Change::of_upgrade)),
 ];
 
 const fn route(path: &'static str, method: &'static str, action: Action) -> Route {
@@ -84,11 +89,26 @@ pub struct AdminSockets {
     pub unix: Option<SocketFile>,
 }
 
-/// The pages that are served. Dropped, this process lets in no more clients of them: another has the sockets, too.
+/// The pages that are served.
 #[derive(Debug)]
-pub(crate) struct Pages(
-    #[expect(dead_code, reason = "its drop is what counts")] oneshot::Sender<()>,
-);
+pub(crate) struct Pages {
+    /// Dropped when they are closed.
+    open: Option<oneshot::Sender<()>>,
+    places: Arc<Semaphore>,
+}
+
+impl Pages {
+    /// Lets in no more clients: another process has the sockets, too.
+    pub(crate) fn close(&mut self) {
+        self.open.take();
+    }
+
+    /// Waits until all who have asked have their answers, for a moment at most: the process is about to end.
+    pub(crate) async fn answered(&self) {
+        let all = self.places.acquire_many(PAGES as u32);
+        drop(timeout(LAST_MOMENT, all).await);
+    }
+}
 
 /// Serves the pages. Changes go to `control`, lists come from `workers`.
 ///
@@ -119,7 +139,8 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
         .thread_name("page")
         .max_blocking_threads(1);
     let runtime = runtime.build()?;
-    let (pages, closed) = oneshot::channel();
+    let (open, closed) = oneshot::channel();
+    let places = Arc::clone(&desk.places);
     let thread = thread::Builder::new().name("admin-http".to_owned());
     let desk = Arc::new(desk);
     thread.spawn(move || {
@@ -150,7 +171,10 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
             }
         });
     })?;
-    Ok(Pages(pages))
+    Ok(Pages {
+        open: Some(open),
+        places,
+    })
 }
 
 /// What answers requests.
@@ -221,8 +245,21 @@ impl Desk {
             let made = spawn_blocking(move || (make(read(&state)), Some(place))).await;
             return made.unwrap_or_else(|_| (page("text/plain", Err(fmt::Error)), None));
         }
-        let done = self.act(action, request, asker).await;
-        (answer_of(done), Some(place))
+        let done = timeout(MOST_PATIENCE, self.act(action, request, asker)).await;
+        let late = |_| {
+            let text = "there is no outcome yet";
+            let accepted = "patience: the log and /status will tell it";
+            Err(Refused::new(StatusCode::GATEWAY_TIMEOUT, text, accepted))
+        };
+        (answer_of(done.unwrap_or_else(late)), Some(place))
+    }
+
+    /// Whether the answer to a request may take longer than a page does.
+    pub(super) fn takes_time(&self, request: &Request<Incoming>) -> bool {
+        matches!(
+            find(request.uri().path(), request.method()),
+            Ok(Action::Tell(_))
+        )
     }
 
     /// Lists or changes something.
@@ -249,7 +286,7 @@ impl Desk {
                 let wanted = Wanted::of(words, 100, MOST_ROWS)?;
                 Ok(connections::sources(&self.state, wanted))
             }
-            Action::Kill | Action::Change(_) => {
+            Action::Kill | Action::Change(_) | Action::Tell(_) => {
                 let path = request.uri().path().to_owned();
                 let body = to_bytes(Body::new(request.into_body()), LONGEST_CHANGE).await;
                 let body = body.map_err(|_| {
@@ -274,7 +311,7 @@ impl Desk {
     }
 
     async fn change(&self, action: Action, body: &[u8]) -> Result<Value, Refused> {
-        let Action::Change(parse) = action else {
+        let (Action::Change(parse) | Action::Tell(parse)) = action else {
             return Ok(connections::kill(&self.workers, api::filter_of(body)?).await);
         };
         let gone = || {
@@ -288,7 +325,7 @@ impl Desk {
         let (reply, outcome) = oneshot::channel();
         let asked = ChangeRequest {
             change: parse(body)?,
-            reply,
+            outcome: ChangeOutcome(reply),
         };
         self.control.send(asked).await.map_err(|_| gone())?;
         outcome.await.map_err(|_| gone())?
@@ -429,6 +466,10 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
 
 /// Pages on their way at a time: bounds the memory that clients hold who do not read.
 const PAGES: usize = 32;
+/// For a reload or an upgrade, which have time-outs of their own; longer than `becket reload` waits.
+const MOST_PATIENCE: Duration = Duration::from_secs(65);
+/// For answers that are made already.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// Rows of one answer: half a megabyte.
 const MOST_ROWS: usize = 1000;
 /// Bytes of a change.
@@ -441,7 +482,6 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
     use std::sync::{Mutex, PoisonError};
-    use std::time::Duration;
 
     /// How long anything may take on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -556,7 +596,7 @@ mod tests {
         assert_eq!(keys(&status["backends"][0]["servers"][0]), schema("Server"));
         // What is not a field is answered with those that there are.
         let fields = |route: &Route| {
-            let Action::Change(parse) = route.action else {
+            let (Action::Change(parse) | Action::Tell(parse)) = route.action else {
                 return None;
             };
             let refused = parse(b"{\"?\":1}").unwrap_err();

@@ -3,7 +3,7 @@
 //! Everybody is let in at once, so that a health check never waits for others. What is bounded are
 //! those who have not asked for anything yet ([`NEWCOMERS`]: when one more comes, the oldest of the address that
 //! has most of them goes), the time until they must have asked ([`HEADER`]), the pages on their way (the desk's places), and the
-//! time of a connection in all ([`LIFETIME`]). Each connection has one request; every answer closes it.
+//! time of a connection in all ([`LIFETIME`], unless it waits for a reload or the like). Each connection has one request; every answer closes it.
 //!
 //! Over TCP and over the unix socket alike, each with newcomers of its own. What is answered is [`Desk`]'s work.
 
@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -60,6 +61,8 @@ impl Refusals {
 #[derive(Default)]
 struct Connection {
     has_asked: AtomicBool,
+    /// What it asked for takes its time, which is bounded where it is done.
+    waits: AtomicBool,
     /// The place of its page, until all of the page was sent.
     place: OnceLock<Option<OwnedSemaphorePermit>>,
 }
@@ -160,21 +163,28 @@ async fn attend(
         let (connection, desk) = (Arc::clone(&connection), Arc::clone(&desk));
         async move {
             connection.has_asked.store(true, Relaxed);
+            connection.waits.store(desk.takes_time(&request), Relaxed);
             let (answer, place) = desk.answer(request, asker).await;
+            connection.waits.store(false, Relaxed);
             // There is one request, so it was not set before.
             connection.place.set(place).ok();
             Ok::<_, Infallible>(answer)
         }
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER)
-        .max_buf_size(BUFFER)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), service);
-    let is_late = match tokio::time::timeout(LIFETIME, connection).await {
-        Ok(ended) => ended.is_err_and(|error| error.is_timeout()),
-        Err(_) => true,
+    let mut served = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER)
+            .max_buf_size(BUFFER)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    let is_late = loop {
+        match tokio::time::timeout(LIFETIME, served.as_mut()).await {
+            Ok(ended) => break ended.is_err_and(|error| error.is_timeout()),
+            Err(_) if connection.waits.load(Relaxed) => {}
+            Err(_) => break true,
+        }
     };
     if is_late {
         desk.count(Refusal::Late);

@@ -8,6 +8,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use becket_config::notation::Text;
+use becket_sys::process::Told;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -42,6 +43,8 @@ pub(super) enum Action {
     Sources,
     /// Has control change something.
     Change(fn(&[u8]) -> Result<Change, Refused>),
+    /// Has becket do what a signal would have it do. That takes its time.
+    Tell(fn(&[u8]) -> Result<Change, Refused>),
 }
 
 /// What control is to change.
@@ -55,6 +58,8 @@ pub(crate) enum Change {
     RotateTickets,
     /// Sessions that were kept.
     ForgetSessions,
+    /// What a signal would have it do.
+    Tell(Told),
 }
 
 impl Change {
@@ -74,6 +79,18 @@ impl Change {
 
     pub(super) fn of_sessions(body: &[u8]) -> Result<Self, Refused> {
         parse::<Nothing>(body).map(|_| Self::ForgetSessions)
+    }
+
+    pub(super) fn of_reload(body: &[u8]) -> Result<Self, Refused> {
+        parse::<Nothing>(body).map(|_| Self::Tell(Told::Reload))
+    }
+
+    pub(super) fn of_drain(body: &[u8]) -> Result<Self, Refused> {
+        parse::<Nothing>(body).map(|_| Self::Tell(Told::Drain))
+    }
+
+    pub(super) fn of_upgrade(body: &[u8]) -> Result<Self, Refused> {
+        parse::<Nothing>(body).map(|_| Self::Tell(Told::Upgrade))
     }
 }
 
@@ -233,11 +250,26 @@ impl From<BadField> for Refused {
     }
 }
 
+/// Where an outcome is told. Whoever asked may have left.
+#[derive(Debug)]
+pub(crate) struct ChangeOutcome(pub(crate) oneshot::Sender<Result<Value, Refused>>);
+
+impl ChangeOutcome {
+    pub(crate) fn tell(self, outcome: Result<Value, Refused>) {
+        self.0.send(outcome).ok();
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
 /// A change for control, and where the outcome is told.
 #[derive(Debug)]
 pub(crate) struct ChangeRequest {
     pub(crate) change: Change,
-    pub(crate) reply: oneshot::Sender<Result<Value, Refused>>,
+    pub(crate) outcome: ChangeOutcome,
 }
 
 #[cfg(test)]

@@ -26,26 +26,45 @@ use crate::tls::route_configs::Parts;
 /// remembered once, since the last state of the files is what counts.
 #[derive(Debug, Default)]
 pub(crate) struct Reloading {
-    running: Option<JoinHandle<Result<Prepared, Vec<String>>>>,
-    again: Option<(Source, Arc<Secrets>, Duration)>,
+    running: Option<Running>,
+    again: Option<(Source, Arc<Secrets>, Duration, u64)>,
+    answered: u64,
+}
+
+/// One that is being prepared.
+#[derive(Debug)]
+struct Running {
+    /// How many were asked for over the admin pages when it began.
+    asked: u64,
+    task: JoinHandle<Result<Prepared, Vec<String>>>,
 }
 
 impl Reloading {
-    /// Starts to prepare on a thread of its own, or remembers to. `unix` is the wall clock.
-    pub(crate) fn begin(&mut self, source: Source, secrets: Arc<Secrets>, unix: Duration) {
+    /// Starts to prepare on a thread of its own, or remembers to. `unix` is the wall clock; so many reloads were `asked` for
+    /// over the admin pages before.
+    pub(crate) fn begin(
+        &mut self,
+        source: Source,
+        secrets: Arc<Secrets>,
+        unix: Duration,
+        asked: u64,
+    ) {
         if self.running.is_some() {
-            self.again = Some((source, secrets, unix));
+            let before = self.again.take().map_or(0, |(.., asked)| asked);
+            self.again = Some((source, secrets, unix, asked.max(before)));
             return;
         }
         let now = UnixTime::since_unix_epoch(unix);
         let prepare = move || prepare(&source, &secrets, now);
-        self.running = Some(tokio::task::spawn_blocking(prepare));
+        let task = tokio::task::spawn_blocking(prepare);
+        self.running = Some(Running { asked, task });
     }
 
     /// Forgets what is being prepared and what was asked for: it would open listeners that a drain has closed. Returns
     /// whether there was anything.
     pub(crate) fn give_up(&mut self) -> bool {
-        std::mem::take(self).running.is_some()
+        self.again = None;
+        self.running.take().is_some()
     }
 
     /// Whether one is on its way.
@@ -53,16 +72,22 @@ impl Reloading {
         self.running.is_some()
     }
 
+    /// How many of those that were asked for over the admin pages have an outcome by the last one.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered
+    }
+
     /// Waits for what is being prepared, for ever when there is nothing. Nothing is lost when
     /// the future is dropped.
     pub(crate) async fn prepared(&mut self) -> Result<Prepared, Vec<String>> {
-        let Some(running) = &mut self.running else {
+        let Some(Running { asked, task }) = &mut self.running else {
             return std::future::pending().await;
         };
-        let joined = running.await;
+        let joined = task.await;
+        self.answered = self.answered.max(*asked);
         self.running = None;
-        if let Some((source, secrets, unix)) = self.again.take() {
-            self.begin(source, secrets, unix);
+        if let Some((source, secrets, unix, asked)) = self.again.take() {
+            self.begin(source, secrets, unix, asked);
         }
         joined.unwrap_or_else(|error| Err(vec![error.to_string()]))
     }

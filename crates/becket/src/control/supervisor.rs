@@ -6,6 +6,7 @@
 use std::io;
 
 use becket_sys::notify::{Notice, Notifier};
+use becket_sys::process::Told;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::signals::{Signals, Wanted};
@@ -85,6 +86,19 @@ impl Supervisor {
         }
     }
 
+    /// Asks the parent for what a signal would have it do. Returns whether there is one.
+    pub(crate) fn ask(&self, what: Told) -> bool {
+        let Some((link, _)) = &self.parent else {
+            return false;
+        };
+        link.say(match what {
+            Told::Reload => Reply::AskReload,
+            Told::Upgrade => Reply::AskUpgrade,
+            Told::Drain => Reply::AskDrain,
+        });
+        true
+    }
+
     /// Says how it goes.
     pub(crate) fn tell(&self, progress: Progress) {
         if let Some((link, _)) = &self.parent {
@@ -116,5 +130,5 @@ impl Supervisor {
 }
 
 /// Why a process without a parent is not replaced.
-const NO_PARENT: &str =
+pub(crate) const NO_PARENT: &str =
     "there is no parent process that could start another; process.parent = true keeps one";

@@ -5,14 +5,10 @@
 
 mod table;
 
-use std::io;
-
-use becket_sys::process::{Told, tell};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use crate::log::Escaped;
-use crate::reload::{NotReloaded, ask_for};
 use crate::status::{Answer, NoStatus, Place};
 
 /// What is to be done.
@@ -234,17 +230,6 @@ pub enum NotDone {
     /// It was asked, and refused.
     #[error("{0}")]
     Refused(String),
-    /// It was told to reload, and did not.
-    #[error(transparent)]
-    NotReloaded(#[from] NotReloaded),
-    /// It cannot be signalled.
-    #[error("process {pid}: {error}; only its user, or root, may signal it")]
-    NotSignalled {
-        /// Of the process.
-        pid: u64,
-        /// What the system said.
-        error: io::Error,
-    },
 }
 
 /// Does it, and returns what is to be printed.
@@ -316,15 +301,9 @@ fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
             let text = format!("ticket keys rotated, epoch {}\n", object["epoch"]);
             (object, text)
         }
-        CtlTask::Reload => {
-            ask_for(Told::Reload, place)?;
-            (json!({"reloaded": true}), "reloaded\n".to_owned())
-        }
-        CtlTask::Drain => signal(place, Told::Drain, "told to drain")?,
-        CtlTask::Upgrade => {
-            ask_for(Told::Upgrade, place)?;
-            (json!({"upgraded": true}), "upgraded\n".to_owned())
-        }
+        CtlTask::Reload => (post("/reload", json!({}))?, "reloaded\n".to_owned()),
+        CtlTask::Drain => (post("/drain", json!({}))?, "draining\n".to_owned()),
+        CtlTask::Upgrade => (post("/upgrade", json!({}))?, "upgraded\n".to_owned()),
     })
 }
 
@@ -358,14 +337,6 @@ fn of_connections(
 fn shown(object: Value, table: fn(&Value) -> String) -> (Value, String) {
     let text = table(&object);
     (object, text)
-}
-
-/// Signals the main process.
-fn signal(place: &Place, told: Told, text: &str) -> Result<(Value, String), NotDone> {
-    let pid = place.ask()?["pid"].as_u64().unwrap_or_default();
-    tell(u32::try_from(pid).unwrap_or_default(), told)
-        .map_err(|error| NotDone::NotSignalled { pid, error })?;
-    Ok((json!({"pid": pid}), format!("process {pid} {text}\n")))
 }
 
 impl ServerTask {

@@ -1,7 +1,7 @@
 //! What a parent that kept root's rights hands to its child, which serves without any: open files and bound sockets.
 //!
 //! Both are processes of this program ([`crate::parent`]). The parent sends an [`Order`] with descriptors, the child answers
-//! with single bytes ([`Reply`]). The child never asks for anything: there is no message for it, so there is none to abuse.
+//! with single bytes ([`Reply`]). The child asks for nothing but what a signal to the parent would do, without a word of how.
 //! Where there is no parent, [`Handed`] is empty, or has what the service manager passed, and everything is opened and bound
 //! by the rights of the process itself.
 
@@ -85,6 +85,9 @@ pub(crate) struct List {
     pub(crate) logs: Vec<PathBuf>,
     /// The child has no other files than these.
     pub(crate) is_all: bool,
+    /// Reloads that the child had asked for when these were opened.
+    #[serde(default)]
+    pub(crate) asked: u64,
 }
 
 /// What is at a path.
@@ -122,6 +125,12 @@ pub(crate) enum Reply {
     Refused = b'n',
     /// It lives.
     Alive = b'a',
+    /// It asks for what SIGHUP does.
+    AskReload = b'h',
+    /// It asks for what SIGUSR2 does.
+    AskUpgrade = b'u',
+    /// It asks for what SIGTERM does.
+    AskDrain = b't',
 }
 
 impl Reply {
@@ -133,6 +142,9 @@ impl Reply {
             Self::Loaded,
             Self::Refused,
             Self::Alive,
+            Self::AskReload,
+            Self::AskUpgrade,
+            Self::AskDrain,
         ];
         all.into_iter().find(|reply| *reply as u8 == byte)
     }
@@ -149,6 +161,8 @@ pub struct Handed {
     pub admin_socket: Option<io::Result<OwnedFd>>,
     /// Logs that root would make, where there is only a check.
     pub logs: Vec<PathBuf>,
+    /// Reloads that this process had asked for when these were opened.
+    pub(crate) asked: u64,
 }
 
 impl Handed {
@@ -189,6 +203,7 @@ impl Handed {
             },
             admin_socket,
             logs: list.logs,
+            asked: list.asked,
         })
     }
 

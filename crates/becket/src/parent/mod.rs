@@ -5,10 +5,10 @@
 //! terminator. The parent opens files and binds addresses for it ([`holding`]), passes signals on as orders, starts it again when
 //! it dies, replaces it by another program's ([`upgrade`]), and tells the service manager. Everywhere else there is one process.
 //!
-//! The child is taken for hostile: it has met every peer. It has one way to the parent, on which it may say five things, a
+//! The child is taken for hostile: it has met every peer. It has one way to the parent, on which it may say eight things, a
 //! byte each ([`Reply`]); anything else, and a child that does not take its orders, is killed and another started. What it says is
-//! read at a bounded rate; one that does not end when it should is killed. Paths, addresses and the user come from the configuration
-//! alone.
+//! read at a bounded rate; one that does not end when it should is killed. It may ask for a reload, a drain and an upgrade, as a
+//! signal does. Paths, addresses and the user come from the configuration alone.
 //! See `docs/decisions/0022-parent-and-child.md`.
 
 mod child;
@@ -91,6 +91,8 @@ struct Current {
     began: Instant,
     /// It has said that it serves.
     is_ready: bool,
+    /// Reloads that it has asked for.
+    asked: u64,
 }
 
 /// A configuration that the child was told to load.
@@ -240,6 +242,7 @@ impl Parent {
             serving,
             began: Instant::now(),
             is_ready: false,
+            asked: 0,
         })
     }
 
@@ -331,6 +334,14 @@ impl Parent {
                 };
                 self.notify(&[Notice::Ready, Notice::Status(status)]);
             }
+            Reply::AskReload => {
+                child.asked += 1;
+                return self.pass_on(Signal::Reload, child);
+            }
+            Reply::AskUpgrade => return self.pass_on(Signal::Upgrade, child),
+            // A second order would cut connections off.
+            Reply::AskDrain if self.ends_by.is_some() => return Ok(()),
+            Reply::AskDrain => return self.pass_on(Signal::Drain, child),
             Reply::Ready | Reply::Prepared => return Err(io::ErrorKind::InvalidData.into()),
         }
         self.do_next(child)
@@ -437,7 +448,8 @@ impl Parent {
         let (seen, mut needs) = self.look();
         needs.workers = self.workers;
         let drain = seen.file.timeouts.drain;
-        let (parcel, held) = self.pack(seen, &needs, self.chroot.is_some());
+        let (mut parcel, held) = self.pack(seen, &needs, self.chroot.is_some());
+        parcel.list.asked = child.asked;
         self.offered = Some(Offer {
             held,
             drain,

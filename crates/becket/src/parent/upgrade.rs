@@ -112,9 +112,13 @@ impl Parent {
         let Some(bytes) = said else {
             return self.give_up("the new process ended before it served", child);
         };
-        for byte in bytes {
+        for (at, byte) in bytes.iter().enumerate() {
             let Some(upgrade) = &mut self.upgrade else {
-                return Ok(());
+                // It serves by now, and says on.
+                return match (child, bytes.get(at..)) {
+                    (Some(current), Some(rest)) => self.hear(rest, current),
+                    _ => Ok(()),
+                };
             };
             match Reply::of(*byte) {
                 Some(Reply::Alive) => {}
@@ -143,6 +147,7 @@ impl Parent {
             serving: upgrade.serving,
             began: Instant::now(),
             is_ready: true,
+            asked: 0,
         };
         self.chroot = upgrade.chroot;
         self.held = upgrade.held;
@@ -291,6 +296,7 @@ impl Parent {
             drain: self.drain,
             again: self.again,
             child: child.serving.pid(),
+            asked: child.asked,
             leaving: leaving.collect(),
             held: self
                 .held
@@ -327,6 +333,7 @@ impl Parent {
             serving: Serving::adopt(will.child, next()?)?,
             began: Instant::now(),
             is_ready: true,
+            asked: will.asked,
         };
         for (pid, left) in will.leaving {
             self.leaving.push(Leaving {
@@ -370,6 +377,9 @@ struct Will {
     drain: Duration,
     again: bool,
     child: u32,
+    /// Reloads that it has asked for.
+    #[serde(default)]
+    asked: u64,
     /// Numbers, and how long each may take.
     leaving: Vec<(u32, Duration)>,
     held: Vec<(SocketKind, SocketAddr, usize)>,

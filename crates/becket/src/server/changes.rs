@@ -10,20 +10,24 @@ use serde_json::{Value, json};
 
 use super::Control;
 use crate::backend::health::prober::Prober;
-use crate::control::api::{Change, LogChange, Refused, ServerChange};
+use crate::control::api::{Change, ChangeRequest, LogChange, Refused, ServerChange};
 use crate::control::snapshot;
 use crate::control::state::LogLevel;
 use crate::prepare::is_filter;
 
 impl Control {
-    /// Carries a change out, and returns what is now.
-    pub(super) fn change(&mut self, change: Change, prober: &mut Prober) -> Result<Value, Refused> {
-        match change {
+    /// Carries a change out, and tells what is now. Returns whether a drain is to begin.
+    pub(super) fn change(&mut self, asked: ChangeRequest, prober: &mut Prober) -> bool {
+        let ChangeRequest { change, outcome } = asked;
+        let done = match change {
             Change::Server(change) => self.change_server(&change, prober),
             Change::Log(change) => self.change_log(change),
             Change::RotateTickets => self.rotate_tickets(),
             Change::ForgetSessions => Ok(self.forget_sessions()),
-        }
+            Change::Tell(told) => return self.obey(told, outcome),
+        };
+        outcome.tell(done);
+        false
     }
 
     fn change_server(&self, change: &ServerChange, prober: &mut Prober) -> Result<Value, Refused> {

@@ -188,6 +188,7 @@ impl Control {
             tracing::error!("not upgraded, nothing changed: {error}");
         }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
+        self.waiting.upgraded(&errors);
         self.state.refuse_upgrade(Reload { time, errors });
         if std::mem::take(&mut self.succession.yields) {
             self.workers.accept();
@@ -196,8 +197,11 @@ impl Control {
 
     /// The successor serves, and has the sockets of these addresses.
     pub(super) async fn leave(&mut self, passed_on: &[SocketAddr]) -> Instant {
+        self.waiting.upgraded(&[]);
         let until = self.drain(passed_on).await;
-        self.pages.take();
+        if let Some(pages) = &mut self.pages {
+            pages.close();
+        }
         if let Some(successor) = &self.succession.after {
             successor.tell_left();
         }

@@ -1,0 +1,195 @@
+//! Clients of the admin pages that wait for the outcome of a reload, a drain or an upgrade.
+//!
+//! A reload that is under way may have read older files than a client knows of. So each reload that is asked for has a number, and
+//! is answered by one whose files were opened after it was asked for (`handover`, `asked`).
+
+use axum::http::StatusCode;
+use becket_sys::process::Told;
+use serde_json::{Value, json};
+
+use super::Control;
+use crate::control::api::{ChangeOutcome, Refused};
+use crate::control::supervisor::NO_PARENT;
+use crate::handover::Handed;
+
+/// Those who wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    /// Reloads that were asked for.
+    reloads: u64,
+    all: Vec<(Told, u64, ChangeOutcome)>,
+}
+
+impl Waiting {
+    /// Takes one in, unless there are too many. Returns whether nobody waits for the same already.
+    fn add(&mut self, told: Told, outcome: ChangeOutcome) -> Option<bool> {
+        self.all.retain(|(.., outcome)| !outcome.is_unwanted());
+        if self.all.len() >= MOST {
+            let text = "too many wait for an outcome";
+            let refused = Refused::new(StatusCode::SERVICE_UNAVAILABLE, text, "fewer at a time");
+            outcome.tell(Err(refused));
+            return None;
+        }
+        let is_first = !self.all.iter().any(|(other, ..)| *other == told);
+        self.reloads += u64::from(told == Told::Reload);
+        self.all.push((told, self.reloads, outcome));
+        Some(is_first)
+    }
+
+    /// So many reloads that were asked for have this outcome, or an earlier one.
+    pub(super) fn reloaded(&mut self, asked: u64, errors: &[String]) {
+        self.answer(
+            |told, number| told == Told::Reload && number <= asked,
+            || outcome(json!({"reloaded": true}), errors, RELOAD),
+        );
+    }
+
+    /// Another process serves, or, with errors, does not.
+    pub(super) fn upgraded(&mut self, errors: &[String]) {
+        self.answer(
+            |told, _| told == Told::Upgrade,
+            || outcome(json!({"upgraded": true}), errors, UPGRADE),
+        );
+    }
+
+    /// It drains, and does nothing else any more.
+    pub(super) fn drains(&mut self) {
+        self.answer(
+            |told, _| told == Told::Drain,
+            || Ok(json!({"draining": true})),
+        );
+        self.answer(|_, _| true, || Err(too_late()));
+    }
+
+    fn answer(
+        &mut self,
+        is_meant: impl Fn(Told, u64) -> bool,
+        outcome: impl Fn() -> Result<Value, Refused>,
+    ) {
+        let meant = self
+            .all
+            .extract_if(.., |(told, number, _)| is_meant(*told, *number));
+        meant.for_each(|(.., waiting)| waiting.tell(outcome()));
+    }
+}
+
+fn outcome(
+    done: Value,
+    errors: &[String],
+    (what, accepted): (&str, &str),
+) -> Result<Value, Refused> {
+    match errors {
+        [] => Ok(done),
+        errors => {
+            let error = format!("{what} refused, nothing changed: {}", errors.join("; "));
+            Err(Refused::unusable(error, accepted))
+        }
+    }
+}
+
+fn too_late() -> Refused {
+    let accepted = "a becket that serves";
+    Refused::new(
+        StatusCode::CONFLICT,
+        "becket drains, and does no more",
+        accepted,
+    )
+}
+
+impl Control {
+    /// Does what a signal would have it do; the outcome is told when that is done. Returns whether a drain is to begin.
+    pub(super) fn obey(&mut self, told: Told, outcome: ChangeOutcome) -> bool {
+        if self.state.is_draining() {
+            outcome.tell(match told {
+                Told::Drain => Ok(json!({"draining": true})),
+                Told::Reload | Told::Upgrade => Err(too_late()),
+            });
+            return false;
+        }
+        let Some(is_first) = self.waiting.add(told, outcome) else {
+            return false;
+        };
+        // A second order to drain would cut connections off.
+        if told == Told::Drain && !is_first || self.supervisor.ask(told) {
+            return false;
+        }
+        match told {
+            Told::Reload => {
+                let asked = self.waiting.reloads;
+                let handed = Handed {
+                    asked,
+                    ..Handed::default()
+                };
+                self.begin_reload(handed, false);
+            }
+            Told::Upgrade => self.go_on(NO_PARENT),
+            Told::Drain => return true,
+        }
+        false
+    }
+}
+
+/// What it is called, and what is accepted.
+const RELOAD: (&str, &str) = (
+    "reload",
+    "a configuration in which becket check finds no fault",
+);
+const UPGRADE: (&str, &str) = (
+    "upgrade",
+    "a program that comes to serve by the configuration as it is now",
+);
+/// More would be taken for a mistake, and leave fewer places for pages.
+const MOST: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot::{Receiver, channel};
+
+    fn ask(waiting: &mut Waiting, told: Told) -> Receiver<Result<Value, Refused>> {
+        let (sender, receiver) = channel();
+        waiting.add(told, ChangeOutcome(sender));
+        receiver
+    }
+
+    #[test]
+    fn a_reload_is_answered_by_one_that_began_after_it_was_asked_for() {
+        let mut waiting = Waiting::default();
+        let mut first = ask(&mut waiting, Told::Reload);
+        let mut second = ask(&mut waiting, Told::Reload);
+        waiting.reloaded(0, &[]);
+        assert!(first.try_recv().is_err(), "that one was a signal's");
+        waiting.reloaded(1, &["a".to_owned(), "b".to_owned()]);
+        let refused = first.try_recv().unwrap().unwrap_err();
+        assert_eq!(refused.error, "reload refused, nothing changed: a; b");
+        assert!(second.try_recv().is_err());
+        waiting.reloaded(2, &[]);
+        assert_eq!(second.try_recv().unwrap(), Ok(json!({"reloaded": true})));
+    }
+
+    #[test]
+    fn a_drain_answers_everybody() {
+        let mut waiting = Waiting::default();
+        let mut asked =
+            [Told::Reload, Told::Upgrade, Told::Drain].map(|told| ask(&mut waiting, told));
+        waiting.drains();
+        let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
+        assert_eq!(outcomes, [false, false, true]);
+        assert!(waiting.all.is_empty());
+    }
+
+    #[test]
+    fn those_who_wait_are_few_and_who_left_makes_room() {
+        let mut waiting = Waiting::default();
+        let mut all: Vec<_> = (0..MOST)
+            .map(|_| ask(&mut waiting, Told::Upgrade))
+            .collect();
+        let refused = ask(&mut waiting, Told::Upgrade)
+            .try_recv()
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(refused.code, StatusCode::SERVICE_UNAVAILABLE);
+        all.pop();
+        assert!(ask(&mut waiting, Told::Upgrade).try_recv().is_err());
+    }
+}
