@@ -26,9 +26,9 @@ pub struct Capacity {
     pub negotiated: Option<Negotiated>,
 }
 
-/// Capacities by case and server: several scenarios need the same one.
+/// Capacities by server and settings: several scenarios need the same one.
 #[derive(Clone, Debug, Default)]
-pub struct Capacities(BTreeMap<String, Capacity>);
+pub struct Capacities(BTreeMap<(String, BTreeMap<String, String>), Capacity>);
 
 impl Capacities {
     /// Returns the capacity of a server in a case, measured once per run.
@@ -45,23 +45,36 @@ impl Capacities {
         Ok(found)
     }
 
-    /// Returns the rate that is the same for all servers of a case: [`SHARE`] of the least capacity. stunnel does not
+    /// Returns the rate that is the same for all servers: [`SHARE`] of the least capacity. stunnel does not
     /// count, whose threads would make it a load for nobody else.
     pub fn same_for_all(stage: &mut Stage<'_>) -> Result<f64, Error> {
-        let mut least = f64::MAX;
-        for index in 0..stage.servers.len() {
-            let slow = |server: &Server| server.name.starts_with(Kind::Stunnel.name());
-            let skipped = stage.servers.len() > 1 && stage.servers.get(index).is_some_and(slow);
-            // A limit on admission is none of the server's own: what it can do was measured without.
-            let found = match stage.settings.full_handshakes > 0 {
-                true => Self::known(stage, index),
-                false => Some(Self::of(stage, index)?),
-            };
-            if let Some(found) = found.filter(|found| !skipped && found.rate >= 1.0) {
-                least = least.min(found.rate);
-            }
+        // A limit on admission is none of the server's own: what it can do was measured without.
+        let measured = if stage.settings.full_handshakes > 0 {
+            0
+        } else {
+            stage.servers.len()
+        };
+        for index in 0..measured {
+            Self::of(stage, index)?;
         }
-        Ok(if least < f64::MAX { least * SHARE } else { 0.0 })
+        Ok(stage.capacities.least(&stage.settings.text) * SHARE)
+    }
+
+    /// Returns the least of the capacities that were found with these settings, however a server signs and whom it admits:
+    /// where only becket has such a setting, the others are known from the case without.
+    fn least(&self, settings: &BTreeMap<String, String>) -> f64 {
+        let alike = |other: &BTreeMap<String, String>| {
+            let own = |(name, _): &(&String, &String)| !OWN.contains(&name.as_str());
+            other.iter().filter(own).eq(settings.iter().filter(own))
+        };
+        let found = self.0.iter().filter(|((_, other), _)| alike(other));
+        let found = found.map(|((server, _), found)| (server, found.rate));
+        let found: Vec<(&String, f64)> = found.filter(|(_, rate)| *rate >= 1.0).collect();
+        let slow = |server: &str| server.starts_with(Kind::Stunnel.name());
+        let rates = found
+            .iter()
+            .filter(|(server, _)| found.len() == 1 || !slow(server));
+        rates.map(|(_, rate)| *rate).reduce(f64::min).unwrap_or(0.0)
     }
 
     /// Returns the capacity of a server if this run has measured it, with whatever limit on admission.
@@ -77,10 +90,10 @@ impl Capacities {
 }
 
 /// What a capacity is kept by. A limit on admission is none of the server's own.
-fn key(server: &Server, stage: &Stage<'_>) -> String {
+fn key(server: &Server, stage: &Stage<'_>) -> (String, BTreeMap<String, String>) {
     let mut settings = stage.settings.text.clone();
     settings.remove("full-handshakes");
-    format!("{} {settings:?}", server.name)
+    (server.name.clone(), settings)
 }
 
 pub(super) fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error> {
@@ -197,6 +210,8 @@ pub(super) fn point(step: &Step) -> Point {
     }
 }
 
+/// Settings that only some servers have, and that make no other flood.
+const OWN: &[&str] = &["crypto-threads", "full-handshakes"];
 /// What of the least capacity is asked of all.
 const SHARE: f64 = 0.8;
 /// Shares of the closed loop's rate.
@@ -205,3 +220,36 @@ const CONFIRMATIONS: u32 = 4;
 const LOWER: f64 = 0.95;
 /// Connections that an open loop may have at once: 2 s at a rate that no core reaches.
 const MOST_AT_ONCE: usize = 4000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(key: &str, threads: &str) -> BTreeMap<String, String> {
+        let all = [("key", key), ("crypto-threads", threads)];
+        all.map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into()
+    }
+
+    #[test]
+    fn the_flood_that_is_the_same_for_all_is_that_of_all_who_were_measured_with_that_key() {
+        let mut capacities = Capacities::default();
+        for (server, key, threads, rate) in [
+            ("becket", "rsa2048", "auto", 1500.0),
+            ("nginx", "rsa2048", "auto", 900.0),
+            ("stunnel", "rsa2048", "auto", 300.0),
+            ("becket", "rsa2048", "0", 1400.0),
+            ("becket", "rsa4096", "0", 200.0),
+        ] {
+            let found = Capacity {
+                rate,
+                ..Capacity::default()
+            };
+            let of = (server.to_owned(), settings(key, threads));
+            capacities.0.insert(of, found);
+        }
+        assert_eq!(capacities.least(&settings("rsa2048", "0")), 900.0);
+        assert_eq!(capacities.least(&settings("rsa4096", "0")), 200.0);
+        assert_eq!(capacities.least(&settings("p256", "0")), 0.0);
+    }
+}
