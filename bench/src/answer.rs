@@ -126,18 +126,21 @@ fn range(outcome: &Outcome) -> Option<String> {
                 .is_some_and(|(best, _)| best.peer == "becket"),
         );
     }
+    let times = match most / least {
+        times @ 100.0.. => format!("{times:.0}"),
+        times => format!("{times:.2}"),
+    };
     let beside = match cases {
         0 => String::new(),
         _ => format!(", and the least of all peers' in {wins} of {cases} cases"),
     };
     Some(format!(
-        "For becket {} is {} ({}) to {} ({}), {:.2} times as much{beside}.",
+        "For becket {} is {} ({}) to {} ({}), {times} times as much{beside}.",
         figure.heading,
         figure.show(least),
         low.label,
         figure.show(most),
-        high.label,
-        most / least
+        high.label
     ))
 }
 
@@ -201,6 +204,14 @@ fn both(case: &Case, figures: &[Figure], name: &str) -> Option<(String, String)>
     Some((ours, best))
 }
 
+/// Names a case behind a comma, if it has a name.
+fn of_case(case: &Case) -> String {
+    match case.label.as_str() {
+        "" => String::new(),
+        label => format!(", {label}"),
+    }
+}
+
 fn latency(run: &Run, outcome: &Outcome) -> Option<String> {
     let (figures, case) = (figure::shown(outcome), outcome.cases.first()?);
     let both = |load: &str| both(case, &figures, &format!("added_p50_us_at_{load}"));
@@ -208,8 +219,8 @@ fn latency(run: &Run, outcome: &Outcome) -> Option<String> {
         return beside(run, outcome);
     };
     let told = format!(
-        "becket adds {low} at 1 % of its capacity, beside {low_best}, and {high} at 80 %, beside {high_best} (medians, {})",
-        case.label
+        "becket adds {low} at 1 % of its capacity, beside {low_best}, and {high} at 80 %, beside {high_best} (median{})",
+        of_case(case)
     );
     Some(counted(run, outcome, Measure::AddedLatency, &told))
 }
@@ -221,8 +232,8 @@ fn storm(run: &Run, outcome: &Outcome) -> Option<String> {
         return beside(run, outcome);
     };
     let told = format!(
-        "Under 150 % of its capacity becket's clients inside wait {ours}, beside {best} (p99, {})",
-        case.label
+        "Under 150 % of its capacity becket's clients inside wait {ours}, beside {best} (p99{})",
+        of_case(case)
     );
     Some(counted(run, outcome, Measure::Storm, &told))
 }
@@ -364,6 +375,7 @@ fn generators(outcome: &Outcome) -> Option<String> {
 /// Scenarios that ask what the steps of one setting cost or save.
 const STEPS: &[(&str, &str)] = &[
     ("batches", "rsa-batch"),
+    ("cipher", "suite"),
     ("ktls", "ktls"),
     ("library", "mask"),
     ("pq", "group"),
@@ -461,7 +473,7 @@ mod tests {
         };
         assert_eq!(
             of(&Run::default(), &outcome),
-            "becket adds 300.0 us at 1 % of its capacity, beside nginx's 400.0 us, and 300.0 us at 80 %, beside nginx's 400.0 us (medians, P-256); of all its p50 and p99, 1 of 1 are lower than the best other's, 0 higher, 0 not distinguishable."
+            "becket adds 300.0 us at 1 % of its capacity, beside nginx's 400.0 us, and 300.0 us at 80 %, beside nginx's 400.0 us (median, P-256); of all its p50 and p99, 1 of 1 are lower than the best other's, 0 higher, 0 not distinguishable."
         );
     }
 

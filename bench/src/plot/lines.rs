@@ -44,36 +44,46 @@ pub fn of_numbers(outcome: &Outcome, figure: &Figure) -> Option<String> {
         svg.text("tick", (left - 6.0, y + 4.0), &shown);
         power += 1.0;
     }
+    let mut named = f64::MIN;
     for (x, case) in &cases {
         let (across, bottom) = frame.at(place(*x), y_range.0);
         svg.line("grid", (across, bottom), (across, TOP));
         let value = case.settings.get(setting).map_or("", String::as_str);
-        svg.text("tick under", (across, bottom + 16.0), value);
+        if across - named >= TICK {
+            svg.text("tick under", (across, bottom + 16.0), value);
+            named = across;
+        }
     }
-    let mut labels: Vec<f64> = Vec::new();
+    let mut ends: Vec<(f64, &str)> = Vec::new();
     for peer in table::peers(outcome) {
         let points = cases.iter().filter_map(|(x, case)| {
             let value = case.column(peer)?.median(&figure.name)?;
             (value > 0.0).then(|| frame.at(place(*x), value.log10()))
         });
-        draw(&mut svg, peer, &points.collect::<Vec<_>>(), &mut labels);
+        let points: Vec<(f64, f64)> = points.collect();
+        svg.path(&format!("line {}", class(peer)), &points);
+        ends.extend(points.last().map(|(_, y)| (*y, peer)));
     }
+    label(&mut svg, ends);
     Some(svg.finish())
 }
 
-/// Draws one peer's line, and its name at the end where no other name is.
-fn draw(svg: &mut Svg, peer: &str, points: &[(f64, f64)], labels: &mut Vec<f64>) {
-    let Some((_, end)) = points.last() else {
-        return;
-    };
-    svg.path(&format!("line {}", class(peer)), points);
-    let mut y = end.clamp(TOP, BOTTOM);
-    while labels.iter().any(|other| (other - y).abs() < LABEL) {
-        y += LABEL / 2.0;
+/// Names lines at their ends, from the top down, each where no other name is.
+fn label(svg: &mut Svg, mut ends: Vec<(f64, &str)>) {
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut free = TOP;
+    for (end, peer) in ends {
+        let y = end.max(free);
+        let x = WIDTH - RIGHT + 8.0;
+        svg.put(format_args!(
+            "<rect class=\"bar {}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"12\" height=\"12\" rx=\"2\"/>\n",
+            class(peer),
+            y - 6.0
+        ));
+        svg.text("value", (x + 18.0, y + 4.0), short(peer));
+        svg.height = svg.height.max(y + 10.0);
+        free = y + LABEL;
     }
-    labels.push(y);
-    svg.height = svg.height.max(y + 10.0);
-    svg.text("value", (WIDTH - RIGHT + 8.0, y + 4.0), short(peer));
 }
 
 /// Powers of two are as far from one another; nothing at all has its place, too.
@@ -119,6 +129,8 @@ const TOP: f64 = 16.0;
 const BOTTOM: f64 = 240.0;
 /// Labels are so far apart at least.
 const LABEL: f64 = 16.0;
+/// So are values under the axis.
+const TICK: f64 = 28.0;
 
 #[cfg(test)]
 mod tests {

@@ -328,7 +328,7 @@ pub fn shapes(case: &Case) -> Option<String> {
             "<rect class=\"bar {}\" x=\"{:.1}\" y=\"{:.1}\" width=\"12\" height=\"12\" rx=\"2\"/>\n",
             class(&column.peer), WIDTH - 118.0, y - 10.0
         ));
-        svg.text("value", (WIDTH - 100.0, y), heading(&column.peer));
+        svg.text("value", (WIDTH - 100.0, y), short(&column.peer));
     }
     Some(svg.finish())
 }
@@ -390,7 +390,7 @@ pub fn scaling(outcome: &Outcome) -> Option<String> {
         svg.text(
             "value",
             (WIDTH - 118.0, 40.0 + index as f64 * 18.0),
-            heading(peer),
+            short(peer),
         );
     }
     Some(svg.finish())
