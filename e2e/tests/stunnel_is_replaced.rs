@@ -1,11 +1,13 @@
 //! A file of stunnel means the same to becket, in server mode, in client mode, and where it is broken.
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 
 use becket_e2e::{
-    Authority, Backend, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Signal, eventually,
-    fresh_address, read_head, skip,
+    Authority, Backend, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Signal, as_nobody,
+    eventually, fresh_address, read_head, skip,
 };
 
 #[test]
@@ -200,6 +202,77 @@ fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
             running.signal(Signal::HUP);
             ask().contains("other.example.org")
         });
+    }
+}
+
+#[test]
+fn parts_of_a_folder_are_included_alike() {
+    let (Some(both), Some(openssl)) = (Either::both("stunnel4", "stunnel"), OpenSsl::find()) else {
+        return;
+    };
+    let place = Place::new();
+    let folder = place.path("conf.d");
+    std::fs::create_dir_all(folder.join("20-no-file")).unwrap();
+    let [first, second, third] = ["first", "second", "third"].map(Backend::http);
+    // As root it has a parent, which opens the parts of a configuration that only root can change.
+    let user = match rustix::process::geteuid().is_root() {
+        true => "setuid = nobody\nsetgid = nogroup\n",
+        false => "",
+    };
+    let cert = place.text("site.pem");
+    as_nobody(&place);
+    for either in both {
+        let [inside, before, behind] = [fresh_address(), fresh_address(), fresh_address()];
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
+        };
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        // It ends the service that the file has begun, and begins another.
+        let part = |backend: &Backend| {
+            let at = backend.address;
+            format!(
+                "connect = {}\n[inside]\naccept = {inside}\nconnect = {at}\n",
+                first.address
+            )
+        };
+        write("10.conf", &part(&second));
+        write("05.conf", "; nothing\n");
+        let text = format!(
+            "foreground = yes\npid =\nsyslog = no\ncert = {cert}\n{user}\
+             [before]\naccept = {before}\ninclude = {}\n[behind]\naccept = {behind}\nconnect = {}\n",
+            folder.display(),
+            third.address,
+        );
+        place.write("stunnel.conf", &text);
+        let all = [inside, before, behind];
+        let running = either.start(&place, &["stunnel.conf"], &all);
+        let answers = |at, what: &str| {
+            let run = openssl.ask_unnamed(&place, at, &["-noservername"]);
+            run.all().contains(what)
+        };
+        assert!(answers(before, "first"));
+        assert!(answers(inside, "second"));
+        assert!(answers(behind, "third"));
+        write("10.conf", &(part(&third) + "nonsense = 1\n"));
+        running.signal(Signal::HUP);
+        assert!(answers(inside, "second"));
+        let run = either.run(&place, &["stunnel.conf"]);
+        assert_eq!(run.code, 1, "{}", run.all());
+        if either.is_becket() {
+            let said = format!("{}/10.conf line 5: nonsense", folder.display());
+            assert!(run.stderr.contains(&said), "{}", run.stderr);
+        }
+        write("10.conf", &part(&third));
+        eventually("the new part counts", || {
+            running.signal(Signal::HUP);
+            answers(inside, "third")
+        });
+        assert_eq!(running.end(Signal::TERM), Some(0));
+        place.write("stunnel.conf", &format!("include = nowhere\n{text}"));
+        let run = either.run(&place, &["stunnel.conf"]);
+        assert_eq!(run.code, 1, "{}", run.all());
     }
 }
 

@@ -1,6 +1,7 @@
 //! The dialects: any text of hitch, stud or stunnel is read as a configuration, or refused with reasons.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use becket_config::dialect::migration::migrate;
 use becket_config::dialect::{Command, Dialect};
@@ -34,7 +35,9 @@ pub fn run(data: &[u8]) -> usize {
             return 0;
         }
     };
-    let translation = dialect.translate(&invocation, text, Path::new("/srv"));
+    // A part that may include itself.
+    let parts = BTreeMap::from([(PathBuf::from("/srv/parts/1.conf"), text.to_vec())]);
+    let translation = dialect.translate(&invocation, text, Path::new("/srv"), &parts);
     assert!(
         translation.problems.len() <= 100,
         "as many as anybody reads"

@@ -9,6 +9,7 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use becket_config::dialect::Parts;
 use becket_sys::regular;
 
 /// Where files come from. The default is the file system alone.
@@ -112,6 +113,22 @@ impl Files {
     }
 }
 
+impl Parts for Files {
+    fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
+        Self::list(self, folder).map_err(|error| reason(&error))
+    }
+
+    fn text(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
+        let mut text = Vec::new();
+        let found = self.open(path);
+        match found.and_then(|(file, _)| file.take(LARGEST).read_to_end(&mut text)) {
+            Ok(_) => Ok(Some(text)),
+            Err(error) if IS_NO_FILE.contains(&error.kind()) => Ok(None),
+            Err(error) => Err(reason(&error)),
+        }
+    }
+}
+
 /// What the system says, without its number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string().to_lowercase();
@@ -120,6 +137,15 @@ pub fn reason(error: &io::Error) -> String {
         None => text,
     }
 }
+
+/// Of a file, or a part, of a configuration of another program.
+pub(crate) const LARGEST: u64 = 16 * 1024 * 1024;
+/// What is said of folders, sockets and links that lead nowhere.
+const IS_NO_FILE: [io::ErrorKind; 3] = [
+    io::ErrorKind::InvalidInput,
+    io::ErrorKind::IsADirectory,
+    io::ErrorKind::NotFound,
+];
 
 #[cfg(test)]
 mod tests {

@@ -3,8 +3,9 @@
 //! Run with `cargo bench -p becket-config --bench dialects`. A reader turns text into the table that becomes a `File`; files that it
 //! names are not opened, which costs the same whoever names them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use becket_config::dialect::{Dialect, Invocation};
 use becket_config::file::File;
@@ -14,6 +15,7 @@ use divan::{AllocProfiler, Bencher, black_box};
 #[global_allocator]
 static HEAP: AllocProfiler = AllocProfiler::system();
 
+static NO_PARTS: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
 const ENTRIES: usize = 10_000;
 const GARBAGE: usize = 10 * 1024 * 1024;
 
@@ -33,7 +35,7 @@ fn lines(line: impl Fn(&str) -> String) -> String {
 
 /// From the text to a `File` that has every certificate.
 fn file_of(dialect: Dialect, text: &[u8]) -> File {
-    let translation = dialect.translate(&Invocation::of_file("f"), text, Path::new("/"));
+    let translation = dialect.translate(&Invocation::of_file("f"), text, Path::new("/"), &NO_PARTS);
     let file = read("", &translation.table).file.expect("a file");
     assert_eq!(file.listener[0].certificates.len(), ENTRIES);
     file
@@ -74,7 +76,7 @@ fn stunnel_services(bencher: Bencher<'_, '_>) {
     bencher.bench(|| {
         let text = black_box(text.as_bytes());
         let invocation = Invocation::of_file("f");
-        let translation = Dialect::Stunnel.translate(&invocation, text, Path::new("/"));
+        let translation = Dialect::Stunnel.translate(&invocation, text, Path::new("/"), &NO_PARTS);
         read("", &translation.table).file.expect("a file")
     });
 }
@@ -101,7 +103,12 @@ fn garbage(bencher: Bencher<'_, '_>, part: &str) {
     bencher.bench(|| {
         for dialect in Dialect::ALL {
             let text = black_box(text.as_bytes());
-            black_box(dialect.translate(&Invocation::of_file("f"), text, Path::new("/")));
+            black_box(dialect.translate(
+                &Invocation::of_file("f"),
+                text,
+                Path::new("/"),
+                &NO_PARTS,
+            ));
         }
     });
 }

@@ -14,6 +14,9 @@ use serde::Serialize;
 pub struct Problem {
     /// Key path, such as `listener[web].bind[1]`, or the flag; empty for the text as a whole.
     pub path: String,
+    /// The part of the configuration that has it, where that is a file of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<Box<str>>,
     /// Line in the file, counted from 1; unknown for flags.
     pub line: Option<usize>,
     /// The value as written, strings in quotes; absent when the key is.
@@ -21,7 +24,7 @@ pub struct Problem {
     /// What is wrong with it.
     pub fault: String,
     /// What is accepted instead.
-    pub accepted: Option<String>,
+    pub accepted: Option<Box<str>>,
 }
 
 impl Problem {
@@ -32,6 +35,11 @@ impl Problem {
             fault: fault.into(),
             ..Self::default()
         }
+    }
+
+    /// By what problems are sorted: the parts of a configuration come behind its file.
+    pub fn place(&self) -> (Option<&str>, Option<usize>) {
+        (self.file.as_deref(), self.line)
     }
 
     /// Adds the string that was found.
@@ -47,7 +55,7 @@ impl Problem {
 
     /// Adds what would be accepted.
     pub fn accepted(mut self, accepted: impl Into<String>) -> Self {
-        self.accepted = Some(accepted.into());
+        self.accepted = Some(accepted.into().into());
         self
     }
 }
@@ -55,6 +63,9 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = self.line {
+            if let Some(file) = &self.file {
+                write!(f, "{file} ")?;
+            }
             write!(f, "line {line}: ")?;
         }
         match (self.path.as_str(), &self.value) {

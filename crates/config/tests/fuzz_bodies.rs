@@ -16,7 +16,7 @@ fn a_configuration_of_another_program_survives_mutation() {
     let hitch = "--config\0f\0-q\0a.pem\0\0frontend = \"[*]:443\"\nfrontend = { port = \"1\" pem-file = { cert = \"a\" }\n\
                  ciphers = \"HIGH:!RSA\" }\ntls-protos = TLSv1.2 TLSv1.0\nkeepalive = 7 # x\nwrite-proxy-v2 = on\n";
     let stud = "--config=f\0-t\0\0frontend = *,443\nbackend = [::1]:80\npem-file = \"a.pem\"\nwrite-proxy = on\nfoo = 1\n";
-    let stunnel = "f\0\0cert = a.pem\n[x]\naccept = 1\nconnect = 2\nsslVersionMin = TLSv1\n[y]\nsni = x:*.b.test\n\
+    let stunnel = "f\0\0include = parts\ncert = a.pem\n[x]\naccept = 1\nconnect = 2\nsslVersionMin = TLSv1\n[y]\nsni = x:*.b.test\n\
                    connect = 3\n[z]\nclient = yes\naccept = :::4\nconnect = a:5\nsocket = l:TCP_KEEPIDLE=3\n";
     let mut read = 0;
     for (which, text) in [hitch, stud, stunnel].iter().enumerate() {

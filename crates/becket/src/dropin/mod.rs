@@ -17,6 +17,7 @@ use becket_sys::privileges;
 use rustls_pki_types::UnixTime;
 
 use self::background::Side;
+use crate::files::Files;
 use crate::launch::launch;
 use crate::parent::{Role, Task, enter, goes_on};
 use crate::prepare::ServerNames;
@@ -172,6 +173,11 @@ pub fn migration(dialect: Dialect, file: &Path) -> io::Result<Migration> {
     let text = std::fs::read(file)?;
     let name = file.to_string_lossy();
     let folder = std::env::current_dir()?;
-    let translation = dialect.translate(&Invocation::of_file(&name), &text, &folder);
+    let translation = dialect.translate(
+        &Invocation::of_file(&name),
+        &text,
+        &folder,
+        &Files::default(),
+    );
     Ok(migrate(dialect, &name, &translation))
 }

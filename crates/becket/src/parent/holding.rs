@@ -4,12 +4,15 @@
 //! well: whoever may write to either would otherwise have root open any file of the host. The child opens the rest by its own
 //! rights.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use becket_config::dialect::Parts;
 use becket_config::file::File;
 use becket_sys::fd_passing::InheritedListener;
 use becket_sys::regular;
@@ -18,6 +21,7 @@ use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
 
 use super::needs::Needs;
+use crate::files::{Files, LARGEST, reason};
 use crate::handover::{FileFound, List, SocketKind};
 use crate::prepare::source::Source;
 
@@ -30,6 +34,8 @@ pub(super) struct Seen {
     pub(super) file: File,
     /// The configuration file, if it is one that only root can change.
     handed: Option<Result<std::fs::File, i32>>,
+    /// Folders with parts of it.
+    folders: Vec<PathBuf>,
     /// Nobody else chose what is in it.
     pub(super) is_roots: bool,
 }
@@ -39,9 +45,9 @@ impl Seen {
     pub(super) fn by(source: &Source, rights: bool) -> Self {
         let Some(path) = source.file() else {
             return Self {
-                file: source.written(b""),
-                handed: None,
+                file: source.written(b"", &Files::default()),
                 is_roots: rights,
+                ..Self::default()
             };
         };
         let found = if rights {
@@ -50,18 +56,24 @@ impl Seen {
             Ok(None)
         };
         match found {
-            Ok(Some(RootOnly::File(file))) => Self {
-                file: source.written(&text(&file)),
-                handed: Some(Ok(file)),
-                is_roots: true,
-            },
+            Ok(Some(RootOnly::File(file))) => {
+                let parts = PartsByRoot::default();
+                let written = source.written(&text(&file), &parts);
+                let is_roots = !parts.is_of_others.get();
+                Self {
+                    file: written,
+                    handed: is_roots.then_some(Ok(file)),
+                    folders: parts.folders.into_inner(),
+                    is_roots,
+                }
+            }
             Ok(None) => {
                 // A pipe is for whoever serves.
                 let is_file = path.metadata().is_ok_and(|found| found.is_file());
                 let file = is_file.then(|| regular::open(&path).ok()).flatten();
                 let text = file.map_or_else(Vec::new, |it| text(&it.0));
                 Self {
-                    file: source.written(&text),
+                    file: source.written(&text, &Files::default()),
                     ..Self::default()
                 }
             }
@@ -70,6 +82,44 @@ impl Seen {
                 handed: error.raw_os_error().map(Err),
                 ..Self::default()
             },
+        }
+    }
+}
+
+/// Opens parts of a configuration that only root can change, and notes where they are. Others are read as anybody reads them.
+#[derive(Debug, Default)]
+struct PartsByRoot {
+    folders: RefCell<Vec<PathBuf>>,
+    /// There are parts that others can change.
+    is_of_others: Cell<bool>,
+}
+
+impl PartsByRoot {
+    fn open(&self, path: &Path) -> Result<Option<RootOnly>, String> {
+        let found = root_only::open(path);
+        if let Ok(None) = found {
+            self.is_of_others.set(true);
+        }
+        found.map_err(|error| reason(&error))
+    }
+}
+
+impl Parts for PartsByRoot {
+    fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
+        self.folders.borrow_mut().push(folder.to_owned());
+        match self.open(folder)? {
+            Some(RootOnly::Folder(names)) => Ok(paths_in(folder, &names)),
+            Some(RootOnly::File(_)) => Err("no folder".to_owned()),
+            None => Parts::list(&Files::default(), folder),
+        }
+    }
+
+    fn text(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
+        match self.open(path) {
+            Ok(Some(RootOnly::File(file))) => Ok(Some(text(&file))),
+            // What is wrong is said by the child.
+            Ok(Some(RootOnly::Folder(_))) | Err(_) => Ok(None),
+            Ok(None) => Files::default().text(path),
         }
     }
 }
@@ -91,6 +141,7 @@ impl Parcel {
             _ => {}
         }
         if seen.is_roots {
+            seen.folders.iter().for_each(|path| parcel.open(path, true));
             needs.files.iter().for_each(|path| parcel.open(path, true));
         }
         parcel
@@ -101,9 +152,7 @@ impl Parcel {
             Ok(None) => {}
             Ok(Some(RootOnly::File(file))) => self.add_file(path.to_owned(), file),
             Ok(Some(RootOnly::Folder(names))) => {
-                let mut paths: Vec<PathBuf> = names.iter().map(|name| path.join(name)).collect();
-                paths.retain(|path| path.to_str().is_some());
-                paths.sort();
+                let paths = paths_in(path, &names);
                 if is_named {
                     paths.iter().for_each(|path| self.open(path, false));
                 }
@@ -219,6 +268,14 @@ impl Parcel {
     }
 }
 
+/// The paths of what is in a folder, those that are text, sorted.
+fn paths_in(folder: &Path, names: &[OsString]) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    paths.retain(|path| path.to_str().is_some());
+    paths.sort();
+    paths
+}
+
 fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or_default()
 }
@@ -261,6 +318,5 @@ fn text(mut file: &std::fs::File) -> Vec<u8> {
     }
 }
 
-const LARGEST: u64 = 16 * 1024 * 1024;
 /// Bytes of datagrams that may wait, which is more than a process without rights could have.
 const BUFFER: usize = 4 * 1024 * 1024;

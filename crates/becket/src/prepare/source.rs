@@ -8,7 +8,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use becket_config::dialect::{Dialect, Invocation, Translation};
+use becket_config::dialect::{Dialect, Invocation, Parts, Translation};
 use becket_config::error::{Problem, Rejected};
 use becket_config::file::File;
 use becket_config::read::read;
@@ -16,7 +16,7 @@ use rustls_pki_types::UnixTime;
 
 use super::flags::Flags;
 use super::{Prepared, ServerNames, World, prepare_text};
-use crate::files::{Files, reason};
+use crate::files::{Files, LARGEST, reason};
 use crate::signing::token::Tokens;
 
 #[derive(Clone, Debug)]
@@ -108,8 +108,8 @@ impl Source {
         folder.filter(|_| is_ours).unwrap_or(&self.base).to_owned()
     }
 
-    /// The configuration as the text of its file and the flags write it, without what is broken in it.
-    pub fn written(&self, text: &[u8]) -> File {
+    /// The configuration as the text of its file, its `parts` and the flags write it, without what is broken in it.
+    pub fn written(&self, text: &[u8], parts: &dyn Parts) -> File {
         let (text, over) = match &self.asked {
             Asked::Flags(flags) => (
                 std::str::from_utf8(text).unwrap_or_default(),
@@ -117,7 +117,8 @@ impl Source {
             ),
             Asked::Foreign(dialect, invocation, input) => {
                 let text = input.as_deref().unwrap_or(text);
-                ("", dialect.translate(invocation, text, &self.base).table)
+                let translation = dialect.translate(invocation, text, &self.base, parts);
+                ("", translation.table)
             }
         };
         read(text, &over).file.unwrap_or_default()
@@ -145,7 +146,12 @@ impl Source {
             (None, None) => Vec::new(),
             (None, Some(path)) => self.text(&path)?,
         };
-        Ok(Some(dialect.translate(invocation, &text, &self.base)))
+        Ok(Some(dialect.translate(
+            invocation,
+            &text,
+            &self.base,
+            &self.files,
+        )))
     }
 
     /// Reads and checks everything. Blocks on files and names.
@@ -212,7 +218,8 @@ fn load_foreign(translation: &Translation, world: &World<'_>) -> Result<Prepared
         all.errors
             .retain(|problem| !problem.fault.starts_with("missing"));
         all.errors.extend(translation.problems.iter().cloned());
-        all.errors.sort_by_key(|problem| problem.line);
+        all.errors
+            .sort_by(|one, other| one.place().cmp(&other.place()));
         prepared = Err(all);
     }
     prepared
@@ -246,5 +253,3 @@ fn rejected(errors: Vec<Problem>) -> Rejected {
 
 /// The name of standard input.
 const STANDARD_INPUT: &str = "-";
-/// Of a configuration on standard input; as much as a parent reads of a file.
-const LARGEST: u64 = 16 * 1024 * 1024;

@@ -22,6 +22,8 @@ pub(super) struct Origin {
 #[derive(Debug)]
 pub(super) struct Draft {
     folder: PathBuf,
+    /// The part that is being read, where that is a file of its own.
+    file: Option<Box<str>>,
     table: Table,
     origins: HashMap<String, Vec<Origin>>,
     problems: Vec<Problem>,
@@ -42,6 +44,7 @@ impl Draft {
     pub(super) fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
+            file: None,
             table: Table::new(),
             origins: HashMap::new(),
             problems: Vec::new(),
@@ -59,6 +62,7 @@ impl Draft {
     ) -> Origin {
         self.report.push(Remark {
             theirs: setting.theirs,
+            file: self.file.clone(),
             line,
             value: shortened(value),
             ours: setting.ours,
@@ -74,6 +78,16 @@ impl Draft {
     pub(super) fn refuse_setting(&mut self, origin: Origin) {
         let why = self.report[origin.remark].why.clone();
         self.refuse(origin, why, "a configuration without it");
+    }
+
+    /// The part that is being read from now on; returns the one before.
+    pub(super) fn enter(&mut self, file: Option<Box<str>>) -> Option<Box<str>> {
+        std::mem::replace(&mut self.file, file)
+    }
+
+    /// The part that is being read, where that is a file of its own.
+    pub(super) fn file(&self) -> Option<Box<str>> {
+        self.file.clone()
     }
 
     /// Whether there are more faults already than anybody corrects in one go.
@@ -99,6 +113,7 @@ impl Draft {
         self.amend(origin, Verdict::Refused, fault.clone());
         let remark = &self.report[origin.remark];
         let problem = Problem {
+            file: remark.file.clone(),
             line: remark.line,
             ..Problem::new(name(remark), fault).text(&remark.value)
         };
@@ -106,8 +121,11 @@ impl Draft {
     }
 
     /// Notes a fault, unless there are too many.
-    pub(super) fn problem(&mut self, problem: Problem) {
+    pub(super) fn problem(&mut self, mut problem: Problem) {
         if !self.is_full() {
+            if problem.line.is_some() && problem.file.is_none() {
+                problem.file.clone_from(&self.file);
+            }
             self.problems.push(problem);
         }
     }
@@ -239,7 +257,8 @@ impl Draft {
 
     /// The outcome.
     pub(super) fn finish(mut self, settings: &'static [Setting], is_daemon: bool) -> Translation {
-        self.problems.sort_by_key(|problem| problem.line);
+        self.problems
+            .sort_by(|one, other| one.place().cmp(&other.place()));
         let named =
             |origins: Vec<Origin>| origins.into_iter().map(|origin| origin.remark).collect();
         let origins = self.origins.into_iter();

@@ -42,7 +42,7 @@ pub fn migrate(dialect: Dialect, name: &str, translation: &Translation) -> Migra
         .iter_mut()
         .for_each(|problem| translation.place(problem));
     errors.extend(translation.problems.iter().cloned());
-    errors.sort_by_key(|problem| problem.line);
+    errors.sort_by(|one, other| one.place().cmp(&other.place()));
     let file = reading.file.filter(|_| errors.is_empty());
     Migration {
         toml: file.map(|file| {
@@ -68,9 +68,11 @@ impl Migration {
     pub fn page(&self) -> String {
         let mut rows = vec![["", "theirs", "ours", "", "why"].map(str::to_owned)];
         for remark in &self.settings {
-            let line = remark
-                .line
-                .map_or_else(String::new, |line| line.to_string());
+            let line = match (&remark.file, remark.line) {
+                (_, None) => String::new(),
+                (None, Some(line)) => line.to_string(),
+                (Some(file), Some(line)) => format!("{file}:{line}"),
+            };
             let theirs = format!("{} = {}", remark.theirs, remark.value);
             rows.push([
                 line,
@@ -202,10 +204,8 @@ impl Page<'_> {
             .iter()
             .map(|remark| &self.translation.report[*remark])
         {
-            let line = remark
-                .line
-                .map_or_else(String::new, |line| format!("line {line}"));
-            by_name.entry(remark.theirs).or_default().push(line);
+            let places = by_name.entry(remark.theirs).or_default();
+            places.push(remark.place());
         }
         let said = by_name
             .into_iter()

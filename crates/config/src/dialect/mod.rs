@@ -4,7 +4,7 @@
 //! key comes from: whatever is wrong is said in the words and by the line of whoever wrote it. What a setting cannot do here
 //! is a [`Remark`], for the start, the report of a migration, and `docs/dropin.md`; all come from one table per dialect.
 //!
-//! Nothing here opens a file. `ciphers` reads cipher strings of OpenSSL, `getopt` command lines, `migration` writes TOML.
+//! Nothing here opens a file: [`Parts`] that a configuration includes are opened by the caller. `ciphers` reads cipher strings of OpenSSL, `getopt` command lines, `migration` writes TOML.
 
 mod ciphers;
 mod draft;
@@ -12,6 +12,7 @@ mod getopt;
 mod hitch;
 pub mod migration;
 pub mod page;
+mod parts;
 mod setting;
 mod stud;
 mod stunnel;
@@ -21,6 +22,7 @@ use std::path::Path;
 
 use toml::Table;
 
+pub use self::parts::Parts;
 pub use self::setting::{Remark, Setting, Verdict};
 use crate::error::Problem;
 
@@ -129,12 +131,18 @@ impl Dialect {
     }
 
     /// Reads a configuration: what a command line says, and the text of the file that it names, if it names one. Relative
-    /// paths start at `folder`. Linear in the size of the text.
-    pub fn translate(self, invocation: &Invocation, text: &[u8], folder: &Path) -> Translation {
+    /// paths start at `folder`. Linear in the size of the text, and of the `parts` that it includes.
+    pub fn translate(
+        self,
+        invocation: &Invocation,
+        text: &[u8],
+        folder: &Path,
+        parts: &dyn Parts,
+    ) -> Translation {
         match self {
             Self::Hitch => hitch::translate(invocation, text, folder),
             Self::Stud => stud::translate(invocation, text, folder),
-            Self::Stunnel => stunnel::translate(text, folder),
+            Self::Stunnel => stunnel::translate(text, folder, parts),
         }
     }
 }
@@ -176,6 +184,7 @@ impl Translation {
             return;
         };
         problem.path = draft::name(remark);
+        problem.file.clone_from(&remark.file);
         problem.line = remark.line;
         if problem.value.is_none() && !problem.fault.starts_with("missing") {
             problem.value = Some(format!("{:?}", remark.value));
@@ -187,11 +196,12 @@ impl Translation {
         let told =
             |remark: &&Remark| matches!(remark.verdict, Verdict::Different | Verdict::Ignored);
         self.report.iter().filter(told).map(|remark| {
-            let line = remark
-                .line
-                .map_or_else(String::new, |line| format!("line {line}: "));
+            let place = match remark.place() {
+                place if place.is_empty() => place,
+                place => place + ": ",
+            };
             format!(
-                "{line}{}: {}: {}",
+                "{place}{}: {}: {}",
                 draft::name(remark),
                 remark.verdict.word(),
                 remark.why

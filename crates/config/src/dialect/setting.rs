@@ -117,6 +117,9 @@ impl Setting {
 pub struct Remark {
     /// Its name there.
     pub theirs: &'static str,
+    /// The part of the configuration that has it, where that is a file of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<Box<str>>,
     /// Where it is; absent on a command line.
     pub line: Option<usize>,
     /// Its value as written.
@@ -127,4 +130,15 @@ pub struct Remark {
     pub verdict: Verdict,
     /// What differs and why.
     pub why: String,
+}
+
+impl Remark {
+    /// Its line, and the part that has it; empty on a command line.
+    pub(super) fn place(&self) -> String {
+        match (&self.file, self.line) {
+            (_, None) => String::new(),
+            (None, Some(line)) => format!("line {line}"),
+            (Some(file), Some(line)) => format!("{file} line {line}"),
+        }
+    }
 }

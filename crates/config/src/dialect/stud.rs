@@ -170,6 +170,7 @@ fn bracketed(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::migration::migrate;
+    use super::super::parts::NO_PARTS;
     use super::super::{Dialect, Verdict};
     use super::*;
     use crate::file::File;
@@ -177,7 +178,7 @@ mod tests {
 
     fn translated(text: &str) -> Translation {
         let invocation = Invocation::of_file("stud.conf");
-        Dialect::Stud.translate(&invocation, text.as_bytes(), Path::new("/srv"))
+        Dialect::Stud.translate(&invocation, text.as_bytes(), Path::new("/srv"), &NO_PARTS)
     }
 
     const EVERYTHING: &str = "\

@@ -5,6 +5,7 @@ use std::path::Path;
 use fastrand::Rng;
 
 use super::super::migration::migrate;
+use super::super::parts::NO_PARTS;
 use super::super::{Dialect, Invocation, Translation, Verdict};
 use super::SETTINGS;
 use crate::file::File;
@@ -12,7 +13,7 @@ use crate::read::read;
 
 fn translated(text: &str) -> Translation {
     let invocation = Invocation::of_file("hitch.conf");
-    Dialect::Hitch.translate(&invocation, text.as_bytes(), Path::new("/srv"))
+    Dialect::Hitch.translate(&invocation, text.as_bytes(), Path::new("/srv"), &NO_PARTS)
 }
 
 fn faults(translation: &Translation) -> Vec<String> {
@@ -232,7 +233,7 @@ fn options_and_file_count_in_their_order() {
         panic!("not understood");
     };
     let text = b"user = \"second\"\npem-file = \"c.pem\"\nlog-level = 2\n";
-    let translation = Dialect::Hitch.translate(&invocation, text, Path::new("/srv"));
+    let translation = Dialect::Hitch.translate(&invocation, text, Path::new("/srv"), &NO_PARTS);
     assert_eq!(faults(&translation), [] as [&str; 0]);
     let file = read("", &translation.table).file.unwrap();
     assert_eq!(file.process.user.as_deref(), Some("second"));
@@ -337,6 +338,7 @@ fn garbage_is_refused_in_linear_time_with_few_words() {
         &Invocation::of_file("f"),
         b"user = \"\xff\"",
         Path::new("/"),
+        &NO_PARTS,
     );
     assert_eq!(
         faults(&translation),

@@ -1,7 +1,7 @@
 //! stunnel: its file, and what it means here.
 //!
 //! A file has a global part and `[service]` sections of `name = value` lines; `#` and `;` begin comments, names are read in
-//! any case. What the global part says of services holds for all that do not say it themselves. `table` has the settings,
+//! any case, and the files of a folder may be included. What the global part says of services holds for all that do not say it themselves. `table` has the settings,
 //! `service` the settings of one service, `reader` makes listeners, policies and backends of them, `tls` what is about TLS.
 
 mod reader;
@@ -15,7 +15,9 @@ use std::path::Path;
 
 use self::reader::Reader;
 pub(super) use self::table::SETTINGS;
-use super::{Command, Invocation, Translation};
+use super::draft::Origin;
+use super::setting::Setting;
+use super::{Command, Invocation, Parts, Translation};
 use crate::error::{Problem, shortened};
 use crate::notation::meant;
 
@@ -36,67 +38,137 @@ pub(super) fn command(arguments: &[String]) -> Result<Command, String> {
 }
 
 /// Reads a configuration of stunnel.
-pub(super) fn translate(text: &[u8], folder: &Path) -> Translation {
-    let text = String::from_utf8_lossy(text);
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn Parts) -> Translation {
     let mut reader = Reader::new(folder);
-    for (number, line) in text.lines().enumerate() {
-        if reader.draft.is_full() {
-            break;
-        }
-        let (number, line) = (number + 1, line.trim());
-        if line.is_empty() || line.starts_with(['#', ';']) {
-            continue;
-        }
-        if let Some(name) = line
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-        {
-            reader.begin(name, number);
-        } else if let Some((name, value)) = line.split_once('=') {
-            setting(&mut reader, name.trim_end(), number, value.trim_start());
-        } else {
-            let problem = Problem {
-                line: Some(number),
-                ..Problem::new("", "no '=' found").text(line)
-            };
-            reader
-                .draft
-                .problem(problem.accepted("NAME = VALUE, [service], or # or ; and a comment"));
-        }
-    }
+    let mut included = Included {
+        parts,
+        depth: 0,
+        count: 0,
+    };
+    included.read(text, &mut reader);
     reader.finish()
 }
 
-/// Takes a setting of the file.
-fn setting(reader: &mut Reader, name: &str, line: usize, value: &str) {
-    let found = SETTINGS
-        .iter()
-        .find(|setting| setting.theirs.eq_ignore_ascii_case(name));
-    match found {
-        Some(setting) if reader.is_global() || !table::GLOBAL.contains(&setting.theirs) => {
-            reader.take(setting, line, value)
+/// How far parts of the configuration are included.
+struct Included<'p> {
+    parts: &'p dyn Parts,
+    depth: usize,
+    /// Parts that were read so far.
+    count: usize,
+}
+
+impl Included<'_> {
+    /// Takes the lines of the file, or of a part.
+    fn read(&mut self, text: &[u8], reader: &mut Reader) {
+        let text = String::from_utf8_lossy(text);
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        for (number, line) in text.lines().enumerate() {
+            if reader.draft.is_full() {
+                break;
+            }
+            let (number, line) = (number + 1, line.trim());
+            if line.is_empty() || line.starts_with(['#', ';']) {
+                continue;
+            }
+            if let Some(name) = line
+                .strip_prefix('[')
+                .and_then(|rest| rest.strip_suffix(']'))
+            {
+                reader.begin(name, number);
+            } else if let Some((name, value)) = line.split_once('=') {
+                let (name, value) = (name.trim_end(), value.trim_start());
+                match setting(reader, name, number) {
+                    Some(setting) if setting.theirs == INCLUDE => {
+                        let origin = reader.draft.note(setting, Some(number), value);
+                        self.include(value, origin, reader);
+                    }
+                    Some(setting) => reader.take(setting, number, value),
+                    None => {}
+                }
+            } else {
+                let problem = Problem {
+                    line: Some(number),
+                    ..Problem::new("", "no '=' found").text(line)
+                };
+                reader
+                    .draft
+                    .problem(problem.accepted("NAME = VALUE, [service], or # or ; and a comment"));
+            }
         }
-        _ if reader.draft.is_full() => {}
-        found => {
-            let names = SETTINGS.iter().map(|setting| setting.theirs);
-            let close = Some(name).filter(|name| found.is_none() && name.len() < 64);
-            let fault = match close.and_then(|name| meant(name, names)) {
-                Some(close) => format!("not valid here (did you mean {close}?)"),
-                None => "not valid here".to_owned(),
+    }
+
+    /// Takes the files of a folder, in the order of their names, as if they stood here.
+    fn include(&mut self, folder: &str, origin: Origin, reader: &mut Reader) {
+        let at = reader.draft.place(folder);
+        let found = match self.parts.list(Path::new(&at)) {
+            _ if self.depth >= DEEPEST => {
+                let accepted = format!("parts that include parts, {DEEPEST} deep at most");
+                return reader.draft.refuse(origin, "included too deep", accepted);
+            }
+            Ok(found) => found,
+            Err(fault) => return reader.draft.refuse(origin, fault, A_FOLDER),
+        };
+        for path in found {
+            let text = match self.parts.text(&path) {
+                Ok(Some(text)) => text,
+                Ok(None) => continue,
+                Err(fault) => {
+                    let fault = format!("{}: {fault}", path.display());
+                    return reader.draft.refuse(origin, fault, A_FOLDER);
+                }
             };
-            let problem = Problem {
-                line: Some(line),
-                ..Problem::new(shortened(name), fault)
-            };
-            reader
+            if self.count >= MOST_PARTS || reader.draft.is_full() {
+                let accepted = format!("at most {MOST_PARTS} parts");
+                return reader.draft.refuse(origin, "a part too many", accepted);
+            }
+            self.count += 1;
+            self.depth += 1;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let part = format!("{}/{name}", folder.trim_end_matches('/'));
+            // It is said in comments and lines of logs.
+            let outer = reader
                 .draft
-                .problem(problem.accepted(
-                    "the settings of stunnel(8), global ones before the first [service]",
-                ));
+                .enter(Some(part.escape_debug().to_string().into()));
+            self.read(&text, reader);
+            reader.draft.enter(outer);
+            self.depth -= 1;
         }
     }
 }
 
+/// The setting of a name that may stand here.
+fn setting(reader: &mut Reader, name: &str, line: usize) -> Option<&'static Setting> {
+    let found = SETTINGS
+        .iter()
+        .find(|setting| setting.theirs.eq_ignore_ascii_case(name));
+    if let Some(setting) = found
+        && (reader.is_global() || !table::GLOBAL.contains(&setting.theirs))
+    {
+        return found;
+    }
+    if reader.draft.is_full() {
+        return None;
+    }
+    let names = SETTINGS.iter().map(|setting| setting.theirs);
+    let close = Some(name).filter(|name| found.is_none() && name.len() < 64);
+    let fault = match close.and_then(|name| meant(name, names)) {
+        Some(close) => format!("not valid here (did you mean {close}?)"),
+        None => "not valid here".to_owned(),
+    };
+    let problem = Problem {
+        line: Some(line),
+        ..Problem::new(shortened(name), fault)
+    };
+    reader.draft.problem(
+        problem.accepted("the settings of stunnel(8), global ones before the first [service]"),
+    );
+    None
+}
+
+const INCLUDE: &str = "include";
+const A_FOLDER: &str = "a folder with parts of the configuration";
+/// A folder may include itself.
+const DEEPEST: usize = 8;
+const MOST_PARTS: usize = 4096;
 /// Debian's.
 const DEFAULT_FILE: &str = "/etc/stunnel/stunnel.conf";

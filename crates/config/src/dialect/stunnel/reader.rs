@@ -53,7 +53,8 @@ impl Reader {
                 .problem(problem.accepted(format!("at most {MOST_SERVICES} in a file")));
         }
         let shared = self.shared.get_or_insert_with(|| self.global.shared());
-        self.services.push(Service::new(name, line, shared));
+        let place = (self.draft.file(), line);
+        self.services.push(Service::new(name, place, shared));
     }
 
     /// Takes a setting of the section that was begun last.
@@ -177,10 +178,8 @@ impl Reader {
         for service in services {
             match service.text("cert") {
                 None => {
-                    let problem = Problem {
-                        line: Some(service.line),
-                        ..Problem::new("cert", "missing: a TLS server needs a certificate")
-                    };
+                    let problem =
+                        service.fault("cert", "missing: a TLS server needs a certificate");
                     self.draft.problem(problem.accepted("cert = FILE"));
                 }
                 Some((cert, origin))
@@ -239,10 +238,8 @@ impl Reader {
     fn bind(&mut self, section: &mut Section, service: &Service) {
         match service.text("accept") {
             None => {
-                let problem = Problem {
-                    line: Some(service.line),
-                    ..Problem::new("accept", "missing: each service must define two endpoints")
-                };
+                let problem =
+                    service.fault("accept", "missing: each service must define two endpoints");
                 self.draft.problem(problem.accepted("accept = [HOST:]PORT"));
             }
             Some((text, origin)) => match endpoint(text, "0.0.0.0") {
@@ -314,10 +311,8 @@ impl Reader {
     fn servers(&mut self, section: &mut Section, service: &Service) {
         let connects = service.all("connect");
         if connects.is_empty() {
-            let problem = Problem {
-                line: Some(service.line),
-                ..Problem::new("connect", "missing: each service must define two endpoints")
-            };
+            let problem =
+                service.fault("connect", "missing: each service must define two endpoints");
             self.draft
                 .problem(problem.accepted("connect = [HOST:]PORT"));
         }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::super::draft::Origin;
 use super::table::REPEATED;
+use crate::error::Problem;
 
 /// A value, and where it is said.
 pub(super) type Given = (String, Origin);
@@ -16,7 +17,9 @@ pub(super) type Settings = BTreeMap<&'static str, Vec<Given>>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Service {
     pub(super) name: String,
-    pub(super) line: usize,
+    line: usize,
+    /// The part that has it, where that is a file of its own.
+    file: Option<Box<str>>,
     given: Settings,
     /// What holds where the section says nothing.
     global: Rc<Settings>,
@@ -24,10 +27,15 @@ pub(super) struct Service {
 
 impl Service {
     /// A service that has what the global part says.
-    pub(super) fn new(name: String, line: usize, global: &Rc<Settings>) -> Self {
+    pub(super) fn new(
+        name: String,
+        (file, line): (Option<Box<str>>, usize),
+        global: &Rc<Settings>,
+    ) -> Self {
         Self {
             name,
             line,
+            file,
             given: Settings::new(),
             global: Rc::clone(global),
         }
@@ -74,6 +82,15 @@ impl Service {
     pub(super) fn on(&self, name: &str) -> Option<Origin> {
         let (value, origin) = self.text(name)?;
         value.eq_ignore_ascii_case("yes").then_some(origin)
+    }
+
+    /// What is wrong with it as a whole.
+    pub(super) fn fault(&self, setting: &str, fault: &str) -> Problem {
+        Problem {
+            file: self.file.clone(),
+            line: Some(self.line),
+            ..Problem::new(setting, fault)
+        }
     }
 
     pub(super) fn is_client(&self) -> bool {

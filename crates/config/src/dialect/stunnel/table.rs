@@ -6,6 +6,7 @@ use super::super::setting::Setting;
 /// What stunnel(8) knows, on Unix.
 #[rustfmt::skip]
 pub(in super::super) const SETTINGS: &[Setting] = &[
+    Setting::same(Text, "include", ""),
     Setting::same(Text, "accept", "listener.bind"),
     Setting::same(Text, "connect", "backend.server.address"),
     Setting::same(Switch, "client", "listener.tls"),
@@ -75,7 +76,6 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::refused(Text, "engineNum", "there are no engines: keys are in files"),
     Setting::refused(Switch, "fips", "cryptography is not that of a validated module"),
     Setting::refused(Text, "config", "commands of OpenSSL are not run; sslVersion, ciphers, ciphersuites and curves have settings"),
-    Setting::refused(Text, "include", "one file is read; its parts can be written into it"),
     Setting::refused(Switch, "libwrap", "/etc/hosts.allow and /etc/hosts.deny are not asked; listener.allow and listener.deny are there in becket.toml"),
     Setting::refused(Text, "ident", "nobody is asked who a client is (RFC 1413)"),
     Setting::refused(Text, "redirect", "clients that do not authenticate are refused, and not sent elsewhere"),

@@ -1,6 +1,7 @@
 //! Each setting, each fault, and random configurations written and read back.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
 
@@ -11,8 +12,22 @@ use crate::file::File;
 use crate::read::read;
 
 fn translated(text: &str) -> Translation {
+    let parts = [
+        ("conf.d/10-times.conf", "TIMEOUTidle = 60\n"),
+        ("conf.d/05-first.conf", "TIMEOUTidle = 50\n"),
+        ("conf.d/20-more/not-looked-at", "nonsense\n"),
+    ];
+    translated_with(text, &parts)
+}
+
+fn translated_with(text: &str, parts: &[(&str, &str)]) -> Translation {
     let invocation = Invocation::of_file("stunnel.conf");
-    Dialect::Stunnel.translate(&invocation, text.as_bytes(), Path::new("/srv"))
+    let parts = parts.iter().map(|(path, text)| {
+        let path = Path::new("/srv").join(path);
+        (path, text.as_bytes().to_vec())
+    });
+    let parts: BTreeMap<PathBuf, Vec<u8>> = parts.collect();
+    Dialect::Stunnel.translate(&invocation, text.as_bytes(), Path::new("/srv"), &parts)
 }
 
 fn faults(text: &str) -> Vec<String> {
@@ -84,7 +99,7 @@ checkEmail = a@clients.test
 TIMEOUTbusy = 20
 TIMEOUTclose = 0
 TIMEOUTconnect = 3
-TIMEOUTidle = 60
+include = conf.d
 sessionCacheSize = 500
 sessionCacheTimeout = 400
 sessionResume = yes
@@ -232,6 +247,59 @@ redirect = 5
 }
 
 #[test]
+fn parts_are_read_in_the_order_of_their_names_as_if_they_stood_there() {
+    let text = "cert = a.pem\n[a]\naccept = 1\ninclude = conf.d/\n[z]\naccept = 3\nconnect = 3\n";
+    let parts = [
+        ("conf.d/20", "[b]\naccept = 2\nconnect = b.test:2\n"),
+        ("conf.d/10", "; still of a\nconnect = a.test:1\n"),
+    ];
+    let translation = translated_with(text, &parts);
+    let migration = migrate(Dialect::Stunnel, "stunnel.conf", &translation);
+    let page = migration.page();
+    let toml = migration.toml.unwrap_or_else(|| panic!("{page}"));
+    let file = File::parse(&toml).unwrap();
+    let names = file.listener.iter().map(|it| it.name.to_string());
+    assert_eq!(names.collect::<Vec<_>>(), ["a", "b", "z"]);
+    let from = "\"a.test:1\"\n";
+    let table = "[[backend.server]]  # stunnel.conf: connect, conf.d/10 line 2\n";
+    assert!(toml.contains(from) && toml.contains(table), "{toml}");
+    assert!(page.contains("conf.d/20:3  connect = b.test:2"), "{page}");
+}
+
+#[test]
+fn faults_of_parts_have_their_files_and_lines() {
+    let found = |parts: &[(&str, &str)], text: &str| {
+        let translation = translated_with(text, parts);
+        let migration = migrate(Dialect::Stunnel, "stunnel.conf", &translation);
+        let found = migration.errors.iter().map(ToString::to_string);
+        found.collect::<Vec<_>>()
+    };
+    let whole = "cert = a.pem\n[a]\naccept = 1\nconnect = 2\n";
+    let parts = [("conf.d/10", "\nfoo = 1\n[b]\naccept = here\n")];
+    let several = found(
+        &parts,
+        &format!("include = nowhere\n{whole}include = conf.d\n"),
+    );
+    for (found, expected) in several.iter().zip([
+        "line 1: include = \"nowhere\": no such folder; accepted: a folder with parts",
+        "conf.d/10 line 2: foo: not valid here",
+        "conf.d/10 line 3: connect: missing: each service must define two endpoints",
+        "conf.d/10 line 4: accept = \"here\": not an address",
+    ]) {
+        assert!(found.starts_with(expected), "{several:#?}");
+    }
+    assert_eq!(several.len(), 4, "{several:#?}");
+    // Two parts that include all parts would be read without end.
+    let loops = [
+        ("conf.d/1", "include = conf.d"),
+        ("conf.d/2", "include = conf.d"),
+    ];
+    let all = found(&loops, &format!("include = conf.d\n{whole}"));
+    assert!(all[0].contains("included too deep"), "{all:#?}");
+    assert!(all.len() <= 100);
+}
+
+#[test]
 fn a_command_line_is_a_file_and_no_more() {
     let command = |line: &str| {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
@@ -303,7 +371,9 @@ fn garbage_is_refused_in_linear_time_with_few_words() {
         assert!(translation.problems.len() <= 100, "{part}");
     }
     let bytes = b"\xef\xbb\xbfcert = \xff\n[a]\naccept = 1\nconnect = 2\n";
-    let translation = Dialect::Stunnel.translate(&Invocation::of_file("f"), bytes, Path::new("/"));
+    let invocation = Invocation::of_file("f");
+    let none = BTreeMap::<PathBuf, Vec<u8>>::new();
+    let translation = Dialect::Stunnel.translate(&invocation, bytes, Path::new("/"), &none);
     let first = translation.problems.first().map(ToString::to_string);
     assert!(first.is_some_and(|first| first.starts_with("line 1: cert = \"\u{fffd}\": ")));
 }
