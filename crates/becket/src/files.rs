@@ -17,6 +17,8 @@ use becket_sys::regular;
 pub struct Files {
     handed: Arc<BTreeMap<PathBuf, FileAt>>,
     is_all: bool,
+    /// Logs that were opened before their paths led nowhere.
+    logs: Arc<BTreeMap<PathBuf, io::Result<File>>>,
 }
 
 /// What the parent found at a path.
@@ -34,7 +36,32 @@ impl Files {
     /// Takes over what the parent has opened, and whether this process finds nothing else by a path.
     pub fn new(handed: BTreeMap<PathBuf, FileAt>, is_all: bool) -> Self {
         let handed = Arc::new(handed);
-        Self { handed, is_all }
+        Self {
+            handed,
+            is_all,
+            logs: Arc::default(),
+        }
+    }
+
+    /// The same, with logs that were opened before.
+    pub(crate) fn with_logs(self, logs: BTreeMap<PathBuf, io::Result<File>>) -> Self {
+        let logs = Arc::new(logs);
+        Self { logs, ..self }
+    }
+
+    /// A log that was opened before; nothing where it is to be opened by its path.
+    ///
+    /// # Errors
+    /// Why it could not be opened.
+    pub(crate) fn log(&self, path: &Path) -> io::Result<Option<File>> {
+        match self.logs.get(path) {
+            None => Ok(None),
+            Some(Ok(file)) => file.try_clone().map(Some),
+            Some(Err(error)) => Err(match error.raw_os_error() {
+                Some(number) => io::Error::from_raw_os_error(number),
+                None => error.kind().into(),
+            }),
+        }
     }
 
     /// Whether paths of the host lead nowhere in this process.

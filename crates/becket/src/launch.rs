@@ -118,10 +118,11 @@ fn launch_beside(
     let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
     let is_confined = handed.files.is_confined();
     let unix = UnixTime::since_unix_epoch(now.unix);
-    let loaded = source.with(handed.files).load(unix, ServerNames::Later);
+    let files = handed.files;
+    let loaded = source.with(files.clone()).load(unix, ServerNames::Later);
     let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
-    let logging = log::install(&config.log)?;
+    let logging = log::install(&config.log, &files)?;
     tell_warnings(&prepared.warnings);
     check_user(&config, is_confined)?;
     let count = worker_count(&config.file.process);
@@ -129,7 +130,7 @@ fn launch_beside(
 
     let given = (handed.sockets, handed.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
-    let access = AccessWriter::open(&config.log.access, config.log.format);
+    let access = AccessWriter::open(&config.log.access, config.log.format, &files);
     let access = access.map_err(|error| system("log.access", error))?;
     logging.start()?;
 

@@ -9,7 +9,7 @@
 use std::io;
 use std::path::Path;
 
-use rustix::process::geteuid;
+use rustix::process::{geteuid, getgid, getgroups};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
 use crate::identity::Identity;
@@ -55,6 +55,37 @@ pub fn drop_to(identity: &Identity) -> io::Result<()> {
         inheritable: none,
     };
     Ok(set_capabilities(None, sets)?)
+}
+
+/// Does something with the rights of `identity`, and is root again, who has all rights that it had. Call it as root before threads are
+/// started.
+///
+/// # Errors
+/// As of [`drop_to`]. After an error some of the credentials may have changed: give up.
+pub fn with_rights_of<T>(identity: &Identity, act: impl FnOnce() -> T) -> io::Result<T> {
+    refuse_unchanged(identity)?;
+    let groups = getgroups()?;
+    let groups: Vec<u32> = groups.iter().map(|group| group.as_raw()).collect();
+    become_effective(identity.uid, identity.gid, &identity.groups)?;
+    let done = act();
+    // The user first: it has the right to change the others back.
+    set_effective_user(0)?;
+    become_effective(0, getgid().as_raw(), &groups)?;
+    Ok(done)
+}
+
+/// Changes the numbers by which files are opened, and no others.
+fn become_effective(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+    // SAFETY: the pointer and length describe an array that is only read.
+    succeeded(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) })?;
+    // SAFETY: takes numbers only; the greatest means "leave as it is".
+    succeeded(unsafe { libc::setresgid(u32::MAX, gid, u32::MAX) })?;
+    set_effective_user(uid)
+}
+
+fn set_effective_user(uid: u32) -> io::Result<()> {
+    // SAFETY: takes numbers only; the greatest means "leave as it is".
+    succeeded(unsafe { libc::setresuid(u32::MAX, uid, u32::MAX) })
 }
 
 /// Makes a folder the whole file system of this process, which is in it from then on. Root alone may, and leaves it at will: give up

@@ -20,7 +20,7 @@ use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::Identity;
 use becket_sys::memory::open_descriptors;
 use becket_sys::notify::{Notice, Notifier};
-use becket_sys::privileges::{drop_to, forbid_new_privileges, is_root};
+use becket_sys::privileges::{drop_to, forbid_new_privileges, is_root, with_rights_of};
 use becket_sys::reserve::ReserveFd;
 use becket_sys::rlimit::{forbid_core_dumps, lock_memory, raise_open_files};
 use rustix::process::{
@@ -35,7 +35,7 @@ struct Case {
     run: fn(),
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     Case {
         name: "time_in_suspend_counts",
         needs_root: true,
@@ -47,6 +47,12 @@ const CASES: [Case; 12] = [
         needs_root: true,
         start: plain,
         run: dropping,
+    },
+    Case {
+        name: "files_are_opened_as_another_user_and_then_as_root_again",
+        needs_root: true,
+        start: plain,
+        run: acting_as_another,
     },
     Case {
         name: "a_dropped_process_can_still_measure_itself",
@@ -194,6 +200,28 @@ fn dropping() {
         .is_err(),
         "there is a way back"
     );
+}
+
+fn acting_as_another() {
+    let before = fs::read_to_string("/proc/self/status").unwrap();
+    let user = Identity {
+        uid: UID,
+        gid: GID,
+        groups: vec![OTHER_GID],
+    };
+    let secret = || File::open("/etc/shadow").map(drop);
+    let (refused, groups) = with_rights_of(&user, || {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        (secret(), field(&status, "Groups").to_owned())
+    })
+    .unwrap();
+    assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    assert_eq!(groups, OTHER_GID.to_string());
+    secret().unwrap();
+    let after = fs::read_to_string("/proc/self/status").unwrap();
+    for name in ["Uid", "Gid", "Groups", "CapEff", "CapPrm"] {
+        assert_eq!(field(&before, name), field(&after, name), "{name}");
+    }
 }
 
 fn measuring_after_drop() {

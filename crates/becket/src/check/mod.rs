@@ -12,7 +12,7 @@ pub mod self_test;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ pub fn check(source: &Source, handed: &Handed, now: UnixTime, connect: bool) -> 
                 .extend(taken(&prepared.config, &handed.sockets));
             report
                 .errors
-                .extend(closed_logs(&prepared.config.log, &handed.logs));
+                .extend(closed_logs(&prepared.config.log, handed));
             report
                 .warnings
                 .extend(too_few_descriptors(&prepared.config));
@@ -131,11 +131,13 @@ fn too_few_descriptors(config: &Config) -> Option<Problem> {
     (wanted > most).then_some(problem)
 }
 
-/// Logs that cannot be opened, but for those that root would make.
-fn closed_logs(log: &Log, made: &[PathBuf]) -> Vec<Problem> {
+/// Logs that cannot be opened, but for those that root would make, and those outside of a chroot.
+fn closed_logs(log: &Log, handed: &Handed) -> Vec<Problem> {
+    let is_outside = |path: &Path| handed.files.is_confined() && path.is_absolute();
     let files = [("log.file", &log.file), ("log.access", &log.access)].into_iter();
     let files = files.filter_map(|(key, target)| Some((key, target.file()?)));
-    let opened = files.filter(|(_, path)| !made.iter().any(|it| it == path));
+    let opened =
+        files.filter(|(_, path)| !handed.logs.iter().any(|it| it == path) && !is_outside(path));
     let closed = opened.filter_map(|(key, path)| {
         let error = Output::check(path).err()?;
         Some(Problem::new(key, reason(&error)))

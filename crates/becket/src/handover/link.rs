@@ -3,6 +3,7 @@
 //! The socket is the child's standard input. A thread waits for orders, since descriptors come with them that the runtime
 //! would not take. That the parent is gone ends the child as an order to drain does: nobody else could tell it anything any more.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,11 +11,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 
-use becket_sys::identity::Identity;
+use becket_sys::log_file::append;
 use becket_sys::{affinity, fd_messages, privileges};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{Handed, Order, Past, Reply, RunAs};
+use super::{Handed, Order, Past, Reply};
 
 /// The way to the parent.
 #[derive(Debug)]
@@ -58,7 +59,12 @@ pub(crate) fn begin() -> io::Result<(Link, Handed)> {
         return Err(io::ErrorKind::InvalidData.into());
     };
     call_by_name();
-    if let Some(folder) = begin.user.as_ref().and_then(|user| user.chroot.as_ref()) {
+    let mut logs = BTreeMap::new();
+    if let Some(user) = &begin.user
+        && let Some(folder) = &user.chroot
+    {
+        let open = || user.logs.iter().map(|log| (log.clone(), append(log)));
+        logs = privileges::with_rights_of(&user.identity(), || open().collect())?;
         // While there is a /proc that tells of quotas.
         let _count = affinity::worker_count();
         privileges::enter_root(folder).map_err(|error| {
@@ -68,16 +74,14 @@ pub(crate) fn begin() -> io::Result<(Link, Handed)> {
     }
     privileges::forbid_new_privileges()?;
     if let Some(user) = begin.user {
-        let RunAs {
-            uid, gid, groups, ..
-        } = user;
-        privileges::drop_to(&Identity { uid, gid, groups })?;
+        privileges::drop_to(&user.identity())?;
     }
     let predecessor = match begin.replaces {
         true => Some(fds.pop().ok_or(io::ErrorKind::InvalidData)?.into()),
         false => None,
     };
     let mut handed = Handed::new(begin.list, fds)?;
+    handed.files = handed.files.with_logs(logs);
     handed.sockets.listen_later = begin.replaces;
     let link = Link {
         stream,

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use becket_sys::fd_passing::InheritedListener;
+use becket_sys::identity::Identity;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, Files};
@@ -60,6 +61,19 @@ pub(crate) struct RunAs {
     pub(crate) groups: Vec<u32>,
     /// The folder that is to be its file system.
     pub(crate) chroot: Option<PathBuf>,
+    /// Logs outside of it, to be opened before.
+    #[serde(default)]
+    pub(crate) logs: Vec<PathBuf>,
+}
+
+impl RunAs {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            uid: self.uid,
+            gid: self.gid,
+            groups: self.groups.clone(),
+        }
+    }
 }
 
 /// What was before a child, under one parent.

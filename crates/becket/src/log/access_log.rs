@@ -23,6 +23,7 @@ use becket_config::process::LogTarget;
 
 use super::access::AccessLine;
 use super::{Output, PATIENCE};
+use crate::files::Files;
 
 /// A worker's end: gives records away.
 #[derive(Clone, Debug)]
@@ -91,13 +92,13 @@ impl AccessWriter {
     ///
     /// # Errors
     /// What the system says when the file cannot be opened for appending.
-    pub fn open(log: &LogTarget, format: LogFormat) -> io::Result<Option<Self>> {
+    pub fn open(log: &LogTarget, format: LogFormat, files: &Files) -> io::Result<Option<Self>> {
         if *log == LogTarget::Off {
             return Ok(None);
         }
         Ok(Some(Self {
             receivers: Vec::new(),
-            output: Output::open(log.file())?,
+            output: Output::open(log.file(), files)?,
             format,
             lines: String::with_capacity(BLOCK_BYTES + 1024),
             held: 0,
@@ -221,9 +222,13 @@ mod tests {
     use std::path::Path;
 
     fn writer(path: &Path) -> AccessWriter {
-        AccessWriter::open(&LogTarget::File(path.to_owned()), LogFormat::Json)
-            .unwrap()
-            .unwrap()
+        AccessWriter::open(
+            &LogTarget::File(path.to_owned()),
+            LogFormat::Json,
+            &Files::default(),
+        )
+        .unwrap()
+        .unwrap()
     }
 
     fn lines(path: &Path) -> usize {

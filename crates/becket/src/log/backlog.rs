@@ -214,6 +214,7 @@ const MOST_BYTES: usize = 1024 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Files;
     use std::fs::{self, File};
     use std::io::Read;
     use std::path::Path;
@@ -222,7 +223,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn open(path: &Path) -> Backlog {
-        Backlog::new(Output::open(Some(path)).unwrap())
+        Backlog::new(Output::open(Some(path), &Files::default()).unwrap())
     }
 
     fn dropped(backlog: &Backlog) -> u64 {

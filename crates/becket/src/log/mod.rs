@@ -36,6 +36,8 @@ pub(crate) use output::Output;
 pub(crate) use rate::RateLimit;
 pub use timestamp::Timestamp;
 
+use crate::files::Files;
+
 /// The installed log: what a signal or a reload may change about it. Dropped, it waits a moment for the last lines to be written.
 #[derive(Debug)]
 pub(crate) struct Logging {
@@ -62,12 +64,12 @@ pub enum LogError {
     Installed,
 }
 
-/// Installs the log for the whole process. Called once, before the first thread is started.
+/// Installs the log for the whole process; `files` has it where it is not to be opened by its path. Called once, before the first thread is started.
 ///
 /// # Errors
 /// A filter that does not parse, a file that does not open, or a second call.
-pub(crate) fn install(log: &Log) -> Result<Logging, LogError> {
-    let output = Output::open(log.file.file()).map_err(LogError::File)?;
+pub(crate) fn install(log: &Log, files: &Files) -> Result<Logging, LogError> {
+    let output = Output::open(log.file.file(), files).map_err(LogError::File)?;
     let (subscriber, logging) = subscriber(log, output)?;
     tracing::subscriber::set_global_default(subscriber).map_err(|_| LogError::Installed)?;
     Ok(logging)
@@ -204,7 +206,7 @@ mod tests {
     /// Runs `act` under the subscriber of `log` and returns what was written.
     fn written(log: &Log, act: impl FnOnce(&Logging)) -> String {
         let path = log.file.file().unwrap();
-        let output = Output::open(Some(path)).unwrap();
+        let output = Output::open(Some(path), &Files::default()).unwrap();
         let (subscriber, logging) = subscriber(log, output).unwrap();
         tracing::subscriber::with_default(subscriber, || act(&logging));
         fs::read_to_string(path).unwrap()

@@ -3,6 +3,9 @@
 //! A file is opened by the rights of this process. Names of our own streams, such as `/dev/stderr`, are not opened: that user may not,
 //! and a socket cannot be.
 //!
+//! A log outside of a `process.chroot` was opened before that was entered, and stays that file: what the path is then is not this process' to
+//! see.
+//!
 //! One thread owns an [`Output`] and writes whole lines to it (`backlog`, `log::access_log`). A reopen that fails keeps the
 //! old file, so that no line is lost; the caller says so.
 
@@ -15,6 +18,7 @@ use becket_sys::log_file::{append, try_append};
 use becket_sys::privileges::effective_user;
 
 use super::syslog::Daemon;
+use crate::files::Files;
 
 /// A standard stream, a file or a syslog daemon.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub(crate) enum Output {
     Stderr,
     /// A file open for appending, and the path by which it is opened anew.
     File(PathBuf, File),
+    /// A file whose path leads nowhere any more.
+    Outside(PathBuf, File),
     /// A syslog daemon.
     Syslog(Daemon),
 }
@@ -34,12 +40,16 @@ impl Output {
     ///
     /// # Errors
     /// What the system says when the file cannot be opened for appending, and by whom it must be.
-    pub(crate) fn open(path: Option<&Path>) -> io::Result<Self> {
+    pub(crate) fn open(path: Option<&Path>, files: &Files) -> io::Result<Self> {
         let Some(path) = path else {
             return Ok(Self::Stderr);
         };
         if let Some(stream) = Self::stream(path) {
             return Ok(stream);
+        }
+        let outside = files.log(path).map_err(|error| refusal(path, &error))?;
+        if let Some(file) = outside {
+            return Ok(Self::Outside(path.to_owned(), file));
         }
         let file = append(path).map_err(|error| refusal(path, &error))?;
         Ok(Self::File(path.to_owned(), file))
@@ -70,8 +80,13 @@ impl Output {
     /// # Errors
     /// What the system says; the old file stays in use then.
     pub(crate) fn reopen(&mut self) -> io::Result<()> {
-        if let Self::File(path, file) = self {
-            *file = append(path)?;
+        match self {
+            Self::File(path, file) => *file = append(path)?,
+            Self::Outside(..) => {
+                let text = "it is outside of process.chroot: rotate it by a copy (copytruncate), or restart";
+                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+            }
+            Self::Stdout | Self::Stderr | Self::Syslog(_) => {}
         }
         Ok(())
     }
@@ -88,7 +103,7 @@ impl Output {
                 stdout.flush()
             }
             Self::Stderr => io::stderr().lock().write_all(lines),
-            Self::File(_, file) => file.write_all(lines),
+            Self::File(_, file) | Self::Outside(_, file) => file.write_all(lines),
             Self::Syslog(daemon) => daemon.send_all(lines),
         }
     }
@@ -100,7 +115,7 @@ impl Display for Output {
         match self {
             Self::Stdout => f.write_str("stdout"),
             Self::Stderr => f.write_str("stderr"),
-            Self::File(path, _) => path.display().fmt(f),
+            Self::File(path, _) | Self::Outside(path, _) => path.display().fmt(f),
             Self::Syslog(daemon) => daemon.fmt(f),
         }
     }
@@ -134,7 +149,7 @@ mod tests {
     fn a_moved_file_is_opened_anew() {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
-        let mut output = Output::open(Some(&path)).unwrap();
+        let mut output = Output::open(Some(&path), &Files::default()).unwrap();
         output.write_all(b"one\n").unwrap();
         fs::rename(&path, &moved).unwrap();
         output.write_all(b"two\n").unwrap();
@@ -148,7 +163,7 @@ mod tests {
     fn a_failed_reopen_keeps_the_old_file() {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
-        let mut output = Output::open(Some(&path)).unwrap();
+        let mut output = Output::open(Some(&path), &Files::default()).unwrap();
         fs::rename(&path, &moved).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(output.reopen().is_err());
@@ -161,15 +176,32 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         fs::write(&path, "old\n").unwrap();
-        let mut output = Output::open(Some(&path)).unwrap();
+        let mut output = Output::open(Some(&path), &Files::default()).unwrap();
         output.write_all(b"new\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "old\nnew\n");
         assert_eq!(output.to_string(), path.display().to_string());
     }
 
     #[test]
+    fn a_log_outside_is_the_file_that_it_was_and_a_reopen_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
+        let refused = io::Error::from_raw_os_error(ENXIO);
+        let logs = [(path.clone(), append(&path)), (moved.clone(), Err(refused))];
+        let files = Files::default().with_logs(logs.into());
+        let mut output = Output::open(Some(&path), &files).unwrap();
+        fs::rename(&path, &moved).unwrap();
+        assert!(output.reopen().is_err());
+        output.write_all(b"kept\n").unwrap();
+        assert_eq!(fs::read_to_string(&moved).unwrap(), "kept\n");
+        assert!(!path.exists());
+        let error = Output::open(Some(&moved), &files).unwrap_err();
+        assert!(error.to_string().contains("needs a reader"), "{error}");
+    }
+
+    #[test]
     fn our_own_streams_are_not_opened_by_name() {
-        let open = |path: &str| Output::open(Some(Path::new(path))).unwrap();
+        let open = |path: &str| Output::open(Some(Path::new(path)), &Files::default()).unwrap();
         assert!(matches!(open("/dev/stderr"), Output::Stderr));
         assert!(matches!(open("/proc/self/fd/1"), Output::Stdout));
     }

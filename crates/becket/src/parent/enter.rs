@@ -19,6 +19,7 @@ use super::needs::Needs;
 use super::upgrade::{IS_CONTINUED, Inheritance, program};
 use super::{Parent, chroot, exit_code, run_as};
 use crate::control::signals::Signals;
+use crate::files::Files;
 use crate::handover::link::{self, Link};
 use crate::handover::{Begin, Handed, Order, Past};
 use crate::log;
@@ -114,7 +115,7 @@ fn check(source: &Source, seen: Seen, identity: &Identity) -> io::Result<ExitCod
     parcel.probe(&needs);
     let (child, stream) = child::spawn("/proc/self/exe".as_ref())?;
     let begin = Begin {
-        user: Some(run_as(identity, chroot)),
+        user: Some(run_as(identity, chroot, &[])),
         past: Past::default(),
         replaces: false,
         list: parcel.list,
@@ -139,7 +140,7 @@ fn run(
         syslog_tag: file.syslog_tag.clone(),
         ..Log::default()
     };
-    let _logging = log::install(&log).map_err(io::Error::other)?;
+    let _logging = log::install(&log, &Files::default()).map_err(io::Error::other)?;
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build()?;
     runtime.block_on(async {

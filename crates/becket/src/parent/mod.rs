@@ -233,7 +233,7 @@ impl Parent {
         let (parcel, held) = self.pack(seen, &needs, self.chroot.is_some());
         self.held = held;
         let serving = Serving::start("/proc/self/exe".as_ref())?;
-        let begin = self.begin(parcel.list, self.chroot.clone(), false);
+        let begin = self.begin(parcel.list, self.chroot.clone(), &needs.logs, false);
         // One that does not take it has died, which is noticed where it is waited for.
         if let Err(error) = serving.send(&Order::Begin(begin), &parcel.fds) {
             tracing::warn!(%error, "the serving process does not start");
@@ -258,7 +258,7 @@ impl Parent {
         self.logs.clear();
         if seen.is_roots {
             self.logs.clone_from(&needs.logs);
-            self.give_logs();
+            self.give_logs(|_| true);
         }
         let mut parcel = Parcel::of_files(&self.source, seen, needs);
         parcel.list.is_all = is_confined;
@@ -269,14 +269,20 @@ impl Parent {
         (parcel, held)
     }
 
-    fn begin(&self, list: List, chroot: Option<PathBuf>, replaces: bool) -> Begin {
+    fn begin(
+        &self,
+        list: List,
+        chroot: Option<PathBuf>,
+        logs: &[PathBuf],
+        replaces: bool,
+    ) -> Begin {
         let mut past = self.past;
         past.upgrades += u64::from(replaces);
         Begin {
             user: self
                 .identity
                 .as_ref()
-                .map(|identity| run_as(identity, chroot)),
+                .map(|identity| run_as(identity, chroot, logs)),
             past,
             replaces,
             list,
@@ -284,11 +290,11 @@ impl Parent {
     }
 
     /// Makes log files for the user where only root can.
-    fn give_logs(&self) {
+    fn give_logs(&self, which: impl Fn(&&PathBuf) -> bool) {
         let Some(identity) = &self.identity else {
             return;
         };
-        for path in &self.logs {
+        for path in self.logs.iter().filter(which) {
             if let Err(error) = root_only::give(path, identity) {
                 tracing::warn!(path = %path.display(), %error, "log file not made");
             }
@@ -407,7 +413,9 @@ impl Parent {
             }
             Signal::Upgrade => self.begin_upgrade(child),
             Signal::Reopen => {
-                self.give_logs();
+                // One outside of its chroot stays the file that the child has.
+                let chroot = self.chroot.as_ref();
+                self.give_logs(|log| chroot.is_none_or(|at| log.starts_with(at)));
                 self.order_all(&Order::Reopen);
                 child.serving.send(&Order::Reopen, &[])
             }
@@ -499,8 +507,11 @@ fn chroot(seen: &Seen, source: &Source) -> Option<PathBuf> {
     Some(source.folder().join(folder))
 }
 
-fn run_as(identity: &Identity, chroot: Option<PathBuf>) -> RunAs {
+/// The user that a child becomes, with those of its logs that it does not find in its chroot.
+fn run_as(identity: &Identity, chroot: Option<PathBuf>, logs: &[PathBuf]) -> RunAs {
+    let is_outside = |log: &&PathBuf| chroot.as_ref().is_some_and(|at| !log.starts_with(at));
     RunAs {
+        logs: logs.iter().filter(is_outside).cloned().collect(),
         chroot,
         uid: identity.uid,
         gid: identity.gid,

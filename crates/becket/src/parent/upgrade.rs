@@ -86,7 +86,7 @@ impl Parent {
         let (channel, there) = UnixStream::pair()?;
         let serving = Serving::start(&self.program)?;
         parcel.fds.push(there.into());
-        let begin = Order::Begin(self.begin(parcel.list, chroot.clone(), true));
+        let begin = Order::Begin(self.begin(parcel.list, chroot.clone(), &needs.logs, true));
         if let Err(error) = serving.send(&begin, &parcel.fds) {
             let status = serving.end()?;
             return Err(io::Error::other(format!("{error}, {status}")));

@@ -260,15 +260,11 @@ impl Draft<'_> {
 
     /// Where lines go; the folder of a file must be there.
     fn log_target(&mut self, path: &str, target: &LogTarget) -> LogTarget {
-        let Some(target) = self.reachable(target.below(self.world.base)) else {
-            let fault = "outside of process.chroot, where it could not be opened again";
-            self.report.refuse(
-                path,
-                fault,
-                "a file below process.chroot, stderr, or log.syslog",
-            );
-            return target.clone();
-        };
+        let target = self.reachable(target.below(self.world.base));
+        if self.world.files.is_confined() && target.file().is_some_and(Path::is_absolute) {
+            // It was opened outside, where it is.
+            return target;
+        }
         let fault = match target.file().map(|file| (file, file.parent())) {
             Some((file, _)) if file.is_dir() => "a directory",
             Some((_, Some(folder))) if !folder.is_dir() => "the folder does not exist",
@@ -278,15 +274,18 @@ impl Draft<'_> {
         target
     }
 
-    /// A log as this process finds it.
-    fn reachable(&self, target: LogTarget) -> Option<LogTarget> {
-        let (Some(root), Some(file)) = (&self.file.process.chroot, target.file()) else {
-            return Some(target);
+    /// A log as this process finds it: one in its chroot from the folder in which it is, the root of all.
+    fn reachable(&self, target: LogTarget) -> LogTarget {
+        let (Some(root), Some(file), true) = (
+            &self.file.process.chroot,
+            target.file(),
+            self.world.files.is_confined(),
+        ) else {
+            return target;
         };
-        let inside = file.strip_prefix(self.world.base.join(root)).ok()?;
-        match self.world.files.is_confined() {
-            true => Some(LogTarget::File(Path::new("/").join(inside))),
-            false => Some(target),
+        match file.strip_prefix(self.world.base.join(root)) {
+            Ok(inside) => LogTarget::File(Path::new(".").join(inside)),
+            Err(_) => target,
         }
     }
 

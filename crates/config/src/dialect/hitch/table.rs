@@ -54,7 +54,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::differs(Number, "workers", "process.workers", "workers are threads of one process"),
     Setting::same(Text, "user", "process.user"),
     Setting::same(Text, "group", "process.group"),
-    Setting::differs(Text, "chroot", "process.chroot", "files are opened outside of it at each reload, too; log-filename must be below it"),
+    Setting::differs(Text, "chroot", "process.chroot", "files are opened outside of it at each reload, too; a log outside of it is opened before, and rotated by a copy (copytruncate)"),
     Setting::differs(Switch, "daemon", "", "it goes into the background as there; with becket.toml a service manager keeps it"),
     Setting::same(Text, "pidfile", "process.pid-file"),
     Setting::differs(Number, "log-level", "log.level", "errors are logged at every level, warnings from 1 on"),

@@ -52,7 +52,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Text, "setgid", "process.group"),
     Setting::same(Text, "pid", "process.pid-file"),
     Setting::same(Text, "foreground", ""),
-    Setting::differs(Text, "chroot", "process.chroot", "it needs setuid; files are opened outside of it (pid, CApath and CRLpath are paths inside, as there), at each reload, too; output must be below it"),
+    Setting::differs(Text, "chroot", "process.chroot", "it needs setuid; files are opened outside of it (pid, CApath and CRLpath are paths inside, as there), at each reload, too; output outside of it is opened before, and rotated by a copy (copytruncate)"),
     Setting::same(Text, "debug", "log.level"),
     Setting::same(Text, "output", "log.file"),
     Setting::differs(Text, "log", "log.file", "the log is always appended to"),
