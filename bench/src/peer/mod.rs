@@ -156,25 +156,12 @@ impl Peer {
 
     /// Asks the program for its version and TLS library.
     pub fn describe(&self) -> result::PeerFacts {
-        let said = |args: &[&str]| {
-            let output = Command::new(&self.program)
-                .args(args)
-                .stdin(Stdio::null())
-                .output();
-            output.map_or_else(
-                |_| String::new(),
-                |o| {
-                    String::from_utf8_lossy(&o.stdout).into_owned()
-                        + &String::from_utf8_lossy(&o.stderr)
-                },
-            )
-        };
         let (version, library) = match self.kind {
-            Kind::Becket => becket::version(&said(&["--version"])),
-            Kind::Hitch => hitch::version(&said(&["--version"]), &linked(&self.program)),
-            Kind::Haproxy => haproxy::version(&said(&["-vv"])),
-            Kind::Nginx => nginx::version(&said(&["-V"])),
-            Kind::Stunnel => stunnel::version(&said(&["-version"])),
+            Kind::Becket => becket::version(&self.said(&["--version"])),
+            Kind::Hitch => hitch::version(&self.said(&["--version"]), &linked(&self.program)),
+            Kind::Haproxy => haproxy::version(&self.said(&["-vv"])),
+            Kind::Nginx => nginx::version(&self.said(&["-V"])),
+            Kind::Stunnel => stunnel::version(&self.said(&["-version"])),
         };
         result::PeerFacts {
             name: self.name.clone(),
@@ -184,13 +171,28 @@ impl Peer {
         }
     }
 
+    /// Runs the program with arguments that make it say something and end.
+    fn said(&self, args: &[&str]) -> String {
+        let output = Command::new(&self.program)
+            .args(args)
+            .stdin(Stdio::null())
+            .output();
+        output.map_or_else(
+            |_| String::new(),
+            |o| {
+                String::from_utf8_lossy(&o.stdout).into_owned()
+                    + &String::from_utf8_lossy(&o.stderr)
+            },
+        )
+    }
+
     /// Starts it and waits until it listens.
     pub fn start(&self, site: &Site<'_>) -> Result<Server, Error> {
         let (mut configuration, args): (String, fn(&str) -> Vec<String>) = match self.kind {
             Kind::Becket => (becket::configuration(site), becket::args),
             Kind::Hitch => (hitch::configuration(site), hitch::args),
             Kind::Haproxy => (haproxy::configuration(site), haproxy::args),
-            Kind::Nginx => (nginx::configuration(site), nginx::args),
+            Kind::Nginx => (nginx::configuration(site, &self.said(&["-V"])), nginx::args),
             Kind::Stunnel => (stunnel::configuration(site), stunnel::args),
         };
         if self.name == OLD {

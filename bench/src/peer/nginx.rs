@@ -1,7 +1,6 @@
 //! nginx's configuration: its stream module, which carries bytes as the other peers do.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use super::{BACKLOG, SESSIONS, Site, groups, suite_names};
 
@@ -9,12 +8,10 @@ pub(super) fn args(file: &str) -> Vec<String> {
     ["-c", file, "-e", "stderr"].map(str::to_owned).to_vec()
 }
 
-pub(super) fn configuration(site: &Site<'_>) -> String {
+/// `said` is what the program says of how it was built.
+pub(super) fn configuration(site: &Site<'_>, said: &str) -> String {
     let (old, new) = suite_names(&site.settings.suite);
-    // Debian has the module apart; other builds have it inside.
-    let module = Path::new(MODULE)
-        .is_file()
-        .then(|| format!("load_module {MODULE};\n"));
+    let module = module(said).map(|path| format!("load_module {path};\n"));
     let server = |address: &SocketAddr| format!("server {address}; ");
     let servers: String = site.backends().iter().map(server).collect();
     let mut behind = format!("  upstream bench {{ {servers}}}\n");
@@ -84,5 +81,29 @@ pub(super) fn version(said: &str) -> (String, String) {
     )
 }
 
-/// Where Debian has it.
-const MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+/// Where a build has the stream module, if it has it apart, as Debian's does. Another build cannot load that one.
+fn module(said: &str) -> Option<String> {
+    let option = |name| {
+        said.split_ascii_whitespace()
+            .find_map(|o| o.strip_prefix(name))
+    };
+    option("--with-stream=dynamic")?;
+    Some(format!(
+        "{}/ngx_stream_module.so",
+        option("--modules-path=").unwrap_or("modules")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_loads_its_own_module_or_none() {
+        let debian = "configure arguments: --modules-path=/usr/lib/nginx/modules --with-stream=dynamic --with-http_ssl_module";
+        let own = "configure arguments: --prefix=/opt/nginx --with-stream --with-stream_ssl_module";
+        let place = "/usr/lib/nginx/modules/ngx_stream_module.so";
+        assert_eq!(module(debian).as_deref(), Some(place));
+        assert_eq!(module(own), None);
+    }
+}
