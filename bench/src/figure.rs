@@ -87,12 +87,16 @@ fn limits(case: &Case, relay: &str) -> Vec<(u32, f64)> {
         let sample = column.samples.iter().find(|s| s.round == round)?;
         sample.figures.get(figures::CPU).copied()
     };
+    let relays = [RELAY, ROUND_TRIP].map(|name| case.column(name));
     let rounds = relay.samples.iter().filter_map(|sample| {
-        let round = sample.round;
-        let more = case.column(ROUND_TRIP).and_then(|c| of_round(c, round));
-        let relay = sample.figures.get(figures::CPU)?;
-        let library = of_round(library, round).or(once.flatten())?;
-        Some((round, relay.min(more.unwrap_or(*relay)) + library))
+        // Only rounds in which all relays have a figure: the limits are those of the same rounds.
+        let all = relays.iter().flatten().map(|c| of_round(c, sample.round));
+        let least = all.collect::<Option<Vec<f64>>>()?;
+        let least = least.into_iter().reduce(f64::min)?;
+        let own = of_round(relay, sample.round)?;
+        let relay = if relay.peer == ROUND_TRIP { own } else { least };
+        let library = of_round(library, sample.round).or(once.flatten())?;
+        Some((sample.round, relay + library))
     });
     rounds.collect()
 }
@@ -379,6 +383,12 @@ mod tests {
         ]);
         let etas = [RELAY, ROUND_TRIP].map(|relay| eta(&case, &case.columns[0], relay));
         assert_eq!(etas, [Some(0.9), Some(0.9)]);
+        // A round in which a relay has no figure is no round of the other either.
+        let mut gap = case.clone();
+        gap.columns[0] = column("becket", &[100.0, 300.0]);
+        gap.columns[2] = column(ROUND_TRIP, &[50.0, 50.0]);
+        gap.columns[3] = column(LIBRARY, &[40.0, 40.0]);
+        assert_eq!(eta(&gap, &gap.columns[0], ROUND_TRIP), Some(0.9));
         assert_eq!(beaten(&case, &case.columns[0], RELAY), None);
     }
 
