@@ -86,8 +86,7 @@ impl Effort {
 
     /// Returns how many rounds a case has that stays undecided.
     pub fn most_rounds(&self) -> u32 {
-        let more = (1..self.looks()).fold(self.rounds, |rounds, _| rounds + rounds.div_ceil(2));
-        more.max(self.rounds)
+        (1..self.looks()).fold(self.rounds, |rounds, _| rounds + rounds.div_ceil(2))
     }
 
     /// Returns the length of a closed loop: large bodies need longer for the clock's ticks to mean something.

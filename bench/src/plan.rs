@@ -83,8 +83,9 @@ fn seconds(measure: Measure, settings: &Settings, order: &Order, servers: f64) -
         Measure::AddedLatency => (servers * capacity, servers * (time * 10.0 + 2.0)),
         Measure::Storm if settings.full_handshakes > 0 => (0.0, servers * (time * 6.0 + 3.0)),
         Measure::Storm => (servers * capacity, servers * (time * 6.0 + 3.0)),
-        Measure::Idle => (servers * (0.5 + idle / 1500.0), 0.0),
-        Measure::Queued => (servers * (1.0 + time * 45.0 + idle / 1000.0), 0.0),
+        // Measured once, without rounds.
+        Measure::Idle => return (servers * (0.5 + idle / 1500.0), 0.0),
+        Measure::Queued => return (servers * (1.0 + time * 45.0 + idle / 1000.0), 0.0),
         Measure::Burst => (0.0, servers * 1.5),
         Measure::Generators => (0.0, time * 2.0 + 0.2),
         Measure::Failover => (0.0, 2.0 + idle / 500.0),
