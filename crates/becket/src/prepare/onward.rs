@@ -25,7 +25,7 @@ use crate::pki::keys::{self, shown};
 use crate::pki::pem::Pem;
 use crate::tls::key_log::LateKeyLog;
 use crate::tls::policy::versions;
-use crate::tls::to_servers::{Pinned, Unverified};
+use crate::tls::to_servers::{Pinned, RuleVerifier};
 use crate::tls::verifier::{self, Pins};
 
 impl Draft<'_> {
@@ -70,7 +70,7 @@ impl Draft<'_> {
     ) -> Option<Arc<dyn ServerCertVerifier>> {
         let at = key!(path, tls.ca);
         if tls.verify == Verify::None {
-            return Some(Arc::new(Unverified(Arc::clone(provider))));
+            return Some(Arc::new(RuleVerifier::none(Arc::clone(provider))));
         }
         if tls.verify == Verify::Pinned {
             let file = self.world.base.join(tls.ca.as_ref()?);
@@ -81,7 +81,11 @@ impl Draft<'_> {
                     .error(problem.accepted("certificates of the servers, PEM"));
             }
             let name = tls.name.as_ref().map(|name| name.0.clone());
-            return Some(Arc::new(Pinned::new(Pins(pins), name, provider)));
+            let pins = Pins(pins);
+            return Some(Arc::new(RuleVerifier {
+                rule: Pinned { pins, name },
+                provider: Arc::clone(provider),
+            }));
         }
         let roots = match &tls.ca {
             Some(text) => {

@@ -11,6 +11,7 @@
 //! is never sent (RFC 6066, section 3), so it stands for "send none".
 
 use std::cell::RefCell;
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -178,13 +179,15 @@ impl Generation {
         if onward.keys.verify == Verify::Full
             && let Some(name) = name
         {
-            let named = Named {
+            let rule = Named {
                 name,
                 verifier: Arc::clone(&onward.verifier),
                 most_chain: onward.most_chain,
                 until: Arc::clone(&until),
             };
-            config.dangerous().set_certificate_verifier(Arc::new(named));
+            let provider = Arc::clone(config.crypto_provider());
+            let verifier = Arc::new(RuleVerifier { rule, provider });
+            config.dangerous().set_certificate_verifier(verifier);
         }
         Self {
             config: Arc::new(config),
@@ -193,8 +196,71 @@ impl Generation {
     }
 }
 
-/// Verifies that a certificate is for one name, whatever name was sent as SNI. Looks at the chain
-/// before anybody else does.
+/// Has a rule say which certificates of servers are good. That a server holds its key is always verified, as the provider does it.
+#[derive(Debug)]
+pub(crate) struct RuleVerifier<R> {
+    pub(crate) rule: R,
+    pub(crate) provider: Arc<CryptoProvider>,
+}
+
+/// Says which certificates of servers are good.
+pub(crate) trait CertificateRule: fmt::Debug + Send + Sync {
+    /// Judges what a server has shown at this time.
+    ///
+    /// # Errors
+    /// Why it is not good.
+    fn judge(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<(), Error>;
+}
+
+impl<R: CertificateRule> ServerCertVerifier for RuleVerifier<R> {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _sent: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let judged = self
+            .rule
+            .judge(end_entity, intermediates, ocsp_response, now);
+        judged.map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// A certificate must be for one name, whatever name was sent as SNI. Looks at the chain before anybody else does.
 #[derive(Debug)]
 struct Named {
     name: ServerName<'static>,
@@ -205,17 +271,16 @@ struct Named {
     until: Arc<AtomicU64>,
 }
 
-impl ServerCertVerifier for Named {
-    fn verify_server_cert(
+impl CertificateRule for Named {
+    fn judge(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        _sent: &ServerName<'_>,
         ocsp_response: &[u8],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
+    ) -> Result<(), Error> {
         let usable = chain::usable(end_entity, intermediates, self.most_chain)?;
-        let verified = self.verifier.verify_server_cert(
+        let _verified = self.verifier.verify_server_cert(
             end_entity,
             &usable,
             &self.name,
@@ -234,129 +299,53 @@ impl ServerCertVerifier for Named {
         {
             self.until.fetch_min(first, Relaxed);
         }
-        Ok(verified)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
+        Ok(())
     }
 }
 
-/// Takes every certificate, for `verify = "none"`. That the server holds its key is still
-/// verified.
+/// Every certificate is good, for `verify = "none"`.
 #[derive(Debug)]
-pub(crate) struct Unverified(pub Arc<CryptoProvider>);
+pub(crate) struct AnyCertificate;
 
-impl ServerCertVerifier for Unverified {
-    fn verify_server_cert(
+impl CertificateRule for AnyCertificate {
+    fn judge(
         &self,
         _end_entity: &CertificateDer<'_>,
         _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
         _ocsp_response: &[u8],
         _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, cert, dss, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+    ) -> Result<(), Error> {
+        Ok(())
     }
 }
 
-/// Takes certificates that are listed, and with a name only those that have it, for `verify = "pinned"`.
+impl RuleVerifier<AnyCertificate> {
+    pub(crate) fn none(provider: Arc<CryptoProvider>) -> Self {
+        let rule = AnyCertificate;
+        Self { rule, provider }
+    }
+}
+
+/// A certificate must be listed, and where there is a name, be for that, for `verify = "pinned"`.
 #[derive(Debug)]
 pub(crate) struct Pinned {
-    pins: Pins,
-    name: Option<ServerName<'static>>,
-    inner: Unverified,
+    pub(crate) pins: Pins,
+    pub(crate) name: Option<ServerName<'static>>,
 }
 
-impl Pinned {
-    pub(crate) fn new(
-        pins: Pins,
-        name: Option<ServerName<'static>>,
-        provider: &Arc<CryptoProvider>,
-    ) -> Self {
-        let inner = Unverified(Arc::clone(provider));
-        Self { pins, name, inner }
-    }
-}
-
-impl ServerCertVerifier for Pinned {
-    fn verify_server_cert(
+impl CertificateRule for Pinned {
+    fn judge(
         &self,
         end_entity: &CertificateDer<'_>,
         _intermediates: &[CertificateDer<'_>],
-        _sent: &ServerName<'_>,
         _ocsp_response: &[u8],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
+    ) -> Result<(), Error> {
         self.pins.verify(end_entity, now)?;
-        if let Some(name) = &self.name {
-            verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
+        match &self.name {
+            Some(name) => verify_server_name(&ParsedCertificate::try_from(end_entity)?, name),
+            None => Ok(()),
         }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
     }
 }
 

@@ -32,7 +32,7 @@ use tokio_rustls::client::TlsStream;
 use crate::backend::server_state::ServerState;
 use crate::config::{Backend, Server, ServerAddress};
 use crate::tls::chain;
-use crate::tls::to_servers::{self, Unverified};
+use crate::tls::to_servers::{self, RuleVerifier};
 
 /// What is done to find out whether a server is well.
 #[derive(Clone, Debug)]
@@ -348,7 +348,7 @@ fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, Serv
         .with_safe_default_protocol_versions()
         .ok()?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+        .with_custom_certificate_verifier(Arc::new(RuleVerifier::none(provider)))
         .with_no_client_auth();
     let host = server.host().map(|(host, _)| host);
     let name = host.and_then(|host| ServerName::try_from(host).ok());

@@ -16,7 +16,7 @@ use tokio::net::UnixSocket;
 
 use super::*;
 use crate::config::Onward;
-use crate::tls::to_servers::{Unverified, for_check};
+use crate::tls::to_servers::{RuleVerifier, for_check};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -309,7 +309,7 @@ fn client(trusts: bool) -> ClientConfig {
     match trusts {
         true => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+            .with_custom_certificate_verifier(Arc::new(RuleVerifier::none(provider)))
             .with_no_client_auth(),
         false => builder
             .with_root_certificates(rustls::RootCertStore::empty())
@@ -322,7 +322,7 @@ fn a_server_with_too_much_of_a_chain_fails_for_that() {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let onward = |bytes| Onward {
         client: client(true),
-        verifier: Arc::new(Unverified(Arc::clone(&provider))),
+        verifier: Arc::new(RuleVerifier::none(Arc::clone(&provider))),
         most_chain: Limits {
             certificate_chain: bytes,
             ..Limits::default()
