@@ -50,6 +50,7 @@ use crate::server::upgrade::Succession;
 use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
 use crate::signing::queue::SigningQueue;
+use crate::signing::token::Tokens;
 use crate::sockets;
 use crate::succession::predecessor;
 use crate::worker::workers::{Common, Workers};
@@ -126,7 +127,7 @@ fn launch_beside(
     tell_warnings(&prepared.warnings);
     check_user(&config, is_confined)?;
     let count = worker_count(&config.file.process);
-    limit_process(&config, count)?;
+    limit_process(&config, count, source.tokens())?;
 
     let given = (handed.sockets, handed.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
@@ -365,8 +366,11 @@ fn runtime() -> io::Result<(Runtime, Signals)> {
     Ok((runtime, signals))
 }
 
-/// Descriptors for the limits, no core dumps.
-fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
+/// Descriptors for the limits, no core dumps, and nothing more that could be loaded outside of a chroot.
+fn limit_process(config: &Config, workers: usize, tokens: &Tokens) -> Result<(), StartError> {
+    if config.file.process.chroot.is_some() {
+        tokens.seal();
+    }
     descriptors::raise(config, workers)
         .map_err(|error| system("limits.connections (two descriptors each)", error))?;
     if !config.file.process.core_dumps {

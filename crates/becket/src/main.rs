@@ -29,7 +29,7 @@ use becket::prepare::flags::Flags;
 use becket::prepare::source::Source;
 use becket::secret;
 use becket::secret::command::{NotMade, SecretFlags};
-use becket::signing::token::agent;
+use becket::signing::token::{agent, starter};
 use becket::top::{self, NotShown};
 use becket_proto::ticket::UnixSeconds;
 use becket_sys::process::Told;
@@ -39,6 +39,9 @@ use rustls_pki_types::UnixTime;
 fn main() -> ExitCode {
     if agent::is_agent() {
         return agent::run();
+    }
+    if starter::is_starter() {
+        return starter::run();
     }
     if let Some(call) = Call::of(std::env::args_os()) {
         return call.run().unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! What the terminator and the process that speaks with a token say to each other.
+//! What the terminator and the process that speaks with a token say to each other, and the terminator and the process that starts those.
 //!
 //! One message is one packet of a `SOCK_SEQPACKET` socket, so none needs a length. Each begins with the [`VERSION`], what it is, and
 //! a number: the asker's for a [`Request`], and the same for the [`Answer`]. Numbers are big-endian; what is left of the packet is
@@ -38,12 +38,22 @@ pub enum Request<'a> {
         /// The digest of the message; the message itself where the scheme has no digest of its own.
         input: &'a [u8],
     },
+    /// Start the process that speaks with a token. Its socket comes with this message, whose number is its from now on. Asked of the
+    /// process that starts them; what follows, too.
+    Start {
+        /// What it will be told to load.
+        module: &'a str,
+    },
+    /// End the process with this number. There is no answer.
+    End,
+    /// From now on start processes for modules only for which one was started before. There is no answer.
+    Seal,
 }
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// The token is there.
+    /// The token is there, or the process that speaks with it.
     Opened,
     /// The key is there, and its token has these mechanisms.
     Found(Mechanisms),
@@ -98,6 +108,9 @@ impl<'a> Request<'a> {
                 let [e, f] = scheme.to_be_bytes();
                 packet(3, number, &[a, b, c, d, e, f], input)
             }
+            Self::Start { module } => packet(4, number, &[], module.as_bytes()),
+            Self::End => packet(5, number, &[], &[]),
+            Self::Seal => packet(6, number, &[], &[]),
         }
     }
 
@@ -118,6 +131,11 @@ impl<'a> Request<'a> {
                 scheme: rest.u16()?,
                 input: rest.rest(),
             },
+            4 => Self::Start {
+                module: text(rest)?,
+            },
+            5 if rest.is_empty() => Self::End,
+            6 if rest.is_empty() => Self::Seal,
             _ => return None,
         };
         Some((number, request))
@@ -202,6 +220,9 @@ mod tests {
                 Request::Open { sessions, uri: &uri },
                 Request::Find { key, uri: &uri },
                 Request::Sign { key, scheme, input: &input },
+                Request::Start { module: &uri },
+                Request::End,
+                Request::Seal,
             ] {
                 let packet = request.write(number);
                 prop_assert_eq!(Request::read(&packet), Some((number, request)));

@@ -16,6 +16,7 @@ use becket_sys::{affinity, fd_messages, privileges};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{Handed, Order, Past, Reply};
+use crate::signing::token::starter::StarterProcess;
 
 /// The way to the parent.
 #[derive(Debug)]
@@ -47,18 +48,24 @@ pub(crate) enum Wish {
     Stop,
 }
 
-/// Waits for what this process is to start with, and becomes the user that it is to be, without any right of root's. Call it
-/// before threads are started.
+/// Waits for what this process is to start with, and becomes the user that it is to be, without any right of root's. Where keys are on
+/// tokens, what starts the processes that speak with them is started before. Call it before threads are started.
 ///
 /// # Errors
 /// When the parent is gone, or a right could not be given up.
-pub(crate) fn begin() -> io::Result<(Link, Handed)> {
+pub(crate) fn begin() -> io::Result<(Link, Handed, Option<StarterProcess>)> {
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (order, mut fds) = receive(&stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let Order::Begin(begin) = order else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     call_by_name();
+    // What speaks with tokens sees the host.
+    let identity = begin.user.as_ref().map(|user| user.identity());
+    let starter = match begin.list.has_tokens {
+        true => Some(StarterProcess::spawn(identity.as_ref())?),
+        false => None,
+    };
     let mut logs = BTreeMap::new();
     if let Some(user) = &begin.user
         && let Some(folder) = &user.chroot
@@ -88,7 +95,7 @@ pub(crate) fn begin() -> io::Result<(Link, Handed)> {
         past: begin.past,
         predecessor,
     };
-    Ok((link, handed))
+    Ok((link, handed, starter))
 }
 
 /// Takes the name of the program for that of this process, which the kernel took from the link that was executed: `pgrep`

@@ -102,6 +102,9 @@ pub(crate) struct List {
     /// Reloads that the child had asked for when these were opened.
     #[serde(default)]
     pub(crate) asked: u64,
+    /// Keys are on tokens.
+    #[serde(default)]
+    pub(crate) has_tokens: bool,
 }
 
 /// What is at a path.

@@ -50,7 +50,10 @@ pub enum Task {
 /// What the system refuses.
 pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
     if is(IS_CHILD)? {
-        let (link, handed) = link::begin()?;
+        let (link, handed, starter) = link::begin()?;
+        if let Some(starter) = starter {
+            source.tokens().adopt(starter);
+        }
         return Ok(Role::Serves(handed, Some(link)));
     }
     let inheritance = match is(IS_CONTINUED)? {

@@ -135,6 +135,7 @@ impl Parcel {
     /// Opens the files that a configuration names.
     pub(super) fn of_files(source: &Source, seen: Seen, needs: &Needs) -> Self {
         let mut parcel = Self::default();
+        parcel.list.has_tokens = needs.has_tokens;
         match (source.file(), seen.handed) {
             (Some(path), Some(Ok(file))) => parcel.add_file(path, file),
             (Some(path), Some(Err(error))) => parcel.add(path, FileFound::Error(error)),

@@ -23,6 +23,8 @@ pub(super) struct Needs {
     /// Files, and folders whose files are needs.
     pub(super) files: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
+    /// Keys are on tokens.
+    pub(super) has_tokens: bool,
     /// Addresses at which clients arrive.
     pub(super) clients: Vec<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
@@ -55,6 +57,7 @@ impl Needs {
             logs: logs
                 .filter_map(|log| Some(folder.join(log.file()?)))
                 .collect(),
+            has_tokens: shown(file).any(is_on_token),
             clients: binds.flat_map(|bind| addresses(&bind.address)).collect(),
             // A user that is not there is said by the child.
             admin_socket: AdminSocket::of(&file.admin, folder).ok().flatten(),
@@ -81,10 +84,21 @@ impl Needs {
     }
 }
 
+/// What listeners show.
+fn shown(file: &File) -> impl Iterator<Item = &Certificate> {
+    let listeners = file.listener.iter();
+    listeners.flat_map(|listener| &listener.certificates)
+}
+
+fn is_on_token(entry: &Certificate) -> bool {
+    match entry {
+        Certificate::Pair(pair) => matches!(pair.key, Some(KeySource::Token(_))),
+        Certificate::Path(_) => false,
+    }
+}
+
 /// Every key that names a file to be read.
 fn files(file: &File) -> Vec<&str> {
-    let listeners = file.listener.iter();
-    let shown = listeners.flat_map(|listener| &listener.certificates);
     let tls = file
         .backend
         .iter()
@@ -92,7 +106,7 @@ fn files(file: &File) -> Vec<&str> {
     let own = tls
         .clone()
         .filter_map(|tls| tls.client_certificate.as_ref());
-    let mut files: Vec<&str> = shown.chain(own).flat_map(certificate).collect();
+    let mut files: Vec<&str> = shown(file).chain(own).flat_map(certificate).collect();
     files.extend(
         tls.flat_map(|tls| tls.ca.iter().chain(&tls.crl))
             .map(String::as_str),
@@ -148,6 +162,7 @@ mod tests {
             [cluster]\nsecret = '10'\nsecret-state = '11'\naccept-secrets = ['12']\nstud-certificate = '13'\n\
             [admin]\ntoken-file = '14'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
+        assert!(needs.has_tokens);
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();
         let all = (1..=15).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
         assert_eq!(files, all.collect());

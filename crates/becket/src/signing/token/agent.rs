@@ -2,7 +2,7 @@
 //!
 //! It has what the terminator has not: the module, with whatever files, sockets and threads that makes for itself, and the PIN. It
 //! hears requests on its standard input and answers there ([`becket_proto::token`]). Signatures are made by a thread for each session. It
-//! keeps nothing, opens no port, and ends with the thread that started it. What goes wrong is said to the terminator, which starts
+//! keeps nothing, opens no port, and ends with the process that started it ([`super::starter`]). What goes wrong is said to the terminator, which starts
 //! another agent: there is no way back to a token that was pulled that all modules know.
 //!
 //! The terminator may be in another's hands. It can then have signed what it likes, as always; what it sends is parsed and bounded.
@@ -51,10 +51,10 @@ pub fn run() -> ExitCode {
 fn secure() -> io::Result<()> {
     let parent = std::env::args().nth(2).and_then(|pid| pid.parse().ok());
     process::die_with_parent(parent.ok_or(io::ErrorKind::InvalidInput)?)?;
+    // For `pgrep` and `top`: the kernel took it from the link that was executed. Before the process is closed to its own user.
+    std::fs::write("/proc/self/comm", NAME).ok();
     rlimit::forbid_core_dumps()?;
     privileges::forbid_new_privileges()?;
-    // For `pgrep` and `top`: the kernel took it from the link that was executed.
-    std::fs::write("/proc/self/comm", NAME).ok();
     Ok(())
 }
 
@@ -162,9 +162,7 @@ fn attend(
                 }
                 None => say(socket, number, &Answer::Failed("no such key"))?,
             },
-            Some((_, Request::Open { .. })) | None => {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
+            _ => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
 }

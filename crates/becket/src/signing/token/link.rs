@@ -11,7 +11,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::process::Child;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,6 +22,7 @@ use becket_sys::seqpacket::{Packet, Seqpacket};
 
 use self::state::{Asked, Key, Pending, Standing, State};
 use super::public::{PublicKey, input};
+use super::starter::Started;
 use crate::signing::queue::{Job, answer};
 
 mod state;
@@ -35,17 +35,13 @@ pub(super) type Start = Box<dyn Fn() -> io::Result<Agent> + Send + Sync>;
 pub(super) struct Agent {
     pub(super) socket: Arc<Seqpacket>,
     /// Absent in tests.
-    pub(super) process: Option<Child>,
+    pub(super) process: Option<Started>,
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
         self.socket.end();
-        if let Some(process) = &mut self.process
-            && let Err(error) = process.kill().and_then(|()| process.wait())
-        {
-            tracing::error!(%error, "the process of a token is not ended");
-        }
+        self.process.iter().for_each(Started::end);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keys on tokens, by PKCS#11: signatures that are made by another process, which has the module and the PIN.
 //!
 //! A [`Token`] is one token, as its URIs name it. It has an agent process ([`agent`]), which alone loads the module, and a thread that
-//! starts the agent, hears it and replaces it ([`link`]). Workers ask for signatures as they ask crypto threads, and the answer comes
+//! has the agent started ([`starter`]), hears it and replaces it ([`link`]). Workers ask for signatures as they ask crypto threads, and the answer comes
 //! to their mailbox in the same form; nothing of the terminator ever waits for a token, but a start or a reload, which has it prove
 //! that it has the key of a certificate.
 //!
@@ -11,14 +11,12 @@ pub mod agent;
 mod link;
 mod module;
 mod public;
+pub mod starter;
 
 use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -27,14 +25,14 @@ use std::time::Duration;
 
 use becket_config::key_source::{KeyUri, TokenId};
 use becket_sys::clock::Stopwatch;
-use becket_sys::seqpacket::Seqpacket;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
 pub(crate) use self::link::TokenStatus;
-use self::link::{Agent, Link, Start};
+use self::link::{Link, Start};
 pub use self::public::PublicKey;
+use self::starter::{Starter, StarterProcess};
 use super::Request;
 use super::queue::{Answers, Asker, Job, Signed};
 
@@ -42,8 +40,8 @@ use super::queue::{Answers, Asker, Job, Signed};
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     used: Arc<Mutex<Vec<Weak<Token>>>>,
-    /// This program knows what to do when it is executed as an agent.
-    starts: bool,
+    /// Where this program knows what to do when it is executed as an agent, or as what starts those.
+    starter: Option<Arc<Starter>>,
 }
 
 /// What is asked of all tokens.
@@ -80,12 +78,24 @@ struct Held {
 }
 
 impl Tokens {
-    /// Those of a program that calls [`agent::run`] when it is executed as one.
+    /// Those of a program that calls [`agent::run`] and [`starter::run`] when it is executed as one of these.
     pub fn with_agents() -> Self {
         Self {
-            starts: true,
+            starter: Some(Arc::default()),
             ..Self::default()
         }
+    }
+
+    /// Has agents started by a process that was made for it.
+    pub(crate) fn adopt(&self, process: StarterProcess) {
+        if let Some(starter) = &self.starter {
+            starter.adopt(process);
+        }
+    }
+
+    /// Before this process meets peers, where it is confined: what it could have agents load is known by now.
+    pub(crate) fn seal(&self) {
+        self.starter.iter().for_each(|starter| starter.seal());
     }
 
     /// How those are that are in use.
@@ -105,16 +115,17 @@ impl Tokens {
     }
 
     fn token(&self, id: &TokenId) -> io::Result<Arc<Token>> {
-        if !self.starts {
-            return Err(io::Error::other("no agents are started here"));
-        }
+        let starter = self.starter.clone();
+        let starter = starter.ok_or_else(|| io::Error::other("no agents are started here"))?;
         let mut tokens = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.retain(|token| token.strong_count() > 0);
         let mut used = tokens.iter().filter_map(Weak::upgrade);
         if let Some(token) = used.find(|token| token.0.id == *id) {
             return Ok(token);
         }
-        let token = Arc::new(Token::start(id.clone(), starter(id))?);
+        let module = id.module.clone();
+        let start = Box::new(move || starter.start(&module));
+        let token = Arc::new(Token::start(id.clone(), start)?);
         tokens.push(Arc::downgrade(&token));
         Ok(token)
     }
@@ -124,7 +135,6 @@ impl Token {
     fn start(id: TokenId, start: Start) -> io::Result<Self> {
         let link = Arc::new(Link::new(id, start));
         let run = Arc::clone(&link);
-        // The agent is killed when the thread that started it ends: this one, which outlives it.
         let thread = thread::Builder::new().name("becket-token".into());
         thread.spawn(move || run.run())?;
         Ok(Self(link))
@@ -170,28 +180,6 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Link").field(&self.id).finish()
     }
-}
-
-/// Executes this program as an agent, with a socket for its standard input.
-fn starter(id: &TokenId) -> Start {
-    let module = id.module.clone();
-    Box::new(move || {
-        let (here, there) = Seqpacket::pair()?;
-        let process = Command::new("/proc/self/exe")
-            .arg0(agent::NAME)
-            // For whoever looks at a list of processes; it is told what to load.
-            .arg(&module)
-            .arg(std::process::id().to_string())
-            .env_remove("NOTIFY_SOCKET")
-            .env_remove("SSLKEYLOGFILE")
-            .stdin(Stdio::from(OwnedFd::from(there)))
-            .stdout(Stdio::null())
-            .spawn()?;
-        Ok(Agent {
-            socket: Arc::new(here),
-            process: Some(process),
-        })
-    })
 }
 
 impl TokenKey {

@@ -162,6 +162,7 @@ fn play(way: Way, socket: &Seqpacket, key: &KeyPair) {
                 continue;
             }
             Request::Sign { input, .. } => input,
+            _ => panic!("an agent starts nothing"),
         };
         let good = sign(key, input);
         if !std::mem::replace(&mut proved, true) {
@@ -290,5 +291,61 @@ fn who_waits_when_a_token_is_closed_is_answered() {
     bench.link.close();
     for _ in 0..100 {
         assert!(!bench.answer());
+    }
+}
+
+/// An agent that is in another's hands answers what it likes, to whom it likes.
+#[test]
+fn whatever_is_said_each_signature_that_was_asked_for_is_answered_once() {
+    let mut random = fastrand::Rng::with_seed(7512);
+    let mut bench = Bench::with(&[Way::Signs]);
+    for _ in 0..300 {
+        let (here, _there) = Seqpacket::pair().unwrap();
+        let link = Link::new(
+            uri().token,
+            Box::new(|| Err(io::ErrorKind::NotFound.into())),
+        );
+        let public = PublicKey::of(&bench.key.subject_public_key_info()).unwrap();
+        let asked = random.u8(1..6);
+        {
+            let mut state = link.lock();
+            state.socket = Some(Arc::new(here));
+            let key = |standing| Key {
+                uri: uri(),
+                public: public.clone(),
+                standing,
+                proved: None,
+            };
+            state.keys.insert(1, key(Standing::Ready));
+            state.keys.insert(2, key(Standing::Asked));
+            state.find(2);
+            state.challenge(2, Mechanisms::ECDSA);
+            state.note(Asked::Open);
+        }
+        let other = std::mem::replace(&mut bench.link, Arc::new(link));
+        (0..asked).for_each(|_| bench.ask(1));
+        for _ in 0..random.u8(..20) {
+            let mut packet = vec![
+                1,
+                random.u8(..7),
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+                random.u8(..asked + 5),
+            ];
+            packet.extend((0..random.usize(..4)).map(|_| random.u8(..16)));
+            if bench.link.hear(&packet).is_err() {
+                break;
+            }
+        }
+        bench.link.abandon("it is gone".to_owned());
+        let answers = bench.answers.1.lock().unwrap().try_iter().count();
+        assert_eq!(answers, usize::from(asked));
+        assert!(bench.link.lock().pending.is_empty());
+        bench.link = other;
     }
 }
