@@ -15,6 +15,9 @@ mod client_hello;
 #[path = "../../../fuzz/src/mutations.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod mutations;
+#[path = "../../../fuzz/src/post_handshake.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod post_handshake;
 #[path = "../../../fuzz/src/proxy_header.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod proxy_header;
@@ -34,6 +37,9 @@ mod starttls;
 #[path = "../../../fuzz/src/succession.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod succession;
+#[path = "../../../fuzz/src/token.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod token;
 
 use std::path::Path;
 use std::time::Duration;
@@ -42,6 +48,7 @@ use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{PolicyTag, Session};
 use becket_proto::succession::{Record, Secrets};
 use becket_proto::ticket::{Epoch, Origin, SecretId};
+use becket_proto::token::{Answer, Mechanisms, Request};
 use mutations::run_on_mutations;
 use zeroize::Zeroizing;
 
@@ -83,6 +90,46 @@ fn records_of_a_succession_survive_mutation() {
     records.iter().for_each(|record| record.write(&mut all));
     assert_eq!(succession::run(&all), 10);
     run_on_mutations(&[all], succession::run);
+}
+
+#[test]
+fn messages_of_tokens_survive_mutation() {
+    let uri = "pkcs11:token=web;object=site?module-path=/lib/x.so&pin-source=/etc/pin";
+    let requests = [
+        Request::Open { sessions: 8, uri },
+        Request::Find { key: 1, uri },
+        Request::Sign {
+            key: 1,
+            scheme: 0x0804,
+            input: &[7; 32],
+        },
+        Request::Start {
+            module: "/lib/x.so",
+        },
+        Request::End,
+        Request::Seal,
+    ];
+    let answers = [
+        Answer::Opened,
+        Answer::Found(Mechanisms::ECDSA),
+        Answer::Signed(&[9; 70]),
+        Answer::Failed("C_Sign: DeviceRemoved"),
+        Answer::Refused("C_Login: PinIncorrect"),
+    ];
+    let mut packets: Vec<_> = requests.map(|request| request.write(5)).into();
+    packets.extend(answers.map(|answer| answer.write(6)));
+    run_on_mutations(&packets, token::run);
+}
+
+#[test]
+fn messages_after_a_handshake_survive_mutation() {
+    let inputs = [
+        b"\x09\x18\0\0\x01\x01\x04\0\0\0".to_vec(),
+        b"\x06\x04\0\0\x05ab\x07cde\x18\0\0\x01\x01\x00\x04\0\0\0\0".to_vec(),
+        b"\x02\x01\0\x05\0\0\0\0\x01\x03\0\0\0".to_vec(),
+        b"\x06\x04\0\x20\0ab\xe4xyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyz".to_vec(),
+    ];
+    run_on_mutations(&inputs, post_handshake::run);
 }
 
 #[test]
