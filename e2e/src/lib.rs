@@ -37,6 +37,7 @@ mod scrape;
 mod server;
 mod shape;
 mod time;
+mod token;
 mod tool;
 mod uml;
 
@@ -61,5 +62,6 @@ pub use scrape::{Metrics, http_get};
 pub use server::{Make, Server};
 pub use shape::Shape;
 pub use time::{PATIENCE, eventually, holds_for, now, unix_now, until};
+pub use token::SoftToken;
 pub use tool::{Finished, Kept, Tool, finish};
 pub use uml::{UserModeLinux, is_inside_uml};

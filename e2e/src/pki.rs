@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::Ed25519KeyPair;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationList,
     CertificateRevocationListParams, CustomExtension, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
@@ -21,6 +23,8 @@ pub enum Key {
     LongRsa,
     /// ECDSA on P-384.
     LongEcdsa,
+    /// Ed25519.
+    Ed25519,
 }
 
 #[derive(Debug)]
@@ -121,6 +125,11 @@ impl Authority {
             Key::Ecdsa => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
             Key::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
             Key::LongEcdsa => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
+            Key::Ed25519 => {
+                // OpenSSL 3.0 does not read the form with a public half.
+                let der = Ed25519KeyPair::generate_pkcs8v1(&SystemRandom::new());
+                KeyPair::try_from(der.expect("random numbers").as_ref())
+            }
             Key::LongRsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096),
         }
         .expect("a key");

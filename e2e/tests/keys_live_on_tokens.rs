@@ -1,91 +1,45 @@
 //! Keys on a PKCS#11 token sign like any other, whatever becomes of the token costs new clients only, and it comes back by itself.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::Command;
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, Finished, Key, Place, REQUEST, Shape, Signal, Tool, Trust, eventually,
-    finish,
+    AS_NOBODY, Backend, Becket, Client, Finished, Key, Place, REQUEST, Shape, Signal, SoftToken,
+    Trust, eventually, finish, nobody, open_to_all,
 };
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
-const PIN: &str = "271828";
 
-/// A token in software, in a folder of a place, and what Debian calls its module.
-pub(crate) struct SoftToken {
+/// A place with a token that has keys.
+struct Site {
     place: Place,
-    tool: Tool,
-    module: PathBuf,
+    token: SoftToken,
 }
 
-impl SoftToken {
-    /// A token with a key and a chain for each of these: `NAME.crt`, for `NAME.example.org`, and `object=NAME`.
+impl Site {
+    /// With a key and a chain for each of these: `NAME.crt`, for `NAME.example.org`, and `object=NAME`.
     #[track_caller]
-    pub(crate) fn with(keys: &[(&str, Key)]) -> Option<Self> {
-        let tool = Tool::find("softhsm2-util")?;
-        let folders = ["/usr/lib/softhsm", "/usr/lib64/pkcs11", "/usr/lib/pkcs11"];
-        let modules = folders.map(|folder| Path::new(folder).join("libsofthsm2.so"));
-        let module = modules.into_iter().find(|module| module.exists());
-        let token = Self {
-            place: Place::new(),
-            tool,
-            module: module.expect("the module of softhsm2-util"),
-        };
-        let place = &token.place;
-        fs::create_dir(place.path("tokens")).unwrap();
-        let folder = place.path("tokens");
-        place.write(
-            "softhsm2.conf",
-            &format!("directories.tokendir = {}\n", folder.display()),
-        );
-        place.write("pin", &format!("{PIN}\n"));
-        token.manage(&["--init-token", "--free", "--so-pin", "3141592"]);
-        for (number, (name, kind)) in keys.iter().enumerate() {
-            let bundle = place
-                .authority
-                .issue(&[&format!("{name}.example.org")], *kind);
-            place.write(&format!("{name}.crt"), &bundle.certificate);
-            place.write("key", &bundle.key);
-            let (path, id) = (place.path("key"), format!("{:02x}", number + 1));
-            let path = path.to_str().unwrap();
-            token.manage(&[
-                "--import", path, "--token", "web", "--id", &id, "--label", name,
-            ]);
-            fs::remove_file(place.path("key")).unwrap();
+    fn with(keys: &[(&str, Key)]) -> Option<Self> {
+        let place = Place::new();
+        let token = SoftToken::new(&place)?;
+        for (name, kind) in keys {
+            let names = [format!("{name}.example.org")];
+            let bundle = place.authority.issue(&[&names[0]], *kind);
+            let (_, key) = bundle.write_pair(place.folder(), name);
+            token.import(name, &key);
+            fs::remove_file(key).unwrap();
         }
-        Some(token)
-    }
-
-    fn manage(&self, arguments: &[&str]) {
-        let mut command = self.tool.command(arguments);
-        let label = if arguments[0] == "--init-token" {
-            &["--label", "web"][..]
-        } else {
-            &[]
-        };
-        command.args(label).args(["--pin", PIN]);
-        let done = finish(self.furnished(command), "");
-        assert_eq!(done.code, 0, "{}", done.all());
-    }
-
-    fn furnished(&self, mut command: Command) -> Command {
-        command.env("SOFTHSM2_CONF", self.place.path("softhsm2.conf"));
-        command
-    }
-
-    fn uri(&self, name: &str) -> String {
-        let (module, pin) = (self.module.display(), self.place.path("pin"));
-        let pin = pin.display();
-        format!("pkcs11:token=web;object={name}?module-path={module}&pin-source={pin}")
+        Some(Self { place, token })
     }
 
     /// An entry of `certificates`.
-    pub(crate) fn pair(&self, name: &str) -> String {
-        format!("{{ chain = \"{name}.crt\", key = \"{}\" }}", self.uri(name))
+    fn pair(&self, name: &str) -> String {
+        let uri = self.token.uri(name);
+        format!("{{ chain = \"{name}.crt\", key = \"{uri}\" }}")
     }
 
     fn shape(&self, backend: &Backend, names: &[&str]) -> Shape {
@@ -99,41 +53,57 @@ impl SoftToken {
 
     #[track_caller]
     fn start(&self, shape: &Shape) -> Becket {
-        Becket::start_as(&self.place, shape, |command| {
-            command.env("SOFTHSM2_CONF", self.place.path("softhsm2.conf"));
-        })
+        Becket::start_as(&self.place, shape, |command| self.token.shows_to(command))
     }
 
-    fn check(&self, shape: &Shape) -> Finished {
-        self.place.write("becket.toml", &shape.text());
-        let command = Becket::command(&self.place, &["check", "--config", "becket.toml"]);
-        finish(self.furnished(command), "")
-    }
-
-    fn pull(&self) {
-        fs::rename(self.place.path("tokens"), self.place.path("pulled")).unwrap();
-    }
-
-    fn plug(&self) {
-        fs::rename(self.place.path("pulled"), self.place.path("tokens")).unwrap();
+    /// What `becket check` says of `becket.toml`.
+    fn check(&self) -> Finished {
+        let mut command = Becket::command(&self.place, &["check", "--config", "becket.toml"]);
+        self.token.shows_to(&mut command);
+        finish(command, "")
     }
 
     fn trust(&self, version: &'static SupportedProtocolVersion) -> Trust {
         Trust::only(&self.place, version)
     }
+
+    /// Clients of every version, whose hellos are on their way when this returns.
+    fn crowd(&self, becket: &Becket, name: &str, many: usize) -> Vec<Client> {
+        let trusts = VERSIONS.map(|version| self.trust(version).without_tickets());
+        let begin = |at: usize| {
+            let mut client = Client::begin(becket.web, &trusts[at % 2], name).unwrap();
+            client.tls.write_tls(&mut client.socket).unwrap();
+            client
+        };
+        (0..many).map(begin).collect()
+    }
 }
 
 /// The process that speaks with the token.
 fn agent(becket: &Becket) -> Option<u32> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", becket.pid())).ok()?;
-    let children =
-        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
-    let children: Vec<String> = children.collect();
-    let mut pids = children.iter().flat_map(|list| list.split_whitespace());
-    let pid = pids.find(|pid| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "becket-token\n")
-    });
-    pid?.parse().ok()
+    process_of(becket, "becket-token")
+}
+
+/// A process of this becket with this name.
+fn process_of(becket: &Becket, name: &str) -> Option<u32> {
+    let stat = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let parent = |pid| {
+        let stat = stat(pid)?;
+        let mut behind_name = stat.rsplit(')').next()?.split_whitespace();
+        behind_name.nth(1)?.parse::<u32>().ok()
+    };
+    let is_becket = |pid: &u32| {
+        let ancestors = std::iter::successors(Some(*pid), |pid| parent(*pid));
+        ancestors.take(5).any(|pid| pid == becket.pid())
+    };
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| {
+        let stat = stat(*pid).unwrap_or_default();
+        // One that was killed may not have been seen to yet.
+        let is_alive = !stat.contains(") Z");
+        is_alive && stat.contains(&format!("({name})")) && is_becket(pid)
+    })
 }
 
 fn signal(pid: u32, signal: &str) {
@@ -168,17 +138,18 @@ fn keys_of_every_kind_sign_and_sessions_resume() {
         ("rsa", Key::Rsa),
         ("ec", Key::Ecdsa),
         ("long", Key::LongEcdsa),
+        ("ed", Key::Ed25519),
     ];
-    let Some(token) = SoftToken::with(&kinds) else {
+    let Some(site) = Site::with(&kinds) else {
         return;
     };
     let backend = Backend::http("well met");
-    let becket = token.start(&token.shape(&backend, &["rsa", "ec", "long"]));
+    let becket = site.start(&site.shape(&backend, &["rsa", "ec", "long", "ed"]));
     let mut full = 0;
     for version in VERSIONS {
         for (name, _) in kinds {
             let name = format!("{name}.example.org");
-            for trust in [token.trust(version), token.trust(version).without_tickets()] {
+            for trust in [site.trust(version), site.trust(version).without_tickets()] {
                 assert_eq!(visit(&becket, &trust, &name), "full");
                 full += 1;
                 full += u64::from(visit(&becket, &trust, &name) == "full");
@@ -204,16 +175,16 @@ fn keys_of_every_kind_sign_and_sessions_resume() {
 
 #[test]
 fn a_token_that_is_pulled_costs_new_clients_only_and_comes_back() {
-    let Some(token) = SoftToken::with(&[("rsa", Key::Rsa)]) else {
+    let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
         return;
     };
     let backend = Backend::http("well met");
-    let becket = token.start(&token.shape(&backend, &["rsa"]));
-    let known = token.trust(&TLS13);
+    let becket = site.start(&site.shape(&backend, &["rsa"]));
+    let known = site.trust(&TLS13);
     assert_eq!(visit(&becket, &known, "rsa.example.org"), "full");
-    token.pull();
+    site.token.pull();
     for version in VERSIONS {
-        let error = Client::connect_as(becket.web, &token.trust(version), "rsa.example.org");
+        let error = Client::connect_as(becket.web, &site.trust(version), "rsa.example.org");
         let error = error.unwrap_err().to_string();
         assert!(error.contains("InternalError"), "{error}");
         assert_eq!(becket.next_reason(), "token");
@@ -223,32 +194,36 @@ fn a_token_that_is_pulled_costs_new_clients_only_and_comes_back() {
     let problem = becket.status()["tokens"][0]["fault"].clone();
     assert!(problem.is_string(), "{problem}");
     assert!(number(&becket, "failures_total") >= 1.0);
-    token.plug();
+    site.token.plug();
     eventually("the token is back", || {
-        gets_in(&becket, &token.trust(&TLS12), "rsa.example.org")
+        gets_in(&becket, &site.trust(&TLS12), "rsa.example.org")
     });
     assert_eq!(number(&becket, "available"), 1.0);
     let log = becket.log();
     for line in ["\"token not available\"", "\"token available\""] {
         assert_eq!(log.matches(line).count(), 1, "{log}");
     }
-    assert!(!log.contains(PIN));
+    assert!(!log.contains(SoftToken::PIN));
 }
 
 #[test]
 fn an_agent_that_dies_or_hangs_is_replaced_and_stops_nobody_else() {
-    let Some(token) = SoftToken::with(&[("rsa", Key::Rsa)]) else {
+    let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
         return;
     };
     let backend = Backend::http("well met");
-    let becket = token.start(&token.shape(&backend, &["rsa"]).timeouts("token = \"1s\""));
-    let trust = || token.trust(&TLS13).without_tickets();
-    for how in ["-KILL", "-STOP"] {
+    let becket = site.start(&site.shape(&backend, &["rsa"]).timeouts("token = \"1s\""));
+    let trust = || site.trust(&TLS13).without_tickets();
+    for (who, how) in [
+        ("becket-token", "-KILL"),
+        ("becket-token", "-STOP"),
+        ("becket-tokens", "-KILL"),
+    ] {
         eventually("it serves", || {
             gets_in(&becket, &trust(), "rsa.example.org")
         });
         let starts = number(&becket, "starts_total");
-        signal(agent(&becket).expect("an agent"), how);
+        signal(process_of(&becket, who).expect("it runs"), how);
         // Many at once: more than may be under way.
         let (web, more) = (becket.web, 40);
         let refused: Vec<_> = (0..more)
@@ -260,7 +235,7 @@ fn an_agent_that_dies_or_hangs_is_replaced_and_stops_nobody_else() {
         // The key of this name is in a file.
         assert!(gets_in(
             &becket,
-            &Trust::new(&token.place),
+            &Trust::new(&site.place),
             "www.example.org"
         ));
         for client in refused {
@@ -278,15 +253,15 @@ fn an_agent_that_dies_or_hangs_is_replaced_and_stops_nobody_else() {
 
 #[test]
 fn many_clients_at_once_are_served() {
-    let Some(token) = SoftToken::with(&[("ec", Key::Ecdsa)]) else {
+    let Some(site) = Site::with(&[("ec", Key::Ecdsa)]) else {
         return;
     };
     let backend = Backend::http("well met");
-    let becket = token.start(&token.shape(&backend, &["ec"]));
+    let becket = site.start(&site.shape(&backend, &["ec"]));
     let web = becket.web;
     let clients: Vec<_> = (0..4)
         .map(|number| {
-            let trust = token.trust(VERSIONS[number % 2]).without_tickets();
+            let trust = site.trust(VERSIONS[number % 2]).without_tickets();
             thread::spawn(move || {
                 (0..25)
                     .filter(|_| {
@@ -307,36 +282,176 @@ fn many_clients_at_once_are_served() {
 
 #[test]
 fn a_reload_takes_another_key_of_the_same_agent_and_a_drain_waits() {
-    let Some(token) = SoftToken::with(&[("rsa", Key::Rsa), ("ec", Key::Ecdsa)]) else {
+    let Some(site) = Site::with(&[("rsa", Key::Rsa), ("ec", Key::Ecdsa)]) else {
         return;
     };
     let backend = Backend::http("well met");
-    let shape = token.shape(&backend, &["rsa"]);
-    let mut becket = token.start(&shape);
+    let shape = site.shape(&backend, &["rsa"]);
+    let mut becket = site.start(&shape);
     let before = agent(&becket).expect("an agent");
-    let other = shape.certificates(&format!("[{}]", token.pair("ec")));
-    token.place.write("becket.toml", &other.text());
+    let other = shape.certificates(&format!("[{}]", site.pair("ec")));
+    site.place.write("becket.toml", &other.text());
     assert!(becket.reload(), "{}", becket.log());
     assert_eq!(
-        visit(&becket, &token.trust(&TLS13), "ec.example.org"),
+        visit(&becket, &site.trust(&TLS13), "ec.example.org"),
         "full"
     );
     assert_eq!(agent(&becket), Some(before));
     // A token that is away refuses no reload that names what it had before.
-    token.pull();
+    site.token.pull();
     assert!(!gets_in(
         &becket,
-        &token.trust(&TLS12).without_tickets(),
+        &site.trust(&TLS12).without_tickets(),
         "ec.example.org"
     ));
     assert!(becket.reload(), "{}", becket.log());
-    token.plug();
+    site.token.plug();
     eventually("the token is back", || {
-        gets_in(&becket, &token.trust(&TLS12), "ec.example.org")
+        gets_in(&becket, &site.trust(&TLS12), "ec.example.org")
     });
     becket.idle();
     becket.signal(Signal::TERM);
     eventually("becket ends", || becket.ended() == Some(0));
+}
+
+#[test]
+fn clients_that_leave_while_a_token_hangs_leave_nothing_behind() {
+    let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
+        return;
+    };
+    let backend = Backend::http("well met");
+    let becket = site.start(&site.shape(&backend, &["rsa"]).timeouts("token = \"60s\""));
+    assert!(gets_in(&becket, &site.trust(&TLS12), "rsa.example.org"));
+    becket.idle();
+    let descriptors = becket.descriptors();
+    let agent = agent(&becket).expect("an agent");
+    for round in 0..3 {
+        signal(agent, "-STOP");
+        let clients = site.crowd(&becket, "rsa.example.org", 40);
+        eventually("the token is asked", || number(&becket, "in_flight") > 0.0);
+        for (at, client) in clients.into_iter().enumerate() {
+            if at % 2 == round % 2 {
+                client.reset();
+            }
+        }
+        becket.idle();
+        signal(agent, "-CONT");
+        eventually("nothing is asked of it", || {
+            number(&becket, "in_flight") == 0.0
+        });
+        assert!(gets_in(&becket, &site.trust(&TLS13), "rsa.example.org"));
+    }
+    becket.idle();
+    eventually("descriptors are back", || {
+        becket.descriptors() <= descriptors
+    });
+    let metrics = becket.metrics();
+    assert_eq!(metrics.sum("becket_signatures_in_flight", &[]), 0.0);
+    assert_eq!(metrics.closed("internal"), 0);
+    assert_eq!(number(&becket, "starts_total"), 1.0);
+}
+
+#[test]
+fn a_reload_and_a_drain_end_while_a_token_hangs() {
+    let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
+        return;
+    };
+    let backend = Backend::http("well met");
+    let shape = site.shape(&backend, &["rsa"]).timeouts("token = \"1s\"");
+    let mut becket = site.start(&shape);
+    let refused = |clients: Vec<Client>| {
+        for mut client in clients {
+            let error = client.ask(REQUEST).unwrap_err().to_string();
+            assert!(error.contains("InternalError"), "{error}");
+        }
+    };
+    let asked = || eventually("the token is asked", || number(&becket, "in_flight") == 4.0);
+    signal(agent(&becket).expect("an agent"), "-STOP");
+    let clients = site.crowd(&becket, "rsa.example.org", 4);
+    asked();
+    assert!(becket.reload(), "{}", becket.log());
+    refused(clients);
+    eventually("the token is back", || {
+        gets_in(&becket, &site.trust(&TLS12), "rsa.example.org")
+    });
+    signal(agent(&becket).expect("an agent"), "-STOP");
+    let clients = site.crowd(&becket, "rsa.example.org", 4);
+    asked();
+    becket.signal(Signal::TERM);
+    refused(clients);
+    assert_eq!(becket.ended(), Some(0));
+    let ended = becket.access();
+    let by_token = ended.iter().filter(|line| line["reason"] == "token");
+    assert!(by_token.count() >= 8, "{ended:?}");
+}
+
+#[test]
+fn the_token_is_opened_by_the_user_that_serves_and_root_reads_the_pin() {
+    token_of_nobodys(AS_NOBODY);
+}
+
+#[test]
+fn a_token_is_outside_of_a_chroot() {
+    token_of_nobodys(&format!("{AS_NOBODY}\nchroot = \"jail\""));
+}
+
+/// The token of a becket that is started as root and serves as another user, whatever becomes of the agent.
+#[track_caller]
+fn token_of_nobodys(process: &str) {
+    let Some(user) = nobody() else { return };
+    let Some(site) = Site::with(&[("ec", Key::Ecdsa)]) else {
+        return;
+    };
+    let place = &site.place;
+    open_to_all(place);
+    fs::create_dir(place.path("jail")).unwrap();
+    for name in ["site.pem", "pin"] {
+        fs::set_permissions(place.path(name), Permissions::from_mode(0o600)).unwrap();
+    }
+    let mut files = vec![site.token.files()];
+    while let Some(path) = files.pop() {
+        chown(&path, Some(user), None).unwrap();
+        let below = fs::read_dir(&path).into_iter().flatten().flatten();
+        files.extend(below.map(|entry| entry.path()));
+    }
+    let backend = Backend::http("well met");
+    let shape = site.shape(&backend, &["ec"]).process(process);
+    let text = shape.text();
+    let text = text.replace("\"becket.log\"", "\"jail/becket.log\"");
+    place.write(
+        "becket.toml",
+        &text.replace("\"access.log\"", "\"jail/access.log\""),
+    );
+    let mut command = Becket::command(place, &["run", "--config", "becket.toml"]);
+    site.token.shows_to(&mut command);
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    let serves = || {
+        eventually("the token signs", || {
+            let trust = site.trust(&TLS13).without_tickets();
+            gets_in(&becket, &trust, "ec.example.org")
+        });
+    };
+    serves();
+    let first = agent(&becket).expect("an agent");
+    let status = fs::read_to_string(format!("/proc/{first}/status")).unwrap();
+    for line in [
+        format!("Uid:\t{user}\t{user}\t{user}\t{user}\n"),
+        "CapEff:\t0000000000000000\n".to_owned(),
+        "NoNewPrivs:\t1\n".to_owned(),
+    ] {
+        assert!(status.contains(&line), "{line}{status}");
+    }
+    let owner = fs::metadata(format!("/proc/{first}/maps")).unwrap().uid();
+    assert_eq!(owner, 0, "no debugger of its user gets in");
+    // Its successor has the PIN from the same file, which it could not open.
+    signal(first, "-KILL");
+    eventually("another agent", || {
+        agent(&becket).is_some_and(|next| next != first)
+    });
+    serves();
+    assert!(becket.reload(), "{}", place.read("jail/becket.log"));
+    serves();
 }
 
 #[test]
@@ -346,12 +461,13 @@ fn check_signs_with_the_token_and_says_what_is_wrong() {
         ("ec", Key::Ecdsa),
         ("foreign", Key::Ecdsa),
     ];
-    let Some(token) = SoftToken::with(&kinds) else {
+    let Some(site) = Site::with(&kinds) else {
         return;
     };
     let backend = Backend::http("well met");
-    let shape = token.shape(&backend, &["rsa", "ec"]);
-    let good = token.check(&shape);
+    let shape = site.shape(&backend, &["rsa", "ec"]);
+    site.place.write("becket.toml", &shape.text());
+    let good = site.check();
     assert_eq!(good.code, 0, "{}", good.all());
     assert!(
         good.all()
@@ -384,15 +500,15 @@ fn check_signs_with_the_token_and_says_what_is_wrong() {
             "pin-value is not taken",
         ),
     ] {
-        token.place.write("becket.toml", &text.replace(from, to));
-        let command = Becket::command(&token.place, &["check", "--config", "becket.toml"]);
-        let found = finish(token.furnished(command), "").all();
+        site.place.write("becket.toml", &text.replace(from, to));
+        let found = site.check().all();
         assert!(found.contains(fault), "{to}: {found}");
         assert!(!found.contains("pin-value=1234"), "{found}");
     }
     // One attempt, whatever the number of keys: three may lock a token.
-    token.place.write("pin", "161803");
-    let wrong = token.check(&shape);
+    site.place.write("pin", "161803");
+    site.place.write("becket.toml", &text);
+    let wrong = site.check();
     assert_eq!(wrong.code, 2);
     assert_eq!(
         wrong.all().matches("PinIncorrect").count(),
