@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use becket_e2e::{Backend, Becket, Client, Key, Place, Shape, Trust, eventually, reset, unix_now};
+use becket_e2e::{
+    Backend, Becket, Client, Key, Place, Shape, Signal, Trust, eventually, reset, unix_now,
+};
 use fastrand::Rng;
 use rustls::version::{TLS12, TLS13};
 
-const THREADS: usize = 6;
+const THREADS: u64 = 6;
 const RELOADS: usize = 3;
 
 /// A server that reads the first byte and does what it says.
@@ -86,15 +88,20 @@ fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Rng) -> io::Result<()
 
 #[test]
 fn after_a_soak_everything_is_as_before() {
-    soak(Key::Ecdsa);
+    soak(Key::Ecdsa, "workers = 2");
 }
 
 #[test]
 fn after_a_soak_with_signatures_off_the_loop_everything_is_as_before() {
-    soak(Key::LongEcdsa);
+    soak(Key::LongEcdsa, "workers = 2");
 }
 
-fn soak(key: Key) {
+#[test]
+fn after_a_soak_with_batches_everything_is_as_before() {
+    soak(Key::Rsa, "workers = 2\nrsa-batch = \"auto\"");
+}
+
+fn soak(key: Key, process: &str) {
     let length = number("BECKET_SOAK", 2000) as usize;
     let seed = number("BECKET_SOAK_SEED", unix_now());
     println!("BECKET_SOAK_SEED={seed}");
@@ -102,6 +109,7 @@ fn soak(key: Key) {
     place.issue("site.pem", &["www.example.org"], key);
     let backend = moody();
     let shape = Shape::new(backend.address)
+        .process(process)
         .listener("defer-accept = \"off\"")
         .timeouts("handshake = \"2s\"\nhalf-closed = \"1s\"\nidle = \"5s\"\nlinger = \"500ms\"");
     let becket = Arc::new(Becket::start(&place, &shape));
@@ -111,17 +119,12 @@ fn soak(key: Key) {
         Trust::only(&place, &TLS12).without_tickets(),
         Trust::post_quantum(&place),
     ]);
-    // Warm: buffers and tables that stay are no leak.
-    let mut dice = Rng::with_seed(seed);
-    for _ in 0..200 {
-        misbehave(&becket, &*trusts, &mut dice).ok();
-    }
-    becket.idle();
+    warm(&becket, &*trusts, seed, key);
     let resident = || becket.metrics().sum("process_resident_memory_bytes", &[]);
     let (descriptors, memory) = (becket.descriptors(), resident());
 
     let done = Arc::<AtomicUsize>::default();
-    let threads: Vec<_> = (0..THREADS as u64)
+    let threads: Vec<_> = (0..threads(key))
         .map(|i| {
             let (becket, trusts, done) = (becket.clone(), trusts.clone(), done.clone());
             thread::spawn(move || {
@@ -165,13 +168,55 @@ fn soak(key: Key) {
     assert_eq!(answer, b"cho", "the first byte is the mood");
 }
 
+/// How many misbehave at a time: eight that wait fill a batch.
+fn threads(key: Key) -> u64 {
+    match key {
+        Key::Rsa => 4 * THREADS,
+        _ => THREADS,
+    }
+}
+
+/// Buffers and tables that stay are no leak.
+fn warm(becket: &Becket, trusts: &[Trust], seed: u64, key: Key) {
+    if key == Key::Rsa {
+        flood(becket, &trusts[1]);
+    }
+    let mut dice = Rng::with_seed(seed);
+    for _ in 0..200 {
+        misbehave(becket, trusts, &mut dice).ok();
+    }
+    becket.idle();
+}
+
+/// So many at once that they are signed for in batches, where the processor can; every third has left when becket looks.
+fn flood(becket: &Becket, trust: &Trust) {
+    becket.signal(Signal::STOP);
+    let begin = |at: usize| {
+        let mut client = Client::begin(becket.web, trust, "www.example.org").unwrap();
+        client.tls.write_tls(&mut client.socket).unwrap();
+        if at.is_multiple_of(3) {
+            client.reset();
+            return None;
+        }
+        Some(client)
+    };
+    let clients: Vec<_> = (0..60).filter_map(begin).collect();
+    becket.signal(Signal::CONT);
+    for mut client in clients {
+        client.ask(b"c").ok();
+    }
+}
+
 /// There were some where the key asks for it, and none is under way.
 fn signatures_are_back(becket: &Becket, key: Key) {
     let sum = |name| becket.metrics().sum(name, &[]);
+    let has_batches = becket.status()["rsa_batches"].is_object();
     assert_eq!(
         sum("becket_signature_seconds_count") > 0.0,
-        key == Key::LongEcdsa
+        key == Key::LongEcdsa || has_batches
     );
+    assert_eq!(sum("becket_rsa_batches_total") > 0.0, has_batches);
+    assert_eq!(sum("becket_rsa_batch_repeats_total"), 0.0);
     eventually("no signature is under way", || {
         sum("becket_signatures_in_flight") == 0.0
     });
