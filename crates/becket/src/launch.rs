@@ -117,7 +117,6 @@ fn launch_beside(
     let clock = Clock::start();
     let now = clock.now();
     let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
-    let is_confined = handed.files.is_confined();
     let unix = UnixTime::since_unix_epoch(now.unix);
     let files = handed.files;
     let loaded = source.with(files.clone()).load(unix, ServerNames::Later);
@@ -125,7 +124,7 @@ fn launch_beside(
     let config = Arc::new(prepared.config);
     let logging = log::install(&config.log, &files)?;
     tell_warnings(&prepared.warnings);
-    check_user(&config, is_confined)?;
+    check_user(&config, files.is_confined())?;
     let count = worker_count(&config.file.process);
     limit_process(&config, count, source.tokens())?;
 
