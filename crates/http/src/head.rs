@@ -402,6 +402,8 @@ mod tests {
             ("GET ftp://a/ HTTP/1.1\nHost: a", Status::BadRequest),
             ("GET http://u@a/ HTTP/1.1\nHost: a", Status::BadRequest),
             ("GET / HTTP/2.0\nHost: a", Status::VersionNotSupported),
+            ("GET /  HTTP/1.1\nHost: a", Status::BadRequest),
+            ("GET /a b HTTP/1.1\nHost: a", Status::BadRequest),
             ("PRI * HTTP/2.0", Status::VersionNotSupported),
             ("GET / HTTP/1.1x\nHost: a", Status::BadRequest),
             (

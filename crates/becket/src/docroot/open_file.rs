@@ -114,6 +114,8 @@ fn media_type(path: &str) -> String {
     let types = mime_guess::from_path(Path::new(path));
     match types.first_raw() {
         None => "application/octet-stream".to_owned(),
+        // RFC 9239, section 6: the other one is obsolete.
+        Some("application/javascript") => "text/javascript; charset=utf-8".to_owned(),
         Some(text) if text.starts_with("text/") => format!("{text}; charset=utf-8"),
         Some(other) => other.to_owned(),
     }
