@@ -1,7 +1,8 @@
-//! The examples whose clients are no browsers: each is visited by the program that it is for.
+//! Examples that have clients of their own: each is visited by the program that it is for.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
 
 use becket_e2e::{
     Becket, Client, Kept, OpenSsl, Place, Tool, Trust, eventually, finish, fresh_address,
@@ -67,6 +68,41 @@ fn the_client_mode_leads_curl_to_a_server_that_wants_a_certificate() {
         found.all()
     );
     assert!(found.stdout.contains("TLSv1.3"), "{}", found.all());
+}
+
+#[test]
+fn a_browser_shows_the_files_of_a_folder() {
+    let Some(browser) = Tool::find("chromium") else {
+        return;
+    };
+    let (place, host) = (furnished(), fresh_host());
+    fs::create_dir(place.path("www/assets")).unwrap();
+    place.write("www/assets/letters.txt", "alphabet");
+    // The title is what a script, which is a file as well, gets by a range.
+    place.write(
+        "www/assets/page.js",
+        "fetch('letters.txt', { headers: { Range: 'bytes=5-7' } })\n\
+         .then(got => got.text().then(text => { document.title = got.status + ' ' + text; }));",
+    );
+    place.write(
+        "www/index.html",
+        "<!doctype html><title>None</title><base href='/assets/'><p>It works.<script src='page.js'></script>",
+    );
+    let _becket = start_at(&place, "files.toml", host);
+    let mut command = Command::new(browser.path());
+    command
+        .args(["--headless", "--no-sandbox", "--disable-gpu"])
+        .args(["--ignore-certificate-errors", "--virtual-time-budget=10000"])
+        .arg(format!("--host-resolver-rules=MAP www.example.org {host}"))
+        .arg(format!("--user-data-dir={}", place.text("profile")))
+        // From here it is sent to https.
+        .args(["--dump-dom", "http://www.example.org:8000/"]);
+    let shown = finish(command, "");
+    assert!(
+        shown.stdout.contains("<title>206 bet</title>") && shown.stdout.contains("It works."),
+        "{}",
+        shown.all()
+    );
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! A backend that is a folder: curl gets its files by HTTPS, a reload serves another folder, and the logs and pages tell of it.
 
-use std::fs;
-use std::net::SocketAddr;
+use std::fs::{self, File, Permissions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-use becket_e2e::{Becket, Place, Tool, finish, fresh_address, until};
+use becket_e2e::{
+    Becket, PATIENCE, Place, Tool, finish, fresh_address, nobody, open_to_all, until,
+};
 
 /// A becket with a folder behind TLS, behind a plain listener, and behind one that redirects.
 struct Site {
@@ -244,5 +249,106 @@ fn check_says_what_is_served_and_what_does_not_go_with_it() {
         "HTTP/1.1 alone",
     ] {
         assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+/// A client without TLS that asks for one thing after the other.
+struct Visitor(BufReader<TcpStream>);
+
+impl Visitor {
+    fn connect(at: SocketAddr) -> Self {
+        let stream = TcpStream::connect(at).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// Status and body.
+    fn get(&mut self, target: &str) -> (String, String) {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        let lines = self.0.by_ref().lines().map(Result::unwrap);
+        let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+        let length = |line: &String| line.strip_prefix("Content-Length: ")?.parse().ok();
+        let mut body = vec![0; head.iter().find_map(length).unwrap()];
+        self.0.read_exact(&mut body).unwrap();
+        let status = head[0].split(' ').nth(1).unwrap().to_owned();
+        (status, String::from_utf8(body).unwrap())
+    }
+}
+
+#[test]
+fn of_a_hundred_thousand_files_few_are_kept_open() {
+    let (site, _) = Site::start("open-files = 100");
+    let many = site.place.path("www/many");
+    fs::create_dir(&many).unwrap();
+    for number in 0..100_000 {
+        File::create(many.join(number.to_string())).unwrap();
+    }
+    let mut visitor = Visitor::connect(site.plain);
+    for number in (0..100_000).step_by(131) {
+        let found = visitor.get(&format!("/many/{number}"));
+        assert_eq!(found, ("200".to_owned(), String::new()));
+    }
+    assert_eq!(visitor.get("/many/100000").0, "404");
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", site.becket.pid())).unwrap();
+    let targets = descriptors.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    let open = targets.filter(|target| target.starts_with(&many)).count();
+    assert!((1..=100).contains(&open), "{open} of one worker's client");
+}
+
+#[test]
+fn what_is_no_regular_file_is_not_served_and_holds_nobody_up() {
+    let (site, _) = Site::start("");
+    let path = |name: &str| site.place.path("www").join(name);
+    let _socket = UnixListener::bind(path("socket")).unwrap();
+    let make = |name: &str, kind: &[&str]| {
+        let mut mknod = Command::new("mknod");
+        mknod.arg(path(name)).args(kind);
+        mknod.output().is_ok_and(|made| made.status.success())
+    };
+    assert!(make("fifo", &["p"]));
+    let mut names = vec!["/socket", "/fifo"];
+    // Only root makes devices, and not everywhere.
+    if make("zero", &["c", "1", "5"]) {
+        names.push("/zero");
+    }
+    let mut visitor = Visitor::connect(site.plain);
+    for name in names {
+        assert_eq!(visitor.get(name).0, "404", "{name}");
+    }
+    assert_eq!(visitor.get("/").1, "<p>Welcome");
+}
+
+#[test]
+fn files_are_read_with_the_rights_of_the_user_that_serves() {
+    if nobody().is_none() {
+        return;
+    }
+    let place = Place::new();
+    open_to_all(&place);
+    fs::create_dir_all(place.path("www/closed")).unwrap();
+    place.write("www/open.txt", "for all");
+    place.write("www/private.txt", "of root");
+    place.write("www/closed/file.txt", "of root, too");
+    let restrict = |name: &str, mode| {
+        fs::set_permissions(place.path(name), Permissions::from_mode(mode)).unwrap();
+    };
+    restrict("www/private.txt", 0o600);
+    restrict("www/closed", 0o700);
+    let at = [(); 4].map(|()| fresh_address());
+    let text = configuration(at, "www", "");
+    let text = text.replace("workers = 2", "workers = 2\nuser = 'nobody'");
+    let text = text.replace(
+        "file = 'becket.log'\naccess = 'access.log'",
+        "file = 'stderr'",
+    );
+    place.write("becket.toml", &text);
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), at[0], at[3]);
+    becket.ready();
+    let mut visitor = Visitor::connect(at[1]);
+    assert_eq!(visitor.get("/open.txt").1, "for all");
+    for hidden in ["/private.txt", "/closed/file.txt"] {
+        assert_eq!(visitor.get(hidden).0, "403", "{hidden}");
     }
 }

@@ -33,6 +33,7 @@ mod early_data_is_marked_and_never_replayed;
 mod examples_are_visited;
 mod examples_run;
 mod files_are_served;
+mod files_are_served_as_nginx_does;
 mod floods_keep_nobody_out;
 mod garbage_is_refused_and_nothing_leaks;
 mod hitch_is_replaced;
