@@ -1,14 +1,18 @@
 //! A file of stunnel means the same to becket, in server mode, in client mode, and where it is broken.
 
 use std::fs::Permissions;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 
 use becket_e2e::{
-    Authority, Backend, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Signal, as_nobody,
-    eventually, fresh_address, read_head, skip,
+    Authority, Backend, Becket, Client, Either, Key, OpenSsl, PATIENCE, Place, REQUEST, Shape,
+    Signal, Trust, as_nobody, eventually, finish, fresh_address, read_head, skip,
 };
+
+use crate::starttls::{MAIL, mail_server};
 
 #[test]
 fn clients_see_the_same_in_both_modes() {
@@ -274,6 +278,96 @@ fn parts_of_a_folder_are_included_alike() {
         let run = either.run(&place, &["stunnel.conf"]);
         assert_eq!(run.code, 1, "{}", run.all());
     }
+}
+
+#[test]
+fn servers_are_asked_for_tls_alike() {
+    let Some(both) = Either::both("stunnel4", "stunnel") else {
+        return;
+    };
+    let postgresql = [("postgresql", "")];
+    for (protocol, greeting) in MAIL.iter().chain(&postgresql) {
+        let place = Place::new();
+        let server = mail_server(fresh_address(), greeting);
+        let keys = format!("starttls = \"{protocol}\"");
+        let becket = Becket::start(&place, &Shape::new(server.address).listener(&keys));
+        let theirs = protocol.replace("postgresql", "pgsql");
+        for either in &both {
+            let at = fresh_address();
+            let text = format!(
+                "foreground = yes\npid =\nsyslog = no\n[out]\nclient = yes\naccept = {at}\nconnect = {}\nprotocol = {theirs}\n\
+                 verifyChain = yes\nCAfile = {}\ncheckHost = www.example.org\n",
+                becket.web,
+                place.text("ca.pem"),
+            );
+            place.write("stunnel.conf", &text);
+            let _running = either.start(&place, &["stunnel.conf"], &[at]);
+            let mut client = TcpStream::connect(at).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut lines = BufReader::new(client.try_clone().unwrap());
+            let mut line = String::new();
+            if !greeting.is_empty() {
+                lines.read_line(&mut line).unwrap();
+                assert_eq!(line.get(..3), greeting.get(..3), "{line}");
+                line.clear();
+            }
+            client.write_all(b"well met\r\n").unwrap();
+            lines.read_line(&mut line).unwrap();
+            assert_eq!(line, "server heard WELL MET\r\n", "{protocol}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_does_not_begin_tls_hears_nothing_of_a_client() {
+    let place = Place::new();
+    let (tell, told) = channel();
+    let tell = Mutex::new(tell);
+    let server = Backend::new(move |mut stream| {
+        stream.write_all(b"220 mx.example.org\r\n")?;
+        let mut lines = BufReader::new(stream.try_clone()?);
+        let mut heard = String::new();
+        while lines.read_line(&mut heard)? > 0 {
+            let answer: &[u8] = match heard.ends_with("STARTTLS\r\n") {
+                true => b"454 not now\r\n",
+                false => b"250 fine\r\n",
+            };
+            stream.write_all(answer)?;
+        }
+        tell.lock().unwrap().send(heard).ok();
+        Ok(())
+    });
+    let shape = Shape::new(server.address);
+    let text = shape.text();
+    let text = text.replace(
+        "[[backend]]",
+        "[[backend]]\ntls = { verify = \"none\", starttls = \"smtp\" }\nretries = 0",
+    );
+    place.write("becket.toml", &text);
+    let checked = finish(
+        Becket::command(&place, &["check", "--connect", "--config", "becket.toml"]),
+        "",
+    );
+    assert!(
+        checked.all().contains("the server refuses TLS"),
+        "{}",
+        checked.all()
+    );
+    assert_eq!(
+        told.recv_timeout(PATIENCE).unwrap(),
+        "EHLO localhost\r\nSTARTTLS\r\n"
+    );
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    let trust = Trust::new(&place);
+    let mut client = Client::connect(becket.web, &trust.without_tickets()).unwrap();
+    assert!(client.ask(b"secret words\r\n").is_err());
+    assert_eq!(
+        told.recv_timeout(PATIENCE).unwrap(),
+        "EHLO localhost\r\nSTARTTLS\r\n"
+    );
+    assert_eq!(becket.next_reason(), "server-greeting");
 }
 
 #[test]

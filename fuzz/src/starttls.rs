@@ -1,7 +1,8 @@
 //! Dialogs before TLS: how input is cut changes nothing, and nothing behind the request for TLS is taken.
 
 use becket_proto::starttls::{
-    Dialog, LONGEST_COMMAND, LONGEST_GREETING, MOST_COMMANDS, Over, Progress, Protocol,
+    Asked, Dialog, LONGEST_COMMAND, LONGEST_GREETING, MOST_COMMANDS, NoTls, Over, Progress,
+    Protocol, TlsRequest,
 };
 
 /// The first byte chooses the protocol, the second how the rest is cut; up to the first zero it is the server's.
@@ -19,6 +20,7 @@ pub fn run(data: &[u8]) -> usize {
     let end = said.iter().position(|byte| *byte == 0).unwrap_or(0);
     let (server, client) = said.split_at(end);
     let client = client.strip_prefix(&[0]).unwrap_or(client);
+    asks(protocol, server, 1 + usize::from(*each));
     let (whole, end) = talk(protocol, server, client, usize::MAX);
     let (pieces, end_of_pieces) = talk(protocol, server, client, 1 + usize::from(*each));
     if told_at_once(end) || told_at_once(end_of_pieces) {
@@ -36,6 +38,29 @@ pub fn run(data: &[u8]) -> usize {
         "{whole:?} became {pieces:?}"
     );
     usize::from(began(end))
+}
+
+/// Asks a server for TLS that says this: how it is cut changes nothing but whether bytes behind its answer are seen.
+fn asks(protocol: Protocol, said: &[u8], each: usize) {
+    let run = |each: usize| {
+        let mut out = Vec::new();
+        let mut request = TlsRequest::new(protocol, &mut out);
+        let mut asked = Asked::Waiting;
+        for piece in said.chunks(each) {
+            if asked == Asked::Waiting {
+                asked = request.handle(piece, &mut out);
+            }
+        }
+        assert!(out.len() < 64, "{} bytes", out.len());
+        let greeting = request.into_greeting();
+        assert!(greeting.len() <= 2 * said.len() + 2);
+        (asked, out, greeting)
+    };
+    let (whole, pieces) = (run(usize::MAX), run(each));
+    let began = |asked| matches!(asked, Asked::Begin | Asked::Not(NoTls::Injected));
+    // All that is too much is seen at once where it comes at once.
+    let is_long = said.len() > LONGEST_GREETING;
+    assert!(is_long || whole == pieces || began(whole.0) && began(pieces.0));
 }
 
 /// A greeting that is too long or not alone is found earlier when it comes in one piece.

@@ -7,7 +7,7 @@ use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::address::SectionName;
-use crate::choices::{ClientCertificates, ClientTrust, KernelTls, UnknownStatus, Verify};
+use crate::choices::{ClientCertificates, ClientTrust, KernelTls, StartTls, UnknownStatus, Verify};
 use crate::client_name::ClientName;
 use crate::listener::Certificate;
 use crate::notation::{BytesOr, Off, Text, as_text};
@@ -86,6 +86,8 @@ pub struct ServerTls {
     pub sni: Option<Sni>,
     /// Chain and key to show to servers that ask.
     pub client_certificate: Option<Certificate>,
+    /// The protocol in which servers are asked for TLS; absent begins with TLS.
+    pub starttls: Option<StartTls>,
     /// Protocols to offer.
     pub alpn: ServerAlpn = ServerAlpn::Fixed(Vec::new()),
     /// Whether the kernel takes over the TLS of connections that carry bulk.

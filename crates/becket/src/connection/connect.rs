@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
 use becket_proto::queue::Arrival;
-use becket_proto::starttls::Protocol;
+use becket_proto::starttls::{NoTls, Protocol};
 use becket_proto::ticket::OriginId;
 use becket_sys::socket::is_local_shortage;
 use rustls::client::UnbufferedClientConnection;
@@ -28,7 +28,7 @@ use super::conversing::Conversing;
 use super::passing::Learner;
 use super::queued::{AfterQueue, Queued};
 use super::relay::Relaying;
-use super::securing::{self, Securing, TlsStart};
+use super::securing::{self, Begun, Securing, TlsStart};
 use super::serving::{Serving, Site};
 use super::{Context, Core, Net, Next, Phase, Said, Turn, introduction};
 use crate::backend::pool::{Pick, PickHint, Pool};
@@ -108,7 +108,7 @@ pub(super) struct Connecting<N: Net> {
     pub(super) server: Option<Leg<N::Server>>,
     pub(super) attempt: Attempt,
     /// Has made its hello, where the backend has TLS.
-    tls: Option<Box<Tls<UnbufferedClientConnection>>>,
+    tls: Option<Begun>,
     syn: Syn,
 }
 
@@ -267,7 +267,10 @@ impl Attempt {
             }
             _ => Ok((None, None)),
         };
-        let speaks_first = pool.tls().is_some() || !self.pending.to_server.waiting().is_empty();
+        let speaks_first = match &hello {
+            Ok((_, Some(first))) => !first.waiting().is_empty(),
+            _ => !self.pending.to_server.waiting().is_empty(),
+        };
         let fast_open = speaks_first && server.has_fast_open();
         let opened = |hello| Ok((hello, open(cx.turn.net, pool, address, fast_open)?));
         match hello.and_then(opened) {
@@ -482,9 +485,15 @@ fn reason_of(error: &io::Error) -> CloseReason {
         (Some(error), _) if chain::is_excess(error) => CloseReason::ServerChain,
         (Some(rustls::Error::InvalidCertificate(_)), _) => CloseReason::ServerCertificate,
         (Some(_), _) => CloseReason::ServerTlsError,
+        (None, _) if refuses_tls(error) => CloseReason::ServerGreeting,
         (None, io::ErrorKind::TimedOut) => CloseReason::ConnectTimeout,
         (None, _) => CloseReason::ConnectFailed,
     }
+}
+
+/// Whether a server was asked for TLS and did not begin it.
+fn refuses_tls(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<NoTls>())
 }
 
 fn in_words(error: &io::Error) -> String {

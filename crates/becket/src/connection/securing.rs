@@ -5,13 +5,17 @@
 //! keys, so as long as a connection is here, another server can be tried without harm: a
 //! handshake that fails counts as a connect that failed. `timeouts.connect` covers both.
 //!
-//! What a server can make us hold: a record, or a message with a chain of `limits.certificate-chain`.
+//! With `backend.tls.starttls` the server is asked for TLS first, in clear; what is said then is decided by
+//! [`becket_proto::starttls::TlsRequest`]. Our hello goes out when it agrees. Its greeting is the first that the client gets from it.
+//!
+//! What a server can make us hold: a greeting, a record, or a message with a chain of `limits.certificate-chain`.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7; `tls/onward.rs` makes the engine.
 
 use std::io;
 
 use becket_proto::half_pipe::HalfPipe;
+use becket_proto::starttls::{Asked, TlsRequest};
 use becket_sys::clock::Now;
 use rustls::client::UnbufferedClientConnection;
 
@@ -33,6 +37,23 @@ pub(super) struct Securing<N: Net> {
     /// After the socket, so that its slot is given back when that is closed.
     pub(super) attempt: Attempt,
     tls: Box<Tls<UnbufferedClientConnection>>,
+    /// Where it is asked for TLS in clear, until it agrees.
+    clear: Option<Box<Clear>>,
+}
+
+/// TLS towards a server that is made, and of which nothing may have gone out.
+#[derive(Debug)]
+pub(super) struct Begun {
+    tls: Box<Tls<UnbufferedClientConnection>>,
+    clear: Option<Box<Clear>>,
+}
+
+/// A server that is asked for TLS.
+#[derive(Debug)]
+struct Clear {
+    request: TlsRequest,
+    /// Our ClientHello, for when it agrees.
+    hello: Vec<u8>,
 }
 
 /// What TLS towards a server begins with, whichever server it will be.
@@ -40,6 +61,8 @@ pub(super) struct Securing<N: Net> {
 pub(super) struct TlsStart {
     /// The PROXY header, which is sent in clear.
     header: Vec<u8>,
+    /// What the server has said before TLS, for the client.
+    greeting: Vec<u8>,
     /// What the client has said already. It is sealed.
     early: Vec<u8>,
     client_ended: bool,
@@ -49,12 +72,13 @@ impl TlsStart {
     pub(super) fn new(header: Vec<u8>, said: Said<'_>) -> Self {
         Self {
             header,
+            greeting: Vec::new(),
             early: said.bytes.to_vec(),
             client_ended: said.ended,
         }
     }
 
-    /// Makes a ClientHello for a server: what goes out first is the header and this hello.
+    /// Makes a ClientHello for a server: what goes out first is the header and this hello, or what asks for TLS.
     ///
     /// # Errors
     ///
@@ -65,7 +89,7 @@ impl TlsStart {
         server: &str,
         facts: &Facts,
         now: Now,
-    ) -> io::Result<(Box<Tls<UnbufferedClientConnection>>, HalfPipe<Lent>)> {
+    ) -> io::Result<(Begun, HalfPipe<Lent>)> {
         let alpn = facts.tls.as_ref().and_then(|tls| tls.alpn.as_deref());
         let engine = tls.open(server, facts.server_name.as_deref(), alpn, now.unix.into());
         let mut engine = engine.map_err(io::Error::other)?;
@@ -73,11 +97,21 @@ impl TlsStart {
         engine
             .receive(&mut [], &mut plain, &mut hello)
             .map_err(io::Error::other)?;
-        let mut first = HalfPipe::from([self.header.as_slice(), hello.filled()].concat());
+        let mut first = self.header.clone();
+        let clear = tls.starttls().map(|protocol| {
+            let request = TlsRequest::new(protocol, &mut first);
+            let hello = hello.filled().to_vec();
+            Box::new(Clear { request, hello })
+        });
+        if clear.is_none() {
+            first.extend_from_slice(hello.filled());
+        }
+        let mut first = HalfPipe::from(first);
         if self.client_ended {
             first.end_source();
         }
-        Ok((Box::new(Tls::Own(engine)), first))
+        let tls = Box::new(Tls::Own(engine));
+        Ok((Begun { tls, clear }, first))
     }
 }
 
@@ -85,12 +119,13 @@ impl<N: Net> Securing<N> {
     pub(super) fn new(
         attempt: Attempt,
         server: Leg<N::Server>,
-        tls: Box<Tls<UnbufferedClientConnection>>,
+        Begun { tls, clear }: Begun,
     ) -> Self {
         Self {
             server,
             attempt,
             tls,
+            clear,
         }
     }
 
@@ -106,6 +141,12 @@ impl<N: Net> Securing<N> {
                 return Next::Wait(Phase::Securing(self));
             }
             scratch.clear();
+            if let Some(clear) = self.clear.take() {
+                if let Err(error) = self.ask(clear, cx.turn, &mut scratch.plain) {
+                    return self.fail(error, cx);
+                }
+                continue;
+            }
             match self.take_in(cx.turn, scratch) {
                 Ok(received) if received.ready => {
                     let said = Said {
@@ -153,6 +194,46 @@ impl<N: Net> Securing<N> {
         sent.map_err(|_| io::ErrorKind::ConnectionReset.into())
     }
 
+    /// Receives once what the server says in clear. What it is told for that goes out next, at last our hello.
+    fn ask(
+        &mut self,
+        mut clear: Box<Clear>,
+        turn: &Turn<'_, N>,
+        heard: &mut Buffer,
+    ) -> io::Result<()> {
+        let mut out = Vec::new();
+        let asked = match self.hear(turn, heard)? {
+            true => clear.request.handle(heard.filled(), &mut out),
+            false => Asked::Waiting,
+        };
+        let pending = &mut self.attempt.pending;
+        pending.to_server.offer(&out);
+        match asked {
+            Asked::Waiting => self.clear = Some(clear),
+            Asked::Begin => {
+                pending.to_server.offer(&clear.hello);
+                if let Some(start) = &mut pending.tls_start {
+                    start.greeting = clear.request.into_greeting();
+                }
+            }
+            Asked::Not(why) => return Err(io::Error::other(why)),
+        }
+        Ok(())
+    }
+
+    /// Receives once. False where there is nothing yet.
+    fn hear(&mut self, turn: &Turn<'_, N>, buffer: &mut Buffer) -> io::Result<bool> {
+        match self
+            .server
+            .receive(buffer, READ, &turn.counters.server_bytes_in)
+        {
+            Ok(Got::Bytes(_)) => Ok(true),
+            Ok(Got::Nothing) => Ok(false),
+            Ok(Got::End) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(_) => Err(io::ErrorKind::ConnectionReset.into()),
+        }
+    }
+
     /// Receives once and gives it to TLS. What the server said early is then in `scratch.plain`.
     fn take_in(&mut self, turn: &Turn<'_, N>, scratch: &mut Scratch) -> io::Result<Received> {
         let Scratch {
@@ -162,13 +243,10 @@ impl<N: Net> Securing<N> {
         } = scratch;
         let engine = self.tls.engine_mut().ok_or(io::ErrorKind::Unsupported)?;
         sealed_in.push(engine.held());
-        let counter = &turn.counters.server_bytes_in;
-        match self.server.receive(sealed_in, READ, counter) {
-            Ok(Got::Bytes(_)) => {}
-            Ok(Got::Nothing) => return Ok(Received::default()),
-            Ok(Got::End) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Err(_) => return Err(io::ErrorKind::ConnectionReset.into()),
+        if !self.hear(turn, sealed_in)? {
+            return Ok(Received::default());
         }
+        let engine = self.tls.engine_mut().ok_or(io::ErrorKind::Unsupported)?;
         let received = engine.receive(sealed_in.filled_mut(), plain, sealed_out);
         self.attempt.pending.to_server.offer(sealed_out.filled());
         received.map_err(io::Error::other)
@@ -188,11 +266,16 @@ impl<N: Net> Securing<N> {
         let to_client = match &mut pending.client_tls {
             Some(engine) => {
                 out.clear();
+                let greeted = match &start.greeting[..] {
+                    [] => Ok(()),
+                    greeting => engine.seal(greeting, false, out),
+                };
                 let sealed = engine.seal(said.bytes, said.ended, out);
                 pending.to_client.offer(out.filled());
-                sealed
+                greeted.and(sealed)
             }
             None => {
+                pending.to_client.offer(&start.greeting);
                 pending.to_client.offer(said.bytes);
                 Ok(())
             }

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use becket_config::choices::Verify;
 use becket_config::policy::{ServerAlpn, Sni};
 use becket_config::process::Limits;
+use becket_proto::starttls::Protocol;
 use becket_proto::ticket::UnixSeconds;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, UnbufferedClientConnection, verify_server_name};
@@ -81,6 +82,11 @@ impl ServerTls {
         keys.is_some_and(|keys| keys.sni == Some(Sni::Client) || keys.alpn == ServerAlpn::Client)
     }
 
+    /// The protocol in which the servers are asked for TLS, where it does not begin at once.
+    pub(crate) fn starttls(&self) -> Option<Protocol> {
+        starttls(&self.backend)
+    }
+
     /// Begins TLS to a server at this time, for a client that sent this name and has agreed on this protocol.
     ///
     /// # Errors
@@ -125,6 +131,12 @@ impl ServerTls {
         let connection = UnbufferedClientConnection::new_with_alpn(config, sent, alpn)?;
         Ok(Engine::of(connection, self.most_held, movable))
     }
+}
+
+/// The protocol in which the servers of a backend are asked for TLS.
+pub(crate) fn starttls(backend: &Backend) -> Option<Protocol> {
+    let written = backend.tls.as_ref()?.keys.starttls;
+    written.map(Protocol::from)
 }
 
 /// What a health check opens TLS to a server with, and the name to send. There is no client whose

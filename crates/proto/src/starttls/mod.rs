@@ -13,7 +13,7 @@
 //! greeting. Lines, greetings and the number of commands are bounded; input may come byte by byte, and how it is split
 //! does not matter.
 //!
-//! Files: `line` (bounded lines), `smtp`, `imap`, `pop3`, `postgresql`.
+//! Files: `line` (bounded lines), `smtp`, `imap`, `pop3`, `postgresql`; `request` is the client's side, towards servers that have TLS.
 //! Sources: RFC 3207, RFC 9051 6.2.1, RFC 2595 4, PostgreSQL's "Frontend/Backend Protocol", section "SSL Session
 //! Encryption".
 
@@ -21,11 +21,13 @@ mod imap;
 mod line;
 mod pop3;
 mod postgresql;
+mod request;
 mod smtp;
 
 use self::imap::Imap;
 use self::pop3::Pop3;
 use self::postgresql::Postgresql;
+pub use self::request::{Asked, NoTls, TlsRequest};
 use self::smtp::Smtp;
 
 /// A protocol that begins in clear.

@@ -17,6 +17,7 @@ use std::time::Duration;
 use becket_config::choices::{CheckKind, Introduction};
 use becket_proto::http_status::Expected;
 use becket_proto::proxy_header::{Endpoints, Format, ProxyHeader, Tlvs};
+use becket_proto::starttls::{Asked, NoTls, Protocol, TlsRequest};
 use becket_sys::clock::Clock;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -43,6 +44,8 @@ pub(crate) struct Check {
     sources: Arc<[IpAddr]>,
     /// What the server expects first.
     proxy_header: Option<Introduction>,
+    /// The protocol in which TLS is asked for; `None` begins with it.
+    starttls: Option<Protocol>,
     /// A handshake, with the name to send; `None` speaks plain TCP.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     /// A request; `None` ends with the connect, or with the handshake.
@@ -77,6 +80,8 @@ pub(crate) enum Failure {
     Connect(io::Error),
     /// It does not take what is sent, or ends before it has answered.
     Broken(io::Error),
+    /// It does not begin TLS when it is asked for it in clear.
+    NoTls(NoTls),
     /// TLS fails.
     Tls(rustls::Error),
     /// Another status than those that are expected.
@@ -92,6 +97,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Connect(error) => write!(f, "connect: {error}"),
             Self::Broken(error) => write!(f, "after connect: {error}"),
+            Self::NoTls(why) => why.fmt(f),
             Self::Tls(error) => write!(f, "tls: {}", chain::explain(error)),
             Self::Status(status) => write!(f, "status {status}"),
             Self::NotHttp => f.write_str("the answer is not HTTP"),
@@ -135,6 +141,7 @@ impl Check {
             addresses: server.addresses.clone().into(),
             sources: backend.keys.source.clone().into(),
             proxy_header: backend.keys.proxy_header,
+            starttls: to_servers::starttls(backend),
             tls: speaks_tls.then(|| tls_of(backend, server)).flatten(),
             request: (health.check == CheckKind::Http).then(request),
             timeout: health.timeout,
@@ -153,6 +160,7 @@ impl Check {
             addresses,
             sources: backend.keys.source.clone().into(),
             proxy_header: backend.keys.proxy_header,
+            starttls: to_servers::starttls(backend),
             tls: tls.map(|tls| to_servers::for_check(tls, name, |_| true)),
             request: None,
             timeout,
@@ -255,6 +263,9 @@ impl Check {
         let Some((config, name)) = &self.tls else {
             return Ok(Channel::Plain(stream));
         };
+        if let Some(protocol) = self.starttls {
+            ask_for_tls(&mut stream, protocol).await?;
+        }
         let connector = TlsConnector::from(Arc::clone(config));
         let stream = connector.connect(name.clone(), stream).await?;
         Ok(Channel::Tls(Box::new(stream)))
@@ -354,6 +365,29 @@ fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, Serv
     let name = host.and_then(|host| ServerName::try_from(host).ok());
     let none = || ServerName::from(Ipv4Addr::UNSPECIFIED);
     Some((Arc::new(config), name.unwrap_or_else(none)))
+}
+
+/// Asks a server for TLS in clear.
+async fn ask_for_tls(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    protocol: Protocol,
+) -> Result<(), Failure> {
+    let mut out = Vec::new();
+    let mut request = TlsRequest::new(protocol, &mut out);
+    let mut heard = [0; 1024];
+    loop {
+        stream.write_all(&out).await?;
+        stream.flush().await?;
+        out.clear();
+        let length = stream.read(&mut heard).await?;
+        let heard = heard.get(..length).filter(|heard| !heard.is_empty());
+        let heard = heard.ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))?;
+        match request.handle(heard, &mut out) {
+            Asked::Waiting => {}
+            Asked::Begin => return Ok(()),
+            Asked::Not(why) => return Err(Failure::NoTls(why)),
+        }
+    }
 }
 
 /// What introduces a connection that is nobody's.

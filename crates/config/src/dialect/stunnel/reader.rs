@@ -273,17 +273,12 @@ impl Reader {
         let Some((protocol, origin)) = service.text("protocol") else {
             return;
         };
-        let ours = match protocol.to_ascii_lowercase().as_str() {
-            "proxy" => return,
-            "smtp" => "smtp",
-            "imap" => "imap",
-            "pop3" => "pop3",
-            "pgsql" => "postgresql",
-            _ => {
-                return self
-                    .draft
-                    .refuse(origin, "not had", "smtp, imap, pop3, pgsql or proxy");
-            }
+        if protocol.eq_ignore_ascii_case("proxy") {
+            return;
+        }
+        let Some(ours) = talk(protocol) else {
+            let accepted = format!("{TALKS}, or proxy");
+            return self.draft.refuse(origin, "not had", accepted);
         };
         if !children.is_empty() {
             return self.draft.refuse(
@@ -361,14 +356,12 @@ impl Reader {
             );
         }
         if let Some((protocol, origin)) = service.text("protocol") {
-            match (service.is_client(), protocol.eq_ignore_ascii_case("proxy")) {
-                (false, true) => self.draft.set(section, "proxy-header", "v1", Some(origin)),
-                (false, false) => {}
-                (true, _) => self.draft.refuse(
-                    origin,
-                    "a server is not asked for TLS in a protocol of its own",
-                    "a service without it, to a port with TLS",
-                ),
+            let is_proxy = protocol.eq_ignore_ascii_case("proxy");
+            if is_proxy && service.is_client() {
+                let fault = "stunnel knows it in server mode only";
+                self.draft.refuse(origin, fault, TALKS);
+            } else if is_proxy {
+                self.draft.set(section, "proxy-header", "v1", Some(origin));
             }
         }
     }
@@ -564,6 +557,17 @@ fn names(services: &[Service]) -> Vec<String> {
     named.collect()
 }
 
+/// Our name of a protocol in which clients ask for TLS.
+pub(super) fn talk(protocol: &str) -> Option<&'static str> {
+    Some(match protocol.to_ascii_lowercase().as_str() {
+        "smtp" => "smtp",
+        "imap" => "imap",
+        "pop3" => "pop3",
+        "pgsql" => "postgresql",
+        _ => return None,
+    })
+}
+
 /// Host and port of `[HOST:]PORT`. Addresses of IPv6 have no brackets there.
 fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':').unwrap_or((default, text));
@@ -572,6 +576,8 @@ fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
     let host = if host.is_empty() { default } else { host };
     Some((host.to_owned(), port))
 }
+
+pub(super) const TALKS: &str = "smtp, imap, pop3 or pgsql";
 
 /// Of Linux, where the option is on and nobody says more.
 const SYSTEM_KEEPALIVE: u32 = 7200;

@@ -88,12 +88,12 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::refused(Switch, "OCSPaia", "responders are not asked; CRLfile says who is revoked"),
     Setting::ignored(Text, "OCSPflag", "responders are not asked"),
     Setting::ignored(Switch, "OCSPnonce", "responders are not asked"),
-    Setting::refused(Text, "protocolAuthentication", "a server is not asked for TLS in a protocol of its own"),
-    Setting::refused(Text, "protocolDomain", "a server is not asked for TLS in a protocol of its own"),
-    Setting::refused(Text, "protocolHeader", "a server is not asked for TLS in a protocol of its own"),
-    Setting::refused(Text, "protocolHost", "a server is not asked for TLS in a protocol of its own"),
-    Setting::refused(Text, "protocolPassword", "a server is not asked for TLS in a protocol of its own"),
-    Setting::refused(Text, "protocolUsername", "a server is not asked for TLS in a protocol of its own"),
+    Setting::refused(Text, "protocolAuthentication", "it is for protocol = connect, and nobody is asked for a tunnel or by a password"),
+    Setting::refused(Text, "protocolDomain", "it is for protocol = connect, and nobody is asked for a tunnel or by a password"),
+    Setting::refused(Text, "protocolHeader", "it is for protocol = connect, and nobody is asked for a tunnel or by a password"),
+    Setting::refused(Text, "protocolHost", "it is for protocol = connect, and nobody is asked for a tunnel or by a password"),
+    Setting::refused(Text, "protocolPassword", "it is for protocol = connect, and nobody is asked for a tunnel or by a password"),
+    Setting::refused(Text, "protocolUsername", "it is for protocol = connect, and nobody is asked for a tunnel or by a password"),
 ];
 
 /// What stands before the first service only.

@@ -150,6 +150,7 @@ sni = third.test
 client = YES
 accept = localhost:26
 connect = ::1:465
+protocol = SMTP
 sni =
 [pinned]
 client = yes
@@ -208,7 +209,7 @@ nonsense
 client = yes
 accept = 1
 connect = 2
-protocol = smtp
+protocol = nntp
 verifyChain = yes
 [z]
 accept = 127.0.0.1:1
@@ -230,7 +231,7 @@ redirect = 5
         "line 9: retry = \"maybe\": not of the shape that is needed; accepted: yes or no",
         "line 10: foreground: not valid here; accepted: the settings of stunnel(8), global ones before",
         "line 11: \"nonsense\": no '=' found",
-        "line 16: protocol = \"smtp\": a server is not asked for TLS",
+        "line 16: protocol = \"nntp\": not had; accepted: smtp, imap, pop3 or pgsql",
         "line 17: verifyChain = \"yes\": nobody to trust: without CAfile",
         "line 22: ciphers = \"RC4\": nothing of this exists here",
         "line 23: sni = \"nobody:z.test\": no service has this name",

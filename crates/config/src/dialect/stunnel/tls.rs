@@ -5,7 +5,7 @@ use toml::{Table, Value};
 use super::super::ciphers::{self, Chosen, LEAVING, NOTHING_LEFT, TLS13};
 use super::super::draft::{Origin, Section};
 use super::super::setting::Verdict;
-use super::reader::Reader;
+use super::reader::{Reader, TALKS, talk};
 use super::service::Service;
 
 /// Whether peers are verified, and by which setting.
@@ -102,6 +102,18 @@ impl Reader {
                 self.draft
                     .of_servers((section, &mut tls), key, "pinned", Some(by));
                 self.verified_server((section, &mut tls), service, by);
+            }
+        }
+        if let Some((protocol, origin)) = service.text("protocol") {
+            match talk(protocol) {
+                Some(ours) => {
+                    let key = "backend.tls.starttls";
+                    self.draft
+                        .of_servers((section, &mut tls), key, ours, Some(origin));
+                }
+                // That has been said.
+                None if protocol.eq_ignore_ascii_case("proxy") => {}
+                None => self.draft.refuse(origin, "not had", TALKS),
             }
         }
         if let Some((name, origin)) = service.one("sni") {

@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn check(address: ServerAddress) -> Check {
     Check {
+        starttls: None,
         addresses: Arc::new([address]),
         sources: Arc::new([]),
         proxy_header: None,

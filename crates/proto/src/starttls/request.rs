@@ -1,0 +1,341 @@
+//! The talk in clear before TLS begins with a mail or database server, as its client: "STARTTLS".
+//!
+//! A [`TlsRequest`] asks a server for TLS. Order of use: send what [`TlsRequest::new`] appends to `out`, give it what the server
+//! says ([`TlsRequest::handle`]) and send what that appends, until it is [`Asked::Begin`]; then the next bytes of both sides are
+//! TLS. The greeting of the server is kept, for a client that waits for one ([`TlsRequest::into_greeting`]).
+//!
+//! Invariants: nothing that a client says goes out before TLS. The answer that TLS begins is the last that comes in clear: a server
+//! that says more, which may be somebody on the way, is refused (CVE-2021-23222). Lines, the greeting and the whole talk are
+//! bounded; input may come byte by byte.
+//!
+//! Sources: as for [`super::Dialog`].
+
+use std::fmt;
+
+use super::line::{Lines, put};
+use super::{LONGEST_GREETING, Protocol};
+
+/// How far a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Asked {
+    /// Goes on when the server says more.
+    Waiting,
+    /// Our next byte begins TLS.
+    Begin,
+    /// There will be no TLS.
+    Not(NoTls),
+}
+
+/// Why a server does not begin TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoTls {
+    /// It serves nobody now.
+    Closed,
+    /// It does not want to.
+    Refused,
+    /// It said more behind its answer.
+    Injected,
+    /// What it says is not of this protocol, or too long.
+    Broken,
+}
+
+impl fmt::Display for NoTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "the server refuses service before TLS",
+            Self::Refused => "the server refuses TLS",
+            Self::Injected => "the server said more in clear behind its answer that TLS begins",
+            Self::Broken => "the server does not speak the protocol in which it is asked for TLS",
+        })
+    }
+}
+
+impl std::error::Error for NoTls {}
+
+/// One server's talk in clear.
+#[derive(Clone, Debug)]
+pub struct TlsRequest {
+    protocol: Protocol,
+    step: Step,
+    lines: Lines,
+    greeting: Vec<u8>,
+    heard: usize,
+}
+
+/// What the next line of the server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Greeting,
+    /// The answer to EHLO.
+    Hello,
+    /// The answer to our request.
+    Request,
+}
+
+impl TlsRequest {
+    /// Begins to ask. Appends to `out` what is sent before the server says a word.
+    pub fn new(protocol: Protocol, out: &mut Vec<u8>) -> Self {
+        let step = match protocol {
+            Protocol::Postgresql => {
+                out.extend(SSL_REQUEST);
+                Step::Request
+            }
+            Protocol::Smtp | Protocol::Imap | Protocol::Pop3 => Step::Greeting,
+        };
+        Self {
+            protocol,
+            step,
+            lines: Lines::default(),
+            greeting: Vec::new(),
+            heard: 0,
+        }
+    }
+
+    /// Takes what the server said, and appends to `out` what it is told.
+    pub fn handle(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Asked {
+        self.heard += bytes.len();
+        if self.heard > LONGEST_TALK {
+            return Asked::Not(NoTls::Broken);
+        }
+        if self.protocol == Protocol::Postgresql {
+            return match bytes {
+                [] => Asked::Waiting,
+                [b'S'] => Asked::Begin,
+                [b'S', ..] => Asked::Not(NoTls::Injected),
+                [b'N' | b'E', ..] => Asked::Not(NoTls::Refused),
+                _ => Asked::Not(NoTls::Broken),
+            };
+        }
+        loop {
+            let line = match self.lines.next(&mut bytes, LONGEST_GREETING) {
+                Ok(Some(line)) => line,
+                Ok(None) => return Asked::Waiting,
+                Err(()) => return Asked::Not(NoTls::Broken),
+            };
+            let asked = match self.protocol {
+                Protocol::Smtp => self.smtp(&line, out),
+                Protocol::Imap => self.imap(&line, out),
+                Protocol::Pop3 | Protocol::Postgresql => self.pop3(&line, out),
+            };
+            match asked {
+                Asked::Waiting => {}
+                Asked::Begin if !bytes.is_empty() => return Asked::Not(NoTls::Injected),
+                other => return other,
+            }
+        }
+    }
+
+    /// What the server said first, for a client that it would have said it to.
+    pub fn into_greeting(self) -> Vec<u8> {
+        self.greeting
+    }
+
+    fn smtp(&mut self, line: &[u8], out: &mut Vec<u8>) -> Asked {
+        let Some((code, rest)) = line.split_at_checked(3) else {
+            return Asked::Not(NoTls::Broken);
+        };
+        if self.step == Step::Greeting {
+            put(line, &mut self.greeting);
+        }
+        match (self.step, code) {
+            (Step::Greeting | Step::Request, b"220") | (Step::Hello, b"250") => {}
+            (_, [b'4' | b'5', b'0'..=b'9', b'0'..=b'9']) if self.step == Step::Greeting => {
+                return Asked::Not(NoTls::Closed);
+            }
+            (_, [b'4' | b'5', b'0'..=b'9', b'0'..=b'9']) => return Asked::Not(NoTls::Refused),
+            _ => return Asked::Not(NoTls::Broken),
+        }
+        match rest.first() {
+            Some(b'-') => return Asked::Waiting,
+            Some(b' ') | None => {}
+            Some(_) => return Asked::Not(NoTls::Broken),
+        }
+        let (next, said): (_, &[u8]) = match self.step {
+            Step::Greeting => (Step::Hello, b"EHLO localhost"),
+            Step::Hello => (Step::Request, b"STARTTLS"),
+            Step::Request => return Asked::Begin,
+        };
+        put(said, out);
+        self.step = next;
+        Asked::Waiting
+    }
+
+    fn imap(&mut self, line: &[u8], out: &mut Vec<u8>) -> Asked {
+        let upper = line.to_ascii_uppercase();
+        if self.step == Step::Greeting {
+            if upper.starts_with(b"* BYE") {
+                return Asked::Not(NoTls::Closed);
+            }
+            let Some(text) = line.get(5..).filter(|_| upper.starts_with(b"* OK ")) else {
+                // Also PREAUTH, which leaves no state in which TLS could be asked for.
+                return Asked::Not(NoTls::Broken);
+            };
+            put(
+                &[b"* OK ", without_capabilities(text)].concat(),
+                &mut self.greeting,
+            );
+            put(b"becket STARTTLS", out);
+            self.step = Step::Request;
+            return Asked::Waiting;
+        }
+        match &upper[..] {
+            line if line.starts_with(b"BECKET OK") => Asked::Begin,
+            line if line.starts_with(b"BECKET ") => Asked::Not(NoTls::Refused),
+            line if line.starts_with(b"* BYE") => Asked::Not(NoTls::Closed),
+            line if line.starts_with(b"* ") => Asked::Waiting,
+            _ => Asked::Not(NoTls::Broken),
+        }
+    }
+
+    fn pop3(&mut self, line: &[u8], out: &mut Vec<u8>) -> Asked {
+        let is = |word: &[u8]| {
+            let rest = line.strip_prefix(word);
+            rest.is_some_and(|rest| matches!(rest, [] | [b' ', ..]))
+        };
+        match (self.step, is(b"+OK"), is(b"-ERR")) {
+            (Step::Request, true, _) => Asked::Begin,
+            (Step::Request, _, true) => Asked::Not(NoTls::Refused),
+            (_, true, _) => {
+                put(line, &mut self.greeting);
+                put(b"STLS", out);
+                self.step = Step::Request;
+                Asked::Waiting
+            }
+            (_, _, true) => Asked::Not(NoTls::Closed),
+            _ => Asked::Not(NoTls::Broken),
+        }
+    }
+}
+
+/// The text of a greeting without the code that lists capabilities: those hold before TLS, and the client may ask for those behind it.
+fn without_capabilities(text: &[u8]) -> &[u8] {
+    let code = text.get(..12).unwrap_or_default().to_ascii_uppercase();
+    let end = text.iter().position(|byte| *byte == b']');
+    match end.and_then(|end| text.get(end + 1..)) {
+        Some(rest) if code == b"[CAPABILITY " => rest.trim_ascii_start(),
+        _ => text,
+    }
+}
+
+/// A length of 8, and the number that stands for a request of TLS.
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f];
+/// All that a server may say before TLS, its greeting and two answers.
+const LONGEST_TALK: usize = 2 * LONGEST_GREETING;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TALKS: [(Protocol, &[&str], &str, &str); 4] = [
+        (
+            Protocol::Smtp,
+            &[
+                "220-mx.test\r\n220 ESMTP\r\n",
+                "250-mx.test\r\n250-STARTTLS\r\n250 HELP\r\n",
+                "220 go ahead\r\n",
+            ],
+            "EHLO localhost\r\nSTARTTLS\r\n",
+            "220-mx.test\r\n220 ESMTP\r\n",
+        ),
+        (
+            Protocol::Imap,
+            &[
+                "* OK [CAPABILITY IMAP4rev1 STARTTLS LOGINDISABLED] ready\r\n",
+                "* NOTICE wait\r\nbecket OK begin\r\n",
+            ],
+            "becket STARTTLS\r\n",
+            "* OK ready\r\n",
+        ),
+        (
+            Protocol::Pop3,
+            &["+OK <1@mx.test>\r\n", "+OK\r\n"],
+            "STLS\r\n",
+            "+OK <1@mx.test>\r\n",
+        ),
+        (
+            Protocol::Postgresql,
+            &["S"],
+            "\0\0\0\u{8}\u{4}\u{d2}\u{16}/",
+            "",
+        ),
+    ];
+
+    /// Has a server say all this, in pieces of so many bytes.
+    fn talk(protocol: Protocol, said: &str, each: usize) -> (Asked, Vec<u8>, Vec<u8>) {
+        let mut out = Vec::new();
+        let mut request = TlsRequest::new(protocol, &mut out);
+        let mut asked = Asked::Waiting;
+        for piece in said.as_bytes().chunks(each) {
+            if asked == Asked::Waiting {
+                asked = request.handle(piece, &mut out);
+            }
+        }
+        (asked, out, request.into_greeting())
+    }
+
+    #[test]
+    fn each_protocol_is_asked_in_its_words_and_keeps_its_greeting() {
+        for (protocol, said, heard, greeting) in TALKS {
+            for each in [1, 3, 1000] {
+                let (asked, out, kept) = talk(protocol, &said.concat(), each);
+                assert_eq!(asked, Asked::Begin, "{protocol:?}");
+                let heard: Vec<u8> = heard.chars().map(|c| c as u8).collect();
+                assert_eq!(out, heard, "{protocol:?}");
+                assert_eq!(kept, greeting.as_bytes(), "{protocol:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_behind_the_answer_is_not_taken() {
+        for (protocol, said, ..) in TALKS {
+            let more = said.concat() + "250 injected\r\n";
+            let (asked, ..) = talk(protocol, &more, 1000);
+            assert_eq!(asked, Asked::Not(NoTls::Injected), "{protocol:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_begin_is_told_from_one_that_is_none() {
+        for (protocol, said, why) in [
+            (Protocol::Smtp, "554 no service\r\n", NoTls::Closed),
+            (Protocol::Smtp, "220 a\r\n502 what\r\n", NoTls::Refused),
+            (
+                Protocol::Smtp,
+                "220 a\r\n250 b\r\n454 not now\r\n",
+                NoTls::Refused,
+            ),
+            (Protocol::Smtp, "HTTP/1.1 400\r\n", NoTls::Broken),
+            (Protocol::Smtp, "22\r\n", NoTls::Broken),
+            (Protocol::Smtp, "220_\r\n", NoTls::Broken),
+            (Protocol::Imap, "* BYE busy\r\n", NoTls::Closed),
+            (Protocol::Imap, "* PREAUTH hello\r\n", NoTls::Broken),
+            (
+                Protocol::Imap,
+                "* OK\u{20}\r\nbecket BAD\r\n",
+                NoTls::Refused,
+            ),
+            (Protocol::Pop3, "-ERR busy\r\n", NoTls::Closed),
+            (Protocol::Pop3, "+OK\r\n-ERR no\r\n", NoTls::Refused),
+            (Protocol::Pop3, "+OKAY\r\n", NoTls::Broken),
+            (Protocol::Postgresql, "N", NoTls::Refused),
+            (Protocol::Postgresql, "E..", NoTls::Refused),
+            (Protocol::Postgresql, "x", NoTls::Broken),
+        ] {
+            for each in [1, 1000] {
+                let (asked, ..) = talk(protocol, said, each);
+                assert_eq!(asked, Asked::Not(why), "{protocol:?}: {said}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_that_talks_on_is_not_heard_for_ever() {
+        for said in ["220-a\r\n".repeat(LONGEST_TALK), "2".repeat(LONGEST_TALK)] {
+            let (asked, _, greeting) = talk(Protocol::Smtp, &said, 100);
+            assert_eq!(asked, Asked::Not(NoTls::Broken));
+            assert!(greeting.len() <= LONGEST_TALK);
+        }
+    }
+}
