@@ -3,12 +3,13 @@
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::Command;
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use aws_lc_rs::hmac;
 use becket_e2e::{
-    Backend, Becket, Kept, Key, OpenSsl, Place, Shape, Trust, eventually, finish, fresh_address,
-    unix_now,
+    Backend, Becket, Kept, Key, OpenSsl, Place, Shape, Trust, as_nobody, becket_program,
+    eventually, finish, fresh_address, unix_now,
 };
 
 const NAME: &str = "www.example.org";
@@ -227,6 +228,46 @@ fn what_is_forged_old_or_of_the_future_is_counted_and_does_no_harm() {
     farm.tell(&becket, &told(u64::from(u32::MAX)), "stored");
     assert_eq!(farm.visit(&becket, "first"), "id");
     assert!(becket.is_alive());
+}
+
+#[test]
+fn a_file_of_stud_takes_them_without_a_cluster() {
+    let Some(farm) = Farm::new() else {
+        return;
+    };
+    let (at, server, stud) = (fresh_address(), farm.backend.address, farm.stud);
+    let bracketed = |at: SocketAddr| format!("[{}]:{}", at.ip(), at.port());
+    let text = format!(
+        "frontend = {}\nbackend = {}\npem-file = \"site.pem\"\nciphers = ECDHE-RSA-AES256-GCM-SHA384\n\
+         shared-cache = 1000\nshared-cache-listen = {}\n",
+        bracketed(at),
+        bracketed(server),
+        bracketed(stud),
+    );
+    farm.place.write("stud.conf", &text);
+    let mut command = Command::new(becket_program());
+    command
+        .args(["stud", "--config", "stud.conf"])
+        .args(as_nobody(&farm.place))
+        .current_dir(farm.place.folder());
+    let log = File::create(farm.place.path("stud.log")).unwrap();
+    let _running = Kept(command.stderr(log).spawn().unwrap());
+    eventually("it serves", || TcpStream::connect(at).is_ok());
+    let session = farm.make_session("first");
+    let told = datagram(&farm.key(), &session, Some(NAME), unix_now());
+    let file = farm.place.text("first");
+    let resumes = || {
+        let flags = ["-tls1_2", "-no_ticket", "-sess_in", &file];
+        let run = farm.openssl.ask(&farm.place, at, &flags);
+        assert!(run.stdout.contains("well met"), "{}", run.all());
+        run.stdout.contains("Reused, TLSv1.2")
+    };
+    assert!(!resumes(), "before it was told");
+    let socket = UdpSocket::bind((stud.ip(), 0)).unwrap();
+    eventually("it resumes", || {
+        socket.send_to(&told, stud).unwrap();
+        resumes()
+    });
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub(crate) fn settings(config: &Config) -> Option<Settings> {
 
 /// Terms on which sessions of stud and hitch are taken, if they are.
 pub fn terms(config: &Config) -> Option<Terms> {
-    let (cluster, stud) = (config.cluster.as_ref()?, config.stud()?);
+    let (cluster, stud) = (config.file.cluster.as_ref()?, config.stud()?);
     Some(Terms {
         listen: stud.listen,
         key: stud.key.clone(),
@@ -66,7 +66,7 @@ pub fn terms(config: &Config) -> Option<Terms> {
         require_ems: stud.require_ems,
         id_lifetime: config.file.sessions.id_lifetime,
         max_age: config.file.session_max_age(),
-        datagrams_per_turn: cluster.keys.limits.datagrams_per_turn,
+        datagrams_per_turn: cluster.limits.datagrams_per_turn,
     })
 }
 

@@ -344,7 +344,7 @@ impl File {
         };
         for (both, path, shared) in [
             (
-                sessions.ticket_rotation.is_some(),
+                sessions.ticket_rotation.is_some() && cluster.shares(),
                 key!("sessions", sessions.ticket_rotation),
                 key!("cluster", cluster.rotation),
             ),

@@ -54,6 +54,21 @@ pub struct Cluster {
 }
 }
 
+impl Cluster {
+    /// Whether anything is shared with other beckets. Else sessions of stud and hitch are taken, and that is all.
+    pub fn shares(&self) -> bool {
+        let secrets = [&self.secret, &self.secret_state];
+        !self.receive_stud
+            || secrets.iter().any(|secret| secret.is_some())
+            || !self.accept_secrets.is_empty()
+            || self.node.is_some()
+            || self.listen.is_some()
+            || !self.peers.is_empty()
+            || self.multicast.is_some()
+            || self.tls12_tickets
+    }
+}
+
 section! {
 /// `[cluster.limits]`: bounds on what peers can cost.
 pub struct ClusterLimits {

@@ -58,7 +58,8 @@ impl File {
     /// Whether TLS 1.2 clients get tickets under this policy: in a cluster only where that allows it, too.
     pub fn tls12_tickets(&self, policy: &Policy) -> bool {
         let cluster = self.cluster.as_ref();
-        policy.tls12_tickets && cluster.is_none_or(|cluster| cluster.tls12_tickets)
+        policy.tls12_tickets
+            && cluster.is_none_or(|cluster| cluster.tls12_tickets || !cluster.shares())
     }
 
     /// The keys that have the kernel take over TLS.

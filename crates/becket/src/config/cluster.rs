@@ -29,8 +29,6 @@ pub struct Cluster {
     pub peers: Vec<Peer>,
     /// Discovery of further peers.
     pub multicast: Option<Multicast>,
-    /// Sessions of stud and hitch; received only where this is set.
-    pub stud: Option<Stud>,
 }
 
 /// Terms on which sessions of stud and hitch are taken.
@@ -58,6 +56,6 @@ impl Config {
 
     /// Terms on which sessions of stud and hitch are taken, if they are.
     pub fn stud(&self) -> Option<&Stud> {
-        self.cluster.as_ref()?.stud.as_ref()
+        self.stud.as_ref()
     }
 }

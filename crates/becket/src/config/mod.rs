@@ -43,6 +43,8 @@ pub struct Config {
     pub connections: usize,
     /// What is shared with other hosts; absent when it is alone.
     pub cluster: Option<Cluster>,
+    /// Sessions of stud and hitch; received only where this is set.
+    pub stud: Option<Stud>,
     /// The section, with whole paths.
     pub log: Log,
     /// What signs in batches, where that is configured and the processor can do it.

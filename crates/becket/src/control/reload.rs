@@ -217,7 +217,6 @@ mod tests {
             listen: Some(([127, 0, 0, 1], 1).into()),
             peers: Vec::new(),
             multicast: None,
-            stud: None,
             keys: Default::default(),
         };
         change(&mut cluster);

@@ -118,6 +118,7 @@ pub(crate) fn config() -> Config {
         backends: vec![Arc::new(Backend::plain("app", vec![server()]))],
         connections: 10,
         cluster: None,
+        stud: None,
         log: Log::default(),
         batches: None,
         admin: Default::default(),

@@ -26,7 +26,7 @@ impl Draft<'_> {
     /// The section, when there is one. Its chains are left in the draft.
     pub(super) fn cluster(&mut self) -> Option<Cluster> {
         let file = self.file;
-        let cluster = file.cluster.as_ref()?;
+        let cluster = file.cluster.as_ref().filter(|cluster| cluster.shares())?;
         let rotation = EpochLength::of(cluster.rotation);
         let secrets = self.secrets(cluster, rotation);
         let listen = self.udp_address(&key!("cluster", cluster.listen), cluster.listen.as_ref());
@@ -39,8 +39,6 @@ impl Draft<'_> {
             listen,
             peers,
             multicast,
-            // It needs the listeners' policies, which are made later.
-            stud: None,
             keys: cluster.clone(),
         })
     }

@@ -173,9 +173,9 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
     }
     let backends = draft.backends();
     let policies = draft.policies();
-    let mut cluster = draft.cluster();
+    let cluster = draft.cluster();
     let listeners = draft.listeners(&policies);
-    draft.stud(&mut cluster, &listeners);
+    let stud = draft.stud(&listeners);
     draft.check_identity();
     draft.kernel_tls();
     let workers = worker_count(&file.process);
@@ -187,6 +187,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         backends,
         connections: draft.connections(fixed, of_pipes),
         cluster,
+        stud,
         log: draft.log(),
         admin: draft.admin(),
         batches,

@@ -16,21 +16,15 @@ use becket_proto::session_table::PolicyTag;
 use rustls::ProtocolVersion;
 
 use super::Draft;
-use crate::config::{self, Listener, Policy, Stud};
+use crate::config::{Listener, Policy, Stud};
 use crate::pki::keys::{read, shown, warn_if_readable};
 
 impl Draft<'_> {
-    /// Completes the cluster once the policies of the listeners are known.
-    pub(super) fn stud(
-        &mut self,
-        cluster: &mut Option<config::Cluster>,
-        listeners: &[Arc<Listener>],
-    ) {
-        let Some(file) = self.file.cluster.as_ref() else {
-            return;
-        };
+    /// On which terms they are taken, if they are.
+    pub(super) fn stud(&mut self, listeners: &[Arc<Listener>]) -> Option<Stud> {
+        let file = self.file.cluster.as_ref()?;
         if !file.receive_stud {
-            return;
+            return None;
         }
         let path = key!("cluster", file.stud_listen);
         let listen = self.udp_address(&path, file.stud_listen.as_ref());
@@ -38,19 +32,15 @@ impl Draft<'_> {
         let routes = listeners.iter().flat_map(|listener| &listener.routes);
         let name = self.file.stud_policy();
         let mut policies = routes.filter_map(|route| route.policy.as_ref());
-        let policy = policies.find(|policy| Some(&*policy.keys.name) == name);
-        if let (Some(cluster), Some(listen), Some(key), Some(policy)) =
-            (cluster, listen, key, policy)
-        {
-            cluster.stud = Some(Stud {
-                listen,
-                key,
-                policy_name: policy.keys.name.to_string(),
-                policy: PolicyTag::from_digest(&policy.digest),
-                suites: suites(policy),
-                require_ems: policy.keys.requires_ems(),
-            });
-        }
+        let policy = policies.find(|policy| Some(&*policy.keys.name) == name)?;
+        Some(Stud {
+            listen: listen?,
+            key: key?,
+            policy_name: policy.keys.name.to_string(),
+            policy: PolicyTag::from_digest(&policy.digest),
+            suites: suites(policy),
+            require_ems: policy.keys.requires_ems(),
+        })
     }
 
     fn stud_key(&mut self, file: &Cluster) -> Option<StudKey> {

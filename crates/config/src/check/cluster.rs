@@ -19,13 +19,13 @@ impl Cluster {
                 let accepted = "one of the two; the other in cluster.accept-secrets";
                 report.refuse(key!(at, self.secret_state), fault, accepted);
             }
-            (None, None) => {
+            (None, None) if self.shares() => {
                 let accepted = "a file that \"becket secret FILE\" made, or cluster.secret-state";
                 report.refuse(key!(at, self.secret), "missing", accepted);
             }
             _ => {}
         }
-        if self.node.is_none() {
+        if self.node.is_none() && self.shares() {
             report.refuse(
                 key!(at, self.node),
                 "missing",

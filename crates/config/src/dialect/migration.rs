@@ -8,6 +8,7 @@ use toml::{Table, Value};
 
 use super::{Dialect, Remark, Translation};
 use crate::backend::{Backend, Server};
+use crate::cluster::Cluster;
 use crate::error::{Problem, Report};
 use crate::file::File;
 use crate::listener::Listener;
@@ -110,6 +111,8 @@ impl Page<'_> {
     fn write(mut self, file: &File) -> String {
         let whole = table(file);
         let defaults = table(&File::default());
+        // There is none by default.
+        let cluster = table(&Cluster::default());
         for (kind, default) in [
             ("listener", table(&Listener::default())),
             ("policy", table(&Policy::default())),
@@ -127,7 +130,10 @@ impl Page<'_> {
             }
         }
         for (name, section) in &whole {
-            let default = defaults.get(name).and_then(Value::as_table);
+            let default = match name.as_str() {
+                "cluster" => Some(&cluster),
+                name => defaults.get(name).and_then(Value::as_table),
+            };
             if let (Value::Table(section), Some(default)) = (section, default)
                 && section != default
             {

@@ -230,6 +230,8 @@ unheard-of = 5
             "syslog = \"/dev/log\"  # stud.conf: syslog, line 23",
             "syslog-tag = \"stud\"",
             "table-entries = 1000",
+            "stud-listen = \"127.0.0.1:9\"  # stud.conf: shared-cache-listen, line 26",
+            "stud-certificate = \"/srv/b.pem\"",
         ] {
             assert!(toml.contains(line), "{line} is not in {toml}");
         }

@@ -47,7 +47,6 @@ fn config(node: u16, secrets: Vec<SharedSecret>) -> Config {
             listen: None,
             peers: Vec::new(),
             multicast: None,
-            stud: None,
             keys: Default::default(),
         }),
         ..sample::config()

@@ -1,13 +1,14 @@
 //! hitch: its command line, its file, and what they mean here.
 //!
 //! `lexer` reads the file, `table` has the settings, `scope` keeps what was said where, `reader` makes listeners and a
-//! backend of it, `policy` policies. stud, of which
+//! backend of it, `policy` policies, `shared_cache` what comes from other hosts. stud, of which
 //! hitch descends, has the same settings in a grammar of its own, and the same reader.
 
 mod lexer;
 mod policy;
 mod reader;
 mod scope;
+mod shared_cache;
 mod table;
 #[cfg(test)]
 mod tests;

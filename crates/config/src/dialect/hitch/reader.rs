@@ -184,7 +184,8 @@ impl Reader {
         self.log();
         let certificates = self.certificates();
         self.backend(&certificates);
-        self.listeners(&certificates);
+        let is_shared = self.listeners(&certificates);
+        self.shared_cache(&certificates, is_shared);
         let is_daemon = self.global.on("daemon").is_some();
         self.draft.finish(self.settings, is_daemon)
     }
@@ -407,7 +408,8 @@ impl Reader {
         }
     }
 
-    fn listeners(&mut self, certificates: &[Pem]) {
+    /// Returns whether a listener has what is said outside of all blocks for its policy.
+    fn listeners(&mut self, certificates: &[Pem]) -> bool {
         let mut frontends = std::mem::take(&mut self.frontends);
         if frontends.is_empty() {
             frontends.push(Scope::default());
@@ -427,10 +429,12 @@ impl Reader {
                 self.policy(&name, scope);
             }
         }
-        if !plain.is_empty() || own.iter().any(shares) {
+        let is_shared = !plain.is_empty() || own.iter().any(shares);
+        if is_shared {
             let none = Scope::default();
             self.policy(MAIN, &none);
         }
+        is_shared
     }
 
     fn listener(&mut self, name: &str, binds: &[Scope], scope: &Scope, certificates: &[Pem]) {
@@ -533,7 +537,7 @@ impl Reader {
 }
 
 /// Host and port of `[HOST]:PORT`.
-fn endpoint_of(text: &str) -> Option<(&str, &str)> {
+pub(super) fn endpoint_of(text: &str) -> Option<(&str, &str)> {
     let (host, port) = text.strip_prefix('[')?.rsplit_once(']')?;
     let port = port.strip_prefix(':')?;
     Some((host, port)).filter(|_| port.parse::<u16>().is_ok_and(|port| port > 0))
