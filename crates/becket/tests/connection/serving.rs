@@ -333,6 +333,36 @@ fn a_large_file_arrives_whole_however_slow_the_client_is() {
 }
 
 #[test]
+fn a_file_that_grows_or_vanishes_while_it_is_sent_arrives_as_it_was() {
+    let site = Site::new();
+    let path = site.root.path().join("large");
+    let len = 300_000;
+    let change: [&dyn Fn(); 3] = [
+        &|| {
+            let mut file = File::options().append(true).open(&path).unwrap();
+            file.write_all(&[7; 50_000]).unwrap();
+        },
+        &|| fs::remove_file(&path).unwrap(),
+        &|| fs::rename(site.root.path().join("index.html"), &path).unwrap(),
+    ];
+    for change in change {
+        site.put("large", &pattern(0, len));
+        let (mut stage, mut client) = site.secure(5000);
+        client.say(b"GET /large HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n");
+        client.flush();
+        stage.settle();
+        change();
+        while !client.closed {
+            client.talk(&mut stage);
+            std::thread::yield_now();
+        }
+        let answer = Answer::of(&client.received);
+        assert_eq!(answer.field("Content-Length"), Some("300000"));
+        assert!(answer.body == pattern(0, len), "bytes differ");
+    }
+}
+
+#[test]
 fn a_file_that_shrinks_cuts_the_connection() {
     let site = Site::new();
     site.put("large", &[7; 500_000]);
