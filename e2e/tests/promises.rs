@@ -15,6 +15,7 @@ mod alpn_routes;
 mod answers_arrive_whole;
 mod backends_that_fail;
 mod bulk_is_spliced;
+mod changed_files_are_taken;
 mod check_connects;
 mod check_reports;
 mod client_certificates_are_required;

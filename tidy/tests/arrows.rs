@@ -73,7 +73,14 @@ const ROOMS: &[&[&str]] = &[
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
     &["config"],
     &["socket", "secret", "pki", "handover"],
-    &["close_reason", "docroot", "files", "pid_file", "signing"],
+    &[
+        "close_reason",
+        "docroot",
+        "files",
+        "pid_file",
+        "signing",
+        "watch",
+    ],
     &["labelled"],
 ];
 

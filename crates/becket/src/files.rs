@@ -69,6 +69,11 @@ impl Files {
         self.is_all
     }
 
+    /// Whether this process opens a path by its own rights.
+    pub(crate) fn is_own(&self, path: &Path) -> bool {
+        !self.is_all && !self.handed.contains_key(path)
+    }
+
     /// What the parent found at a path; nothing where it is to be looked for here.
     fn handed(&self, path: &Path) -> io::Result<Option<&FileAt>> {
         match self.handed.get(path) {

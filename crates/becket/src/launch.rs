@@ -46,6 +46,7 @@ use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
 use crate::server::outcomes::Waiting;
+use crate::server::renewal::Watching;
 use crate::server::upgrade::Succession;
 use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
@@ -162,6 +163,7 @@ fn launch_beside(
         cluster,
         stud,
         reloading: Reloading::default(),
+        watching: Watching::default(),
         logging,
         access,
         ebb: Ebb::default(),

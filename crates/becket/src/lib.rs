@@ -44,4 +44,5 @@ pub mod status;
 pub(crate) mod succession;
 pub mod tls;
 pub mod top;
+pub(crate) mod watch;
 pub mod worker;

@@ -12,6 +12,7 @@
 
 mod changes;
 pub(crate) mod outcomes;
+pub(crate) mod renewal;
 pub(crate) mod upgrade;
 
 use std::io;
@@ -29,6 +30,7 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use self::outcomes::Waiting;
+use self::renewal::Watching;
 use self::upgrade::Succession;
 use crate::backend::health::prober::Prober;
 use crate::cluster;
@@ -115,6 +117,8 @@ pub struct Control {
     pub stud: Option<Reception>,
     /// A reload that is being prepared.
     pub(crate) reloading: Reloading,
+    /// Files that change.
+    pub(crate) watching: Watching,
     /// The log, to be reopened.
     pub(crate) logging: Logging,
     /// The access log; absent where there is none.
@@ -165,6 +169,7 @@ impl Control {
                 wish = self.supervisor.next() => match wish {
                     Wish::Reopen => self.reopen(),
                     Wish::Load(handed) => self.begin_reload(handed, drain_until.is_some()),
+                    Wish::Renew(files) => self.look(files),
                     Wish::Upgrade(stream) => self.begin_upgrade(stream),
                     Wish::Yield => self.yield_to_successor(),
                     Wish::NotUpgraded(reason) => self.go_on(&reason),
@@ -177,6 +182,7 @@ impl Control {
                 },
                 step = self.succession.next() => self.advance(step),
                 prepared = self.reloading.prepared() => self.finish_reload(prepared),
+                seen = self.watching.next() => self.handle_seen(seen),
                 ended = self.ended.recv() => {
                     left -= 1;
                     if let Err(error) = ended.map_or_else(gone, |ended| ended.result) {
@@ -272,6 +278,7 @@ impl Control {
         };
         if errors.is_empty() {
             tracing::info!(origin = self.source.origin(), "reloaded");
+            self.look_first();
             tell_of_kernel_tls(&self.state.config());
         }
         for error in &errors {

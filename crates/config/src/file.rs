@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::choices::KernelTls;
 use crate::cluster::Cluster;
 use crate::error::Problem;
-use crate::listener::Listener;
+use crate::listener::{Certificate, Listener};
 use crate::policy::Policy;
 use crate::process::{Admin, Admission, Limits, Log, Process, Sessions, Timeouts};
 use crate::section::section;
@@ -73,6 +73,23 @@ impl File {
         };
         let backends = self.backend.iter().filter(bulk);
         listeners.chain(backends.map(|one| format!("backend[{}].tls.kernel-tls", one.name)))
+    }
+
+    /// Every file, and folder of files, that has certificates, keys, revocation lists or OCSP responses.
+    pub fn files_of_certificates(&self) -> Vec<&str> {
+        let listeners = self.listener.iter();
+        let shown = listeners.flat_map(|listener| &listener.certificates);
+        let tls = self.backend.iter().filter_map(|it| it.tls.as_ref());
+        let own = tls
+            .clone()
+            .filter_map(|tls| tls.client_certificate.as_ref());
+        let of_servers = tls.flat_map(|tls| tls.ca.iter().chain(&tls.crl));
+        let policies = self.policy.iter();
+        let of_clients = policies.flat_map(|policy| policy.client_ca.iter().chain(&policy.crl));
+        let shown = shown.chain(own).flat_map(Certificate::files);
+        shown
+            .chain(of_servers.chain(of_clients).map(String::as_str))
+            .collect()
     }
 
     /// Parses TOML.

@@ -1,6 +1,7 @@
 //! `[[listener]]` and its routes.
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use becket_proto::networks::Network;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::address::{ListenAddress, NamePattern, SectionName};
 use crate::choices::{AcceptProxy, AlpnMismatch, KernelTls, Mode, StartTls, UnknownNames};
+use crate::glob;
 use crate::key_source::KeySource;
 use crate::notation::{
     BytesOr, MaybeTimeOr, Off, SECOND, System, Text, TimeOr, Whole, WholeOr, as_text, list,
@@ -210,6 +212,24 @@ pub enum Certificate {
     Path(String),
     /// A chain, its key in another file or on a token, and what belongs to them.
     Pair(Pair),
+}
+
+impl Certificate {
+    /// The files that it names, or the folder whose files it takes.
+    pub(crate) fn files(&self) -> Vec<&str> {
+        match self {
+            Self::Path(path) => vec![glob::split(path).map_or(path, |(folder, _)| folder)],
+            Self::Pair(pair) => {
+                let key = match &pair.key {
+                    Some(KeySource::File(path)) => Some(path.as_str()),
+                    Some(KeySource::Token(uri)) => uri.pin_source.as_deref().and_then(Path::to_str),
+                    None => None,
+                };
+                let files = pair.chain.iter().chain(&pair.ocsp);
+                files.map(String::as_str).chain(key).collect()
+            }
+        }
+    }
 }
 
 section! {

@@ -9,7 +9,8 @@ use becket_proto::admission::{Prefixes, Rate, Share};
 use crate::address::{AdminAddress, HostName, SectionName, SyslogAddress};
 use crate::choices::{Facility, LogFormat, RsaBatch};
 use crate::notation::{
-    Auto, Bytes, DAY, HOUR, MILLISECOND, SECOND, Text, Time, Whole, WholeOr, YEAR, as_text, list,
+    Auto, Bytes, DAY, HOUR, MILLISECOND, Off, SECOND, Text, Time, TimeOr, Whole, WholeOr, YEAR,
+    as_text, list,
 };
 use crate::section::section;
 
@@ -371,6 +372,11 @@ pub struct Process {
     pub lock_memory: bool,
     /// Write TLS secrets to the file that SSLKEYLOGFILE names.
     pub key_log: bool,
+    /// Take files of certificates that change.
+    pub watch: bool = true,
+    /// How often they are looked at although the system tells of no change.
+    #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
+    pub watch_interval: Option<Duration>,
 }
 }
 

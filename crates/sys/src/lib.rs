@@ -14,6 +14,7 @@ pub mod coroutine;
 pub mod cpu;
 pub mod fd_messages;
 pub mod fd_passing;
+pub mod folder_watch;
 pub mod identity;
 #[cfg(target_arch = "x86_64")]
 pub mod ifma;

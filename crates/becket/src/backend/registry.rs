@@ -89,6 +89,19 @@ impl Backends {
         }
     }
 
+    /// Goes on with another configuration of the backends that it has, whose states stay as they are.
+    pub(crate) fn keep(&self, config: &Arc<Config>) -> Adopted {
+        let by_name = self.lock();
+        let state = |backend: &Arc<Backend>| {
+            let state = by_name.get(&*backend.keys.name).cloned();
+            state.unwrap_or_else(|| self.make(backend))
+        };
+        Adopted {
+            states: config.backends.iter().map(state).collect(),
+            config: Arc::clone(config),
+        }
+    }
+
     /// Takes over these backends and no others. Returns their states in the same order.
     pub(crate) fn adopt_all(&self, backends: &[Arc<Backend>]) -> Arc<[Arc<BackendState>]> {
         let mut by_name = self.lock();

@@ -11,7 +11,7 @@ use becket_sys::identity::Identity;
 use becket_sys::socket_file::SocketAccess;
 
 /// Where the admin pages are.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admin {
     /// Over TCP; nothing listens when absent.
     pub address: Option<SocketAddr>,

@@ -12,7 +12,7 @@ use super::{Onward, ServerAddress};
 use crate::docroot::Docroot;
 
 /// A pool of servers.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Backend {
     /// As the file has it.
     pub keys: backend::Backend,
@@ -27,7 +27,7 @@ pub struct Backend {
 }
 
 /// One server of a backend.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Server {
     /// As the file has it.
     pub keys: backend::Server,

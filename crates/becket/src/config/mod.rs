@@ -29,9 +29,10 @@ pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, Stud};
 pub use self::onward::Onward;
 use crate::pki::certificates::CertificateMap;
+use crate::pki::keys::Loaded;
 
 /// Everything a running terminator was told.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// As it was written, with every default.
     pub file: Arc<File>,
@@ -62,7 +63,7 @@ impl Config {
 }
 
 /// A listener: addresses, certificates, and routes behind it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Listener {
     /// As the file has it.
     pub keys: listener::Listener,
@@ -70,6 +71,8 @@ pub struct Listener {
     pub bind: Vec<SocketAddr>,
     /// Chains and keys by name, with the default; empty where no TLS ends.
     pub certificates: Arc<CertificateMap>,
+    /// The same, as they were loaded.
+    pub(crate) credentials: Vec<Loaded>,
     /// Who may come in; `None` is everybody who is not denied.
     pub allow: Option<Networks>,
     /// Who may not, even if allowed.
@@ -89,7 +92,7 @@ impl Listener {
 }
 
 /// Where a hello goes: the first route whose names and protocols match.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Route {
     /// As the file has it; with every default where it is the listener's own.
     pub keys: listener::Route,
@@ -108,6 +111,8 @@ pub struct Policy {
     pub keys: policy::Policy,
     /// SHA-256 over what makes sessions exchangeable; see [`crate::tls::policy`].
     pub digest: [u8; 32],
+    /// SHA-256 over what its files hold: CAs, clients' certificates, revocation lists.
+    pub contents: [u8; 32],
     /// Suites, most preferred first: the server's order decides.
     pub suites: Vec<SupportedCipherSuite>,
     /// Verifies client certificates; `None` when none is asked for. Built once for all workers:

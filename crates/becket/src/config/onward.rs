@@ -11,7 +11,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
 
 /// TLS towards the servers of a backend.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Onward {
     /// As the file has it.
     pub keys: ServerTls,
@@ -21,6 +21,8 @@ pub struct Onward {
     pub verifier: Arc<dyn ServerCertVerifier>,
     /// What a server's chain may have.
     pub(crate) most_chain: Limits,
+    /// SHA-256 over what its files hold: CAs, certificates of servers, revocation lists, the certificate that we show.
+    pub(crate) contents: [u8; 32],
 }
 
 impl Onward {

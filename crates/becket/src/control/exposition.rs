@@ -201,6 +201,9 @@ impl Snapshot {
             Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.access_lines_dropped;
             Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = ok;
             Gauge becket_reload_timestamp_seconds "Time of the last reload, or of the start" = tried.unix_seconds();
+            Counter becket_watch_renewals "Times that something was taken of files that had changed" = self.watch.renewals;
+            Counter becket_watch_failures "Times that something in files that had changed did not fit" = self.watch.failures;
+            Gauge becket_watch_kept_out "Files that do not fit, in whose place what was in use before still is" = self.watch.kept_out.len();
             Counter becket_admin_refused "Connections to the admin pages that were not served" [reason]
                 = Refusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
             Counter becket_cancels "Cancels of PostgreSQL clients, for each server that was to be told" [outcome]

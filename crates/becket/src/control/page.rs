@@ -31,6 +31,12 @@ pub fn page(status: &Value, before: Option<&Value>) -> String {
     if !reload.is_null() && list(&reload["errors"]).is_empty() {
         page.line("reload", format_args!("{} done", text(&reload["time"])));
     }
+    let watch = &status["watch"];
+    if !watch["time"].is_null() {
+        let (time, count) = (text(&watch["time"]), number(&watch["renewals"]));
+        let s = plural(count);
+        page.line("renewed", format_args!("{time}, {count} time{s}"));
+    }
     traffic(&mut page, status, before);
     certificates(&mut page, status);
     sessions(&mut page, status);
@@ -70,6 +76,10 @@ pub fn problems(status: &Value) -> Vec<String> {
         problems.push(format!(
             "reload at {time} refused, nothing changed: {error}"
         ));
+    }
+    for fault in list(&status["watch"]["kept_out"]) {
+        let fault = text(fault);
+        problems.push(format!("kept out, what was in use stays: {fault}"));
     }
     for backend in list(&status["backends"]) {
         let servers = list(&backend["servers"]).iter();

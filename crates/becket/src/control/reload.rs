@@ -106,14 +106,19 @@ fn prepare(
             .map(Problem::to_string)
             .collect::<Vec<_>>()
     })?;
-    build(&prepared.config, secrets).map_err(|problem| vec![problem])?;
+    let config = &prepared.config;
+    build(config, &config.listeners, secrets).map_err(|problem| vec![problem])?;
     Ok(prepared)
 }
 
-/// Builds every TLS configuration once, and drops them.
-fn build(config: &Config, secrets: &Arc<Secrets>) -> Result<(), String> {
+/// Builds every TLS configuration of some listeners once, and drops them.
+pub(crate) fn build<'a>(
+    config: &Config,
+    listeners: impl IntoIterator<Item = &'a Arc<Listener>>,
+    secrets: &Arc<Secrets>,
+) -> Result<(), String> {
     let parts = Parts::apart(secrets, &config.file);
-    for listener in &config.listeners {
+    for listener in listeners {
         HelloRouter::new(Arc::clone(listener), &parts)
             .map_err(|error| format!("listener[{}]: {error}", listener.keys.name))?;
     }
@@ -175,7 +180,12 @@ pub(crate) fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         .collect();
     keys.extend(changed("log", &old.log, &new.log, &["level"]));
     let (was, is) = (&old.file.process, &new.file.process);
-    keys.extend(changed("process", was, is, &["key-log"]));
+    keys.extend(changed(
+        "process",
+        was,
+        is,
+        &["key-log", "watch", "watch-interval"],
+    ));
     keys.extend(replication(old, new));
     keys.extend(stud(old, new));
     for listener in &new.listeners {

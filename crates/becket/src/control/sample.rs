@@ -139,6 +139,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
         },
         bind: vec![([127, 0, 0, 1], 8443).into()],
         certificates: Arc::new(certificates),
+        credentials: Vec::new(),
         allow: None,
         deny: Default::default(),
         trusted: Default::default(),
@@ -151,6 +152,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
             policy: Some(Arc::new(Policy {
                 keys: policy,
                 digest: [0xab; 32],
+                contents: [0; 32],
                 suites: provider::DEFAULT_CIPHER_SUITES.to_vec(),
                 verifier: None,
             })),

@@ -73,6 +73,8 @@ pub(crate) struct Snapshot {
     pub(crate) upgrade: Option<Reload>,
     /// How many upgrades there were under this parent, and how many this process refused.
     pub(crate) upgrades: Reloads,
+    /// Files of certificates that change.
+    pub(crate) watch: WatchStatus,
     /// Handshakes since the last reload that was done, or since the start.
     pub(crate) since_reload: Handshakes,
     /// The table of TLS 1.2 sessions.
@@ -161,6 +163,19 @@ pub(crate) struct Reload {
     pub time: Timestamp,
     /// Why nothing was changed; empty if it succeeded.
     pub errors: Vec<String>,
+}
+
+/// What came of files of certificates that changed.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub(crate) struct WatchStatus {
+    /// When something was taken; `null` before the first time.
+    pub(crate) time: Option<Timestamp>,
+    /// How often something was taken.
+    pub(crate) renewals: u64,
+    /// How often something did not fit.
+    pub(crate) failures: u64,
+    /// What does not fit, and why; what was in use before it still is.
+    pub(crate) kept_out: Vec<String>,
 }
 
 /// Reloads or upgrades since the start.

@@ -15,7 +15,7 @@ use super::process::ProcessUsage;
 use super::rotation::{Rotation, Standing};
 use super::snapshot::{
     AdmissionCounts, Handshakes, Occupancy, Reload, Reloads, RunningBackend, Snapshot, TicketKeys,
-    Totals, listener,
+    Totals, WatchStatus, listener,
 };
 use crate::config::Config;
 use crate::handover::Past;
@@ -67,6 +67,7 @@ struct Current {
     upgrade: Option<Reload>,
     upgrades: Reloads,
     rotation: Standing,
+    watch: WatchStatus,
     /// What an operator set; absent where the log has the level of the file.
     log_level: Option<LogLevel>,
 }
@@ -120,6 +121,7 @@ impl State {
                     ..Reloads::default()
                 },
                 rotation: rotation.standing(),
+                watch: WatchStatus::default(),
                 log_level: None,
             }),
         }
@@ -177,6 +179,16 @@ impl State {
             reloads.running = running;
             current.reload = Some(reload);
         });
+    }
+
+    /// How it goes with files that change.
+    pub(crate) fn watch(&self) -> WatchStatus {
+        self.current().watch
+    }
+
+    /// Files were looked at.
+    pub(crate) fn set_watch(&self, watch: WatchStatus) {
+        self.change(|current| current.watch = watch);
     }
 
     /// Another process is to replace this one.
@@ -264,6 +276,7 @@ impl State {
             reloads: current.reloads,
             upgrade: current.upgrade,
             upgrades: current.upgrades,
+            watch: current.watch,
             sessions: Occupancy {
                 entries: shared.table.len(),
                 capacity: config.file.sessions.table_entries,

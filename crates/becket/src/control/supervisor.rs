@@ -35,6 +35,10 @@ pub(crate) enum Progress {
     Loaded,
     /// The reload was refused.
     Refused,
+    /// Files that only this process can read have changed.
+    Changed,
+    /// Files were looked at.
+    Renewed,
     /// It drains.
     Stopping,
     /// It lives.
@@ -99,6 +103,11 @@ impl Supervisor {
         true
     }
 
+    /// Whether a parent process gives the orders.
+    pub(crate) fn is_parent(&self) -> bool {
+        self.parent.is_some()
+    }
+
     /// Says how it goes.
     pub(crate) fn tell(&self, progress: Progress) {
         if let Some((link, _)) = &self.parent {
@@ -107,6 +116,8 @@ impl Supervisor {
                 Progress::Ready => link.say(Reply::Ready),
                 Progress::Loaded => link.say(Reply::Loaded),
                 Progress::Refused => link.say(Reply::Refused),
+                Progress::Changed => link.say(Reply::Changed),
+                Progress::Renewed => link.say(Reply::Renewed),
                 Progress::Alive => link.say(Reply::Alive),
                 // It knows: both were its orders.
                 Progress::Reloading | Progress::Stopping => {}
@@ -119,8 +130,8 @@ impl Supervisor {
                 Progress::Reloading => &[Notice::Reloading],
                 Progress::Stopping => &[Notice::Stopping],
                 Progress::Alive => &[Notice::Watchdog],
-                // Only a child replaces another.
-                Progress::Prepared => &[],
+                // Only a child replaces another, and nobody else waits for it.
+                Progress::Prepared | Progress::Changed | Progress::Renewed => &[],
             };
             if let Err(error) = notifier.send(notices) {
                 tracing::debug!(%error, "service manager not told");

@@ -16,6 +16,7 @@ use becket_sys::{affinity, fd_messages, privileges};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{Handed, Order, Past, Reply};
+use crate::files::Files;
 use crate::signing::token::starter::StarterProcess;
 
 /// The way to the parent.
@@ -32,6 +33,8 @@ pub struct Link {
 pub(crate) enum Wish {
     /// Reload with these.
     Load(Handed),
+    /// Look at files of certificates, those of these that were handed over.
+    Renew(Files),
     /// Open the log files anew.
     Reopen,
     /// Tell a successor what it is to know.
@@ -135,6 +138,9 @@ fn hear(stream: &UnixStream, wishes: &UnboundedSender<Wish>) {
     loop {
         let wish = match receive(stream) {
             Ok(Some((Order::Load(list), fds))) => Handed::new(list, fds).map(Wish::Load),
+            Ok(Some((Order::Renew(list), fds))) => {
+                Handed::new(list, fds).map(|handed| Wish::Renew(handed.files))
+            }
             Ok(Some((Order::Reopen, _))) => Ok(Wish::Reopen),
             Ok(Some((Order::Upgrade, mut fds))) => {
                 let stream = fds.pop().ok_or(io::ErrorKind::InvalidData.into());

@@ -26,6 +26,8 @@ pub(crate) enum Order {
     Begin(Begin),
     /// Reload with these.
     Load(List),
+    /// Look at these: the configuration is the one that runs, what they hold may have changed.
+    Renew(List),
     /// Open the log files anew.
     Reopen,
     /// Another process is to replace this one: tell it what it is to know, on the socket that comes with this.
@@ -140,6 +142,10 @@ pub(crate) enum Reply {
     Loaded = b'l',
     /// The reload was refused, and nothing changed.
     Refused = b'n',
+    /// Files that it opens by itself have changed.
+    Changed = b'c',
+    /// It has looked at the files that it was told to.
+    Renewed = b'w',
     /// It lives.
     Alive = b'a',
     /// It asks for what SIGHUP does.
@@ -158,6 +164,8 @@ impl Reply {
             Self::Ready,
             Self::Loaded,
             Self::Refused,
+            Self::Changed,
+            Self::Renewed,
             Self::Alive,
             Self::AskReload,
             Self::AskUpgrade,

@@ -111,7 +111,7 @@ pub(super) fn send(stream: &UnixStream, order: &Order, fds: &[OwnedFd]) -> io::R
 /// Tells a process that it is the child of a parent that speaks this version.
 pub(super) const IS_CHILD: &str = "BECKET_CHILD";
 /// How a parent and a child speak with each other, and a parent with the program that it becomes. Raise it when that changes.
-pub(super) const VERSION: &str = "1";
+pub(super) const VERSION: &str = "2";
 /// Where the program was called by no name.
 const NAME: &str = "becket";
 /// Between two looks at what the child has said, so that one that floods costs next to nothing. An honest one says ten bytes a

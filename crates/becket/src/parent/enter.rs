@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::child::{self, IS_CHILD, VERSION};
 use super::holding::{Held, Parcel, Seen};
 use super::needs::Needs;
+use super::renewal::Renewable;
 use super::upgrade::{IS_CONTINUED, Inheritance, program};
 use super::{Parent, chroot, exit_code, run_as};
 use crate::control::signals::Signals;
@@ -24,6 +25,7 @@ use crate::handover::link::{self, Link};
 use crate::handover::{Begin, Handed, Order, Past};
 use crate::log;
 use crate::prepare::source::Source;
+use crate::watch::Watch;
 
 /// What this process is.
 #[derive(Debug)]
@@ -160,6 +162,10 @@ fn run(
             drain: Duration::ZERO,
             offered: None,
             again: false,
+            renewable: Renewable::default(),
+            watch: Watch::default(),
+            is_looking: false,
+            looks_next: false,
             upgrade: None,
             upgrades_next: false,
             is_outdated: false,

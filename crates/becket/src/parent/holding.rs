@@ -143,9 +143,14 @@ impl Parcel {
         }
         if seen.is_roots {
             seen.folders.iter().for_each(|path| parcel.open(path, true));
-            needs.files.iter().for_each(|path| parcel.open(path, true));
+            parcel.open_all(&needs.files);
         }
         parcel
+    }
+
+    /// Opens files, and those in folders.
+    pub(super) fn open_all(&mut self, files: &[PathBuf]) {
+        files.iter().for_each(|path| self.open(path, true));
     }
 
     fn open(&mut self, path: &Path, is_named: bool) {

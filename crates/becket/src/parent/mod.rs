@@ -5,7 +5,7 @@
 //! terminator. The parent opens files and binds addresses for it ([`holding`]), passes signals on as orders, starts it again when
 //! it dies, replaces it by another program's ([`upgrade`]), and tells the service manager. Everywhere else there is one process.
 //!
-//! The child is taken for hostile: it has met every peer. It has one way to the parent, on which it may say eight things, a
+//! The child is taken for hostile: it has met every peer. It has one way to the parent, on which it may say ten things, a
 //! byte each ([`Reply`]); anything else, and a child that does not take its orders, is killed and another started. What it says is
 //! read at a bounded rate; one that does not end when it should is killed. It may ask for a reload, a drain and an upgrade, as a
 //! signal does. Paths, addresses and the user come from the configuration alone.
@@ -15,6 +15,7 @@ mod child;
 mod enter;
 mod holding;
 mod needs;
+mod renewal;
 mod upgrade;
 
 use std::io;
@@ -33,11 +34,13 @@ use self::child::Serving;
 pub use self::enter::{Role, Task, enter, goes_on};
 use self::holding::{Held, Parcel, Seen};
 use self::needs::Needs;
+use self::renewal::Renewable;
 use self::upgrade::{Leaving, Upgrade};
 use crate::control::signals::{Signals, Wanted as Signal};
 use crate::handover::{Begin, List, Order, Past, Reply, RunAs, SocketKind};
 use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
+use crate::watch::Watch;
 
 struct Parent {
     source: Source,
@@ -60,6 +63,13 @@ struct Parent {
     offered: Option<Offer>,
     /// Another reload was asked for meanwhile.
     again: bool,
+    /// Files that the child may be handed once more.
+    renewable: Renewable,
+    watch: Watch,
+    /// The child was told to look at files, and has not said that it did.
+    is_looking: bool,
+    /// Files have changed meanwhile.
+    looks_next: bool,
     /// A child that is to replace the one that runs.
     upgrade: Option<Upgrade>,
     /// An upgrade was asked for while the child could not be replaced.
@@ -98,6 +108,7 @@ struct Current {
 /// A configuration that the child was told to load.
 struct Offer {
     held: Held,
+    renewable: Renewable,
     drain: Duration,
     /// When it is said that there is no answer; nothing once it was.
     late_at: Option<Instant>,
@@ -115,6 +126,8 @@ enum Event {
     /// Another child is to be started.
     Restart,
     ReloadLate,
+    /// Files have changed.
+    FilesChanged,
     /// The child has not ended in time.
     NotEnded,
     /// Those that were replaced are to be looked after.
@@ -168,6 +181,7 @@ impl Parent {
             () = at(ends_by) => Event::NotEnded,
             () = at(restart_at) => Event::Restart,
             () = at(look_at) => Event::Look,
+            () = self.watch.settled() => Event::FilesChanged,
         }
     }
 
@@ -190,6 +204,8 @@ impl Parent {
                 self.say_late();
                 Ok(())
             }
+            (Event::FilesChanged, Some(current)) => self.look_at_files(current),
+            (Event::FilesChanged, None) => Ok(()),
             (Event::NotEnded, _) => {
                 let text = "it has not ended in time and is killed";
                 Err(io::Error::new(io::ErrorKind::TimedOut, text))
@@ -212,6 +228,7 @@ impl Parent {
         self.past.restarts += 1;
         let restarts = self.past.restarts;
         self.offered = None;
+        self.is_looking = false;
         if self.upgrade.is_some() {
             tracing::error!(%status, restarts, "the serving process died, its successor is waited for");
             return Ok(None);
@@ -225,6 +242,7 @@ impl Parent {
     fn start(&mut self) -> io::Result<Current> {
         let (seen, needs) = self.look();
         self.workers = needs.workers;
+        self.renewable = Renewable::of(&seen, &needs);
         self.drain = seen.file.timeouts.drain;
         self.chroot = chroot(&seen, &self.source);
         // Another socket each time: what a child has asked of its own, such as a group to hear, stays with it.
@@ -301,12 +319,14 @@ impl Parent {
         }
     }
 
-    /// Hears what was said since the last time. Each answer is to an order, and a sign of life counts once.
+    /// Hears what was said since the last time. Each answer is to an order; a sign of life counts once, and so does that files
+    /// have changed.
     fn hear(&mut self, bytes: &[u8], child: &mut Current) -> io::Result<()> {
         let mut lives = false;
         for byte in bytes {
             match Reply::of(*byte).ok_or(io::ErrorKind::InvalidData)? {
                 Reply::Alive => lives = true,
+                Reply::Changed => self.expect_changes(),
                 reply => self.hear_answer(reply, child)?,
             }
         }
@@ -318,13 +338,15 @@ impl Parent {
 
     fn hear_answer(&mut self, reply: Reply, child: &mut Current) -> io::Result<()> {
         match reply {
-            Reply::Alive => return Ok(()),
+            Reply::Alive | Reply::Changed => return Ok(()),
+            Reply::Renewed if self.is_looking => self.is_looking = false,
             Reply::Ready if !child.is_ready => {
                 child.is_ready = true;
                 if !self.is_ready {
                     self.write_pid();
                 }
                 self.is_ready = true;
+                self.expect_changes();
                 self.notify(&[Notice::Ready, Notice::Status("serving")]);
             }
             // An answer that was on its way when the child was told to end.
@@ -334,6 +356,8 @@ impl Parent {
                 let status = if reply == Reply::Loaded {
                     self.held = offered.held;
                     self.drain = offered.drain;
+                    self.renewable = offered.renewable;
+                    self.expect_changes();
                     "serving"
                 } else {
                     Notice::REFUSED
@@ -348,7 +372,9 @@ impl Parent {
             // A second order would cut connections off.
             Reply::AskDrain if self.ends_by.is_some() => return Ok(()),
             Reply::AskDrain => return self.pass_on(Signal::Drain, child),
-            Reply::Ready | Reply::Prepared => return Err(io::ErrorKind::InvalidData.into()),
+            Reply::Ready | Reply::Prepared | Reply::Renewed => {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
         }
         self.do_next(child)
     }
@@ -377,6 +403,9 @@ impl Parent {
         if std::mem::take(&mut self.upgrades_next) {
             return self.begin_upgrade(child);
         }
+        if std::mem::take(&mut self.looks_next) {
+            return self.look_at_files(child);
+        }
         Ok(())
     }
 
@@ -390,8 +419,13 @@ impl Parent {
         }
     }
 
+    /// Whether the child cannot be told to load anything now.
+    fn is_busy(&self, child: &Current) -> bool {
+        self.offered.is_some() || self.upgrade.is_some() || !child.is_ready
+    }
+
     fn pass_on(&mut self, signal: Signal, child: &Current) -> io::Result<()> {
-        let is_busy = self.offered.is_some() || self.upgrade.is_some() || !child.is_ready;
+        let is_busy = self.is_busy(child);
         match signal {
             Signal::Reload | Signal::Upgrade if self.ends_by.is_some() => Ok(()),
             Signal::Reload if is_busy => {
@@ -455,11 +489,13 @@ impl Parent {
         self.notify(&[Notice::Reloading]);
         let (seen, mut needs) = self.look();
         needs.workers = self.workers;
+        let renewable = Renewable::of(&seen, &needs);
         let drain = seen.file.timeouts.drain;
         let (mut parcel, held) = self.pack(seen, &needs, self.chroot.is_some());
         parcel.list.asked = child.asked;
         self.offered = Some(Offer {
             held,
+            renewable,
             drain,
             late_at: Some(Instant::now() + LATE),
         });

@@ -9,9 +9,6 @@ use std::path::{Path, PathBuf};
 
 use becket_config::address::Address;
 use becket_config::file::File;
-use becket_config::glob;
-use becket_config::key_source::KeySource;
-use becket_config::listener::Certificate;
 
 use crate::config::{AdminSocket, worker_count};
 use crate::handover::SocketKind;
@@ -22,6 +19,8 @@ use crate::resolver::has_ipv6;
 pub(super) struct Needs {
     /// Files, and folders whose files are needs.
     pub(super) files: Vec<PathBuf>,
+    /// Those of them that may change while the configuration stays.
+    pub(super) watched: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
     /// Keys are on tokens.
     pub(super) has_tokens: bool,
@@ -52,7 +51,10 @@ impl Needs {
         let admin = file.admin.address.as_ref();
         let logs = [&file.log.file, &file.log.access].into_iter();
         let files = files(file).into_iter();
+        let watched = file.files_of_certificates().into_iter();
+        let watched = watched.filter(|_| file.process.watch);
         Self {
+            watched: watched.map(|text| folder.join(text)).collect(),
             files: files.map(|text| folder.join(text)).collect(),
             logs: logs
                 .filter_map(|log| Some(folder.join(log.file()?)))
@@ -99,21 +101,7 @@ fn is_on_token(entry: &Certificate) -> bool {
 
 /// Every key that names a file to be read.
 fn files(file: &File) -> Vec<&str> {
-    let tls = file
-        .backend
-        .iter()
-        .filter_map(|backend| backend.tls.as_ref());
-    let own = tls
-        .clone()
-        .filter_map(|tls| tls.client_certificate.as_ref());
-    let mut files: Vec<&str> = shown(file).chain(own).flat_map(certificate).collect();
-    files.extend(
-        tls.flat_map(|tls| tls.ca.iter().chain(&tls.crl))
-            .map(String::as_str),
-    );
-    let policies = file.policy.iter();
-    let policies = policies.flat_map(|policy| policy.client_ca.iter().chain(&policy.crl));
-    files.extend(policies.map(String::as_str));
+    let mut files = file.files_of_certificates();
     files.extend(file.admin.token_file.as_deref());
     if let Some(cluster) = &file.cluster {
         let secrets = cluster.secret.iter().chain(&cluster.secret_state);
@@ -124,21 +112,6 @@ fn files(file: &File) -> Vec<&str> {
         files.extend(secrets.chain(keys).map(String::as_str));
     }
     files
-}
-
-fn certificate(entry: &Certificate) -> Vec<&str> {
-    match entry {
-        Certificate::Path(path) => vec![glob::split(path).map_or(path, |(folder, _)| folder)],
-        Certificate::Pair(pair) => {
-            let key = match &pair.key {
-                Some(KeySource::File(path)) => Some(path.as_str()),
-                Some(KeySource::Token(uri)) => uri.pin_source.as_deref().and_then(Path::to_str),
-                None => None,
-            };
-            let files = pair.chain.iter().chain(&pair.ocsp);
-            files.map(String::as_str).chain(key).collect()
-        }
-    }
 }
 
 fn addresses(address: &Address, has_ipv6: bool) -> Vec<SocketAddr> {

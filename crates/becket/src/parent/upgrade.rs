@@ -33,6 +33,7 @@ use tokio::time::{Instant, timeout};
 
 use super::child::{Serving, VERSION};
 use super::holding::Held;
+use super::renewal::Renewable;
 use super::{Current, Event, GRACE, LOOK, Parent, chroot};
 use crate::control::signals::Signals;
 use crate::handover::{Order, Past, Reply, SocketKind};
@@ -44,6 +45,7 @@ pub(super) struct Upgrade {
     /// The file system of it, where it is not the host's.
     chroot: Option<PathBuf>,
     held: Held,
+    renewable: Renewable,
     drain: Duration,
     workers: usize,
     /// It could serve, and the other was told to yield.
@@ -82,6 +84,7 @@ impl Parent {
         let (seen, needs) = self.look();
         let (drain, workers) = (seen.file.timeouts.drain, needs.workers);
         let chroot = chroot(&seen, &self.source);
+        let renewable = Renewable::of(&seen, &needs);
         let (mut parcel, held) = self.pack(seen, &needs, chroot.is_some());
         let (channel, there) = UnixStream::pair()?;
         let serving = Serving::start(&self.program)?;
@@ -95,6 +98,7 @@ impl Parent {
             serving,
             chroot,
             held,
+            renewable,
             drain,
             workers,
             is_prepared: false,
@@ -151,6 +155,9 @@ impl Parent {
         };
         self.chroot = upgrade.chroot;
         self.held = upgrade.held;
+        self.renewable = upgrade.renewable;
+        self.is_looking = false;
+        self.expect_changes();
         self.workers = upgrade.workers;
         let drain = std::mem::replace(&mut self.drain, upgrade.drain);
         (self.failures, self.restart_at) = (0, None);
@@ -356,6 +363,8 @@ impl Parent {
         self.is_ready = true;
         let (seen, needs) = self.look();
         self.chroot = chroot(&seen, &self.source);
+        self.renewable = Renewable::of(&seen, &needs);
+        self.expect_changes();
         if seen.is_roots {
             self.logs = needs.logs;
         }

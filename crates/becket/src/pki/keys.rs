@@ -5,7 +5,9 @@
 //! files is put in the report; what has expired is a warning, because to refuse it would turn
 //! a late renewal into an outage. Decoding is `pem.rs`' work, maps of names are `listeners.rs`'.
 
+use std::collections::HashMap;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,6 +24,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 use becket_config::notation::Text;
 use becket_proto::ticket::UnixSeconds;
 
+use super::digest::digest;
 use super::ocsp::Status;
 use super::pem::Pem;
 use crate::files::{Files, reason};
@@ -31,7 +34,7 @@ use becket_config::error::{Problem, Report};
 use becket_config::key_source::KeyUri;
 
 /// One chain with its key.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Loaded {
     /// What rustls signs with.
     pub key: Arc<CertifiedKey>,
@@ -45,6 +48,17 @@ pub(crate) struct Loaded {
     pub file: PathBuf,
     /// The key, where it is on a token.
     pub(crate) token: Option<TokenKey>,
+    /// Of the files of chain and key, and of their paths.
+    pub(crate) digest: [u8; 32],
+    /// Of the file of the OCSP response.
+    pub(crate) ocsp: Option<[u8; 32]>,
+}
+
+impl Loaded {
+    /// Whether two come of the same files with the same contents.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.digest, self.ocsp) == (other.digest, other.ocsp)
+    }
 }
 
 /// A private key, wherever it is.
@@ -68,14 +82,16 @@ pub(crate) struct Loader {
     pub batches: bool,
     /// What finds keys on tokens.
     pub tokens: Search,
+    /// What files held before, by its digest: those that have not changed are not loaded once more.
+    pub known: HashMap<[u8; 32], Loaded>,
 }
 
 impl Loader {
     /// Loads chain and key from one file. `path` is the key path for problems.
     pub(crate) fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
         let pem = read(&self.files, path, file, report)?;
-        warn_if_readable(path, file, &pem, report);
-        self.check(path, file, pem, report)
+        let digest = digest(&[file.as_os_str().as_bytes(), &pem.digest]);
+        self.check(path, (file, digest), pem, report)
     }
 
     /// Loads chain and key from two files. `path` is the key path for problems.
@@ -89,12 +105,13 @@ impl Loader {
         let of_chain = read(&self.files, &format!("{path}.chain"), chain, report);
         let of_key = read(&self.files, &format!("{path}.key"), key, report);
         let (of_chain, of_key) = (of_chain?, of_key?);
+        let paths = [chain, key].map(|path| path.as_os_str().as_bytes());
+        let digest = digest(&[paths[0], paths[1], &of_chain.digest, &of_key.digest]);
         let pem = Pem {
             certificates: of_chain.certificates,
             ..of_key
         };
-        warn_if_readable(path, key, &pem, report);
-        self.check(path, chain, pem, report)
+        self.check(path, (chain, digest), pem, report)
     }
 
     /// Loads what an OCSP responder says of a chain, and has it sent with it for as long as that counts. What does not count, or
@@ -107,6 +124,16 @@ impl Loader {
                 return report.error(problem.accepted("a readable OCSP response, DER"));
             }
         };
+        let digest = digest(&[&response]);
+        if to.ocsp.replace(digest) == Some(digest) {
+            return;
+        }
+        if to.key.ocsp.is_some() {
+            to.key = Arc::new(CertifiedKey {
+                ocsp: None,
+                ..CertifiedKey::clone(&to.key)
+            });
+        }
         let Some(leaf) = to.key.cert.first() else {
             return;
         };
@@ -148,6 +175,11 @@ impl Loader {
         report: &mut Report,
     ) -> Option<Loaded> {
         let mut pem = read(&self.files, &format!("{path}.chain"), chain, report)?;
+        let file = chain.as_os_str().as_bytes();
+        let digest = digest(&[file, uri.to_string().as_bytes(), &pem.digest]);
+        if let Some(known) = self.known.get(&digest) {
+            return Some(known.clone());
+        }
         pem.keys.clear();
         if pem.certificates.is_empty() {
             let problem = shown(path, chain, "no certificate");
@@ -170,7 +202,7 @@ impl Loader {
             token: Some(key),
         };
         let chained = (pem.certificates, facts);
-        self.finish((path, chain), chained, Some(private), report)
+        self.finish((path, chain, digest), chained, Some(private), report)
     }
 
     fn find(&self, pem: &Pem, uri: &KeyUri) -> Result<TokenKey, String> {
@@ -188,7 +220,17 @@ impl Loader {
         self.tokens.key(uri, pin, public)
     }
 
-    fn check(&self, path: &str, file: &Path, mut pem: Pem, report: &mut Report) -> Option<Loaded> {
+    fn check(
+        &self,
+        path: &str,
+        (file, digest): (&Path, [u8; 32]),
+        mut pem: Pem,
+        report: &mut Report,
+    ) -> Option<Loaded> {
+        if let Some(known) = self.known.get(&digest) {
+            return Some(known.clone());
+        }
+        warn_if_readable(path, file, &pem, report);
         let fault = match (pem.certificates.len(), pem.keys.len()) {
             (0, _) => "no certificate",
             (_, 0) if pem.encrypted => "the private key needs a password",
@@ -212,13 +254,14 @@ impl Loader {
             batch_key,
             token: None,
         });
-        self.finish((path, file), (pem.certificates, facts), private, report)
+        let at = (path, file, digest);
+        self.finish(at, (pem.certificates, facts), private, report)
     }
 
     /// Judges a chain, whose key is known.
     fn finish(
         &self,
-        (path, file): (&str, &Path),
+        (path, file, digest): (&str, &Path, [u8; 32]),
         (chain, facts): (Vec<CertificateDer<'static>>, Vec<CertificateFacts>),
         private: Option<Private>,
         report: &mut Report,
@@ -247,6 +290,8 @@ impl Loader {
             names: leaf.names,
             file: file.to_owned(),
             token,
+            digest,
+            ocsp: None,
         })
     }
 

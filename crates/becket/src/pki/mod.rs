@@ -4,11 +4,13 @@
 //! * [`keys`]: chains with their keys, matched and proved;
 //! * [`certificates`]: chains and keys by server name, and the choice among them;
 //! * [`client_names`]: whether a client's certificate has a name that a policy lets in;
+//! * [`digest`]: whether two things are one;
 //! * [`facts`]: what certificates and revocation lists say;
 //! * [`presented`]: what the PROXY header says of our certificate; [`identity`]: of the client's.
 
 pub mod certificates;
 pub(crate) mod client_names;
+pub(crate) mod digest;
 pub(crate) mod facts;
 pub mod identity;
 pub mod keys;

@@ -233,6 +233,8 @@ mod tests {
             names: Vec::new(),
             file: folder.path().join("a.pem"),
             token: None,
+            digest: [0; 32],
+            ocsp: None,
         };
         let mut load = |until: &[u8], status, now| {
             let file = folder.path().join("a.ocsp");
@@ -243,8 +245,10 @@ mod tests {
                 files: Files::default(),
                 batches: false,
                 tokens: Default::default(),
+                known: Default::default(),
             };
             let mut report = Report::default();
+            loaded.ocsp = None;
             loader.staple("ocsp", &file, &mut loaded, &mut report);
             assert!(report.errors.is_empty());
             let has = loaded.key.ocsp.is_some();

@@ -18,6 +18,7 @@ use rustls_pki_types::{
 };
 use zeroize::Zeroizing;
 
+use super::digest::digest;
 use crate::files::{Files, reason};
 
 /// What a PEM file contains.
@@ -31,6 +32,8 @@ pub struct Pem {
     pub(crate) encrypted: bool,
     /// Everybody on this machine can read the file.
     pub(crate) world_readable: bool,
+    /// SHA-256 of the file.
+    pub(crate) digest: [u8; 32],
 }
 
 impl Pem {
@@ -49,6 +52,7 @@ impl Pem {
         let read = file.by_ref().take(meta.len()).read_to_end(&mut text);
         read.map_err(|error| reason(&error))?;
         let mut pem = Self::parse(&text)?;
+        pem.digest = digest(&[&text]);
         pem.world_readable = meta.permissions().mode() & 0o004 != 0;
         Ok(pem)
     }

@@ -44,10 +44,12 @@ impl Draft<'_> {
         listener: &listener::Listener,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
-        let certificates = match listener.ends_tls() {
-            true => self.certificates(&key!(path, listener.certificates), &listener.certificates),
-            false => CertificateMap::new(KeySet::default()),
+        let path_of_certificates = key!(path, listener.certificates);
+        let credentials = match listener.ends_tls() {
+            true => self.credentials(&path_of_certificates, &listener.certificates),
+            false => Vec::new(),
         };
+        let certificates = self.map(&path_of_certificates, &credentials);
         let ways = listener.ways().into_iter();
         let networks = |list: &[_]| -> Networks { list.iter().copied().collect() };
         Listener {
@@ -57,6 +59,7 @@ impl Draft<'_> {
                 .map(|way| self.route(path, listener, way, &certificates, policies))
                 .collect(),
             certificates: Arc::new(certificates),
+            credentials,
             allow: (!listener.allow.is_empty()).then(|| networks(&listener.allow)),
             deny: networks(&listener.deny),
             trusted: networks(&listener.trusted_networks),
@@ -75,7 +78,8 @@ impl Draft<'_> {
         bind
     }
 
-    fn certificates(&mut self, path: &str, listed: &[Certificate]) -> CertificateMap {
+    /// Every chain with its key, in the order of the list.
+    pub(super) fn credentials(&mut self, path: &str, listed: &[Certificate]) -> Vec<Loaded> {
         let mut loaded = Vec::new();
         for (index, entry) in listed.iter().enumerate() {
             let path = format!("{path}[{index}]");
@@ -88,27 +92,34 @@ impl Draft<'_> {
                     } else if self.world.files.is_folder(&place) && self.lineage(&place).is_none() {
                         self.directory(&path, &place, BUNDLES, &mut loaded);
                     } else {
-                        loaded.extend(self.credential(&path, entry));
+                        let load = |draft: &mut Self| draft.credential(&path, entry);
+                        loaded.extend(self.or_before(&place, load));
                     }
                 }
                 Certificate::Pair(pair) => {
                     pair.check(&path, &mut self.report);
-                    loaded.extend(self.pair(&path, pair));
+                    let chain = self
+                        .world
+                        .base
+                        .join(pair.chain.as_deref().unwrap_or_default());
+                    loaded.extend(self.or_before(&chain, |draft| draft.pair(&path, pair)));
                 }
             }
         }
         let threads = self.file.process.has_crypto_threads();
+        let meters = self.file.admission.limits_handshakes();
         for one in &mut loaded {
+            if self.loader.known.contains_key(&one.digest) {
+                continue;
+            }
             if threads || one.token.is_some() {
                 one.key = deferred(one);
             }
-        }
-        if self.file.admission.limits_handshakes() {
-            for one in &mut loaded {
+            if meters {
                 one.key = metered(&one.key);
             }
         }
-        self.map(path, &loaded)
+        loaded
     }
 
     fn pair(&mut self, path: &str, pair: &Pair) -> Option<Loaded> {
@@ -162,26 +173,32 @@ impl Draft<'_> {
         let entries = match self.world.files.list(folder) {
             Ok(entries) => entries,
             Err(error) => {
-                let fault = crate::files::reason(&error);
-                let problem = shown(path, folder, fault);
-                self.report.error(problem.accepted("a readable directory"));
+                loaded.extend(self.or_before(folder, |draft| {
+                    let problem = shown(path, folder, crate::files::reason(&error));
+                    draft.report.error(problem.accepted("a readable directory"));
+                    None
+                }));
                 return;
             }
         };
         let mut files = entries;
         files.retain(|file| fits(pattern, file) && !self.world.files.is_folder(file));
         if files.is_empty() {
-            let problem = shown(path, folder, format!("no {pattern} in this directory"));
-            self.report
-                .error(problem.accepted(format!("at least one {pattern}")));
+            loaded.extend(self.or_before(folder, |draft| {
+                let problem = shown(path, folder, format!("no {pattern} in this directory"));
+                let accepted = format!("at least one {pattern}");
+                draft.report.error(problem.accepted(accepted));
+                None
+            }));
         }
         for file in files {
-            loaded.extend(self.loader.bundle(path, &file, &mut self.report));
+            let load = |draft: &mut Self| draft.loader.bundle(path, &file, &mut draft.report);
+            loaded.extend(self.or_before(&file, load));
         }
     }
 
     /// Who answers to which name.
-    fn map(&mut self, path: &str, loaded: &[Loaded]) -> CertificateMap {
+    pub(super) fn map(&mut self, path: &str, loaded: &[Loaded]) -> CertificateMap {
         let Some(last) = loaded.last() else {
             return CertificateMap::new(KeySet::default());
         };

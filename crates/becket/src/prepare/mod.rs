@@ -17,8 +17,10 @@ mod listeners;
 mod names;
 mod onward;
 mod policies;
+pub(crate) mod renewal;
 mod stud;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -147,26 +149,7 @@ pub fn prepare_text(text: &str, over: &Table, world: &World<'_>) -> Result<Prepa
 /// # Errors
 /// All that is wrong, each with its key path.
 pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
-    let asks = file.process.rsa_batch == RsaBatch::Auto;
-    let batches = world.multibuffer.filter(|_| asks);
-    let mut draft = Draft {
-        file,
-        world,
-        loader: Loader {
-            provider: rustls::crypto::aws_lc_rs::default_provider(),
-            now: world.now,
-            files: world.files.clone(),
-            batches: batches.is_some(),
-            tokens: world.tokens.search(TokenLimits {
-                sessions: file.process.token_sessions,
-                time_out: file.timeouts.token,
-            }),
-        },
-        report: Report::default(),
-        names: Names::new(world.resolver.clone()),
-        ratchets: Vec::new(),
-        binds: Vec::new(),
-    };
+    let mut draft = Draft::new(file, world);
     file.check(&mut draft.report);
     if world.server_names == ServerNames::Now {
         draft.names.look_up_servers(file);
@@ -190,7 +173,7 @@ pub fn prepare(file: &File, world: &World<'_>) -> Result<Prepared, Rejected> {
         stud,
         log: draft.log(),
         admin: draft.admin(),
-        batches,
+        batches: draft.batches(),
     };
     let Report { errors, warnings } = draft.report;
     if !errors.is_empty() {
@@ -217,9 +200,44 @@ struct Draft<'a> {
     ratchets: Vec<Ratchet>,
     /// Addresses taken so far, with the key that takes them.
     binds: Vec<(SocketAddr, String)>,
+    /// What does not fit although something before it did, where a configuration is renewed that runs.
+    kept_out: Option<Vec<Problem>>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(file: &'a File, world: &'a World<'a>) -> Self {
+        let mut draft = Self {
+            file,
+            world,
+            loader: Loader {
+                provider: rustls::crypto::aws_lc_rs::default_provider(),
+                now: world.now,
+                files: world.files.clone(),
+                batches: false,
+                tokens: world.tokens.search(TokenLimits {
+                    sessions: file.process.token_sessions,
+                    time_out: file.timeouts.token,
+                }),
+                known: HashMap::new(),
+            },
+            report: Report::default(),
+            names: Names::new(world.resolver.clone()),
+            ratchets: Vec::new(),
+            binds: Vec::new(),
+            kept_out: None,
+        };
+        draft.loader.batches = draft.batches().is_some();
+        draft
+    }
 }
 
 impl Draft<'_> {
+    /// What signs in batches, where that is asked for.
+    fn batches(&self) -> Option<Multibuffer> {
+        let asks = self.file.process.rsa_batch == RsaBatch::Auto;
+        self.world.multibuffer.filter(|_| asks)
+    }
+
     /// As many as are asked for, or as descriptors allow beside those that are `fixed`: an error where that is next to
     /// nothing.
     fn connections(&mut self, fixed: u64, of_pipes: u64) -> usize {

@@ -21,10 +21,11 @@ use rustls::{ClientConfig, RootCertStore};
 use super::Draft;
 use super::crl::Asked;
 use crate::config::Onward;
+use crate::pki::digest::digest;
 use crate::pki::keys::{self, shown};
 use crate::pki::pem::Pem;
 use crate::tls::key_log::LateKeyLog;
-use crate::tls::policy::versions;
+use crate::tls::policy::{contents, versions};
 use crate::tls::to_servers::{Pinned, RuleVerifier};
 use crate::tls::verifier::{self, Pins};
 
@@ -37,7 +38,7 @@ impl Draft<'_> {
             let path = key!(path, tls.client_certificate);
             self.credential(&path, entry)
         });
-        let verifier = self.verifier(path, tls, &provider)?;
+        let (verifier, mut contents) = self.verifier(path, tls, &provider)?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&versions(&tls.versions))
             .ok()?
@@ -46,8 +47,9 @@ impl Draft<'_> {
         let mut client = match shown {
             None => builder.with_no_client_auth(),
             Some(shown) => {
-                let key = shown?.key;
-                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key)))
+                let shown = shown?;
+                contents = digest(&[&contents, &shown.digest]);
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown.key)))
             }
         };
         if self.file.process.key_log {
@@ -59,6 +61,7 @@ impl Draft<'_> {
             client,
             verifier,
             most_chain: self.file.limits,
+            contents,
         })
     }
 
@@ -67,10 +70,11 @@ impl Draft<'_> {
         path: &str,
         tls: &ServerTls,
         provider: &Arc<CryptoProvider>,
-    ) -> Option<Arc<dyn ServerCertVerifier>> {
+    ) -> Option<(Arc<dyn ServerCertVerifier>, [u8; 32])> {
         let at = key!(path, tls.ca);
         if tls.verify == Verify::None {
-            return Some(Arc::new(RuleVerifier::none(Arc::clone(provider))));
+            let none = RuleVerifier::none(Arc::clone(provider));
+            return Some((Arc::new(none), [0; 32]));
         }
         if tls.verify == Verify::Pinned {
             let file = self.world.base.join(tls.ca.as_ref()?);
@@ -80,12 +84,14 @@ impl Draft<'_> {
                 self.report
                     .error(problem.accepted("certificates of the servers, PEM"));
             }
+            let contents = contents(&RootCertStore::empty(), &pins, &[]);
             let name = tls.name.as_ref().map(|name| name.0.clone());
             let pins = Pins(pins);
-            return Some(Arc::new(RuleVerifier {
+            let pinned = RuleVerifier {
                 rule: Pinned { pins, name },
                 provider: Arc::clone(provider),
-            }));
+            };
+            return Some((Arc::new(pinned), contents));
         }
         let roots = match &tls.ca {
             Some(text) => {
@@ -100,11 +106,12 @@ impl Draft<'_> {
             authorities: &roots,
             key: "ca",
         };
-        let asked = (self.revocation(path, &asked), tls.crl_unknown);
-        let verifier = verifier::of_servers(roots, asked, provider);
+        let lists = self.revocation(path, &asked);
+        let contents = contents(&roots, &[], &lists);
+        let verifier = verifier::of_servers(roots, (lists, tls.crl_unknown), provider);
         let refused = |error: VerifierBuilderError| Problem::new(at, error.to_string());
         let verifier = verifier.map_err(|error| self.report.error(refused(error)));
-        verifier.ok()
+        Some((verifier.ok()?, contents))
     }
 
     /// The CAs that this system trusts. Those that rustls cannot use are passed over: nobody here

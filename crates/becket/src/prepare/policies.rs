@@ -20,7 +20,7 @@ use super::Draft;
 use super::crl::Asked;
 use crate::config::Policy;
 use crate::pki::keys;
-use crate::tls::policy::{digest, versions};
+use crate::tls::policy::{contents, digest, versions};
 use crate::tls::{chain, verifier};
 
 impl Draft<'_> {
@@ -39,13 +39,15 @@ impl Draft<'_> {
     pub(super) fn policy(&mut self, path: &str, keys: policy::Policy) -> Policy {
         let known = self.client_authorities(path, &keys);
         let (pins, roots) = known.unzip();
+        let mut lists = Vec::new();
+        let pinned = pins.clone().unwrap_or_default();
         let verifier = roots.as_ref().and_then(|roots| {
             let asked = Asked {
                 files: &keys.crl,
                 authorities: roots,
                 key: "client-ca",
             };
-            let lists = self.revocation(path, &asked);
+            lists = self.revocation(path, &asked);
             let pins = pins.unwrap_or_default();
             let verifier = verifier::of_clients(&keys, (roots, pins), &lists, self.file.limits);
             let refused = |error: VerifierBuilderError| {
@@ -55,14 +57,15 @@ impl Draft<'_> {
             };
             verifier.map_err(refused).ok()
         });
-        let none = Arc::new(RootCertStore::empty());
+        let roots = roots.unwrap_or_else(|| Arc::new(RootCertStore::empty()));
         Policy {
             digest: digest(
                 &keys.name,
                 (keys.client_certificates, keys.client_trust),
-                &roots.unwrap_or(none),
+                &roots,
                 keys.requires_ems(),
             ),
+            contents: contents(&roots, &pinned, &lists),
             suites: suites(&keys),
             verifier,
             keys,

@@ -15,7 +15,9 @@ use becket_config::read::read;
 use rustls_pki_types::UnixTime;
 
 use super::flags::Flags;
+use super::renewal::{Renewal, renew};
 use super::{Prepared, ServerNames, World, prepare_text};
+use crate::config::Config;
 use crate::files::{Files, LARGEST, reason};
 use crate::signing::token::Tokens;
 
@@ -152,6 +154,25 @@ impl Source {
             &self.base,
             &self.files,
         )))
+    }
+
+    /// Looks at the files of a configuration that runs. Blocks.
+    pub(crate) fn renew(&self, running: &Config, now: UnixTime) -> Renewal {
+        let folder = self.folder();
+        let world = World {
+            tokens: self.tokens.clone(),
+            ..World::system(&folder, now, ServerNames::Later, self.files.clone())
+        };
+        renew(running, &world)
+    }
+
+    /// The files of a configuration that this process opens by its own rights, and that may change.
+    pub(crate) fn watched(&self, file: &File) -> Vec<PathBuf> {
+        let folder = self.folder();
+        let named = file.files_of_certificates().into_iter();
+        let mut paths: Vec<PathBuf> = named.map(|text| folder.join(text)).collect();
+        paths.retain(|path| self.files.is_own(path));
+        paths
     }
 
     /// Reads and checks everything. Blocks on files and names.

@@ -126,6 +126,7 @@ impl Control {
         self.take_admin_socket();
         self.start_admin();
         self.supervisor.tell(Progress::Ready);
+        self.look_first();
     }
 
     /// Makes the unix socket of the admin pages, where the process before this one had it until now.

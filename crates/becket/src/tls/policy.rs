@@ -7,12 +7,14 @@
 //! ALPN, revocation lists. The class of fault this keeps out: a session made on a name without
 //! client certificates that opens a name with them (nginx CVE-2025-23419).
 
-use aws_lc_rs::digest::{Context, SHA256};
 use becket_config::choices::{ClientCertificates, ClientTrust};
 use becket_config::suites::{Group, Version};
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::ALL_KX_GROUPS;
 use rustls::{RootCertStore, SupportedProtocolVersion, version};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, TrustAnchor};
+
+use crate::pki::digest::digest as encode;
 
 /// Computes SHA-256 over a canonical encoding: each part preceded by its length as u64,
 /// big endian. The set of CAs enters as the sorted digests of their names and keys.
@@ -27,21 +29,7 @@ pub fn digest(
         ClientCertificates::Optional => "optional",
         ClientCertificates::Required => "required",
     };
-    let mut authorities: Vec<[u8; 32]> = roots
-        .roots
-        .iter()
-        .map(|anchor| {
-            let constraints = anchor.name_constraints.as_ref();
-            encode(&[
-                &anchor.subject,
-                &anchor.subject_public_key_info,
-                constraints.map_or(&[], |der| der),
-            ])
-        })
-        .collect();
-    authorities.sort_unstable();
-    authorities.dedup();
-
+    let authorities = authorities(roots);
     let mut parts: Vec<&[u8]> = vec![b"becket policy 1", name.as_bytes(), mode.as_bytes()];
     if trust == ClientTrust::Certificates {
         // Without it the digests of policies that have always been are what they were.
@@ -51,6 +39,39 @@ pub fn digest(
     parts.push(ems);
     parts.extend(authorities.iter().map(<[u8; 32]>::as_slice));
     encode(&parts)
+}
+
+/// The names and keys of a set of CAs, as digests; each once, sorted.
+pub(crate) fn authorities(roots: &RootCertStore) -> Vec<[u8; 32]> {
+    let digest = |anchor: &TrustAnchor<'_>| {
+        let constraints = anchor.name_constraints.as_ref();
+        encode(&[
+            &anchor.subject,
+            &anchor.subject_public_key_info,
+            constraints.map_or(&[], |der| der),
+        ])
+    };
+    let mut authorities: Vec<[u8; 32]> = roots.roots.iter().map(digest).collect();
+    authorities.sort_unstable();
+    authorities.dedup();
+    authorities
+}
+
+/// Computes SHA-256 over what decides whose certificates are taken: CAs, single certificates, revocation lists.
+pub(crate) fn contents(
+    roots: &RootCertStore,
+    certificates: &[CertificateDer<'_>],
+    lists: &[CertificateRevocationListDer<'_>],
+) -> [u8; 32] {
+    let authorities = authorities(roots);
+    let counts = [authorities.len(), certificates.len()].map(|count| (count as u64).to_be_bytes());
+    let authorities = authorities.iter().map(<[u8; 32]>::as_slice);
+    let lists = lists.iter().map(AsRef::as_ref);
+    let parts = authorities
+        .chain(certificates.iter().map(AsRef::as_ref))
+        .chain(lists)
+        .chain(counts.iter().map(<[u8; 8]>::as_slice));
+    encode(&parts.collect::<Vec<_>>())
 }
 
 /// The versions of a list, highest first.
@@ -70,17 +91,6 @@ pub(crate) fn groups(listed: &[Group]) -> Vec<&'static dyn SupportedKxGroup> {
     };
     let groups = listed.iter().filter_map(|group| known(*group as u16));
     groups.copied().collect()
-}
-
-fn encode(parts: &[&[u8]]) -> [u8; 32] {
-    let mut context = Context::new(&SHA256);
-    for part in parts {
-        context.update(&(part.len() as u64).to_be_bytes());
-        context.update(part);
-    }
-    let mut out = [0; 32];
-    out.copy_from_slice(context.finish().as_ref());
-    out
 }
 
 #[cfg(test)]
@@ -111,10 +121,5 @@ mod tests {
     fn every_group_of_the_format_is_spoken() {
         let all = Policy::default().groups;
         assert_eq!(groups(&all).len(), all.len());
-    }
-
-    #[test]
-    fn parts_do_not_run_into_each_other() {
-        assert_ne!(encode(&[b"ab", b"c"]), encode(&[b"a", b"bc"]));
     }
 }

@@ -12,7 +12,7 @@ use crate::admission::WorkerAdmission;
 use crate::backend::inbox::{BackendEvent, Grant, Inbox};
 use crate::backend::pool::Pool;
 use crate::backend::registry::Adopted;
-use crate::config::Config;
+use crate::config::{Config, Listener};
 use crate::connection::Connection;
 use crate::connection::listener::ListenerState;
 use crate::descriptors;
@@ -50,7 +50,7 @@ impl Worker {
                 Message::Secrets(secrets) => {
                     self.secrets = secrets;
                     let (config, pools) = (Arc::clone(&self.config), Rc::clone(&self.pools));
-                    if let Err(error) = self.serve_by(config, pools, Vec::new()) {
+                    if let Err(error) = self.serve_by(config, pools, Vec::new(), &[]) {
                         tracing::error!(%error, worker = self.number, "ticket keys not changed");
                     }
                 }
@@ -136,28 +136,43 @@ impl Worker {
         }
     }
 
-    /// Serves by another configuration.
+    /// Serves by another configuration. What is the same in both stays: sessions with servers are in pools, and a router takes
+    /// time to build.
     pub(super) fn take_over(&mut self, adopted: &Adopted, added: Vec<Bound>) -> io::Result<()> {
         let pool = |(backend, state): (&Arc<_>, &Arc<_>)| {
+            let is_same = |it: &&Rc<Pool>| {
+                Arc::ptr_eq(it.backend(), backend) && Arc::ptr_eq(it.state(), state)
+            };
+            if let Some(pool) = self.pools.iter().find(is_same) {
+                return Rc::clone(pool);
+            }
             let inbox = Arc::clone(&self.mailbox) as Arc<dyn Inbox>;
             let pool = Pool::new(Arc::clone(backend), Arc::clone(state), inbox, self.number);
             let pool = pool.telling(self.outbox.clone());
             Rc::new(pool.reading(&self.shared.readers))
         };
         let pools = adopted.backends().map(pool).collect();
-        self.serve_by(Arc::clone(adopted.config()), pools, added)
+        let config = Arc::clone(adopted.config());
+        let mut before = Vec::new();
+        if Arc::ptr_eq(&config.file, &self.config.file) {
+            let acceptors = self.acceptors.iter();
+            before.extend(acceptors.map(|(_, it)| Rc::clone(&it.listener)));
+        }
+        self.serve_by(config, pools, added, &before)
     }
 
     /// Builds listener states for a configuration, then gives them to the sockets: those that stay, those
-    /// that are new; those whose address is gone are retired. An error changes nothing.
+    /// that are new; those whose address is gone are retired. A state that is there `before`, of the same listener and pools, is
+    /// not built again. An error changes nothing.
     fn serve_by(
         &mut self,
         config: Arc<Config>,
         pools: Rc<[Rc<Pool>]>,
         added: Vec<Bound>,
+        before: &[Rc<ListenerState>],
     ) -> io::Result<()> {
         let states = self
-            .listener_states(&config, &pools)
+            .listener_states(&config, &pools, before)
             .map_err(io::Error::other)?;
         let state_at = |address: SocketAddr| {
             let listener = config
@@ -200,8 +215,21 @@ impl Worker {
         &self,
         config: &Config,
         pools: &Rc<[Rc<Pool>]>,
+        before: &[Rc<ListenerState>],
     ) -> Result<Vec<Rc<ListenerState>>, rustls::Error> {
-        let state = |listener: &Arc<_>| {
+        let state = |listener: &Arc<Listener>| {
+            let has_pool = |state: &ListenerState, backend: usize| {
+                let both = state.pools.get(backend).zip(pools.get(backend));
+                both.is_some_and(|(old, new)| Rc::ptr_eq(old, new))
+            };
+            let is_same = |state: &&Rc<ListenerState>| {
+                let mut routes = listener.routes.iter();
+                Arc::ptr_eq(state.config(), listener)
+                    && routes.all(|it| has_pool(state, it.backend))
+            };
+            if let Some(state) = before.iter().find(is_same) {
+                return Ok(Rc::clone(state));
+            }
             let router = HelloRouter::new(Arc::clone(listener), &self.parts(config))?;
             Ok(Rc::new(ListenerState {
                 mode: listener.keys.speaks(),

@@ -324,6 +324,7 @@ fn a_server_with_too_much_of_a_chain_fails_for_that() {
     let onward = |bytes| Onward {
         client: client(true),
         verifier: Arc::new(RuleVerifier::none(Arc::clone(&provider))),
+        contents: [0; 32],
         most_chain: Limits {
             certificate_chain: bytes,
             ..Limits::default()

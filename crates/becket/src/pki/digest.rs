@@ -1,0 +1,25 @@
+//! Whether two things are one: SHA-256 over their parts.
+
+use aws_lc_rs::digest::{Context, SHA256};
+
+/// Computes SHA-256 over a canonical encoding: each part preceded by its length as u64, big endian.
+pub(crate) fn digest(parts: &[&[u8]]) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    let mut out = [0; 32];
+    out.copy_from_slice(context.finish().as_ref());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        assert_ne!(digest(&[b"ab", b"c"]), digest(&[b"a", b"bc"]));
+    }
+}

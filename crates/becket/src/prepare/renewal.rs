@@ -1,0 +1,203 @@
+//! A look at the files of a configuration that runs: what has changed in them is taken.
+//!
+//! The configuration stays as it is written: its text is not read again, no name is looked up, no address is bound. What is
+//! made anew is what comes of files of certificates: chains with their keys, policies with their CAs and revocation lists, TLS
+//! towards servers. Each is taken whole or not at all: one that does not fit is kept out, and what is in use of the same
+//! files stays. What has not changed, by the contents of its files, is the object that it was.
+
+use std::mem;
+use std::path::Path;
+use std::sync::Arc;
+
+use becket_config::error::Problem;
+use becket_config::key;
+
+use super::{Draft, World};
+use crate::config::{Backend, Config, Listener, Policy};
+use crate::pki::keys::Loaded;
+
+/// What a look at the files came to.
+#[derive(Debug)]
+pub(crate) struct Renewal {
+    /// The configuration as it is with them; absent where nothing has changed.
+    pub(crate) config: Option<Config>,
+    /// What does not fit.
+    pub(crate) kept_out: Vec<Problem>,
+    /// What was noticed of what is new.
+    pub(crate) warnings: Vec<Problem>,
+    /// Key paths of what is new.
+    pub(crate) taken: Vec<String>,
+}
+
+/// Looks at the files of a configuration. Blocks.
+pub(crate) fn renew(running: &Config, world: &World<'_>) -> Renewal {
+    let mut draft = Draft::new(&running.file, world);
+    draft.kept_out = Some(Vec::new());
+    let mut taken = Vec::new();
+    let policies = draft.renewed_policies(running, &mut taken);
+    let backends = running.backends.iter().zip(running.file.backend_paths());
+    let backends = backends.map(|(before, path)| draft.renewed_backend(&path, before, &mut taken));
+    let backends = backends.collect();
+    let listeners = running.listeners.iter().zip(running.file.listener_paths());
+    let listeners = listeners
+        .map(|(before, path)| draft.renewed_listener(&path, before, &policies, &mut taken))
+        .collect();
+    let mut kept_out = draft.kept_out.unwrap_or_default();
+    kept_out.extend(draft.report.errors);
+    let config = Config {
+        listeners,
+        backends,
+        ..running.clone()
+    };
+    Renewal {
+        config: (!taken.is_empty()).then_some(config),
+        kept_out,
+        warnings: draft.report.warnings,
+        taken,
+    }
+}
+
+impl Draft<'_> {
+    /// What a file holds, or, where that does not fit and a configuration is renewed, what is in use of it, or of the folder.
+    pub(super) fn or_before(
+        &mut self,
+        place: &Path,
+        load: impl FnOnce(&mut Self) -> Option<Loaded>,
+    ) -> Vec<Loaded> {
+        let errors = self.report.errors.len();
+        let loaded = load(self);
+        if !self.keep_out(errors) {
+            return loaded.into_iter().collect();
+        }
+        let known = self.loader.known.values();
+        let is_of = |known: &&Loaded| known.file == place || known.file.parent() == Some(place);
+        let mut before: Vec<Loaded> = known.filter(is_of).cloned().collect();
+        before.sort_by(|a, b| a.file.cmp(&b.file));
+        before
+    }
+
+    /// Takes the errors from this number on for something that is kept out. Whether there are any.
+    fn keep_out(&mut self, from: usize) -> bool {
+        let Some(kept_out) = &mut self.kept_out else {
+            return false;
+        };
+        let before = kept_out.len();
+        kept_out.extend(self.report.errors.drain(from..));
+        kept_out.len() > before
+    }
+
+    /// The policies in use: each with what replaces it, which may be itself.
+    fn renewed_policies(
+        &mut self,
+        running: &Config,
+        taken: &mut Vec<String>,
+    ) -> Vec<(Arc<Policy>, Arc<Policy>)> {
+        let routes = running.listeners.iter().flat_map(|it| &it.routes);
+        let mut policies: Vec<(Arc<Policy>, Arc<Policy>)> = Vec::new();
+        for before in routes.filter_map(|route| route.policy.as_ref()) {
+            if before.verifier.is_none() || policies.iter().any(|it| Arc::ptr_eq(&it.0, before)) {
+                continue;
+            }
+            let path = format!("policy[{}]", before.keys.name);
+            let (errors, warnings) = (self.report.errors.len(), self.report.warnings.len());
+            let made = self.policy(&path, before.keys.clone());
+            let is_same = self.keep_out(errors) || made.contents == before.contents;
+            let after = if is_same {
+                self.report.warnings.truncate(warnings);
+                Arc::clone(before)
+            } else {
+                taken.push(path);
+                Arc::new(made)
+            };
+            policies.push((Arc::clone(before), after));
+        }
+        policies
+    }
+
+    fn renewed_backend(
+        &mut self,
+        path: &str,
+        before: &Arc<Backend>,
+        taken: &mut Vec<String>,
+    ) -> Arc<Backend> {
+        let Some(tls) = &before.tls else {
+            return Arc::clone(before);
+        };
+        let keys = &before.keys;
+        let path = key!(path, keys.tls);
+        let (errors, warnings) = (self.report.errors.len(), self.report.warnings.len());
+        let made = self.onward(&path, Some(&tls.keys));
+        let is_kept_out = self.keep_out(errors);
+        let new = made.filter(|made| !is_kept_out && made.contents != tls.contents);
+        let Some(new) = new else {
+            self.report.warnings.truncate(warnings);
+            return Arc::clone(before);
+        };
+        taken.push(path);
+        Arc::new(Backend {
+            tls: Some(new),
+            ..Backend::clone(before)
+        })
+    }
+
+    fn renewed_listener(
+        &mut self,
+        path: &str,
+        before: &Arc<Listener>,
+        policies: &[(Arc<Policy>, Arc<Policy>)],
+        taken: &mut Vec<String>,
+    ) -> Arc<Listener> {
+        let keys = &before.keys;
+        let mut routes = before.routes.clone();
+        let mut is_new = false;
+        for policy in routes.iter_mut().filter_map(|route| route.policy.as_mut()) {
+            let renewed = policies.iter().find(|(old, _)| Arc::ptr_eq(old, policy));
+            if let Some((_, after)) = renewed.filter(|(old, after)| !Arc::ptr_eq(old, after)) {
+                *policy = Arc::clone(after);
+                is_new = true;
+            }
+        }
+        let (certificates, credentials) = match self.renewed_credentials(path, before) {
+            Some(credentials) => {
+                let path = key!(path, keys.certificates);
+                let map = Arc::new(self.map(&path, &credentials));
+                taken.push(path);
+                is_new = true;
+                (map, credentials)
+            }
+            None => (Arc::clone(&before.certificates), before.credentials.clone()),
+        };
+        if !is_new {
+            return Arc::clone(before);
+        }
+        Arc::new(Listener {
+            routes,
+            certificates,
+            credentials,
+            ..Listener::clone(before)
+        })
+    }
+
+    /// The chains of a listener with their keys, where they are other ones than before.
+    fn renewed_credentials(&mut self, path: &str, before: &Listener) -> Option<Vec<Loaded>> {
+        let keys = &before.keys;
+        if !keys.ends_tls() {
+            return None;
+        }
+        let known = before.credentials.iter();
+        self.loader.known = known.map(|it| (it.digest, it.clone())).collect();
+        let path = key!(path, keys.certificates);
+        let warnings = self.report.warnings.len();
+        let credentials = self.credentials(&path, &keys.certificates);
+        mem::take(&mut self.loader.known);
+        let is_same = credentials.len() == before.credentials.len() && {
+            credentials.iter().zip(&before.credentials)
+        }
+        .all(|(a, b)| a.is_same(b));
+        if is_same {
+            self.report.warnings.truncate(warnings);
+        }
+        // None at all would be a listener that answers nobody.
+        (!is_same && !credentials.is_empty()).then_some(credentials)
+    }
+}

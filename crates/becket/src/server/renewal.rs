@@ -1,0 +1,189 @@
+//! Files of certificates that change are taken by themselves.
+//!
+//! A look at the files is prepared on a thread of its own, beside everything else, and committed if the configuration is still the
+//! one that it began with. Each look begins to watch anew: what links lead to may be elsewhere. The first one follows the
+//! start, and each reload: files may have changed between the reading and the watching.
+//!
+//! With a parent its looks are the parent's orders, since only that can read all files. This process tells it when files
+//! change that it opens by its own rights.
+
+use std::io;
+use std::sync::Arc;
+
+use rustls::pki_types::UnixTime;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::Control;
+use crate::config::Config;
+use crate::control::reload::build;
+use crate::control::supervisor::Progress;
+use crate::files::Files;
+use crate::log::Timestamp;
+use crate::prepare::renewal::Renewal;
+use crate::watch::{Places, Watch};
+
+/// What control knows of files that change.
+#[derive(Debug, Default)]
+pub(crate) struct Watching {
+    watch: Watch,
+    /// A look on its way.
+    running: Option<JoinHandle<Look>>,
+    /// What is to be looked at next.
+    again: Option<Files>,
+}
+
+/// What came of a look.
+#[derive(Debug)]
+pub(super) struct Look {
+    /// What it began with.
+    config: Arc<Config>,
+    files: Files,
+    /// Where changes are told from now on; absent where this process opens none of the files.
+    places: Option<io::Result<Places>>,
+    renewal: Renewal,
+    /// Why it cannot be used as a whole.
+    fault: Option<String>,
+}
+
+/// What happens to files.
+pub(super) enum Seen {
+    /// Some have changed.
+    Changed,
+    /// They were looked at; nothing where that failed.
+    Look(Option<Box<Look>>),
+}
+
+impl Watching {
+    /// Waits for the next thing that happens. Nothing is lost when the future is dropped.
+    pub(super) async fn next(&mut self) -> Seen {
+        let Self { watch, running, .. } = self;
+        tokio::select! {
+            () = watch.settled() => Seen::Changed,
+            Some(looked) = async { Some(running.as_mut()?.await) } => {
+                *running = None;
+                let looked = looked.inspect_err(|error| tracing::error!(%error, "files not looked at"));
+                Seen::Look(looked.ok().map(Box::new))
+            }
+        }
+    }
+}
+
+impl Control {
+    /// Looks at the files for the first time by this configuration, unless that is the parent's to order.
+    pub(super) fn look_first(&mut self) {
+        if !self.state.config().file.process.watch {
+            self.watching.watch.stop();
+        } else if !self.supervisor.is_parent() {
+            self.look(Files::default());
+        }
+    }
+
+    /// Begins to look at the files, or remembers to.
+    pub(super) fn look(&mut self, files: Files) {
+        let config = self.state.config();
+        if self.state.is_draining() || !config.file.process.watch {
+            return self.supervisor.tell(Progress::Renewed);
+        }
+        if self.watching.running.is_some() {
+            self.watching.again = Some(files);
+            return;
+        }
+        let unix = self.state.shared().clock.now().unix;
+        let secrets = Arc::clone(self.rotation.secrets());
+        let source = self.source.with(files.clone());
+        self.watching.running = Some(spawn_blocking(move || {
+            let own = source.watched(&config.file);
+            let places = (!own.is_empty()).then(|| Places::of(&own));
+            let renewal = source.renew(&config, UnixTime::since_unix_epoch(unix));
+            let built = renewal.config.as_ref().map(|new| {
+                let is_new =
+                    |one: &&Arc<_>| !config.listeners.iter().any(|it| Arc::ptr_eq(it, one));
+                build(new, new.listeners.iter().filter(is_new), &secrets)
+            });
+            Look {
+                fault: built.and_then(Result::err),
+                config,
+                files,
+                places,
+                renewal,
+            }
+        }));
+    }
+
+    pub(super) fn handle_seen(&mut self, seen: Seen) {
+        match seen {
+            Seen::Changed if self.supervisor.is_parent() => self.supervisor.tell(Progress::Changed),
+            Seen::Changed => self.look(Files::default()),
+            Seen::Look(look) => {
+                if let Some(look) = look {
+                    self.finish_look(*look);
+                }
+                match self.watching.again.take() {
+                    Some(files) => self.look(files),
+                    None if self.watching.running.is_some() => {}
+                    None => self.supervisor.tell(Progress::Renewed),
+                }
+            }
+        }
+    }
+
+    fn finish_look(&mut self, look: Look) {
+        let config = self.state.config();
+        if self.state.is_draining() || !config.file.process.watch {
+            return;
+        }
+        if let Some(places) = look.places {
+            let folders = self.watching.watch.over(places, &config.file.process);
+            tracing::debug!(folders, "files are watched");
+        }
+        if !Arc::ptr_eq(&look.config, &config) {
+            // A reload was faster.
+            self.watching.again.get_or_insert(look.files);
+            return;
+        }
+        let Renewal {
+            config: new,
+            kept_out,
+            warnings,
+            taken,
+        } = look.renewal;
+        let mut kept_out: Vec<String> = kept_out.iter().map(ToString::to_string).collect();
+        let refused = match (new, look.fault) {
+            (None, _) => None,
+            (Some(_), Some(fault)) => Some(fault),
+            (Some(new), None) => {
+                for warning in &warnings {
+                    tracing::warn!("{warning}");
+                }
+                self.commit_renewed(new).err().map(|it| it.to_string())
+            }
+        };
+        let is_taken = refused.is_none() && !taken.is_empty();
+        kept_out.extend(refused);
+        let mut status = self.state.watch();
+        for fault in kept_out.iter().filter(|it| !status.kept_out.contains(it)) {
+            tracing::error!("kept out, what was in use stays: {fault}");
+        }
+        if is_taken {
+            tracing::info!(what = taken.join(", "), "files that changed are taken");
+            status.renewals += 1;
+            status.time = Some(Timestamp::from_unix(self.state.shared().clock.now().unix));
+        }
+        status.failures += u64::from(!kept_out.is_empty());
+        status.kept_out = kept_out;
+        self.state.set_watch(status);
+    }
+
+    /// Has workers serve by what is new. Everything else stays as it is.
+    fn commit_renewed(&mut self, config: Config) -> io::Result<()> {
+        self.workers.prepare_for(&config)?;
+        let config = Arc::new(config);
+        let adopted = self.state.shared().backends.keep(&config);
+        let cluster = self.cluster.as_ref();
+        let outboxes = cluster.map_or_else(Vec::new, |cluster| cluster.outboxes());
+        let none = (0..self.workers.len()).map(|_| Vec::new()).collect();
+        self.workers.reload(&adopted, none, &outboxes);
+        self.state.set_config(config);
+        Ok(())
+    }
+}

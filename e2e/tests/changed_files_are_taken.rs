@@ -1,0 +1,350 @@
+//! Files of certificates that change are taken by themselves, whole or not at all.
+
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+use becket_e2e::{
+    AS_NOBODY, Backend, Becket, Bundle, Client, Key, Place, Shape, Trust, eventually, fresh_host,
+    nobody, now, until,
+};
+use rustls::client::Resumption;
+
+const NAME: &str = "www.example.org";
+
+/// Who asks a becket for its certificate.
+struct Visitor<'a> {
+    becket: &'a Becket,
+    trust: Trust,
+}
+
+impl<'a> Visitor<'a> {
+    fn of(place: &Place, becket: &'a Becket) -> Self {
+        let trust = Trust::new(place);
+        let trust = trust.changed(|config| config.resumption = Resumption::disabled());
+        Self { becket, trust }
+    }
+
+    /// The certificate for a name, in DER; empty where there is none.
+    fn shown(&self, name: &str) -> Vec<u8> {
+        let client = Client::connect_as(self.becket.web, &self.trust, name);
+        let shown = client.map(|client| client.tls.peer_certificates().unwrap()[0].to_vec());
+        shown.unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn awaits(&self, bundle: &Bundle) {
+        self.awaits_for(NAME, bundle);
+    }
+
+    #[track_caller]
+    fn awaits_for(&self, name: &str, bundle: &Bundle) {
+        let wanted = der(bundle);
+        eventually("the new certificate is shown", || {
+            self.shown(name) == wanted
+        });
+    }
+}
+
+fn der(bundle: &Bundle) -> Vec<u8> {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    CertificateDer::from_pem_slice(bundle.certificate.as_bytes())
+        .unwrap()
+        .to_vec()
+}
+
+fn kept_out(becket: &Becket) -> Vec<String> {
+    let status = becket.status();
+    let listed = status["watch"]["kept_out"].as_array().unwrap().iter();
+    listed.map(|it| it.as_str().unwrap().to_owned()).collect()
+}
+
+/// Waits until becket looks: a change before that would be part of the first look.
+fn ready(becket: &Becket) {
+    until("files are watched", || {
+        is_watching(becket.pid()).then_some(())
+    });
+}
+
+fn is_watching(pid: u32) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let mut links = open.filter_map(|it| fs::read_link(it.path()).ok());
+    links.any(|link| link.to_string_lossy() == "anon_inode:inotify")
+}
+
+/// Puts a link in place of another, as `ln -sfn` would with a rename.
+fn relink(place: &Place, target: &str, link: &str) {
+    symlink(target, place.path("new-link")).unwrap();
+    fs::rename(place.path("new-link"), place.path(link)).unwrap();
+}
+
+#[test]
+fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    for folder in ["archive", "live"] {
+        fs::create_dir(place.path(folder)).unwrap();
+    }
+    let renew = |number: u32| {
+        let bundle = place.authority.issue(&[NAME], Key::Ecdsa);
+        place.write(
+            &format!("archive/fullchain{number}.pem"),
+            &bundle.certificate,
+        );
+        place.write(&format!("archive/privkey{number}.pem"), &bundle.key);
+        bundle
+    };
+    let link = |name: &str, number: u32| {
+        let target = format!("../archive/{name}{number}.pem");
+        relink(&place, &target, &format!("live/{name}.pem"));
+    };
+    let first = renew(1);
+    link("fullchain", 1);
+    link("privkey", 1);
+    let shape = Shape::new(backend.address).certificates("[\"live\"]");
+    let becket = Becket::start(&place, &shape);
+    ready(&becket);
+    let visitor = Visitor::of(&place, &becket);
+    assert_eq!(visitor.shown(NAME), der(&first));
+    let second = renew(2);
+    link("fullchain", 2);
+    eventually("half of it is kept out", || kept_out(&becket).len() == 1);
+    assert!(kept_out(&becket)[0].contains("belongs to another certificate"));
+    assert_eq!(visitor.shown(NAME), der(&first));
+    assert!(becket.log().contains("kept out, what was in use stays"));
+    let metrics = becket.metrics();
+    assert_eq!(metrics.sum("becket_watch_kept_out", &[]), 1.0);
+    assert!(metrics.sum("becket_watch_failures_total", &[]) >= 1.0);
+    link("privkey", 2);
+    visitor.awaits(&second);
+    eventually("all is well again", || kept_out(&becket).is_empty());
+    // What the links lead to now is watched, too.
+    let third = place.authority.issue(&[NAME], Key::Ecdsa);
+    place.write("archive/fullchain2.pem", &third.certificate);
+    place.write("archive/privkey2.pem", &third.key);
+    visitor.awaits(&third);
+}
+
+#[test]
+fn the_flip_of_a_link_to_a_folder_is_followed() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let version = |name: &str| {
+        fs::create_dir(place.path(name)).unwrap();
+        let bundle = place.authority.issue(&[NAME], Key::Ecdsa);
+        place.write(&format!("{name}/tls.crt"), &bundle.certificate);
+        place.write(&format!("{name}/tls.key"), &bundle.key);
+        bundle
+    };
+    version("..one");
+    relink(&place, "..one", "..data");
+    for name in ["tls.crt", "tls.key"] {
+        relink(&place, &format!("..data/{name}"), name);
+    }
+    let pair = "[{ chain = \"tls.crt\", key = \"tls.key\" }]";
+    let shape = Shape::new(backend.address).certificates(pair);
+    let becket = Becket::start(&place, &shape);
+    ready(&becket);
+    let visitor = Visitor::of(&place, &becket);
+    for name in ["..two", "..three"] {
+        let next = version(name);
+        relink(&place, name, "..data");
+        visitor.awaits(&next);
+    }
+}
+
+#[test]
+fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    fs::create_dir(place.path("certs")).unwrap();
+    place.issue("certs/a.pem", &[NAME], Key::Ecdsa);
+    let shape = Shape::new(backend.address).certificates("[\"certs\"]");
+    let becket = Becket::start(&place, &shape);
+    ready(&becket);
+    let visitor = Visitor::of(&place, &becket);
+
+    let renamed = place.issue("next.pem", &[NAME], Key::Ecdsa);
+    fs::rename(place.path("next.pem"), place.path("certs/a.pem")).unwrap();
+    visitor.awaits(&renamed);
+
+    let halved = place.authority.issue(&[NAME], Key::Ecdsa);
+    let text = halved.pem();
+    let (begin, rest) = text.split_at(text.len() / 2);
+    let mut file = File::create(place.path("certs/a.pem")).unwrap();
+    file.write_all(begin.as_bytes()).unwrap();
+    eventually("a half is kept out", || kept_out(&becket).len() == 1);
+    assert_eq!(visitor.shown(NAME), der(&renamed));
+    file.write_all(rest.as_bytes()).unwrap();
+    drop(file);
+    visitor.awaits(&halved);
+    eventually("all is well again", || kept_out(&becket).is_empty());
+
+    fs::remove_dir_all(place.path("certs")).unwrap();
+    eventually("what is gone stays", || kept_out(&becket).len() == 1);
+    assert_eq!(visitor.shown(NAME), der(&halved));
+    fs::create_dir(place.path("certs")).unwrap();
+    let again = place.issue("certs/a.pem", &[NAME], Key::Ecdsa);
+    visitor.awaits(&again);
+
+    // One that comes beside it and does not fit keeps nobody else out.
+    place.write("certs/b.pem", "none");
+    let beside = place.issue("certs/c.pem", &["internal.example.org"], Key::Ecdsa);
+    visitor.awaits_for("internal.example.org", &beside);
+    eventually("the other is kept out", || kept_out(&becket).len() == 1);
+    assert_eq!(visitor.shown(NAME), der(&again));
+    fs::remove_file(place.path("certs/b.pem")).unwrap();
+    eventually("it is gone", || kept_out(&becket).is_empty());
+}
+
+#[test]
+fn hundreds_of_changes_are_few_renewals_and_what_is_open_stays() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).certificates("[\"site.pem\"]");
+    let becket = Becket::start(&place, &shape);
+    ready(&becket);
+    let resuming = Trust::new(&place);
+    resuming.visit(becket.web).unwrap();
+    becket.next_access();
+    let mut open = Client::connect(becket.web, &resuming).unwrap();
+    let began = now();
+    let mut last = place.issue("site.pem", &[NAME], Key::Ecdsa);
+    for _ in 0..300 {
+        last = place.issue("site.pem", &[NAME], Key::Ecdsa);
+    }
+    Visitor::of(&place, &becket).awaits(&last);
+    let renewals = becket.metrics().sum("becket_watch_renewals_total", &[]);
+    let most = began.elapsed().as_secs_f64() + 1.0;
+    assert!(
+        renewals <= most,
+        "{renewals} renewals, at most one a second: {most}"
+    );
+    // The same once more is no news.
+    last.write(&place.path("site.pem"));
+    assert!(open.ask(becket_e2e::REQUEST).is_ok());
+    resuming.visit(becket.web).unwrap();
+    let resumed = until("a visit with a session", || {
+        let access = becket.access();
+        access
+            .iter()
+            .find(|line| line["handshake"] == "psk")
+            .cloned()
+    });
+    assert_eq!(resumed["reason"], "finished");
+}
+
+#[test]
+fn revocation_lists_are_taken_and_the_configuration_is_not() {
+    let place = Place::new();
+    let backend = Backend::http("inside");
+    let revoke = |serials: &[u64]| {
+        let list = place.authority.revocation_list(serials).pem().unwrap();
+        place.write("crl.pem", &list);
+    };
+    revoke(&[7]);
+    let policy = "[[policy]]\nname = \"web\"\nclient-certificates = \"required\"\n\
+         client-ca = \"ca.pem\"\ncrl = [\"crl.pem\"]";
+    let shape = Shape::new(backend.address).section(policy);
+    let becket = Becket::start(&place, &shape);
+    ready(&becket);
+    let second = SocketAddr::from((fresh_host(), 8443));
+    let listener = format!(
+        "[[listener]]\nname = \"second\"\nbind = [\"{second}\"]\ncertificates = [\"site.pem\"]\nbackend = \"app\""
+    );
+    place.write("becket.toml", &shape.section(&listener).text());
+    let alice = place.authority.issue_numbered(&["alice"], 1);
+    let [(_, trust), ..] = Trust::ways(&place, Some(&alice));
+    trust.visit(becket.web).unwrap();
+    revoke(&[7, 1]);
+    eventually("she is refused", || trust.visit(becket.web).is_err());
+    assert!(becket.log().contains("policy[web]"), "{}", becket.log());
+    assert!(TcpStream::connect(second).is_err());
+    assert!(becket.reload(), "{}", becket.log());
+    TcpStream::connect(second).unwrap();
+}
+
+#[test]
+fn who_does_not_want_it_has_nothing_watched() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address);
+    let off = shape.clone().process("workers = 2\nwatch = false");
+    let becket = Becket::start(&place, &off);
+    let visitor = Visitor::of(&place, &becket);
+    let before = visitor.shown(NAME);
+    let next = place.issue("site.pem", &[NAME], Key::Ecdsa);
+    assert!(!is_watching(becket.pid()));
+    assert_eq!(visitor.shown(NAME), before);
+    assert!(becket.reload());
+    visitor.awaits(&next);
+    assert_eq!(becket.status()["watch"]["renewals"], 0);
+    // A reload turns it on and off.
+    place.write("becket.toml", &shape.text());
+    assert!(becket.reload());
+    ready(&becket);
+    let next = place.issue("site.pem", &[NAME], Key::Ecdsa);
+    visitor.awaits(&next);
+    place.write("becket.toml", &off.text());
+    assert!(becket.reload());
+    eventually("nothing is watched", || !is_watching(becket.pid()));
+}
+
+#[test]
+fn a_parent_hands_over_what_only_root_can_read_and_the_child_watches_what_it_can() {
+    let Some(user) = nobody() else { return };
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let mut shape = Shape::new(backend.address).process(AS_NOBODY);
+    shape.web = SocketAddr::from((fresh_host(), 443));
+    fs::create_dir(place.path("own")).unwrap();
+    place.issue("own/internal.pem", &["internal.example.org"], Key::Ecdsa);
+    for name in ["own", "own/internal.pem"] {
+        chown(place.path(name), Some(user), None).unwrap();
+    }
+    let shape = shape.certificates("[\"own/internal.pem\", \"site.pem\"]");
+    let roots = |name: &str| {
+        fs::set_permissions(place.path(name), Permissions::from_mode(0o600)).unwrap();
+    };
+    place.write("becket.toml", &shape.text());
+    roots("becket.toml");
+    roots("site.pem");
+    becket_e2e::open_to_all(&place);
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    ready(&becket);
+    let visitor = Visitor::of(&place, &becket);
+    let next = place.issue("next.pem", &[NAME], Key::Ecdsa);
+    roots("next.pem");
+    fs::rename(place.path("next.pem"), place.path("site.pem")).unwrap();
+    visitor.awaits(&next);
+    // What the child can read it watches itself.
+    eventually("the child watches", || is_watching(becket.child()));
+    let own = place.issue("own/internal.pem", &["internal.example.org"], Key::Ecdsa);
+    eventually("what it cannot read is kept out", || {
+        kept_out(&becket).len() == 1
+    });
+    chown(place.path("own/internal.pem"), Some(user), None).unwrap();
+    visitor.awaits_for("internal.example.org", &own);
+    eventually("all is well again", || kept_out(&becket).is_empty());
+    place.write("site.pem", "none");
+    eventually("what does not fit is kept out", || {
+        kept_out(&becket).len() == 1
+    });
+    assert_eq!(visitor.shown(NAME), der(&next));
+    // A child that dies is followed by one that watches.
+    let mended = place.issue("site.pem", &[NAME], Key::Ecdsa);
+    visitor.awaits(&mended);
+    let before = becket.child();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(before).unwrap()).unwrap();
+    rustix::process::kill_process(pid, becket_e2e::Signal::KILL).unwrap();
+    until("another serves", || {
+        let trust = &visitor.trust;
+        Client::connect(becket.web, trust).ok()
+    });
+    let last = place.issue("site.pem", &[NAME], Key::Ecdsa);
+    visitor.awaits(&last);
+}
