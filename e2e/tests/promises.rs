@@ -42,6 +42,7 @@ mod hosts_leave_nothing_behind;
 mod kernel_tls_keeps_its_promises;
 mod keys_live_on_tokens;
 mod limits_hold;
+mod logs_are_as_they_are_asked_for;
 mod logs_reopen;
 mod logs_reopen_under_another_user;
 mod logs_stop_nobody;

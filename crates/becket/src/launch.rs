@@ -131,20 +131,19 @@ fn launch_beside(
 
     let given = (handed.sockets, handed.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
-    let access = AccessWriter::open(&config.log.access, config.log.format, &files);
+    let access = AccessWriter::open(&config.log, &files);
     let access = access.map_err(|error| system("log.access", error))?;
     logging.start()?;
 
     let shared = shared(&config, &source, clock, count);
     let shared = counting_lines(shared, &logging, access.as_ref());
-    let adopted = shared.backends.adopt(&config);
     let rotation = rotation(&config, prepared.ratchets, now)?;
     let cluster = cluster::membership(sockets.peers, &config, &shared)?;
     let stud = cluster::reception(sockets.stud, &config, &shared);
     let (sender, ended) = unbounded_channel();
     let common = Common {
+        adopted: shared.backends.adopt(&config),
         shared: Arc::clone(&shared),
-        adopted,
         secrets: Arc::clone(rotation.secrets()),
         outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
         ended: sender,

@@ -4,10 +4,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat, fcntl_setfl};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat, fcntl_setfl, fstat};
 
 /// Opens a file for appending as the calling thread's user; makes it (mode 0640) if it is not there.
 ///
@@ -24,6 +25,23 @@ pub fn append(path: &Path) -> io::Result<File> {
         .open(path)?;
     fcntl_setfl(&file, OFlags::APPEND)?;
     Ok(file)
+}
+
+/// Whether standard error is what `JOURNAL_STREAM` names, so that systemd's journal reads it.
+///
+/// Source: systemd.exec(5).
+pub fn stderr_is_journal() -> bool {
+    let named = std::env::var("JOURNAL_STREAM");
+    named.is_ok_and(|named| is_named(io::stderr(), &named))
+}
+
+/// Whether a stream is the one of these numbers: of the device, a colon, of the inode.
+fn is_named(stream: impl AsFd, named: &str) -> bool {
+    let Some((device, inode)) = named.split_once(':') else {
+        return false;
+    };
+    let stat = fstat(stream);
+    stat.is_ok_and(|stat| device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino))
 }
 
 /// Whether [`append`] would open or make the file. Nothing is made, and a reader of a FIFO notices nothing.
@@ -54,6 +72,19 @@ const MODE: u32 = 0o640;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_is_known_by_its_numbers() {
+        use std::os::unix::fs::MetadataExt;
+        let file = tempfile::tempfile().unwrap();
+        let meta = file.metadata().unwrap();
+        let (device, inode) = (meta.dev(), meta.ino());
+        assert!(is_named(&file, &format!("{device}:{inode}")));
+        assert!(!is_named(&file, &format!("{device}:{}", inode + 1)));
+        for other in ["", ":", "1", "a:b"] {
+            assert!(!is_named(&file, other));
+        }
+    }
 
     #[test]
     fn a_try_makes_nothing_and_says_why_a_file_could_not_be_opened() {

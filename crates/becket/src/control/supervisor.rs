@@ -104,7 +104,7 @@ impl Supervisor {
     }
 
     /// Whether a parent process gives the orders.
-    pub(crate) fn is_parent(&self) -> bool {
+    pub(crate) fn has_parent(&self) -> bool {
         self.parent.is_some()
     }
 

@@ -16,7 +16,9 @@ use std::time::Duration;
 use super::{Escaped, Timestamp};
 use crate::close_reason::CloseReason;
 use crate::pki::identity::Identity;
+use becket_config::access_format::{AccessFormat, Part};
 use becket_config::choices::LogFormat;
+use becket_config::process::Log;
 
 /// What one connection was. A connection that ended early has `None` for what was not known yet.
 #[derive(Clone, Debug)]
@@ -115,18 +117,107 @@ type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
 impl AccessLine {
     /// Appends the line with its line break to `out`. Allocates only where `out` grows, and in
     /// JSON for values with characters to escape.
-    pub(crate) fn write(&self, format: LogFormat, out: &mut String) {
+    pub(crate) fn write(&self, format: &LineFormat, out: &mut String) {
         let before = out.len();
-        let written = match self {
-            Self::Connection(record) => {
-                write(record.accepted, |each| record.fields(each), format, out)
-            }
-            Self::Request(record) => write(record.at, |each| record.fields(each), format, out),
+        let written = match format {
+            LineFormat::Template(template) => self.fill(template, out),
+            LineFormat::All(LogFormat::Text) => self.write_text(out),
+            LineFormat::All(LogFormat::Json) => self.write_json(out),
         };
         // A `String` takes everything, so that only a broken `Display` could end here.
         if written.is_err() {
             out.truncate(before);
         }
+    }
+
+    fn time(&self) -> Timestamp {
+        match self {
+            Self::Connection(record) => record.accepted,
+            Self::Request(record) => record.at,
+        }
+    }
+
+    fn fields(&self, each: Each<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(record) => record.fields(each),
+            Self::Request(record) => record.fields(each),
+        }
+    }
+
+    fn write_text(&self, out: &mut String) -> fmt::Result {
+        write!(out, "{}", self.time())?;
+        self.fields(&mut |name, field| {
+            write!(out, " {name}=")?;
+            plain(field, out)
+        })?;
+        out.write_char('\n')
+    }
+
+    fn write_json(&self, out: &mut String) -> fmt::Result {
+        write!(out, "{{\"time\":\"{}\"", self.time())?;
+        self.fields(&mut |name, field| match field {
+            Field::Text(value) => {
+                let value = serde_json::Value::String(value.to_string());
+                write!(out, ",\"{name}\":{value}")
+            }
+            Field::Count(value) => write!(out, ",\"{name}\":{value}"),
+            Field::Absent => write!(out, ",\"{name}\":null"),
+        })?;
+        out.write_str("}\n")
+    }
+
+    /// Values are escaped as in text: neither a space nor a quote in one is one of the template's.
+    fn fill(&self, template: &AccessFormat, out: &mut String) -> fmt::Result {
+        for part in template.parts() {
+            let wanted = match part {
+                Part::Text(text) => {
+                    out.write_str(text)?;
+                    continue;
+                }
+                Part::Field("time") => {
+                    write!(out, "{}", self.time())?;
+                    continue;
+                }
+                Part::Field(name) => *name,
+            };
+            let before = out.len();
+            self.fields(&mut |name, field| match name == wanted {
+                true => plain(field, out),
+                false => Ok(()),
+            })?;
+            if out.len() == before {
+                // A field of the other kind of line.
+                out.write_char('-')?;
+            }
+        }
+        out.write_char('\n')
+    }
+}
+
+/// What lines look like.
+#[derive(Clone, Debug)]
+pub(crate) enum LineFormat {
+    /// Every field, by its name.
+    All(LogFormat),
+    /// Those that a template names.
+    Template(AccessFormat),
+}
+
+impl LineFormat {
+    /// That of a configuration.
+    pub(crate) fn of(log: &Log) -> Self {
+        match &log.access_format {
+            Some(template) => Self::Template(template.clone()),
+            None => Self::All(log.format),
+        }
+    }
+}
+
+fn plain(field: Field<'_>, out: &mut String) -> fmt::Result {
+    match field {
+        Field::Text(value) => write!(out, "{value}"),
+        Field::Count(value) => write!(out, "{value}"),
+        Field::Absent => out.write_char('-'),
     }
 }
 
@@ -148,37 +239,6 @@ impl RequestRecord {
         each("status", text(status))?;
         each("bytes", Field::Count(self.bytes))?;
         each("request_us", Field::Count(micros(self.took)))
-    }
-}
-
-fn write(
-    time: Timestamp,
-    fields: impl FnOnce(Each<'_>) -> fmt::Result,
-    format: LogFormat,
-    out: &mut String,
-) -> fmt::Result {
-    match format {
-        LogFormat::Text => {
-            write!(out, "{time}")?;
-            fields(&mut |name, field| match field {
-                Field::Text(value) => write!(out, " {name}={value}"),
-                Field::Count(value) => write!(out, " {name}={value}"),
-                Field::Absent => write!(out, " {name}=-"),
-            })?;
-            out.write_char('\n')
-        }
-        LogFormat::Json => {
-            write!(out, "{{\"time\":\"{time}\"")?;
-            fields(&mut |name, field| match field {
-                Field::Text(value) => {
-                    let value = serde_json::Value::String(value.to_string());
-                    write!(out, ",\"{name}\":{value}")
-                }
-                Field::Count(value) => write!(out, ",\"{name}\":{value}"),
-                Field::Absent => write!(out, ",\"{name}\":null"),
-            })?;
-            out.write_str("}\n")
-        }
     }
 }
 
@@ -275,6 +335,7 @@ fn micros(time: Duration) -> u64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use becket_config::notation::Text as _;
 
     pub(crate) fn record() -> AccessRecord {
         AccessRecord {
@@ -324,7 +385,7 @@ pub(crate) mod tests {
 
     fn line(record: &AccessRecord, format: LogFormat) -> String {
         let mut out = String::new();
-        AccessLine::from(record.clone()).write(format, &mut out);
+        AccessLine::from(record.clone()).write(&LineFormat::All(format), &mut out);
         out
     }
 
@@ -340,10 +401,9 @@ pub(crate) mod tests {
         );
     }
 
-    #[test]
-    fn a_request_forges_no_line_either() {
+    fn request() -> RequestRecord {
         let of = record();
-        let request = RequestRecord {
+        RequestRecord {
             at: of.accepted,
             client: of.client,
             listener: of.listener,
@@ -355,9 +415,14 @@ pub(crate) mod tests {
             bytes: 14,
             began: Duration::ZERO,
             took: Duration::from_micros(30),
-        };
+        }
+    }
+
+    #[test]
+    fn a_request_forges_no_line_either() {
         let mut out = String::new();
-        AccessLine::from(Box::new(request)).write(LogFormat::Text, &mut out);
+        let text = LineFormat::All(LogFormat::Text);
+        AccessLine::from(Box::new(request())).write(&text, &mut out);
         assert_eq!(
             out,
             "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=- id=- method=GET \
@@ -409,6 +474,52 @@ pub(crate) mod tests {
         };
         record().fields(each).unwrap();
         assert_eq!(names, documented);
+    }
+
+    #[test]
+    fn a_template_has_its_fields_and_nobody_forges_one() {
+        let template = |text: &str| LineFormat::Template(AccessFormat::parse(text).unwrap());
+        let line = |line: AccessLine, text: &str| {
+            let mut out = String::new();
+            line.write(&template(text), &mut out);
+            out
+        };
+        let hostile = AccessRecord {
+            sni: Some("a\" full\n".into()),
+            ..record()
+        };
+        assert_eq!(
+            line(
+                hostile.into(),
+                "{client} \"{sni}\" {client_bytes_in} {path} {{{reason}}}"
+            ),
+            "192.0.2.1:4711 \"a\\\"\\x20full\\x0a\" 900 - {finished}\n"
+        );
+        assert_eq!(
+            line(empty().into(), "{sni} {handshake_us} {time}"),
+            "- - 2009-02-13T23:31:30.000001Z\n"
+        );
+        assert_eq!(
+            line(
+                Box::new(request()).into(),
+                "{method} {path} {status} {reason}"
+            ),
+            "GET /a\\x20b\\x0astatus=200 404 -\n"
+        );
+    }
+
+    #[test]
+    fn a_template_may_name_every_field_and_no_other() {
+        let mut names = vec!["time".to_owned()];
+        let mut each = |name: &str, _: Field<'_>| {
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+            Ok(())
+        };
+        record().fields(&mut each).unwrap();
+        request().fields(&mut each).unwrap();
+        assert_eq!(names, becket_config::access_format::FIELDS);
     }
 
     #[test]

@@ -18,10 +18,9 @@ use std::sync::mpsc::{
 use std::thread;
 use std::time::Duration;
 
-use becket_config::choices::LogFormat;
-use becket_config::process::LogTarget;
+use becket_config::process::{Log, LogTarget};
 
-use super::access::AccessLine;
+use super::access::{AccessLine, LineFormat};
 use super::{Output, PATIENCE};
 use crate::files::Files;
 
@@ -46,7 +45,7 @@ impl AccessSender {
 pub struct AccessWriter {
     receivers: Vec<Receiver<AccessLine>>,
     output: Output,
-    format: LogFormat,
+    format: LineFormat,
     /// Whole lines that are not written yet.
     lines: String,
     /// Number of lines in `lines`.
@@ -92,14 +91,14 @@ impl AccessWriter {
     ///
     /// # Errors
     /// What the system says when the file cannot be opened for appending.
-    pub fn open(log: &LogTarget, format: LogFormat, files: &Files) -> io::Result<Option<Self>> {
-        if *log == LogTarget::Off {
+    pub fn open(log: &Log, files: &Files) -> io::Result<Option<Self>> {
+        if log.access == LogTarget::Off {
             return Ok(None);
         }
         Ok(Some(Self {
             receivers: Vec::new(),
-            output: Output::open(log.file(), files)?,
-            format,
+            output: Output::open(log.access.file(), files)?,
+            format: LineFormat::of(log),
             lines: String::with_capacity(BLOCK_BYTES + 1024),
             held: 0,
             dropped: Arc::default(),
@@ -175,7 +174,7 @@ impl AccessWriter {
     }
 
     fn append(&mut self, record: &AccessLine) {
-        record.write(self.format, &mut self.lines);
+        record.write(&self.format, &mut self.lines);
         self.held += 1;
         if self.lines.len() >= BLOCK_BYTES {
             self.write_out();
@@ -218,17 +217,19 @@ const BLOCK_BYTES: usize = 64 * 1024;
 mod tests {
     use super::*;
     use crate::log::access::tests::record;
+    use becket_config::choices::LogFormat;
     use std::fs;
     use std::path::Path;
 
     fn writer(path: &Path) -> AccessWriter {
-        AccessWriter::open(
-            &LogTarget::File(path.to_owned()),
-            LogFormat::Json,
-            &Files::default(),
-        )
-        .unwrap()
-        .unwrap()
+        let log = Log {
+            access: LogTarget::File(path.to_owned()),
+            format: LogFormat::Json,
+            ..Log::default()
+        };
+        AccessWriter::open(&log, &Files::default())
+            .unwrap()
+            .unwrap()
     }
 
     fn lines(path: &Path) -> usize {

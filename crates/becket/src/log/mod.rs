@@ -26,8 +26,10 @@ use std::time::Duration;
 
 use becket_config::choices::LogFormat;
 use becket_config::process::{Log, LogTarget};
+use becket_sys::log_file::stderr_is_journal;
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 use backlog::Backlog;
@@ -140,8 +142,12 @@ pub const PATIENCE: Duration = Duration::from_millis(500);
 fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Logging), LogError> {
     let (filter, handle) = reload::Layer::new(filter(&log.level)?);
     let colour = colour(&output);
+    let is_journal = matches!(output, Output::Stderr) && stderr_is_journal();
     let backlog = Backlog::new(output);
     let lines = (log.file != LogTarget::Off).then(|| {
+        if is_journal {
+            return unstamped(log.format, syslog::Messages::of_journal(backlog.clone()));
+        }
         let lines = fmt::layer().with_writer(backlog.clone());
         match log.format {
             LogFormat::Text => lines.with_ansi(colour).boxed(),
@@ -151,13 +157,7 @@ fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Log
     let (messages, syslog) = syslog::Daemon::of(log)
         .map(|daemon| messages(log, daemon))
         .unzip();
-    let messages = messages.map(|messages| {
-        let lines = fmt::layer().with_writer(messages).without_time();
-        match log.format {
-            LogFormat::Text => lines.with_ansi(false).boxed(),
-            LogFormat::Json => lines.json().flatten_event(true).boxed(),
-        }
-    });
+    let messages = messages.map(|messages| unstamped(log.format, messages));
     let subscriber = Registry::default().with(filter).with(lines).with(messages);
     let logging = Logging {
         backlog,
@@ -165,6 +165,18 @@ fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Log
         filter: handle,
     };
     Ok((subscriber, logging))
+}
+
+/// Lines without a time: who gets them knows it.
+fn unstamped<S>(format: LogFormat, messages: syslog::Messages) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+{
+    let lines = fmt::layer().with_writer(messages).without_time();
+    match format {
+        LogFormat::Text => lines.with_ansi(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    }
 }
 
 fn messages(log: &Log, daemon: syslog::Daemon) -> (syslog::Messages, Backlog) {

@@ -60,6 +60,16 @@ impl Messages {
         }
     }
 
+    /// Messages for a standard error output that systemd's journal reads: it takes a number in angle brackets for the priority
+    /// of a line (sd-daemon(3)), and knows the rest. Less than its own protocol, and no other socket that may be full.
+    pub(super) fn of_journal(backlog: Backlog) -> Self {
+        Self {
+            backlog,
+            facility: 0,
+            head: Head::Local(String::new()),
+        }
+    }
+
     fn message(&self, severity: u8, text: &[u8]) -> Vec<u8> {
         let mut head = format!("<{}>", u32::from(self.facility) * 8 + u32::from(severity));
         match &self.head {

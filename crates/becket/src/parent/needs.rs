@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use becket_config::address::Address;
 use becket_config::file::File;
+use becket_config::key_source::KeySource;
+use becket_config::listener::Certificate;
 
 use crate::config::{AdminSocket, worker_count};
 use crate::handover::SocketKind;

@@ -22,10 +22,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
 
 use becket_config::notation::Text;
-use becket_proto::ticket::UnixSeconds;
 
 use super::digest::digest;
-use super::ocsp::Status;
 use super::pem::Pem;
 use crate::files::{Files, reason};
 use crate::signing::Offload;
@@ -112,58 +110,6 @@ impl Loader {
             ..of_key
         };
         self.check(path, (chain, digest), pem, report)
-    }
-
-    /// Loads what an OCSP responder says of a chain, and has it sent with it for as long as that counts. What does not count, or
-    /// says that the certificate is not good, is not sent: clients would refuse it.
-    pub(crate) fn staple(&self, path: &str, file: &Path, to: &mut Loaded, report: &mut Report) {
-        let response = match self.files.bytes(file) {
-            Ok(response) => response,
-            Err(error) => {
-                let problem = shown(path, file, reason(&error));
-                return report.error(problem.accepted("a readable OCSP response, DER"));
-            }
-        };
-        let digest = digest(&[&response]);
-        if to.ocsp.replace(digest) == Some(digest) {
-            return;
-        }
-        if to.key.ocsp.is_some() {
-            to.key = Arc::new(CertifiedKey {
-                ocsp: None,
-                ..CertifiedKey::clone(&to.key)
-            });
-        }
-        let Some(leaf) = to.key.cert.first() else {
-            return;
-        };
-        let status = match Status::read(&response, leaf) {
-            Ok(status) => status,
-            Err(unusable) => {
-                let problem = shown(path, file, unusable.to_string());
-                return report.error(
-                    problem.accepted("the OCSP response for the first certificate of the chain"),
-                );
-            }
-        };
-        let now = UnixSeconds(self.now.as_secs());
-        let fault = match status {
-            Status { is_good: false, .. } => {
-                "the OCSP response says that the certificate is revoked or unknown"
-            }
-            Status { from, .. } if from > now => "the OCSP response does not count yet",
-            Status {
-                until: Some(until), ..
-            } if until <= now => "the OCSP response has expired",
-            _ => {
-                to.key = Arc::new(CertifiedKey {
-                    ocsp: Some(response),
-                    ..CertifiedKey::clone(&to.key)
-                });
-                return;
-            }
-        };
-        report.warn(shown(path, file, format!("{fault}, and is not sent")));
     }
 
     /// Loads a chain whose key is on a token, which proves that it is. `path` is the key path for problems.

@@ -4,13 +4,21 @@
 //!
 //! Source: RFC 6960, section 4.2.1.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use becket_config::error::Report;
 use becket_proto::der::Der;
 use becket_proto::ticket::UnixSeconds;
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
 
+use super::digest::digest;
 use super::facts;
+use super::keys::{Loaded, Loader, shown};
+use crate::files::reason;
 
 /// What one response says of one certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +55,60 @@ impl Status {
         let ours = all.into_iter().find(|(of, _)| *of == &serial[zeros..]);
         ours.map(|(_, status)| status)
             .ok_or(Unusable::OtherCertificate)
+    }
+}
+
+impl Loader {
+    /// Loads what an OCSP responder says of a chain, and has it sent with it for as long as that counts. What does not count, or
+    /// says that the certificate is not good, is not sent: clients would refuse it.
+    pub(crate) fn staple(&self, path: &str, file: &Path, to: &mut Loaded, report: &mut Report) {
+        let response = match self.files.bytes(file) {
+            Ok(response) => response,
+            Err(error) => {
+                let problem = shown(path, file, reason(&error));
+                return report.error(problem.accepted("a readable OCSP response, DER"));
+            }
+        };
+        let digest = digest(&[&response]);
+        if to.ocsp.replace(digest) == Some(digest) {
+            return;
+        }
+        if to.key.ocsp.is_some() {
+            to.key = Arc::new(CertifiedKey {
+                ocsp: None,
+                ..CertifiedKey::clone(&to.key)
+            });
+        }
+        let Some(leaf) = to.key.cert.first() else {
+            return;
+        };
+        let status = match Status::read(&response, leaf) {
+            Ok(status) => status,
+            Err(unusable) => {
+                let problem = shown(path, file, unusable.to_string());
+                return report.error(
+                    problem.accepted("the OCSP response for the first certificate of the chain"),
+                );
+            }
+        };
+        let now = UnixSeconds(self.now.as_secs());
+        let fault = match status {
+            Status { is_good: false, .. } => {
+                "the OCSP response says that the certificate is revoked or unknown"
+            }
+            Status { from, .. } if from > now => "the OCSP response does not count yet",
+            Status {
+                until: Some(until), ..
+            } if until <= now => "the OCSP response has expired",
+            _ => {
+                to.key = Arc::new(CertifiedKey {
+                    ocsp: Some(response),
+                    ..CertifiedKey::clone(&to.key)
+                });
+                return;
+            }
+        };
+        report.warn(shown(path, file, format!("{fault}, and is not sent")));
     }
 }
 
@@ -136,18 +198,14 @@ mod tests {
     use super::*;
     use crate::signing::Offload;
 
-    use std::sync::Arc;
     use std::time::Duration;
 
-    use becket_config::error::Report;
     use rcgen::{CertificateParams, KeyPair, SerialNumber};
     use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-    use rustls::sign::CertifiedKey;
     use rustls_pki_types::{PrivateKeyDer, UnixTime};
 
     use crate::files::Files;
     use crate::pki::certificates::KeySet;
-    use crate::pki::keys::{Loaded, Loader};
 
     fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         let contents = parts.concat();

@@ -73,7 +73,7 @@ impl Control {
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.watching.watch.stop();
-        } else if !self.supervisor.is_parent() {
+        } else if !self.supervisor.has_parent() {
             self.look(Files::default());
         }
     }
@@ -112,7 +112,9 @@ impl Control {
 
     pub(super) fn handle_seen(&mut self, seen: Seen) {
         match seen {
-            Seen::Changed if self.supervisor.is_parent() => self.supervisor.tell(Progress::Changed),
+            Seen::Changed if self.supervisor.has_parent() => {
+                self.supervisor.tell(Progress::Changed)
+            }
             Seen::Changed => self.look(Files::default()),
             Seen::Look(look) => {
                 if let Some(look) = look {
