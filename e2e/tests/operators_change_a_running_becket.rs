@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Finished, Place, REQUEST, Shape, Signal, Trust,
+    AS_NOBODY, Backend, Becket, Client, Finished, Key, Place, REQUEST, Shape, Signal, Trust,
     becket_program, eventually, finish, nobody, read_to_end, until,
 };
 use rustix::process::{Pid, kill_process};
@@ -109,6 +109,112 @@ fn weight_address_and_limit_of_a_server_change_at_once() {
         assert!(found.stderr.contains(accepted), "{}", found.stderr);
     }
     assert_eq!(json(&place, &["servers"])[0]["servers"][0]["weight"], 20);
+}
+
+#[test]
+fn servers_come_and_go_beside_the_file() {
+    let (place, servers) = (Place::new(), two());
+    let becket = Becket::start(&place, &Shape::new(servers[0].address).admin_keys(SOCKET));
+    let trust = Trust::new(&place);
+    let [first, second] = [0, 1].map(|at| format!("app/{}", servers[at].address));
+    done(&place, &["servers", "maxconn", &first, "7"]);
+    let mut client = Client::connect(becket.web, &trust).unwrap();
+    eventually("it is at its server", || {
+        becket.status()["backends"][0]["servers"][0]["in_use"] == 1
+    });
+    let said = done(&place, &["servers", "add", &second, "--weight", "9"]);
+    assert!(
+        said.contains("weight 9") && said.contains("added"),
+        "{said}"
+    );
+    eventually("it has clients", || at_the_second(&becket, &trust) > 0);
+    let said = done(&place, &["servers", "remove", &first]);
+    assert!(said.ends_with("removed, 1 connections go on\n"), "{said}");
+    eventually("the first has no new ones", || {
+        at_the_second(&becket, &trust) == 10
+    });
+    assert!(client.ask(REQUEST).unwrap().ends_with(b"one"));
+    let table = done(&place, &["servers"]);
+    assert!(
+        table.contains(&format!("of the file and removed: {first}")),
+        "{table}"
+    );
+    let refused = ctl(&place, &["servers", "remove", &second]);
+    assert_eq!(refused.code, 3, "{}", refused.all());
+    assert!(
+        refused.stderr.contains("the last server"),
+        "{}",
+        refused.stderr
+    );
+    // What was changed of another server is not forgotten by that, but by a reload.
+    done(&place, &["servers", "add", &first]);
+    done(&place, &["servers", "weight", &second, "3"]);
+    done(&place, &["servers", "remove", &first]);
+    assert_eq!(json(&place, &["servers"])[0]["servers"][0]["weight"], 3);
+    assert!(becket.reload());
+    eventually("it is as in the file", || {
+        at_the_second(&becket, &trust) == 0
+    });
+    let server = &json(&place, &["servers"])[0]["servers"][0];
+    assert!(
+        server["in_file"].is_null() && server["added"] == false,
+        "{server}"
+    );
+    done(&place, &["servers", "add", &second, "--keep"]);
+    assert!(becket.reload());
+    eventually("it is kept", || at_the_second(&becket, &trust) > 0);
+}
+
+#[test]
+fn a_certificate_is_set_beside_the_file_and_its_key_is_not_told() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let becket = Becket::start(&place, &Shape::new(backend.address).admin_keys(SOCKET));
+    let trust = Trust::new(&place);
+    let (new, other) = ("new.example.org", "other.example.org");
+    place.issue("new.pem", &[new], Key::Ecdsa);
+    place.issue("other.pem", &[other], Key::Ecdsa);
+    let is_known = || Client::connect_as(becket.web, &trust, new).is_ok();
+    let set = |key: &str, more: &[&str]| {
+        let words = [
+            "certificates",
+            "set",
+            "web",
+            "--chain",
+            "new.pem",
+            "--key",
+            key,
+        ];
+        ctl(&place, &[&words, more].concat())
+    };
+    assert!(!is_known());
+    let refused = set("other.pem", &[]);
+    assert_eq!(refused.code, 3, "{}", refused.all());
+    assert!(
+        refused.stderr.contains("belongs to another certificate"),
+        "{}",
+        refused.stderr
+    );
+    let said = set("new.pem", &[]).stdout;
+    assert_eq!(said, format!("{new}: set at web until the next reload\n"));
+    eventually("it is answered with", is_known);
+    let table = done(&place, &["certificates"]);
+    assert!(table.contains("until the next reload"), "{table}");
+    done(&place, &["certificates", "remove", "web", new]);
+    eventually("it is gone", || !is_known());
+    let gone = ctl(&place, &["certificates", "remove", "web", new]);
+    assert_eq!(gone.code, 3, "{}", gone.all());
+    assert_eq!(set("new.pem", &["--keep"]).code, 0);
+    assert!(becket.reload());
+    eventually("it is kept", is_known);
+    eventually("each is in the log", || {
+        becket.log().contains("certificate set beside the file")
+    });
+    let log = becket.log();
+    assert!(
+        log.contains("a certificate and its key") && !log.contains("BEGIN"),
+        "{log}"
+    );
 }
 
 #[test]
@@ -253,6 +359,17 @@ fn over_tcp_only_the_holder_of_the_token_changes_something() {
         );
     }
     assert_eq!(ask(&["--token-file", "token"]).code, 0);
+    // But no key goes over a network.
+    place.issue("new.pem", &["new.example.org"], Key::Ecdsa);
+    let files = ["--chain", "new.pem", "--key", "new.pem"];
+    let words = ["--token-file", "token", "certificates", "set", "web"];
+    let refused = ctl(&place, &[&words[..], &files].concat());
+    assert_eq!(refused.code, 3, "{}", refused.all());
+    assert!(
+        refused.stderr.contains("admin.socket"),
+        "{}",
+        refused.stderr
+    );
     // A reload takes another token, or none.
     fs::write(token, "an-altogether-other-token").unwrap();
     assert!(becket.reload());

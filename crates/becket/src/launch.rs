@@ -45,6 +45,7 @@ use crate::pid_file::PidFile;
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
+use crate::server::edits::Edits;
 use crate::server::outcomes::Waiting;
 use crate::server::renewal::Watching;
 use crate::server::upgrade::Succession;
@@ -155,6 +156,7 @@ fn launch_beside(
     announce(&config, count, source.origin());
     let (main, heard) = (main_process(&link), heard(&cluster, &stud));
     let control = Control {
+        edits: Edits::of(Arc::clone(&config)),
         state: Arc::new(State::new(main, shared, config, &rotation, heard)),
         source,
         workers,

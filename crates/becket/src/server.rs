@@ -11,6 +11,7 @@
 //! It runs on the main thread. Nothing on the data path ever waits for it.
 
 mod changes;
+pub(crate) mod edits;
 pub(crate) mod outcomes;
 pub(crate) mod renewal;
 pub(crate) mod upgrade;
@@ -29,6 +30,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use self::edits::Edits;
 use self::outcomes::Waiting;
 use self::renewal::Watching;
 use self::upgrade::Succession;
@@ -129,6 +131,8 @@ pub struct Control {
     pub(crate) changes: Option<Sender<ChangeRequest>>,
     /// Those who serve them.
     pub(crate) pages: Option<Pages>,
+    /// What an operator has added to the configuration and taken from it.
+    pub(crate) edits: Edits,
     /// Clients of them that wait for the outcome of a reload, a drain or an upgrade.
     pub(crate) waiting: Waiting,
     /// The processes before and after this one.
@@ -298,7 +302,7 @@ impl Control {
     }
 
     fn bind_and_commit(&mut self, prepared: Prepared) -> Result<(), Vec<String>> {
-        let config = prepared.config;
+        let (edits, config) = self.edits.reloaded(Arc::new(prepared.config));
         let now = self.state.shared().clock.now();
         let rotation = self.next_rotation(&config, prepared.ratchets, now)?;
         let old = self.state.config();
@@ -319,7 +323,7 @@ impl Control {
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(key, "changed; takes effect at the next start");
         }
-        let config = Arc::new(config);
+        self.edits = edits;
         match membership {
             Some(membership) => self.join(membership),
             None => self.stay(&config),
@@ -394,10 +398,8 @@ impl Control {
 
     /// Nothing in here can fail in a way that leaves half of a configuration behind.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
-        let adopted = self.state.shared().backends.adopt(&config);
-        let cluster = self.cluster.as_ref();
-        let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
-        self.workers.reload(&adopted, added, &outboxes);
+        self.exchange(Arc::clone(&config), added);
+        self.state.shared().backends.forget_changes();
         let (shared, sessions) = (self.state.shared(), &config.file.sessions);
         for table in [&shared.table, &shared.early] {
             table.set_limits(sessions.table_entries, sessions.table_size);
@@ -411,6 +413,14 @@ impl Control {
         if let Some(stud) = &self.stud {
             stud.reload(cluster::terms(&config));
         }
+    }
+
+    /// Has everything use another configuration, and each worker its new sockets.
+    fn exchange(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
+        let adopted = self.state.shared().backends.adopt(&config);
+        let cluster = self.cluster.as_ref();
+        let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
+        self.workers.reload(&adopted, added, &outboxes);
         self.state.set_config(config);
     }
 

@@ -44,6 +44,10 @@ fn scalar<'de, D: Deserializer<'de>, T>(
         fn visit_i64<E: de::Error>(self, number: i64) -> Result<T, E> {
             (self.2)(&number.to_string()).map_err(|fault| refused(fault, self.1))
         }
+
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+            (self.2)(&number.to_string()).map_err(|fault| refused(fault, self.1))
+        }
     }
     deserializer.deserialize_any(Scalar(is_text, accepted, parse))
 }

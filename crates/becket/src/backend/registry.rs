@@ -134,6 +134,14 @@ impl Backends {
         states
     }
 
+    /// Forgets what operators changed of servers, unless it is to stay over a reload.
+    pub(crate) fn forget_changes(&self) {
+        for backend in self.lock().values() {
+            let servers = backend.servers();
+            servers.iter().for_each(|server| server.forget_changes());
+        }
+    }
+
     /// The state of a backend by its name.
     pub(crate) fn by_name(&self, name: &str) -> Option<Arc<BackendState>> {
         self.lock().get(name).cloned()

@@ -129,11 +129,17 @@ impl ServerState {
         state
     }
 
-    /// Takes over what the configuration says; what an operator changed goes, unless it is to stay. Counts and health stay.
+    /// Takes over what the configuration says. What an operator changed stays, and so do counts and health.
     pub(super) fn configure(&self, config: &Server) {
         self.set_addresses(&config.addresses);
         let mut settings = self.lock_settings();
         settings.file = config.keys.clone();
+        self.apply(&settings);
+    }
+
+    /// Forgets what an operator changed, unless it is to stay over a reload.
+    pub(super) fn forget_changes(&self) {
+        let mut settings = self.lock_settings();
         if !settings.overrides.keep {
             settings.overrides = Overrides::default();
         }
@@ -469,6 +475,12 @@ mod tests {
             state.set_addresses(&[ServerAddress::Unix("/c".into())]);
             assert_eq!(shown(&state).2, "/b");
             state.configure(&server(|keys| keys.weight = 4));
+            assert_eq!(
+                shown(&state).0,
+                500,
+                "a change beside the file is no reload"
+            );
+            state.forget_changes();
             let after = match keep {
                 true => (500, None, "/b".to_owned()),
                 false => (400, None, "/a".to_owned()),

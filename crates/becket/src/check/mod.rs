@@ -273,6 +273,7 @@ impl Display for Running {
                 key,
                 not_after,
                 ocsp_until,
+                ..
             } = one;
             write!(
                 f,

@@ -8,7 +8,7 @@ use becket_config::backend;
 use becket_config::choices::StickBy;
 use becket_config::notation::Text;
 
-use super::{Onward, ServerAddress};
+use super::{Lasts, Onward, ServerAddress};
 use crate::docroot::Docroot;
 
 /// A pool of servers.
@@ -20,6 +20,8 @@ pub struct Backend {
     pub docroot: Option<Arc<Docroot>>,
     /// Servers, at least one unless files are served.
     pub servers: Vec<Server>,
+    /// Names of servers of the file that an operator has taken away.
+    pub removed: Vec<Arc<str>>,
     /// TLS towards the servers; `None` is plain TCP.
     pub tls: Option<Onward>,
     /// How long a connection may wait for a slot: the key, or else `timeouts.connect`.
@@ -36,6 +38,8 @@ pub struct Server {
     /// Its addresses, tried in order; a unix socket has one. None for a name, unless names of servers were
     /// looked up with the configuration: those of a server that runs are in its state.
     pub addresses: Vec<ServerAddress>,
+    /// It is not in the file: an operator has added it.
+    pub added: Option<Lasts>,
 }
 
 impl Backend {
@@ -49,6 +53,7 @@ impl Backend {
             },
             docroot: None,
             servers,
+            removed: Vec::new(),
             tls: None,
             queue_timeout: Duration::from_secs(5),
         }
@@ -70,6 +75,7 @@ impl Server {
             keys: backend::Server::default(),
             name: name.into(),
             addresses,
+            added: None,
         }
     }
 

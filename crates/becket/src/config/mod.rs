@@ -23,6 +23,8 @@ use becket_proto::networks::Networks;
 use becket_sys::kernel_tls::{self, Support};
 use rustls::SupportedCipherSuite;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::CertifiedKey;
+use serde::Serialize;
 
 pub use self::admin::{Admin, AdminSocket, Token};
 pub use self::backend::{Backend, Server};
@@ -73,6 +75,8 @@ pub struct Listener {
     pub certificates: Arc<CertificateMap>,
     /// The same, as they were loaded.
     pub(crate) credentials: Vec<Loaded>,
+    /// Those of them that an operator has set beside the file.
+    pub set: Vec<(Arc<CertifiedKey>, Lasts)>,
     /// Who may come in; `None` is everybody who is not denied.
     pub allow: Option<Networks>,
     /// Who may not, even if allowed.
@@ -125,6 +129,26 @@ impl Policy {
     pub(crate) fn digest_in_hex(&self) -> String {
         let bytes = self.digest.iter();
         bytes.map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// How long something lasts that an operator has added beside the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lasts {
+    /// Until the next reload.
+    Reload,
+    /// Until the next start.
+    Start,
+}
+
+impl Lasts {
+    /// By whether a reload leaves it.
+    pub(crate) fn of(keep: bool) -> Self {
+        match keep {
+            true => Self::Start,
+            false => Self::Reload,
+        }
     }
 }
 

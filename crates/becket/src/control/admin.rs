@@ -46,7 +46,7 @@ use crate::log::Escaped;
 use crate::worker::mailbox::Mailbox;
 
 /// Everything that may be asked. Where two methods have one path, they stand together.
-pub(super) const ROUTES: [Route; 15] = [
+pub(super) const ROUTES: [Route; 19] = [
     route("/", "GET", Action::Page(home)),
     route("/metrics", "GET", Action::Page(metrics)),
     route("/status", "GET", Action::Page(status)),
@@ -56,6 +56,18 @@ pub(super) const ROUTES: [Route; 15] = [
     route("/connections/kill", "POST", Action::Kill),
     route("/sources", "GET", Action::Sources),
     route("/servers", "PATCH", Action::Change(Change::of_server)),
+    route("/servers", "POST", Action::Change(Change::of_addition)),
+    route("/servers", "DELETE", Action::Change(Change::of_removal)),
+    route(
+        "/certificates",
+        "PUT",
+        Action::TakeKey(Change::of_certificate),
+    ),
+    route(
+        "/certificates",
+        "DELETE",
+        Action::Change(Change::of_certificate_removal),
+    ),
     route("/log", "PUT", Action::Change(Change::of_log)),
     route(
         "/tickets/rotate",
@@ -230,6 +242,11 @@ impl Desk {
             self.count(Refusal::Forbidden);
             return (refused.into_response(), None);
         }
+        if matches!((action, asker), (Action::TakeKey(_), Asker::Network(_))) {
+            let text = "a private key is not taken over the network";
+            let refused = Refused::new(StatusCode::FORBIDDEN, text, "admin.socket");
+            return (refused.into_response(), None);
+        }
         if let Action::Health = action {
             return (self.health(), None);
         }
@@ -286,7 +303,7 @@ impl Desk {
                 let wanted = Wanted::of(words, 100, MOST_ROWS)?;
                 Ok(connections::sources(&self.state, wanted))
             }
-            Action::Kill | Action::Change(_) | Action::Tell(_) => {
+            Action::Kill | Action::Change(_) | Action::TakeKey(_) | Action::Tell(_) => {
                 let path = request.uri().path().to_owned();
                 let body = to_bytes(Body::new(request.into_body()), LONGEST_CHANGE).await;
                 let body = body.map_err(|_| {
@@ -298,11 +315,19 @@ impl Desk {
                     )
                 })?;
                 let done = self.change(action, &body).await;
+                let takes_key = matches!(action, Action::TakeKey(_));
                 let outcome = match &done {
                     Ok(_) => "done",
+                    // What is wrong with a request may quote it.
+                    Err(_) if takes_key => "refused",
                     Err(refused) => &refused.error,
                 };
-                let said = Escaped::new(&body);
+                let said: &[u8] = if takes_key {
+                    b"a certificate and its key"
+                } else {
+                    &body
+                };
+                let said = Escaped::new(said);
                 let outcome = Escaped::new(outcome);
                 tracing::info!(by = %asker, path, %said, %outcome, "asked to change something");
                 done
@@ -311,7 +336,7 @@ impl Desk {
     }
 
     async fn change(&self, action: Action, body: &[u8]) -> Result<Value, Refused> {
-        let (Action::Change(parse) | Action::Tell(parse)) = action else {
+        let (Action::Change(parse) | Action::TakeKey(parse) | Action::Tell(parse)) = action else {
             return Ok(connections::kill(&self.workers, api::filter_of(body)?).await);
         };
         let gone = || {
@@ -379,17 +404,16 @@ fn find(path: &str, method: &Method) -> Result<Action, Refused> {
         method => method,
     };
     let mut known = ROUTES.iter().filter(|route| route.path == path);
-    let Some(first) = known.clone().next() else {
-        let paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+    let methods: Vec<&str> = known.clone().map(|route| route.method).collect();
+    if methods.is_empty() {
+        let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+        paths.dedup();
         let error = "no such page";
         return Err(Refused::new(StatusCode::NOT_FOUND, error, paths.join(" ")));
-    };
+    }
     let route = known.find(|route| route.method == asked);
     route.map(|route| route.action).ok_or_else(|| {
-        let allowed = match first.method {
-            "GET" => "GET, HEAD",
-            method => method,
-        };
+        let allowed = methods.join(", ").replace("GET", "GET, HEAD");
         let error = "not by this method";
         Refused::new(StatusCode::METHOD_NOT_ALLOWED, error, allowed)
     })
@@ -596,7 +620,9 @@ mod tests {
         assert_eq!(keys(&status["backends"][0]["servers"][0]), schema("Server"));
         // What is not a field is answered with those that there are.
         let fields = |route: &Route| {
-            let (Action::Change(parse) | Action::Tell(parse)) = route.action else {
+            let (Action::Change(parse) | Action::TakeKey(parse) | Action::Tell(parse)) =
+                route.action
+            else {
                 return None;
             };
             let refused = parse(b"{\"?\":1}").unwrap_err();

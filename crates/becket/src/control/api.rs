@@ -5,13 +5,17 @@
 //! at a time (`server/changes.rs`), between two turns of its loop; lists of connections come from the workers
 //! ([`super::connections`]).
 
+use std::fmt;
+
 use axum::http::StatusCode;
 use axum::response::Response;
+use becket_config::backend;
 use becket_config::notation::Text;
 use becket_sys::process::Told;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
+use zeroize::Zeroizing;
 
 use super::snapshot::Snapshot;
 use crate::backend::overrides::ServerMode;
@@ -43,6 +47,8 @@ pub(super) enum Action {
     Sources,
     /// Has control change something.
     Change(fn(&[u8]) -> Result<Change, Refused>),
+    /// Has control take a private key: over the socket only, and what was said is not logged.
+    TakeKey(fn(&[u8]) -> Result<Change, Refused>),
     /// Has becket do what a signal would have it do. That takes its time.
     Tell(fn(&[u8]) -> Result<Change, Refused>),
 }
@@ -52,6 +58,14 @@ pub(super) enum Action {
 pub(crate) enum Change {
     /// Something of a server.
     Server(ServerChange),
+    /// A server more.
+    AddServer(ServerAddition),
+    /// A server less.
+    RemoveServer(ServerRemoval),
+    /// A certificate that the file does not have.
+    SetCertificate(CertificateSetting),
+    /// One of those less.
+    RemoveCertificate(CertificateRemoval),
     /// The level of the log.
     Log(LogChange),
     /// Ticket keys, before their time.
@@ -67,6 +81,22 @@ impl Change {
         let change: ServerChange = parse(body)?;
         change.check()?;
         Ok(Self::Server(change))
+    }
+
+    pub(super) fn of_addition(body: &[u8]) -> Result<Self, Refused> {
+        Ok(Self::AddServer(parse(body)?))
+    }
+
+    pub(super) fn of_removal(body: &[u8]) -> Result<Self, Refused> {
+        Ok(Self::RemoveServer(parse(body)?))
+    }
+
+    pub(super) fn of_certificate(body: &[u8]) -> Result<Self, Refused> {
+        Ok(Self::SetCertificate(parse(body)?))
+    }
+
+    pub(super) fn of_certificate_removal(body: &[u8]) -> Result<Self, Refused> {
+        Ok(Self::RemoveCertificate(parse(body)?))
     }
 
     pub(super) fn of_log(body: &[u8]) -> Result<Self, Refused> {
@@ -151,6 +181,68 @@ impl ServerChange {
             }
         };
         texts.iter().map(parse).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// A server that is to be beside those of the file.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerAddition {
+    pub(crate) backend: String,
+    /// With the keys that it would have in the file.
+    pub(crate) server: Box<backend::Server>,
+    /// Whether a reload leaves it.
+    #[serde(default)]
+    pub(crate) keep: bool,
+}
+
+/// A server that is to be there no more, of the file or added.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerRemoval {
+    pub(crate) backend: String,
+    pub(crate) server: String,
+    /// Whether it stays away over a reload.
+    #[serde(default)]
+    pub(crate) keep: bool,
+}
+
+/// A certificate that is to be beside those of the file, and before them.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CertificateSetting {
+    pub(crate) listener: String,
+    /// PEM, the server's own first.
+    pub(crate) chain: String,
+    /// PEM.
+    pub(crate) key: SecretText,
+    /// Whether a reload leaves it.
+    #[serde(default)]
+    pub(crate) keep: bool,
+}
+
+/// A certificate that was set and is to be there no more.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CertificateRemoval {
+    pub(crate) listener: String,
+    /// One of its names.
+    pub(crate) name: String,
+}
+
+/// A text that is never shown, and erased when it is dropped.
+#[derive(PartialEq)]
+pub(crate) struct SecretText(pub(crate) Zeroizing<String>);
+
+impl<'de> Deserialize<'de> for SecretText {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretText")
     }
 }
 
@@ -332,6 +424,29 @@ mod tests {
             assert!(refused.error.contains(part), "{refused:?}");
             assert!(!refused.accepted.is_empty());
         }
+    }
+
+    #[test]
+    fn a_server_is_added_with_the_keys_of_the_file_and_a_key_is_not_shown() {
+        let add = |server: &str| {
+            let text = format!("{{\"backend\":\"app\",\"server\":{server}}}");
+            Change::of_addition(text.as_bytes())
+        };
+        let added = add(r#"{"address":"10.0.0.1:80","weight":7,"maxconn":9,"fast-open":true}"#);
+        let Ok(Change::AddServer(addition)) = added else {
+            panic!("{added:?}");
+        };
+        assert_eq!(
+            (addition.server.weight, addition.server.maxconn),
+            (7, Some(9))
+        );
+        assert!(addition.server.fast_open && !addition.keep);
+        for refused in [r#"{"address":"a"}"#, r#"{"weight":257}"#, r#"{"port":1}"#] {
+            assert_eq!(add(refused).unwrap_err().code.as_u16(), 422, "{refused}");
+        }
+        let text = br#"{"listener":"web","chain":"c","key":"hidden"}"#;
+        let shown = format!("{:?}", Change::of_certificate(text).unwrap());
+        assert!(!shown.contains("hidden"), "{shown}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rustls::SignatureAlgorithm;
 use rustls::sign::CertifiedKey;
 use serde::Serialize;
 
-use crate::config::{Config, Listener};
+use crate::config::{Config, Lasts, Listener};
 use crate::log::Timestamp;
 use crate::pki::facts;
 use crate::pki::ocsp::Status;
@@ -31,6 +31,9 @@ pub struct Certificate {
     /// When the OCSP response that is sent with it expires; absent where none is, or it does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ocsp_until: Option<Timestamp>,
+    /// Until when it is here that an operator has set it; absent where the file has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set_until: Option<Lasts>,
 }
 
 /// Lists every certificate of every listener by name, sorted. The default certificate has a line of
@@ -68,7 +71,10 @@ fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certific
         .ocsp
         .as_deref()
         .map(|response| Status::read(response, leaf));
+    let mut set = listener.set.iter();
+    let set = set.find(|(set, _)| std::ptr::eq(&**set, key));
     Some(Certificate {
+        set_until: set.map(|(_, lasts)| *lasts),
         listener: listener.keys.name.to_string(),
         name: name.to_owned(),
         key: kind(key.key.algorithm()),

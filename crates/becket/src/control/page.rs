@@ -232,6 +232,8 @@ struct Ending<'a> {
     until: &'a Value,
     listener: &'a Value,
     names: Vec<&'a Value>,
+    /// By an operator, not by the file.
+    is_set: bool,
 }
 
 impl Display for Ending<'_> {
@@ -248,7 +250,11 @@ impl Display for Ending<'_> {
             more => format!(" and {more} more"),
         };
         let listener = text(self.listener);
-        write!(f, "{}{more} at listener {listener}", names.join(", "))
+        write!(f, "{}{more} at listener {listener}", names.join(", "))?;
+        match self.is_set {
+            true => f.write_str(", not of the file"),
+            false => Ok(()),
+        }
     }
 }
 
@@ -266,7 +272,10 @@ fn endings(status: &Value) -> Vec<Ending<'_>> {
         let Some(days) = days_left(status, certificate) else {
             continue;
         };
-        let same = |one: &&mut Ending<'_>| one.until == until && one.listener == listener;
+        let is_set = certificate["set_until"].is_string();
+        let same = |one: &&mut Ending<'_>| {
+            one.until == until && one.listener == listener && one.is_set == is_set
+        };
         match endings.iter_mut().find(same) {
             Some(one) => one.names.push(&certificate["name"]),
             None => endings.push(Ending {
@@ -274,6 +283,7 @@ fn endings(status: &Value) -> Vec<Ending<'_>> {
                 until,
                 listener,
                 names: vec![&certificate["name"]],
+                is_set,
             }),
         }
     }
@@ -354,6 +364,10 @@ fn backends(page: &mut Page, status: &Value) {
         for server in servers {
             page.line("", server_line(server));
         }
+        if !list(&backend["removed"]).is_empty() {
+            let removed = joined(&backend["removed"]);
+            page.line("", format_args!("of the file and removed: {removed}"));
+        }
     }
 }
 
@@ -365,6 +379,9 @@ fn server_line(server: &Value) -> String {
         (Some(count), None) => format!(", {count} open"),
         (None, _) => String::new(),
     };
+    if server["added"] == true {
+        line += ", not of the file";
+    }
     if server["state"] == "disabled" {
         line += ", disabled";
     }

@@ -23,7 +23,7 @@ use super::rotation::Standing;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::{ServerState, Settings};
 use crate::close_reason::CloseReason;
-use crate::config::{Backend, Config, Listener, Server};
+use crate::config::{Backend, Config, Lasts, Listener, Server};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
 use crate::signing::batches::BatchCounts;
@@ -272,6 +272,7 @@ impl Serialize for RunningBackend {
             "hand_overs": state.hand_overs(),
             "stick_entries": state.sticks(),
             "servers": servers.collect::<Vec<_>>(),
+            "removed": self.config.removed,
         });
         object.serialize(to)
     }
@@ -308,7 +309,8 @@ pub(crate) fn server(config: &Server, state: &ServerState) -> Value {
         "outages": watched.outages,
         "lost_its_name": state.lost_its_name(),
         "in_file": in_file(config, &settings),
-        "kept": settings.overrides.keep,
+        "added": config.added.is_some(),
+        "kept": settings.overrides.keep || config.added == Some(Lasts::Start),
     })
 }
 

@@ -5,8 +5,13 @@
 
 mod table;
 
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use zeroize::Zeroizing;
 
 use crate::log::Escaped;
 use crate::status::{Answer, NoStatus, Place};
@@ -20,8 +25,12 @@ pub enum CtlTask {
         #[command(subcommand)]
         change: Option<ServerTask>,
     },
-    /// List certificates and when they expire, the first to expire on top
-    Certificates,
+    /// List certificates and when they expire, the first to expire on top, or set one
+    Certificates {
+        /// What to change; lists them all without.
+        #[command(subcommand)]
+        change: Option<CertificateTask>,
+    },
     /// List open connections, or end some
     #[command(args_conflicts_with_subcommands = true)]
     Connections {
@@ -114,6 +123,69 @@ pub enum ServerTask {
     },
     /// Undo all that was changed: what the file says counts again
     Reset(ServerFlags),
+    /// Add a server beside those of the file
+    Add(AddFlags),
+    /// Take a server away; its connections go on
+    Remove {
+        /// Backend and server, as becket ctl servers shows them
+        #[arg(value_name = "BACKEND/SERVER", value_parser = server_name)]
+        server: ServerName,
+        /// Keep it away over a reload
+        #[arg(long)]
+        keep: bool,
+    },
+}
+
+/// A server that is added.
+#[derive(Clone, Debug, Args)]
+pub struct AddFlags {
+    /// Backend and address of the server: IP:PORT, NAME:PORT or /unix/path
+    #[arg(value_name = "BACKEND/ADDRESS", value_parser = server_name)]
+    server: ServerName,
+    /// Its share of new clients, 0 to 256
+    #[arg(long, value_name = "WEIGHT")]
+    weight: Option<u32>,
+    /// Connections that it may have
+    #[arg(long, value_name = "CONNECTIONS")]
+    maxconn: Option<u32>,
+    /// It serves only when no other server can
+    #[arg(long)]
+    backup: bool,
+    /// It gets nobody until becket ctl servers ready
+    #[arg(long)]
+    disabled: bool,
+    /// Leave it over a reload
+    #[arg(long)]
+    keep: bool,
+}
+
+/// What to do with certificates.
+#[derive(Clone, Debug, Subcommand)]
+pub enum CertificateTask {
+    /// Answer with a certificate that the file does not have, for the names in it
+    Set {
+        /// Listener, as becket ctl certificates shows it
+        #[arg(value_name = "LISTENER")]
+        listener: String,
+        /// PEM file with the chain, the server's own certificate first
+        #[arg(long, value_name = "FILE")]
+        chain: PathBuf,
+        /// PEM file with the key; may be the same file
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// Leave it over a reload
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Answer with those of the file again
+    Remove {
+        /// Listener
+        #[arg(value_name = "LISTENER")]
+        listener: String,
+        /// A name of the certificate that was set
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
 }
 
 /// Which server.
@@ -227,6 +299,14 @@ pub enum NotDone {
     /// It cannot be asked.
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
+    /// A file that was to be sent.
+    #[error("{}: {error}", path.display())]
+    NotRead {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
     /// It was asked, and refused.
     #[error("{0}")]
     Refused(String),
@@ -253,15 +333,15 @@ fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
         CtlTask::Servers { change: None } => shown(status()?["backends"].take(), table::servers),
         CtlTask::Servers {
             change: Some(change),
-        } => shown(
-            ask(place, "PATCH", "/servers", Some(&change.body()))?,
-            table::changed_server,
-        ),
-        CtlTask::Certificates => {
-            let mut status = status()?;
-            let text = table::certificates(&status);
-            (status["certificates"].take(), text)
+        } => {
+            let (method, body) = change.request();
+            let said = match change {
+                ServerTask::Remove { .. } => table::removed_server,
+                _ => table::changed_server,
+            };
+            shown(ask(place, method, "/servers", Some(&body))?, said)
         }
+        CtlTask::Certificates { change } => of_certificates(place, change.as_ref())?,
         CtlTask::Connections {
             filter,
             limit,
@@ -307,6 +387,35 @@ fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
     })
 }
 
+fn of_certificates(
+    place: &Place,
+    change: Option<&CertificateTask>,
+) -> Result<(Value, String), NotDone> {
+    Ok(match change {
+        None => {
+            let mut status = place.ask()?;
+            let text = table::certificates(&status);
+            (status["certificates"].take(), text)
+        }
+        Some(CertificateTask::Set {
+            listener,
+            chain,
+            key,
+            keep,
+        }) => {
+            let (chain, key) = (read(chain)?, read(key)?);
+            let body = json!({"listener": listener, "chain": *chain, "key": *key, "keep": keep});
+            let object = ask(place, "PUT", "/certificates", Some(&body))?;
+            shown(object, table::set_certificate)
+        }
+        Some(CertificateTask::Remove { listener, name }) => {
+            let body = json!({"listener": listener, "name": name});
+            let object = ask(place, "DELETE", "/certificates", Some(&body))?;
+            (object, format!("{}: as in the file\n", Escaped::new(name)))
+        }
+    })
+}
+
 fn of_connections(
     place: &Place,
     filter: &FilterFlags,
@@ -339,9 +448,48 @@ fn shown(object: Value, table: fn(&Value) -> String) -> (Value, String) {
     (object, text)
 }
 
+/// A file that may have a key.
+fn read(path: &Path) -> Result<Zeroizing<String>, NotDone> {
+    let text = fs::read_to_string(path).map_err(|error| NotDone::NotRead {
+        path: path.to_owned(),
+        error,
+    })?;
+    Ok(Zeroizing::new(text))
+}
+
 impl ServerTask {
+    /// By which method, and what is said.
+    fn request(&self) -> (&'static str, Value) {
+        match self {
+            Self::Add(flags) => {
+                let mut server = Map::new();
+                server.insert("address".to_owned(), flags.server.server.clone().into());
+                let numbers = [("weight", flags.weight), ("maxconn", flags.maxconn)];
+                for (key, value) in numbers {
+                    server.extend(value.map(|value| (key.to_owned(), value.into())));
+                }
+                for (key, value) in [("backup", flags.backup), ("disabled", flags.disabled)] {
+                    server.insert(key.to_owned(), value.into());
+                }
+                let backend = &flags.server.backend;
+                let body = json!({"backend": backend, "server": server, "keep": flags.keep});
+                ("POST", body)
+            }
+            Self::Remove { server, keep } => {
+                let ServerName { backend, server } = server;
+                (
+                    "DELETE",
+                    json!({"backend": backend, "server": server, "keep": keep}),
+                )
+            }
+            other => ("PATCH", other.body()),
+        }
+    }
+
+    /// Of those that change a server which stays.
     fn body(&self) -> Value {
         let (flags, changes) = match self {
+            Self::Add(_) | Self::Remove { .. } => return Value::Null,
             Self::Ready(flags) => (flags, json!({"mode": "ready"})),
             Self::Drain(flags) => (flags, json!({"mode": "drain"})),
             Self::Maintenance(flags) => (flags, json!({"mode": "maintenance"})),

@@ -79,23 +79,52 @@ pub(super) fn servers(backends: &Value) -> String {
             ]
         })
     });
-    table(&head, &each.collect::<Vec<_>>())
+    let mut text = table(&head, &each.collect::<Vec<_>>());
+    for backend in rows(backends) {
+        for removed in rows(&backend["removed"]) {
+            text += &format!(
+                "of the file and removed: {}/{}\n",
+                cell(&backend["name"]),
+                cell(removed)
+            );
+        }
+    }
+    text
 }
 
 /// What is not as the file has it.
 fn changes(server: &Value) -> String {
-    let Some(keys) = server["in_file"].as_object() else {
-        return String::new();
-    };
-    let each = keys.iter().map(|(key, was)| match was {
+    let keys = server["in_file"].as_object().into_iter().flatten();
+    let each = keys.map(|(key, was)| match was {
         Value::Null => format!("{key} (none)"),
         was => format!("{key} ({})", cell(was)),
     });
-    let kept = match &server["kept"] {
-        Value::Bool(true) => ", kept over reloads",
-        _ => "",
+    let added = (server["added"] == true).then(|| "added".to_owned());
+    let changes: Vec<String> = added.into_iter().chain(each).collect();
+    match &server["kept"] {
+        Value::Bool(true) if !changes.is_empty() => changes.join(" ") + ", kept over reloads",
+        _ => changes.join(" "),
+    }
+}
+
+/// A server that was taken away.
+pub(super) fn removed_server(removed: &Value) -> String {
+    let (name, open) = (cell(&removed["removed"]), cell(&removed["open"]));
+    format!("{name}: removed, {open} connections go on\n")
+}
+
+/// A certificate that was set.
+pub(super) fn set_certificate(set: &Value) -> String {
+    let until = match &set["kept"] {
+        Value::Bool(true) => "start",
+        _ => "reload",
     };
-    each.collect::<Vec<_>>().join(" ") + kept
+    let (names, listener) = (cell(&set["names"]), cell(&set["listener"]));
+    let mut text = format!("{names}: set at {listener} until the next {until}\n");
+    for warning in rows(&set["warnings"]) {
+        text += &format!("warning: {}\n", cell(warning));
+    }
+    text
 }
 
 /// One server after a change.
@@ -121,14 +150,19 @@ pub(super) fn changed_server(server: &Value) -> String {
 pub(super) fn certificates(status: &Value) -> String {
     let mut each: Vec<Vec<String>> = rows(&status["certificates"])
         .map(|it| {
-            ["not_after", "listener", "name", "key"]
+            let mut row: Vec<String> = ["not_after", "listener", "name", "key"]
                 .map(|field| cell(&it[field]))
-                .into()
+                .into();
+            row.push(match it["set_until"].as_str() {
+                Some(until) => format!("until the next {until}"),
+                None => String::new(),
+            });
+            row
         })
         .collect();
     // Times of one form sort as text.
     each.sort();
-    table(&["EXPIRES", "LISTENER", "NAME", "KEY"], &each)
+    table(&["EXPIRES", "LISTENER", "NAME", "KEY", "SET"], &each)
 }
 
 /// Connections, and whether there are more.

@@ -18,7 +18,7 @@ use super::presented::Presented;
 use crate::signing::Offload;
 
 /// Chains and keys by name.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CertificateMap {
     exact: HashMap<String, KeySet>,
     wildcard: HashMap<String, KeySet>,
@@ -48,6 +48,24 @@ impl CertificateMap {
             NamePattern::Wildcard(suffix) => self.wildcard.entry(suffix),
         };
         set.or_default().insert(key, offload)
+    }
+
+    /// The same with one chain more. It answers clients without a known name where it takes the place of one that does.
+    pub(crate) fn with(
+        &self,
+        names: &[NamePattern],
+        key: &Arc<CertifiedKey>,
+        offload: Offload,
+    ) -> Self {
+        let mut map = self.clone();
+        for name in names {
+            let hidden = map.insert(name.clone(), Arc::clone(key), offload);
+            let is_default = |old: &Arc<_>| map.default.iter().any(|one| Arc::ptr_eq(one, old));
+            if hidden.as_ref().is_some_and(is_default) {
+                map.default.insert(Arc::clone(key), offload);
+            }
+        }
+        map
     }
 
     /// The keys for a lower-case server name: exact, else wildcard, else nothing. A final dot,

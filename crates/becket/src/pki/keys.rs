@@ -89,6 +89,7 @@ impl Loader {
     pub(crate) fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
         let pem = read(&self.files, path, file, report)?;
         let digest = digest(&[file.as_os_str().as_bytes(), &pem.digest]);
+        self.warn_if_readable((path, file, digest), &pem, report);
         self.check(path, (file, digest), pem, report)
     }
 
@@ -109,7 +110,36 @@ impl Loader {
             certificates: of_chain.certificates,
             ..of_key
         };
+        self.warn_if_readable((path, key, digest), &pem, report);
         self.check(path, (chain, digest), pem, report)
+    }
+
+    /// Loads chain and key from texts of PEM.
+    pub(crate) fn texts(&self, chain: &[u8], key: &[u8], report: &mut Report) -> Option<Loaded> {
+        let mut parse = |path: &str, text: &[u8]| {
+            let pem = Pem::parse(text);
+            pem.map_err(|fault| report.error(Problem::new(path, fault).accepted("PEM")))
+                .ok()
+        };
+        let (of_chain, of_key) = (parse("chain", chain), parse("key", key));
+        let pem = Pem {
+            certificates: of_chain?.certificates,
+            ..of_key?
+        };
+        let at = (Path::new("PEM"), digest(&[chain, key]));
+        self.check("certificate", at, pem, report)
+    }
+
+    /// Says so of one that is new.
+    fn warn_if_readable(
+        &self,
+        (path, file, digest): (&str, &Path, [u8; 32]),
+        pem: &Pem,
+        report: &mut Report,
+    ) {
+        if !self.known.contains_key(&digest) {
+            warn_if_readable(path, file, pem, report);
+        }
     }
 
     /// Loads a chain whose key is on a token, which proves that it is. `path` is the key path for problems.
@@ -176,7 +206,6 @@ impl Loader {
         if let Some(known) = self.known.get(&digest) {
             return Some(known.clone());
         }
-        warn_if_readable(path, file, &pem, report);
         let fault = match (pem.certificates.len(), pem.keys.len()) {
             (0, _) => "no certificate",
             (_, 0) if pem.encrypted => "the private key needs a password",

@@ -37,6 +37,7 @@ impl Draft<'_> {
                     keys: server.clone(),
                     name: Arc::clone(&address.text),
                     addresses: self.server_addresses(&path, &address.address),
+                    added: None,
                 });
             }
         }
@@ -45,6 +46,7 @@ impl Draft<'_> {
             keys: backend.clone(),
             docroot: self.docroot(&key!(path, backend.files), backend.files.as_ref()),
             servers,
+            removed: Vec::new(),
             tls: self.onward(&key!(path, backend.tls), backend.tls.as_ref()),
             queue_timeout: backend.queue_timeout.unwrap_or(self.file.timeouts.connect),
         }

@@ -11,17 +11,23 @@ use std::sync::Arc;
 
 use becket_config::address::NamePattern;
 use becket_config::check::{HTTP, Way};
+use becket_config::error::{Problem, Report};
+use becket_config::file::File;
 use becket_config::glob;
 use becket_config::key;
 use becket_config::key_source::KeySource;
 use becket_config::listener::{self, Certificate, Pair};
 use becket_config::policy;
 use becket_proto::networks::Networks;
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::UnixTime;
 
 use super::Draft;
 use crate::config::{Listener, Policy, Route};
+use crate::files::Files;
 use crate::pki::certificates::{CertificateMap, KeySet};
-use crate::pki::keys::{Loaded, shown};
+use crate::pki::keys::{Loaded, Loader, shown};
+use crate::signing::token::Search;
 use crate::tls::deferred::deferred;
 use crate::tls::metered::metered;
 
@@ -60,6 +66,7 @@ impl Draft<'_> {
                 .collect(),
             certificates: Arc::new(certificates),
             credentials,
+            set: Vec::new(),
             allow: (!listener.allow.is_empty()).then(|| networks(&listener.allow)),
             deny: networks(&listener.deny),
             trusted: networks(&listener.trusted_networks),
@@ -106,17 +113,9 @@ impl Draft<'_> {
                 }
             }
         }
-        let threads = self.file.process.has_crypto_threads();
-        let meters = self.file.admission.limits_handshakes();
         for one in &mut loaded {
-            if self.loader.known.contains_key(&one.digest) {
-                continue;
-            }
-            if threads || one.token.is_some() {
-                one.key = deferred(one);
-            }
-            if meters {
-                one.key = metered(&one.key);
+            if !self.loader.known.contains_key(&one.digest) {
+                one.key = signing_key(one, self.file);
             }
         }
         loaded
@@ -274,6 +273,44 @@ impl Draft<'_> {
             // Where there is none, that is an error.
             backend: backend.unwrap_or_default(),
         }
+    }
+}
+
+/// A chain whose key signs where the configuration wants it, for what it says that this costs.
+pub(crate) fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
+    let key = match file.process.has_crypto_threads() || loaded.token.is_some() {
+        true => deferred(loaded),
+        false => Arc::clone(&loaded.key),
+    };
+    match file.admission.limits_handshakes() {
+        true => metered(&key),
+        false => key,
+    }
+}
+
+/// A chain and its key, of texts, judged as those of files are.
+///
+/// # Errors
+/// All that is wrong with them.
+pub(crate) fn certificate_of(
+    chain: &str,
+    key: &str,
+    now: UnixTime,
+    batches: bool,
+) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
+    let loader = Loader {
+        provider: rustls::crypto::aws_lc_rs::default_provider(),
+        now,
+        files: Files::default(),
+        batches,
+        tokens: Search::default(),
+        known: HashMap::new(),
+    };
+    let mut report = Report::default();
+    let loaded = loader.texts(chain.as_bytes(), key.as_bytes(), &mut report);
+    match loaded {
+        Some(loaded) if report.errors.is_empty() => Ok((loaded, report.warnings)),
+        _ => Err(report.errors),
     }
 }
 

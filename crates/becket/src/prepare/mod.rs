@@ -13,7 +13,7 @@ pub mod source;
 mod backends;
 mod cluster;
 mod crl;
-mod listeners;
+pub(crate) mod listeners;
 mod names;
 mod onward;
 mod policies;

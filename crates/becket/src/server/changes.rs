@@ -6,14 +6,25 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use rustls::pki_types::UnixTime;
 use serde_json::{Value, json};
 
 use super::Control;
+use super::edits::{Edit, Edited, missing, no_server, said};
+use super::outcomes::too_late;
 use crate::backend::health::prober::Prober;
-use crate::control::api::{Change, ChangeRequest, LogChange, Refused, ServerChange};
-use crate::control::snapshot;
+use crate::backend::overrides::Overrides;
+use crate::backend::server_state::ServerState;
+use crate::config::{Backend, Lasts};
+use crate::control::api::{
+    CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
+    ServerAddition, ServerChange, ServerRemoval,
+};
 use crate::control::state::LogLevel;
+use crate::control::{reload, snapshot};
+use crate::descriptors;
 use crate::prepare::is_filter;
+use crate::prepare::listeners::certificate_of;
 
 impl Control {
     /// Carries a change out, and tells what is now. Returns whether a drain is to begin.
@@ -21,6 +32,10 @@ impl Control {
         let ChangeRequest { change, outcome } = asked;
         let done = match change {
             Change::Server(change) => self.change_server(&change, prober),
+            Change::AddServer(addition) => self.add_server(addition, prober),
+            Change::RemoveServer(removal) => self.remove_server(removal),
+            Change::SetCertificate(setting) => self.set_certificate(setting),
+            Change::RemoveCertificate(removal) => self.remove_certificate(&removal),
             Change::Log(change) => self.change_log(change),
             Change::RotateTickets => self.rotate_tickets(),
             Change::ForgetSessions => Ok(self.forget_sessions()),
@@ -31,31 +46,7 @@ impl Control {
     }
 
     fn change_server(&self, change: &ServerChange, prober: &mut Prober) -> Result<Value, Refused> {
-        let config = self.state.config();
-        let missing = |what: &str, names: Vec<&str>| {
-            let error = format!("there is no {what}");
-            Refused::new(StatusCode::NOT_FOUND, error, names.join(", "))
-        };
-        let mut backends = config.backends.iter();
-        let backend = backends.find(|backend| *backend.keys.name == *change.backend);
-        let backend = backend.ok_or_else(|| {
-            let names = config.backends.iter().map(|it| &*it.keys.name.0);
-            missing("such backend", names.collect())
-        })?;
-        let states = self.state.shared().backends.by_name(&backend.keys.name);
-        let states = states.map(|state| state.servers()).unwrap_or_default();
-        let mut servers = backend.servers.iter();
-        let server = servers.find(|server| *server.name == *change.server);
-        let found = server.and_then(|server| {
-            let is = |state: &&Arc<_>| {
-                *crate::backend::server_state::ServerState::name(state) == server.name
-            };
-            Some((server, states.iter().find(is)?))
-        });
-        let (server, state) = found.ok_or_else(|| {
-            let names = backend.servers.iter().map(|it| &*it.name);
-            missing("such server", names.collect())
-        })?;
+        let (backend, at, state) = self.find(&change.backend, &change.server)?;
         let mut overrides = state.settings().overrides;
         if let Some(mode) = change.mode {
             overrides.mode = mode;
@@ -77,7 +68,113 @@ impl Control {
         }
         state.set_overrides(overrides);
         prober.look_again();
-        Ok(snapshot::server(server, state))
+        Ok(snapshot::server(&backend.servers[at], &state))
+    }
+
+    /// A server by names: its backend, its place there, and its state.
+    fn find(
+        &self,
+        backend: &str,
+        server: &str,
+    ) -> Result<(Arc<Backend>, usize, Arc<ServerState>), Refused> {
+        let config = self.state.config();
+        let mut backends = config.backends.iter();
+        let found = backends.find(|one| &*one.keys.name == backend);
+        let found = found
+            .ok_or_else(|| missing("backend", config.backends.iter().map(|it| &*it.keys.name.0)))?;
+        let states = self.state.shared().backends.by_name(backend);
+        let states = states.map(|state| state.servers()).unwrap_or_default();
+        let mut states = states.iter();
+        let place = found.servers.iter().position(|one| &*one.name == server);
+        let state = states.find(|state| &**ServerState::name(state) == server);
+        let (place, state) = place.zip(state).ok_or_else(|| no_server(found))?;
+        Ok((Arc::clone(found), place, Arc::clone(state)))
+    }
+
+    fn add_server(
+        &mut self,
+        addition: ServerAddition,
+        prober: &mut Prober,
+    ) -> Result<Value, Refused> {
+        let ServerAddition {
+            backend,
+            server: keys,
+            keep,
+        } = addition;
+        let name = keys
+            .address
+            .as_ref()
+            .map(|address| Arc::clone(&address.text));
+        let edit = Edit::AddServer {
+            backend: backend.clone(),
+            keys,
+        };
+        self.commit_edits(self.edits.with(edit, Lasts::of(keep))?)?;
+        prober.look_again();
+        let (backend, at, state) = self.find(&backend, &name.unwrap_or_default())?;
+        Ok(snapshot::server(&backend.servers[at], &state))
+    }
+
+    fn remove_server(&mut self, removal: ServerRemoval) -> Result<Value, Refused> {
+        let (_, _, state) = self.find(&removal.backend, &removal.server)?;
+        let names = (removal.backend, removal.server);
+        self.commit_edits(self.edits.without_server(names, Lasts::of(removal.keep))?)?;
+        // One that comes back is as it is added then.
+        state.set_overrides(Overrides::default());
+        Ok(json!({"removed": &**state.name(), "open": state.in_use()}))
+    }
+
+    fn set_certificate(&mut self, setting: CertificateSetting) -> Result<Value, Refused> {
+        let now = UnixTime::since_unix_epoch(self.state.shared().clock.now().unix);
+        let batches = self.state.config().batches.is_some();
+        let made = certificate_of(&setting.chain, &setting.key.0, now, batches);
+        let accepted = "a chain and the key of its first certificate, PEM";
+        let (loaded, warnings) =
+            made.map_err(|errors| Refused::unusable(said(&errors), accepted))?;
+        if loaded.names.is_empty() {
+            let error = "the certificate has no name that a client could ask for";
+            return Err(Refused::unusable(error, accepted));
+        }
+        let names: Vec<String> = loaded.names.iter().map(ToString::to_string).collect();
+        let edit = Edit::SetCertificate {
+            listener: setting.listener.clone(),
+            loaded: Arc::new(loaded),
+        };
+        let edited = self.edits.with(edit, Lasts::of(setting.keep))?;
+        let built = reload::build(&edited.1, &edited.1.listeners, self.rotation.secrets());
+        built.map_err(|error| Refused::unusable(error, accepted))?;
+        self.commit_edits(edited)?;
+        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        let (listener, kept) = (setting.listener, setting.keep);
+        tracing::info!(listener, ?names, kept, "certificate set beside the file");
+        Ok(json!({"listener": listener, "names": names, "kept": kept, "warnings": warnings}))
+    }
+
+    fn remove_certificate(&mut self, removal: &CertificateRemoval) -> Result<Value, Refused> {
+        let edited = self
+            .edits
+            .without_certificate(&removal.listener, &removal.name)?;
+        self.commit_edits(edited)?;
+        Ok(json!({"listener": removal.listener, "removed": removal.name}))
+    }
+
+    /// Has everything use the configuration with these edits.
+    fn commit_edits(&mut self, (edits, config): Edited) -> Result<(), Refused> {
+        if self.state.is_draining() {
+            return Err(too_late());
+        }
+        let failed = |error: String| {
+            let code = StatusCode::INTERNAL_SERVER_ERROR;
+            Refused::new(code, error, "another try")
+        };
+        let raised = descriptors::raise(&config, self.workers.len());
+        raised.map_err(|error| failed(error.to_string()))?;
+        let threads = self.workers.prepare_for(&config);
+        threads.map_err(|error| failed(error.to_string()))?;
+        self.edits = edits;
+        let none = (0..self.workers.len()).map(|_| Vec::new());
+        self.exchange(config, none.collect());
+        Ok(())
     }
 
     fn change_log(&self, change: LogChange) -> Result<Value, Refused> {

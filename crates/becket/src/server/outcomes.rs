@@ -87,7 +87,7 @@ fn outcome(
     }
 }
 
-fn too_late() -> Refused {
+pub(super) fn too_late() -> Refused {
     let accepted = "a becket that serves";
     Refused::new(
         StatusCode::CONFLICT,

@@ -88,6 +88,7 @@ impl Control {
             self.watching.again = Some(files);
             return;
         }
+        let config = Arc::clone(self.edits.of_file());
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());
         let source = self.source.with(files.clone());
@@ -138,7 +139,7 @@ impl Control {
             let folders = self.watching.watch.over(places, &config.file.process);
             tracing::debug!(folders, "files are watched");
         }
-        if !Arc::ptr_eq(&look.config, &config) {
+        if !Arc::ptr_eq(&look.config, self.edits.of_file()) {
             // A reload was faster.
             self.watching.again.get_or_insert(look.files);
             return;
@@ -157,7 +158,7 @@ impl Control {
                 for warning in &warnings {
                     tracing::warn!("{warning}");
                 }
-                self.commit_renewed(new).err().map(|it| it.to_string())
+                self.commit_renewed(new).err()
             }
         };
         let is_taken = refused.is_none() && !taken.is_empty();
@@ -176,10 +177,13 @@ impl Control {
         self.state.set_watch(status);
     }
 
-    /// Has workers serve by what is new. Everything else stays as it is.
-    fn commit_renewed(&mut self, config: Config) -> io::Result<()> {
-        self.workers.prepare_for(&config)?;
-        let config = Arc::new(config);
+    /// Has workers serve by what is new. Everything else stays as it is, also what was changed beside the file.
+    fn commit_renewed(&mut self, of_file: Config) -> Result<(), String> {
+        let edited = self.edits.renewed(Arc::new(of_file));
+        let (edits, config) = edited.map_err(|refused| refused.error)?;
+        let prepared = self.workers.prepare_for(&config);
+        prepared.map_err(|error| error.to_string())?;
+        self.edits = edits;
         let adopted = self.state.shared().backends.keep(&config);
         let cluster = self.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, |cluster| cluster.outboxes());
