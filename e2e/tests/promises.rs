@@ -77,6 +77,7 @@ mod starttls;
 mod sticky_clients_return;
 mod stud_sessions;
 mod stunnel_is_replaced;
+mod the_page_on_operating_is_true;
 mod the_screen_is_live_and_given_back;
 mod tls_to_servers;
 mod tls_versions_and_suites_are_those_configured;
