@@ -22,6 +22,7 @@ pub mod health;
 pub mod http_status;
 pub mod index_queue;
 mod labelled;
+pub mod lease;
 pub mod networks;
 pub mod plain_http;
 pub mod post_handshake;
