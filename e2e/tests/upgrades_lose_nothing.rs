@@ -21,10 +21,10 @@ use rustls::HandshakeKind;
 use rustls::version::{TLS12, TLS13};
 
 /// Keeps a parent where there is no root with a user to become.
-const WITH_PARENT: &str = "workers = 2\nparent = true";
+pub(crate) const WITH_PARENT: &str = "workers = 2\nparent = true";
 
 /// The program in the place, which an upgrade starts.
-fn install(place: &Place) {
+pub(crate) fn install(place: &Place) {
     // By another process: one that a test beside this one starts meanwhile would inherit the file while it is written, and nobody
     // could execute it.
     let mut copy = Command::new("cp");
@@ -34,7 +34,7 @@ fn install(place: &Place) {
 }
 
 /// A script in its place.
-fn install_script(place: &Place, lines: &str) {
+pub(crate) fn install_script(place: &Place, lines: &str) {
     let mut script = Command::new("sh");
     script.args([
         "-c",
@@ -53,7 +53,7 @@ fn install_script(place: &Place, lines: &str) {
     fs::rename(place.path("next"), place.path("becket")).unwrap();
 }
 
-fn start(place: &Place, shape: &Shape) -> Becket {
+pub(crate) fn start(place: &Place, shape: &Shape) -> Becket {
     install(place);
     place.write("becket.toml", &shape.text());
     launch(place, shape, None)
@@ -75,8 +75,15 @@ fn ask(becket: &Becket) -> Finished {
     finish(command, "")
 }
 
+/// The same meanwhile.
+pub(crate) fn asking(becket: &Becket) -> JoinHandle<Finished> {
+    let mut command = Command::new(becket_program());
+    command.args(["upgrade", "--admin", &becket.admin.to_string()]);
+    thread::spawn(move || finish(command, ""))
+}
+
 #[track_caller]
-fn upgrade(becket: &Becket) {
+pub(crate) fn upgrade(becket: &Becket) {
     let asked = ask(becket);
     assert_eq!(asked.code, 0, "{}\n{}", asked.all(), becket.log());
 }
@@ -117,7 +124,7 @@ fn upgrades_and_reloads_are_asked_for_over_the_socket() {
 }
 
 /// Processes of this becket beside its main one.
-fn children(becket: &Becket) -> Vec<u32> {
+pub(crate) fn children(becket: &Becket) -> Vec<u32> {
     let pid = becket.pid();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
@@ -125,7 +132,7 @@ fn children(becket: &Becket) -> Vec<u32> {
     numbers.collect()
 }
 
-fn signal(pid: u32, signal: Signal) {
+pub(crate) fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     kill_process(pid, signal).expect("the process is there");
 }
@@ -372,14 +379,7 @@ fn either_process_may_hang_or_die_on_the_way() {
     let becket = start(&place, &shape);
     let trust = Trust::new(&place);
     let serves = || until("it serves", || trust.visit(becket.web).ok());
-    let asking = || {
-        let admin = becket.admin.to_string();
-        thread::spawn(move || {
-            let mut command = Command::new(becket_program());
-            command.args(["upgrade", "--admin", &admin]);
-            finish(command, "")
-        })
-    };
+    let asking = || asking(&becket);
     let two = || {
         until("there are two", || {
             let children = children(&becket);

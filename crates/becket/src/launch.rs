@@ -46,6 +46,7 @@ use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::secret::ratchet::Ratchet;
 use crate::server::edits::Edits;
+use crate::server::leases::Leases;
 use crate::server::outcomes::Waiting;
 use crate::server::renewal::Watching;
 use crate::server::upgrade::Succession;
@@ -113,7 +114,7 @@ pub fn launch(
 fn launch_beside(
     source: Source,
     handed: Handed,
-    link: Option<Link>,
+    mut link: Option<Link>,
     predecessor: Option<&UnixStream>,
 ) -> Result<Terminator, StartError> {
     let clock = Clock::start();
@@ -150,8 +151,8 @@ fn launch_beside(
         ended: sender,
         is_parked: predecessor.is_some(),
     };
+    let succession = succession(predecessor, link.as_mut(), &shared, &config)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access)?;
-    let succession = succession(predecessor, &shared)?;
     let pid_file = pid_file(link.as_ref(), &config, &source)?;
     announce(&config, count, source.origin());
     let (main, heard) = (main_process(&link), heard(&cluster, &stud));
@@ -211,12 +212,31 @@ fn start_workers(
 /// Hears the process that this one replaces, if there is one.
 fn succession(
     predecessor: Option<&UnixStream>,
+    link: Option<&mut Link>,
     shared: &Arc<Shared>,
+    config: &Config,
 ) -> Result<Succession, StartError> {
     let heard = |stream: &UnixStream| predecessor::listen(stream.try_clone()?, shared);
     let heard = predecessor.map(heard).transpose();
     let heard = heard.map_err(|error| system("hearing the process before", error))?;
-    Ok(Succession::of(heard))
+    let leases = leases(link, shared, config, predecessor.is_some());
+    Ok(Succession::of(heard, leases))
+}
+
+/// What of common limits is this process': nothing yet where another one serves still.
+fn leases(link: Option<&mut Link>, shared: &Shared, config: &Config, is_parked: bool) -> Leases {
+    let mut leases = Leases::new(link.and_then(|link| link.row.take()));
+    if is_parked && !leases.are_shared() {
+        tracing::warn!(
+            "limits are not shared with the process before: a server may have its maxconn twice"
+        );
+    }
+    leases.begin(shared);
+    if !is_parked {
+        // Beside processes that drain still.
+        leases.exchange(shared, config.connections);
+    }
+    leases
 }
 
 /// The process to signal.

@@ -12,6 +12,7 @@
 
 mod changes;
 pub(crate) mod edits;
+pub(crate) mod leases;
 pub(crate) mod outcomes;
 pub(crate) mod renewal;
 pub(crate) mod upgrade;
@@ -166,7 +167,10 @@ impl Control {
         let mut left = self.workers.len();
         let mut outcome = Outcome::Done;
         let mut drain_until: Option<Instant> = None;
+        let mut exchanged = Instant::now();
         while left > 0 {
+            let exchange_at = self.succession.leases().is_active();
+            let exchange_at = exchange_at.then(|| exchanged + leases::BETWEEN);
             tokio::select! {
                 _ = tick.tick() => self.tick(&mut prober),
                 ended = prober.ended() => prober.take(ended, self.state.shared().clock.now()),
@@ -185,6 +189,10 @@ impl Control {
                     drain_until = Some(self.drain(&[]).await);
                 },
                 step = self.succession.next() => self.advance(step),
+                () = at(exchange_at) => {
+                    exchanged = Instant::now();
+                    self.exchange_leases();
+                }
                 prepared = self.reloading.prepared() => self.finish_reload(prepared),
                 seen = self.watching.next() => self.handle_seen(seen),
                 ended = self.ended.recv() => {
@@ -211,6 +219,16 @@ impl Control {
         drop(self.access.take());
         tracing::info!(exit = outcome as u8, "ended: {}", outcome.label());
         outcome
+    }
+
+    /// Takes and gives up what is shared with other processes. Nothing is this process' before it serves.
+    fn exchange_leases(&self) {
+        if !self.succession.serves() {
+            return;
+        }
+        let (shared, config) = (self.state.shared(), self.state.config());
+        let mut leases = self.succession.leases();
+        leases.exchange(shared, config.connections);
     }
 
     /// Serves the admin pages. Changes arrive at control.
@@ -418,6 +436,8 @@ impl Control {
     /// Has everything use another configuration, and each worker its new sockets.
     fn exchange(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
         let adopted = self.state.shared().backends.adopt(&config);
+        // Before anybody has slots of servers that are new here.
+        self.exchange_leases();
         let cluster = self.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
         self.workers.reload(&adopted, added, &outboxes);

@@ -1,8 +1,9 @@
 //! What workers and control share, listed once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 
+use becket_proto::lease::LeasedCount;
 use becket_proto::session_table::SessionTable;
 use becket_sys::clock::Clock;
 
@@ -49,7 +50,7 @@ pub struct Shared {
     /// Lines of the access log that were dropped.
     pub(crate) access_lines_dropped: Arc<AtomicU64>,
     /// Connections in all, for `limits.connections`.
-    connections: AtomicUsize,
+    pub(crate) connections: LeasedCount,
 }
 
 impl Shared {
@@ -75,27 +76,23 @@ impl Shared {
             log_lines_dropped: Arc::default(),
             syslog_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),
-            connections: AtomicUsize::new(0),
+            connections: LeasedCount::default(),
         }
     }
 
     /// Connections that are open now.
     pub fn connections(&self) -> usize {
-        self.connections.load(Relaxed)
+        self.connections.count() as usize
     }
 
     /// Takes one of the connections that `limit` allows; false when there is none.
     pub(crate) fn claim_connection(&self, limit: usize) -> bool {
-        let before = self.connections.fetch_add(1, Relaxed);
-        if before >= limit {
-            self.release_connection();
-            return false;
-        }
-        true
+        self.connections
+            .take(u32::try_from(limit).unwrap_or(u32::MAX))
     }
 
     /// Gives back what [`Self::claim_connection`] took.
     pub(crate) fn release_connection(&self) {
-        self.connections.fetch_sub(1, Relaxed);
+        self.connections.give_back();
     }
 }

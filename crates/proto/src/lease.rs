@@ -9,7 +9,7 @@
 //! sees the other (Dekker), and the leases of processes with the same limit never sum up to more. A process that dies at any
 //! moment has taken nothing that is not in its cell: whoever knows that it is dead sets that to nothing.
 //!
-//! Where published numbers lie, and who knows of the dead, is for the terminator: `backend/leases.rs`, `parent/rows.rs`.
+//! Where published numbers lie, and who knows of the dead, is for the terminator: `server/leases.rs`, `parent/rows.rs`.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;

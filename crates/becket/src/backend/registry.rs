@@ -147,6 +147,15 @@ impl Backends {
         self.lock().get(name).cloned()
     }
 
+    /// The servers of all, those included that are still held by connections. Takes locks.
+    pub(crate) fn known_servers(&self) -> Vec<Arc<ServerState>> {
+        let configured: Vec<_> = self.lock().values().cloned().collect();
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<_> = gone.iter().filter_map(Weak::upgrade).collect();
+        let states = configured.iter().chain(&gone);
+        states.flat_map(|state| state.known_servers()).collect()
+    }
+
     fn make(&self, backend: &Backend) -> Arc<BackendState> {
         let inboxes = Arc::clone(&self.inboxes);
         Arc::new(BackendState::new(backend.keys.name.to_string(), inboxes))

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use becket_cluster::replica::ServerTag;
 use becket_config::backend;
 use becket_proto::balance;
+use becket_proto::lease::LeasedCount;
 
 use super::backend_state::BackendState;
 use super::health::Watched;
@@ -27,8 +28,8 @@ pub struct ServerState {
     name: Arc<str>,
     key: u64,
     backend: Arc<BackendState>,
-    /// Slots that are claimed.
-    in_use: AtomicU32,
+    /// Those that are claimed, of those that are this process'.
+    slots: LeasedCount,
     failures_in_a_row: AtomicU32,
     connections: AtomicU64,
     failures: AtomicU64,
@@ -106,7 +107,7 @@ impl ServerState {
             name: Arc::clone(&config.name),
             key: balance::name_key(&config.name),
             backend,
-            in_use: AtomicU32::new(0),
+            slots: LeasedCount::default(),
             failures_in_a_row: AtomicU32::new(0),
             connections: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -207,7 +208,7 @@ impl ServerState {
 
     /// Connections that it has, connects under way included.
     pub fn in_use(&self) -> u32 {
-        self.in_use.load(Relaxed)
+        self.slots.count()
     }
 
     /// Connects that succeeded, ever.
@@ -306,7 +307,7 @@ impl ServerState {
 
     /// Whether a slot could be claimed now.
     pub(crate) fn has_room(&self) -> bool {
-        self.in_use.load(SeqCst) < self.limit()
+        self.slots.has_room(self.limit())
     }
 
     /// A connect succeeded.
@@ -402,15 +403,19 @@ impl ServerState {
         self.generation.load(Acquire)
     }
 
+    /// What of its slots is this process', and how many are claimed.
+    pub(crate) fn slots(&self) -> &LeasedCount {
+        &self.slots
+    }
+
     /// Counts one connection more, if the limit allows.
     pub(super) fn take_slot(&self) -> bool {
         let limit = self.limit();
         if limit == UNLIMITED {
-            self.in_use.fetch_add(1, SeqCst);
+            self.slots.add();
             return true;
         }
-        let more = |in_use| (in_use < limit).then_some(in_use + 1);
-        self.in_use.fetch_update(SeqCst, SeqCst, more).is_ok()
+        self.slots.take(limit)
     }
 
     /// Says whether a health check is to have the next slot, before any client.
@@ -423,14 +428,12 @@ impl ServerState {
 
     /// Counts a health check as one connection more, unless it has its `maxconn`.
     pub(super) fn take_reserved_slot(&self) -> bool {
-        let most = self.maxconn.load(SeqCst);
-        let more = |in_use| (in_use < most).then_some(in_use + 1);
-        self.in_use.fetch_update(SeqCst, SeqCst, more).is_ok()
+        self.slots.take(self.maxconn.load(SeqCst))
     }
 
     /// Counts one connection less, and looks whether somebody waits for it.
     pub(super) fn give_back_slot(&self) {
-        self.in_use.fetch_sub(1, SeqCst);
+        self.slots.give_back();
         self.backend.settle();
     }
 }

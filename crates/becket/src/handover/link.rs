@@ -15,6 +15,7 @@ use becket_sys::log_file::append;
 use becket_sys::{affinity, fd_messages, privileges};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::rows::Rows;
 use super::{Handed, Order, Past, Reply};
 use crate::files::Files;
 use crate::signing::token::starter::StarterProcess;
@@ -26,6 +27,8 @@ pub struct Link {
     pub(crate) past: Past,
     /// Where a process that this one replaces tells what there is to know.
     pub(crate) predecessor: Option<UnixStream>,
+    /// What is shared with other processes, and the row of this one.
+    pub(crate) row: Option<(Rows, usize)>,
 }
 
 /// What the parent wants.
@@ -90,6 +93,10 @@ pub(crate) fn begin() -> io::Result<(Link, Handed, Option<StarterProcess>)> {
         true => Some(fds.pop().ok_or(io::ErrorKind::InvalidData)?.into()),
         false => None,
     };
+    let row = match begin.row {
+        Some(row) => Some((fds.pop().ok_or(io::ErrorKind::InvalidData)?, row)),
+        None => None,
+    };
     let mut handed = Handed::new(begin.list, fds)?;
     handed.files = handed.files.with_logs(logs);
     handed.sockets.listen_later = begin.replaces;
@@ -97,6 +104,8 @@ pub(crate) fn begin() -> io::Result<(Link, Handed, Option<StarterProcess>)> {
         stream,
         past: begin.past,
         predecessor,
+        // Of another version there is none.
+        row: row.and_then(|(file, row)| Some((Rows::open(file).ok()?, row))),
     };
     Ok((link, handed, starter))
 }

@@ -6,6 +6,7 @@
 //! by the rights of the process itself.
 
 pub mod link;
+pub(crate) mod rows;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -50,6 +51,9 @@ pub(crate) struct Begin {
     /// Whom to become; nothing where the parent has no rights to give up.
     pub(crate) user: Option<RunAs>,
     pub(crate) past: Past,
+    /// Which row it has of the memory that is shared with other processes of this parent; its descriptor comes behind those of the list.
+    #[serde(default)]
+    pub(crate) row: Option<usize>,
     /// Another process serves still. The last descriptor is a socket on which it tells what there is to know.
     pub(crate) replaces: bool,
     pub(crate) list: List,

@@ -13,6 +13,7 @@ use becket_sys::process::ChildProcess;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, sleep_until};
 
+use super::rows::ChildRow;
 use super::upgrade::IS_CONTINUED;
 use crate::handover::Order;
 
@@ -24,33 +25,41 @@ pub(super) struct Serving {
     replies: tokio::net::UnixStream,
     /// Not before then is anything heard.
     hears_at: Instant,
+    /// Dropped once the process has ended.
+    row: Option<ChildRow>,
 }
 
 impl Serving {
     /// Starts a program, under the name by which this one was called, with a socket for its standard input. Its first order is
     /// to be sent.
-    pub(super) fn start(program: &Path) -> io::Result<Self> {
+    pub(super) fn start(program: &Path, row: Option<ChildRow>) -> io::Result<Self> {
         let (process, stream) = spawn(program)?;
-        Self::of(process, stream)
+        Self::of(process, stream, row)
     }
 
     /// One that the program before this one has started.
-    pub(super) fn adopt(pid: u32, stream: OwnedFd) -> io::Result<Self> {
-        Self::of(ChildProcess::of(pid)?, stream.into())
+    pub(super) fn adopt(pid: u32, stream: OwnedFd, row: Option<ChildRow>) -> io::Result<Self> {
+        Self::of(ChildProcess::of(pid)?, stream.into(), row)
     }
 
-    fn of(process: ChildProcess, stream: UnixStream) -> io::Result<Self> {
+    fn of(process: ChildProcess, stream: UnixStream, row: Option<ChildRow>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
             process,
             replies: tokio::net::UnixStream::from_std(stream.try_clone()?)?,
             stream,
             hears_at: Instant::now(),
+            row,
         })
     }
 
     pub(super) fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// Its row of the memory that children share.
+    pub(super) fn row(&self) -> Option<usize> {
+        self.row.as_ref().map(|row| row.index)
     }
 
     /// The socket, for a program that this one becomes.

@@ -17,6 +17,7 @@ use super::child::{self, IS_CHILD, VERSION};
 use super::holding::{Held, Parcel, Seen};
 use super::needs::Needs;
 use super::renewal::Renewable;
+use super::rows::RowKeeper;
 use super::upgrade::{IS_CONTINUED, Inheritance, program};
 use super::{Parent, chroot, exit_code, run_as};
 use crate::control::signals::Signals;
@@ -122,6 +123,7 @@ fn check(source: &Source, seen: Seen, identity: &Identity) -> io::Result<ExitCod
     let begin = Begin {
         user: Some(run_as(identity, chroot, &[])),
         past: Past::default(),
+        row: None,
         replaces: false,
         list: parcel.list,
     };
@@ -178,6 +180,7 @@ fn run(
             failures: 0,
             pid_file: None,
             admin_socket: None,
+            rows: RowKeeper::create(),
             notifier: Notifier::from_env()?,
         };
         let child = match inheritance {

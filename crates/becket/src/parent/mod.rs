@@ -16,9 +16,12 @@ mod enter;
 mod holding;
 mod needs;
 mod renewal;
+mod rows;
 mod upgrade;
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
@@ -35,9 +38,10 @@ pub use self::enter::{Role, Task, enter, goes_on};
 use self::holding::{Held, Parcel, Seen};
 use self::needs::Needs;
 use self::renewal::Renewable;
+use self::rows::RowKeeper;
 use self::upgrade::{Leaving, Upgrade};
 use crate::control::signals::{Signals, Wanted as Signal};
-use crate::handover::{Begin, List, Order, Past, Reply, RunAs, SocketKind};
+use crate::handover::{Begin, Order, Past, Reply, RunAs, SocketKind};
 use crate::pid_file::PidFile;
 use crate::prepare::source::Source;
 use crate::watch::Watch;
@@ -92,6 +96,8 @@ struct Parent {
     pid_file: Option<PidFile>,
     /// For the admin pages, from the first start to the end.
     admin_socket: Option<SocketFile>,
+    /// What children share of limits; nothing where there is no memory for it.
+    rows: Option<RowKeeper>,
     notifier: Option<Notifier>,
 }
 
@@ -250,10 +256,12 @@ impl Parent {
             .retain(|(kind, _), _| *kind != SocketKind::Datagrams);
         let (parcel, held) = self.pack(seen, &needs, self.chroot.is_some());
         self.held = held;
-        let serving = Serving::start("/proc/self/exe".as_ref())?;
-        let begin = self.begin(parcel.list, self.chroot.clone(), &needs.logs, false);
+        let row = self.rows.as_ref().and_then(RowKeeper::give);
+        let serving = Serving::start("/proc/self/exe".as_ref(), row)?;
+        let user = self.user(self.chroot.clone(), &needs.logs);
+        let (begin, fds) = self.begin(&serving, parcel, user, None)?;
         // One that does not take it has died, which is noticed where it is waited for.
-        if let Err(error) = serving.send(&Order::Begin(begin), &parcel.fds) {
+        if let Err(error) = serving.send(&begin, &fds) {
             tracing::warn!(%error, "the serving process does not start");
         }
         Ok(Current {
@@ -287,24 +295,35 @@ impl Parent {
         (parcel, held)
     }
 
+    /// Whom a child becomes, with the folder that is its file system.
+    fn user(&self, chroot: Option<PathBuf>, logs: &[PathBuf]) -> Option<RunAs> {
+        let identity = self.identity.as_ref();
+        identity.map(|identity| run_as(identity, chroot, logs))
+    }
+
+    /// The first order of a child, with its descriptors. One that `replaces` another hears from it on that socket.
     fn begin(
         &self,
-        list: List,
-        chroot: Option<PathBuf>,
-        logs: &[PathBuf],
-        replaces: bool,
-    ) -> Begin {
+        serving: &Serving,
+        parcel: Parcel,
+        user: Option<RunAs>,
+        replaces: Option<UnixStream>,
+    ) -> io::Result<(Order, Vec<OwnedFd>)> {
         let mut past = self.past;
-        past.upgrades += u64::from(replaces);
-        Begin {
-            user: self
-                .identity
-                .as_ref()
-                .map(|identity| run_as(identity, chroot, logs)),
+        past.upgrades += u64::from(replaces.is_some());
+        let begin = Begin {
+            user,
             past,
-            replaces,
-            list,
+            row: serving.row(),
+            replaces: replaces.is_some(),
+            list: parcel.list,
+        };
+        let mut fds = parcel.fds;
+        if let (Some(rows), Some(_)) = (&self.rows, begin.row) {
+            fds.push(rows.file()?);
         }
+        fds.extend(replaces.map(OwnedFd::from));
+        Ok((Order::Begin(begin), fds))
     }
 
     /// Makes log files for the user where only root can.

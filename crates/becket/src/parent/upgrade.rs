@@ -15,8 +15,10 @@
 //! Whatever goes wrong before "ready", the successor is killed and the child told to go on, with the reason. No socket is closed on
 //! which clients may wait: both children have all of them, and so has the parent. Under root the program, and the way to it, must be root's alone.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
+use std::iter;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -34,8 +36,10 @@ use tokio::time::{Instant, timeout};
 use super::child::{Serving, VERSION};
 use super::holding::Held;
 use super::renewal::Renewable;
+use super::rows::RowKeeper;
 use super::{Current, Event, GRACE, LOOK, Parent, chroot};
 use crate::control::signals::Signals;
+use crate::handover::rows::Rows;
 use crate::handover::{Order, Past, Reply, SocketKind};
 
 /// A child that is to replace the one that runs.
@@ -85,12 +89,13 @@ impl Parent {
         let (drain, workers) = (seen.file.timeouts.drain, needs.workers);
         let chroot = chroot(&seen, &self.source);
         let renewable = Renewable::of(&seen, &needs);
-        let (mut parcel, held) = self.pack(seen, &needs, chroot.is_some());
+        let (parcel, held) = self.pack(seen, &needs, chroot.is_some());
         let (channel, there) = UnixStream::pair()?;
-        let serving = Serving::start(&self.program)?;
-        parcel.fds.push(there.into());
-        let begin = Order::Begin(self.begin(parcel.list, chroot.clone(), &needs.logs, true));
-        if let Err(error) = serving.send(&begin, &parcel.fds) {
+        let row = self.rows.as_ref().and_then(RowKeeper::give);
+        let serving = Serving::start(&self.program, row)?;
+        let user = self.user(chroot.clone(), &needs.logs);
+        let begin = self.begin(&serving, parcel, user, Some(there));
+        if let Err(error) = begin.and_then(|(begin, fds)| serving.send(&begin, &fds)) {
             let status = serving.end()?;
             return Err(io::Error::other(format!("{error}, {status}")));
         }
@@ -316,6 +321,11 @@ impl Parent {
                 .map(|passed| passed.name.clone())
                 .collect(),
             admin_socket: admin_socket.and_then(SocketFile::path).map(Path::to_owned),
+            rows: self.rows.as_ref().map(|_| {
+                let leaving = self.leaving.iter().map(|leaving| &leaving.serving);
+                let all = iter::once(&child.serving).chain(leaving);
+                all.map(Serving::row).collect()
+            }),
         };
         let mut streams = vec![child.serving.stream()?];
         for leaving in &self.leaving {
@@ -325,7 +335,14 @@ impl Parent {
         let held = self.held.values().flatten().map(OwnedFd::as_fd);
         let passed = self.passed.iter().map(|passed| passed.listener.as_fd());
         let admin = admin_socket.map(|socket| socket.listener().as_fd());
-        let fds: Vec<_> = streams.chain(held).chain(passed).chain(admin).collect();
+        let rows = self.rows.as_ref().map(RowKeeper::file).transpose()?;
+        let rows = rows.as_ref().map(OwnedFd::as_fd);
+        let fds: Vec<_> = streams
+            .chain(held)
+            .chain(passed)
+            .chain(admin)
+            .chain(rows)
+            .collect();
         let (here, there) = UnixStream::pair()?;
         fd_messages::send(&here, &serde_json::to_vec(&will)?, &fds, TO_WRITE)?;
         Ok(there)
@@ -333,18 +350,36 @@ impl Parent {
 
     /// Goes on where the program before this one was.
     pub(super) fn inherit(&mut self, inheritance: Inheritance) -> io::Result<Current> {
-        let Inheritance { will, fds } = inheritance;
+        let Inheritance { will, mut fds } = inheritance;
+        let mut given = VecDeque::new();
+        if let Some(rows) = will.rows {
+            given = rows.into();
+            // Where this program's are of another version, the children that are there share nothing with those to come.
+            let rows = Rows::open(fds.pop().ok_or(io::ErrorKind::InvalidData)?);
+            self.rows = match rows {
+                Ok(rows) => Some(RowKeeper::new(rows)),
+                Err(_) => {
+                    given.clear();
+                    RowKeeper::create()
+                }
+            };
+        }
+        let rows = self.rows.clone();
+        let mut row = || {
+            let index = given.pop_front().flatten()?;
+            rows.as_ref()?.give_this(index)
+        };
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or(io::ErrorKind::InvalidData);
         let child = Current {
-            serving: Serving::adopt(will.child, next()?)?,
+            serving: Serving::adopt(will.child, next()?, row())?,
             began: Instant::now(),
             is_ready: true,
             asked: will.asked,
         };
         for (pid, left) in will.leaving {
             self.leaving.push(Leaving {
-                serving: Serving::adopt(pid, next()?)?,
+                serving: Serving::adopt(pid, next()?, row())?,
                 ends_by: Instant::now() + left,
             });
         }
@@ -378,7 +413,7 @@ impl Parent {
 }
 
 /// What a parent leaves to the program that it becomes; descriptors of the child, of those that drain, held and passed ones,
-/// and the admin socket follow in this order.
+/// the admin socket, and the memory of rows follow in this order.
 #[derive(Debug, Serialize, Deserialize)]
 struct Will {
     past: Past,
@@ -396,6 +431,9 @@ struct Will {
     passed: Vec<Option<String>>,
     /// Where the file of the admin socket is.
     admin_socket: Option<PathBuf>,
+    /// The rows of the child and of those that drain.
+    #[serde(default)]
+    rows: Option<Vec<Option<usize>>>,
 }
 
 /// What the program before this one left.

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use becket_sys::socket_file::SocketFile;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -13,6 +14,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use super::Control;
+use super::leases::Leases;
 use crate::control::snapshot::Reload;
 use crate::control::supervisor::Progress;
 use crate::log::{Escaped, Timestamp};
@@ -41,13 +43,16 @@ pub(crate) struct Succession {
     after: Option<Successor>,
     /// Another process has the secrets, or is about to have them.
     yields: bool,
+    /// What of common limits is this process'.
+    leases: Arc<Mutex<Leases>>,
 }
 
 impl Succession {
     /// With somebody to replace, or nobody.
-    pub(crate) fn of(before: Option<UnboundedReceiver<Heard>>) -> Self {
+    pub(crate) fn of(before: Option<UnboundedReceiver<Heard>>, leases: Leases) -> Self {
         Self {
             before,
+            leases: Arc::new(Mutex::new(leases)),
             ..Self::default()
         }
     }
@@ -55,6 +60,17 @@ impl Succession {
     /// Whether ticket keys are this process' to change, and states of secrets its to write.
     pub(super) fn keeps_secrets(&self) -> bool {
         !self.yields && self.serves
+    }
+
+    /// What of common limits is this process'.
+    pub(super) fn leases(&self) -> MutexGuard<'_, Leases> {
+        // No exchange leaves it half done.
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process serves, or did.
+    pub(super) fn serves(&self) -> bool {
+        self.serves
     }
 
     /// Whether a successor serves, or is about to.
@@ -122,6 +138,7 @@ impl Control {
             // The process before died in the middle: clients wait for workers, not for it.
             self.supervisor.tell(Progress::Prepared);
         }
+        self.exchange_leases();
         self.workers.accept();
         self.take_admin_socket();
         self.start_admin();
@@ -159,6 +176,8 @@ impl Control {
     pub(super) fn begin_upgrade(&mut self, stream: UnixStream) {
         tracing::info!("a successor is started");
         self.state.begin_upgrade();
+        self.succession.leases().expect();
+        self.exchange_leases();
         match Successor::start(stream, self.state.shared()) {
             Ok(successor) => self.succession.after = Some(successor),
             Err(error) => tracing::error!(%error, "the successor is told nothing"),
@@ -175,7 +194,17 @@ impl Control {
         let now = self.state.shared().clock.now();
         if let Some(successor) = &self.succession.after {
             let secrets = self.rotation.hand_over(now);
-            successor.cut(Cut { parked, secrets });
+            let (leases, state) = (Arc::clone(&self.succession.leases), Arc::clone(&self.state));
+            let yields = move || {
+                let mut leases = leases.lock().unwrap_or_else(PoisonError::into_inner);
+                leases.make_way();
+                leases.exchange(state.shared(), state.config().connections);
+            };
+            successor.cut(Cut {
+                parked,
+                secrets,
+                yields: Box::new(yields),
+            });
         }
     }
 
@@ -194,6 +223,8 @@ impl Control {
         if std::mem::take(&mut self.succession.yields) {
             self.workers.accept();
         }
+        self.succession.leases().go_on();
+        self.exchange_leases();
     }
 
     /// The successor serves, and has the sockets of these addresses.

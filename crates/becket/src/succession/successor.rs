@@ -4,6 +4,7 @@
 //! more, so that each opens once whichever process is asked. The successor is not trusted to read: a write waits for
 //! [`PATIENCE`] at most, and news that nobody takes are dropped beyond [`MOST_NEWS`].
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -39,12 +40,19 @@ enum News {
 }
 
 /// How the old process stops accepting.
-#[derive(Debug)]
 pub(crate) struct Cut {
     /// One word of each worker, when it does not accept any more.
     pub(crate) parked: Receiver<()>,
     /// Of a host that is alone.
     pub(crate) secrets: Option<Secrets>,
+    /// Gives up what of common limits is not used, once no worker accepts.
+    pub(crate) yields: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for Cut {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Cut").finish_non_exhaustive()
+    }
 }
 
 impl Successor {
@@ -157,6 +165,7 @@ impl Teller {
                         self.tell_session(is_early, name)?;
                     }
                     self.is_cut = true;
+                    (cut.yields)();
                     self.move_early()?;
                     if let Some(secrets) = cut.secrets {
                         Record::Secrets(secrets).write(&mut self.frames);
