@@ -9,6 +9,8 @@ use becket_e2e::{
     give, nobody, open_to_all,
 };
 
+use crate::upgrades_lose_nothing::{children, install, upgrade};
+
 /// A becket in a folder of its place, where also its logs are.
 fn write(place: &Place, shape: &Shape) {
     let text = shape.text();
@@ -94,6 +96,38 @@ fn logs_outside_of_it_stay_the_files_that_they_were() {
     assert!(!place.path("becket.log").exists());
     assert!(!place.path("jail/becket.log").exists());
     assert!(becket.reload());
+}
+
+#[test]
+fn a_process_that_replaces_it_sees_no_more() {
+    let Some(_) = nobody() else { return };
+    let place = Place::new();
+    open_to_all(&place);
+    fs::create_dir(place.path("jail")).unwrap();
+    let backend = Backend::http("well met");
+    let process = format!("{AS_NOBODY}\nchroot = \"jail\"");
+    let shape = Shape::new(backend.address).process(&process);
+    install(&place);
+    write(&place, &shape);
+    close(&place);
+    let program = place.path("becket");
+    let command = Becket::command_of(&program, &place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
+    becket.ready();
+    let trust = Trust::new(&place);
+    let jail = fs::canonicalize(place.path("jail")).unwrap();
+    for _ in 0..2 {
+        assert!(trust.visit(becket.web).is_ok());
+        let old = becket.child();
+        upgrade(&becket);
+        eventually("the old one has ended", || {
+            children(&becket).len() == 1 && becket.child() != old
+        });
+        let root = fs::read_link(format!("/proc/{}/root", becket.child())).unwrap();
+        assert_eq!(root, jail);
+    }
+    assert!(becket.reload(), "{}", place.read("jail/becket.log"));
+    assert!(trust.visit(becket.web).is_ok());
 }
 
 #[test]

@@ -420,6 +420,25 @@ fn either_process_may_hang_or_die_on_the_way() {
 }
 
 #[test]
+fn the_admin_socket_is_the_successor_s() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address)
+        .admin_keys("socket = \"admin.sock\"")
+        .process(WITH_PARENT);
+    let becket = start(&place, &shape);
+    for round in 1..=2 {
+        upgrade(&becket);
+        let mut command = Command::new(becket_program());
+        command.args(["status", "--json", "--socket", "admin.sock"]);
+        command.current_dir(place.folder());
+        let asked = finish(command, "");
+        let status: serde_json::Value = serde_json::from_str(&asked.stdout).unwrap();
+        assert_eq!(status["upgrades"]["done"], round, "{}", asked.all());
+    }
+}
+
+#[test]
 fn without_root_there_is_a_parent_where_one_is_asked_for() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
