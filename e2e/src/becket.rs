@@ -263,9 +263,14 @@ impl Drop for Becket {
         let _gone = self.child.wait();
         if thread::panicking() {
             eprintln!("{}", self.logs());
+        } else {
+            assert!(!self.log().contains(REFUSED), "{}", self.logs());
         }
     }
 }
+
+/// What no test is to find: a system call that becket makes and its sandbox lacks.
+const REFUSED: &str = "refused by process.sandbox";
 
 fn is_alive(pid: impl Display) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

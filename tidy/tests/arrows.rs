@@ -59,6 +59,7 @@ const ROOMS: &[&[&str]] = &[
     &["check", "status"],
     &["control"],
     &["prepare"],
+    &["sandbox"],
     &["cluster", "succession"],
     &["worker"],
     &["connection"],

@@ -3,11 +3,11 @@
 //! Everything that a start, a reload or a check reads goes through [`Files`]. A path that the parent did not hand over is
 //! opened here, with the rights of this process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use becket_config::dialect::Parts;
 use becket_sys::regular;
@@ -19,6 +19,27 @@ pub struct Files {
     is_all: bool,
     /// Logs that were opened before their paths led nowhere.
     logs: Arc<BTreeMap<PathBuf, io::Result<File>>>,
+    /// Paths that were looked for here, found or not.
+    opened: Arc<Mutex<BTreeSet<PathBuf>>>,
+    reach: Option<Arc<Reach>>,
+}
+
+/// Where a process finds files that is in a sandbox: at these paths, which lead over no link, and below.
+#[derive(Debug, Default)]
+pub(crate) struct Reach {
+    pub(crate) read: BTreeSet<PathBuf>,
+    /// Where it makes and writes files as well.
+    pub(crate) write: BTreeSet<PathBuf>,
+}
+
+impl Reach {
+    fn has(&self, path: &Path) -> bool {
+        let Ok(whole) = fs::canonicalize(path) else {
+            return true;
+        };
+        let mut places = self.read.iter().chain(&self.write);
+        places.any(|place| whole.starts_with(place))
+    }
 }
 
 /// What the parent found at a path.
@@ -35,11 +56,10 @@ pub enum FileAt {
 impl Files {
     /// Takes over what the parent has opened, and whether this process finds nothing else by a path.
     pub fn new(handed: BTreeMap<PathBuf, FileAt>, is_all: bool) -> Self {
-        let handed = Arc::new(handed);
         Self {
-            handed,
+            handed: Arc::new(handed),
             is_all,
-            logs: Arc::default(),
+            ..Self::default()
         }
     }
 
@@ -62,6 +82,41 @@ impl Files {
                 None => error.kind().into(),
             }),
         }
+    }
+
+    /// The same, in a sandbox, if there is one.
+    pub(crate) fn within(self, reach: Option<&Arc<Reach>>) -> Self {
+        let reach = reach.cloned();
+        Self { reach, ..self }
+    }
+
+    /// Every path that was looked for here so far.
+    pub(crate) fn opened(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        // A set is one also where its owner has panicked.
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the sandbox leaves a path, which need not be there.
+    ///
+    /// # Errors
+    /// That it does not.
+    pub(crate) fn check_reach(&self, path: &Path) -> io::Result<()> {
+        match &self.reach {
+            Some(reach) if !reach.has(path) => Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "outside of process.sandbox, which has the folders that becket started with: restart or upgrade it",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does what takes a path here.
+    fn here<T>(&self, path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+        self.opened().insert(path.to_owned());
+        open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => self.check_reach(path).err().unwrap_or(error),
+            _ => error,
+        })
     }
 
     /// Whether paths of the host lead nowhere in this process.
@@ -91,7 +146,7 @@ impl Files {
     /// What the system says; `InvalidInput` for what is no regular file.
     pub fn open(&self, path: &Path) -> io::Result<(File, Metadata)> {
         match self.handed(path)? {
-            None => regular::open(path),
+            None => self.here(path, regular::open),
             Some(FileAt::File(file)) => {
                 let mut file = file.try_clone()?;
                 file.rewind()?;
@@ -113,7 +168,7 @@ impl Files {
             self.open(path)?.0.read_to_end(&mut bytes)?;
             Ok(bytes)
         } else {
-            fs::read(path)
+            self.here(path, |path| fs::read(path))
         }
     }
 
@@ -133,7 +188,7 @@ impl Files {
     pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         match self.handed(folder)? {
             None => {
-                let entries = fs::read_dir(folder)?;
+                let entries = self.here(folder, |folder| fs::read_dir(folder))?;
                 let mut paths: Vec<_> = entries.filter_map(|it| Some(it.ok()?.path())).collect();
                 paths.sort();
                 Ok(paths)

@@ -4,8 +4,9 @@
 //! 1. load and check the configuration;
 //! 2. install the log;
 //! 3. set the limits of the process;
-//! 4. bind all sockets that were not handed over;
-//! 5. start the workers.
+//! 4. confine the process ([`crate::sandbox`]);
+//! 5. bind all sockets that were not handed over;
+//! 6. start the workers.
 //!
 //! Until the last step nothing serves, so a start that fails has changed nothing. Where there was root, a parent has kept it
 //! ([`crate::parent`]).
@@ -36,7 +37,7 @@ use crate::control::signals::Signals;
 use crate::control::state::{MainProcess, Replication, State};
 use crate::control::supervisor::Supervisor;
 use crate::descriptors;
-use crate::files::reason;
+use crate::files::{Files, reason};
 use crate::handover::link::Link;
 use crate::handover::{BoundSockets, Handed, Past, SocketKind};
 use crate::log::access_log::{AccessThread, AccessWriter};
@@ -44,6 +45,7 @@ use crate::log::{self, LogError, Logging};
 use crate::pid_file::PidFile;
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
+use crate::sandbox::Sandbox;
 use crate::secret::ratchet::Ratchet;
 use crate::server::edits::Edits;
 use crate::server::leases::Leases;
@@ -120,16 +122,14 @@ fn launch_beside(
     let clock = Clock::start();
     let now = clock.now();
     let (runtime, signals) = runtime().map_err(|error| system("control loop", error))?;
-    let unix = UnixTime::since_unix_epoch(now.unix);
-    let files = handed.files;
+    let (unix, files) = (UnixTime::since_unix_epoch(now.unix), handed.files);
     let loaded = source.with(files.clone()).load(unix, ServerNames::Later);
     let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
     let logging = log::install(&config.log, &files)?;
     tell_warnings(&prepared.warnings);
-    check_user(&config, files.is_confined())?;
     let count = worker_count(&config.file.process);
-    limit_process(&config, count, source.tokens())?;
+    let (source, sandbox) = confine(source, &config, &files, count)?;
 
     let given = (handed.sockets, handed.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
@@ -153,12 +153,16 @@ fn launch_beside(
     };
     let succession = succession(predecessor, link.as_mut(), &shared, &config)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access)?;
-    let pid_file = pid_file(link.as_ref(), &config, &source)?;
     announce(&config, count, source.origin());
+    let _pid_file = pid_file(link.as_ref(), &config, &source)?;
     let (main, heard) = (main_process(&link), heard(&cluster, &stud));
+    let edits = Edits::of(Arc::clone(&config));
+    let state = State::new(main, shared, config, &rotation, heard).sandboxed(&sandbox);
     let control = Control {
-        edits: Edits::of(Arc::clone(&config)),
-        state: Arc::new(State::new(main, shared, config, &rotation, heard)),
+        edits,
+        state: Arc::new(state),
+        sandbox,
+        _pid_file,
         source,
         workers,
         rotation,
@@ -175,12 +179,28 @@ fn launch_beside(
         waiting: Waiting::default(),
         succession,
         ended,
-        _pid_file: pid_file,
         sockets: BoundSockets::default(),
         supervisor: Supervisor::new(signals, link)
             .map_err(|error| system("taking orders", error))?,
     };
     Ok(Terminator { runtime, control })
+}
+
+/// Checks who this process is, sets its limits and confines it, before it binds and has threads.
+fn confine(
+    source: Source,
+    config: &Config,
+    files: &Files,
+    workers: usize,
+) -> Result<(Source, Sandbox), StartError> {
+    check_user(config, files.is_confined())?;
+    limit_process(config, workers, source.tokens())?;
+    let has_tokens = !source.tokens().status().is_empty();
+    let sandbox = Sandbox::enter(config, files, &source.folder(), has_tokens);
+    Ok(match sandbox.reach() {
+        Some(_) => (source.without_agents(), sandbox),
+        None => (source, sandbox),
+    })
 }
 
 /// Says what serves from now on.

@@ -32,6 +32,7 @@ pub mod pki;
 pub mod prepare;
 pub mod reload;
 pub mod resolver;
+pub mod sandbox;
 pub mod scratch;
 pub mod secret;
 pub mod server;

@@ -56,6 +56,7 @@ use crate::pid_file::PidFile;
 use crate::prepare::Prepared;
 use crate::prepare::source::Source;
 use crate::resolver::Resolver;
+use crate::sandbox::Sandbox;
 use crate::secret::ratchet::Ratchet;
 use crate::sockets::{self, Bound};
 use crate::worker::workers::{WorkerEnded, Workers};
@@ -146,6 +147,8 @@ pub struct Control {
     pub(crate) sockets: BoundSockets,
     /// Who gives the orders.
     pub(crate) supervisor: Supervisor,
+    /// What this process is confined to.
+    pub(crate) sandbox: Sandbox,
     /// Where others find this process, until it ends.
     pub(crate) _pid_file: Option<PidFile>,
 }
@@ -217,6 +220,7 @@ impl Control {
             pages.answered().await;
         }
         drop(self.access.take());
+        self.sandbox.tell();
         tracing::info!(exit = outcome as u8, "ended: {}", outcome.label());
         outcome
     }
@@ -250,6 +254,7 @@ impl Control {
         self.state.shared().early.sweep(now.mono, SWEEP);
         self.rotate(now);
         self.state.tick(now.mono);
+        self.sandbox.tell();
         prober.tick(&self.state.config(), &self.state.shared().backends, now);
         let connections = self.state.shared().connections();
         if self.ebb.has_come(connections, now.mono) {
@@ -289,7 +294,8 @@ impl Control {
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());
         self.sockets = handed.sockets;
-        let source = self.source.with(handed.files);
+        let files = handed.files.within(self.sandbox.reach());
+        let source = self.source.with(files);
         self.reloading.begin(source, secrets, unix, handed.asked);
     }
 

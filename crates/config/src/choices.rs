@@ -51,6 +51,19 @@ pub enum Introduction {
     Received,
 }
 
+/// Whether the process that serves is confined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SandboxMode {
+    /// To the files and system calls that it needs.
+    #[default]
+    On,
+    /// Not, but system calls that would be refused are counted and logged.
+    Log,
+    /// Not.
+    Off,
+}
+
 /// Shape of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -8,7 +8,7 @@ use becket_proto::admission::{Prefixes, Rate, Share};
 
 use crate::access_format::AccessFormat;
 use crate::address::{AdminAddress, HostName, SectionName, SyslogAddress};
-use crate::choices::{Facility, LogFormat, RsaBatch};
+use crate::choices::{Facility, LogFormat, RsaBatch, SandboxMode};
 use crate::notation::{
     Auto, Bytes, DAY, HOUR, MILLISECOND, Off, SECOND, Text, Time, TimeOr, Whole, WholeOr, YEAR,
     as_text, list,
@@ -371,6 +371,8 @@ pub struct Process {
     pub pid_file: Option<String>,
     /// Allow core dumps, which hold keys.
     pub core_dumps: bool,
+    /// Confine the process that serves to files and system calls that it needs.
+    pub sandbox: SandboxMode,
     /// Keep memory from being swapped out.
     pub lock_memory: bool,
     /// Write TLS secrets to the file that SSLKEYLOGFILE names.

@@ -8,12 +8,14 @@
 //! Linux only. Functions that concern the whole process say whether they must run before threads are started.
 
 pub mod affinity;
+pub mod call_filter;
 mod cgroup;
 pub mod clock;
 pub mod coroutine;
 pub mod cpu;
 pub mod fd_messages;
 pub mod fd_passing;
+pub mod file_reach;
 pub mod folder_watch;
 pub mod identity;
 #[cfg(target_arch = "x86_64")]

@@ -194,6 +194,8 @@ impl Snapshot {
             Counter becket_rsa_batch_signatures "RSA signatures that were made in batches" = batches.signatures;
             Counter becket_rsa_batch_repeats "RSA signatures of a batch that did not verify, or were not made, and were made singly"
                 = batches.repeated;
+            Counter becket_sandbox_refusals "System calls that the sandbox refused, or would have" [call]
+                = self.refused_calls.iter().map(|(call, count)| ([call.as_str()], *count));
             Counter becket_restarts "Serving processes that died and were replaced" = self.restarts;
             Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = self.state == "draining";
             Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.log_lines_dropped;
@@ -505,6 +507,7 @@ mod tests {
         certificates[0].ocsp_until = Some(certificates[0].not_after);
         snapshot.certificates = certificates.into();
         snapshot.tokens = vec![TokenStatus::default()];
+        snapshot.refused_calls.insert("ptrace".to_owned(), 1);
         exposition(snapshot).unwrap()
     }
 

@@ -70,6 +70,13 @@ pub fn problems(status: &Value) -> Vec<String> {
             "RSA: {repeated} signatures of batches did not verify and were made again: a fault of this machine or of becket; process.rsa-batch = \"off\" does without batches"
         ));
     }
+    for (call, count) in status["refused_calls"].as_object().into_iter().flatten() {
+        if status["sandbox"]["mode"] == "on" {
+            problems.push(format!(
+                "process.sandbox refused the system call {call}, {count} times: an attack, or a call that becket's list lacks"
+            ));
+        }
+    }
     let reload = &status["reload"];
     for error in list(&reload["errors"]) {
         let (time, error) = (text(&reload["time"]), text(error));

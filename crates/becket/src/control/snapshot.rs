@@ -26,6 +26,7 @@ use crate::close_reason::CloseReason;
 use crate::config::{Backend, Config, Lasts, Listener, Server};
 use crate::log::Timestamp;
 use crate::metrics::{Counters, HandshakeClass};
+use crate::sandbox::Sandbox;
 use crate::signing::batches::BatchCounts;
 use crate::signing::token::TokenStatus;
 use crate::tls::names;
@@ -91,6 +92,10 @@ pub(crate) struct Snapshot {
     pub(crate) tokens: Vec<TokenStatus>,
     /// Who is let in when more want to than can be served.
     pub admission: AdmissionCounts,
+    /// What this process is confined to.
+    pub(crate) sandbox: Sandbox,
+    /// System calls that the sandbox refused, or would have.
+    pub(crate) refused_calls: BTreeMap<String, u64>,
     /// What the kernel can take over of TLS; `null` where it is not asked to.
     #[serde(serialize_with = "as_text")]
     pub(crate) kernel_tls: Option<&'static Support>,

@@ -20,6 +20,7 @@ use super::snapshot::{
 use crate::config::Config;
 use crate::handover::Past;
 use crate::log::Timestamp;
+use crate::sandbox::Sandbox;
 use crate::shared::Shared;
 use crate::signing::batches::Batches;
 
@@ -27,6 +28,7 @@ use crate::signing::batches::Batches;
 #[derive(Debug)]
 pub struct State {
     shared: Arc<Shared>,
+    sandbox: Sandbox,
     stud: Option<Arc<Watch>>,
     main: MainProcess,
     started: Timestamp,
@@ -102,6 +104,7 @@ impl State {
         let started = Timestamp::from_unix(shared.clock.now().unix);
         Self {
             shared,
+            sandbox: Sandbox::default(),
             stud: replication.stud,
             main,
             started,
@@ -125,6 +128,12 @@ impl State {
                 log_level: None,
             }),
         }
+    }
+
+    /// The same, of a process that is confined.
+    pub(crate) fn sandboxed(self, sandbox: &Sandbox) -> Self {
+        let sandbox = sandbox.clone();
+        Self { sandbox, ..self }
     }
 
     /// What is shared with the workers.
@@ -294,6 +303,8 @@ impl State {
                 sources: shared.admission.sources(),
                 untracked: shared.admission.untracked(),
             },
+            sandbox: self.sandbox.clone(),
+            refused_calls: Sandbox::refused(),
             kernel_tls: config.kernel_tls(),
             log_lines_dropped: shared.log_lines_dropped.load(Relaxed),
             syslog_lines_dropped: shared.syslog_lines_dropped.load(Relaxed),

@@ -57,7 +57,8 @@ impl Draft<'_> {
         let files = files?;
         let root = files.root.as_ref().filter(|root| !root.is_empty())?;
         let folder = self.world.base.join(root);
-        match Docroot::open(folder, files.clone()) {
+        let opened = self.world.files.check_reach(&folder);
+        match opened.and_then(|()| Docroot::open(folder, files.clone())) {
             Ok(docroot) => Some(Arc::new(docroot)),
             Err(error) => {
                 let fault = match error.kind() {

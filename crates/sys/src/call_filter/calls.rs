@@ -1,0 +1,151 @@
+//! The list: calls that a server makes once it runs, by what they are for.
+//!
+//! It was written from what the code and the C library need, tried by running the end-to-end tests under [`super::restrict`], and filled up with the sisters of each call, since
+//! another C library, or the next version of this one, may take those.
+
+use std::collections::BTreeMap;
+
+use libc::{c_long, *};
+use seccompiler::{
+    BackendError, SeccompCmpArgLen::Dword, SeccompCmpOp, SeccompCondition, SeccompRule,
+};
+
+/// By call: always where there are none, else where one of them fits.
+pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+pub(super) fn rules() -> Result<Rules, BackendError> {
+    let always = ALWAYS.iter().chain(ALWAYS_X86_64);
+    let mut rules: Rules = always.map(|call| (call.0, Vec::new())).collect();
+    for (call, argument, comparison) in SOMETIMES {
+        let comparison = match comparison {
+            Is(value) => (SeccompCmpOp::Eq, u64::from(*value)),
+            Has(bits) => (SeccompCmpOp::MaskedEq(u64::from(*bits)), u64::from(*bits)),
+            HasNot(bits) => (SeccompCmpOp::MaskedEq(u64::from(*bits)), 0),
+        };
+        let condition = SeccompCondition::new(*argument, Dword, comparison.0, comparison.1)?;
+        let rule = SeccompRule::new(vec![condition])?;
+        rules.entry(call.0).or_default().push(rule);
+    }
+    Ok(rules)
+}
+
+pub(super) fn is_listed(number: i64) -> bool {
+    let always = ALWAYS.iter().chain(ALWAYS_X86_64);
+    let sometimes = SOMETIMES.iter().map(|(call, ..)| call);
+    always.chain(sometimes).any(|call| call.0 == number)
+}
+
+/// What a call is called, as far as it is known here.
+#[must_use]
+pub fn name(number: usize) -> Option<&'static str> {
+    let always = ALWAYS.iter().chain(ALWAYS_X86_64);
+    let sometimes = SOMETIMES.iter().map(|(call, ..)| call);
+    let others = REFUSED.iter().chain(REFUSED_X86_64);
+    let mut all = always.chain(sometimes).chain(others);
+    let call = all.find(|call| usize::try_from(call.0) == Ok(number))?;
+    Some(call.1.trim_start_matches("SYS_"))
+}
+
+/// Its number and its name.
+struct Call(c_long, &'static str);
+
+enum Comparison {
+    Is(u32),
+    Has(u32),
+    HasNot(u32),
+}
+
+use Comparison::{Has, HasNot, Is};
+
+macro_rules! calls {
+    ($($name:ident)*) => { &[$(Call($name, stringify!($name))),*] };
+}
+
+macro_rules! sometimes {
+    ($($name:ident $argument:literal $comparison:expr;)*) => {
+        &[$((Call($name, stringify!($name)), $argument, $comparison)),*]
+    };
+}
+
+const ALWAYS: &[Call] = calls! {
+    // Sockets, pipes and files that are open.
+    SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
+    SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg SYS_sendfile SYS_splice SYS_tee
+    SYS_connect SYS_accept SYS_accept4 SYS_bind SYS_listen SYS_shutdown SYS_close SYS_close_range
+    SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_pipe2 SYS_fcntl SYS_dup SYS_dup3
+    SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_ppoll SYS_pselect6
+    SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
+    SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch
+    // Files by their paths: which, is for Landlock to say.
+    SYS_openat SYS_openat2 SYS_newfstatat SYS_statx SYS_statfs SYS_fstat SYS_fstatfs SYS_faccessat SYS_faccessat2
+    SYS_readlinkat SYS_getdents64 SYS_lseek SYS_getcwd SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fadvise64 SYS_readahead
+    SYS_flock SYS_renameat SYS_renameat2 SYS_unlinkat SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_umask
+    // Memory. What is executed is below.
+    SYS_brk SYS_munmap SYS_mremap SYS_madvise SYS_mincore SYS_msync SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall
+    // Threads, their turns, and signals to themselves. Another filter answers clone3, without a signal.
+    SYS_clone3
+    SYS_futex SYS_set_robust_list SYS_get_robust_list SYS_set_tid_address SYS_rseq SYS_membarrier SYS_exit SYS_exit_group
+    SYS_gettid SYS_getpid SYS_getppid SYS_sched_yield SYS_sched_getaffinity SYS_sched_setaffinity SYS_sched_getparam
+    SYS_sched_getscheduler SYS_sched_setscheduler SYS_sched_getattr SYS_sched_setattr SYS_sched_get_priority_max
+    SYS_sched_get_priority_min SYS_getpriority SYS_setpriority SYS_getcpu SYS_tgkill SYS_rt_sigaction SYS_rt_sigprocmask
+    SYS_rt_sigreturn SYS_rt_sigpending SYS_rt_sigtimedwait SYS_sigaltstack SYS_restart_syscall
+    // Time, chance, and what this process is.
+    SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_gettimeofday SYS_getrandom SYS_uname SYS_sysinfo
+    SYS_getrusage SYS_times SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getresuid SYS_getresgid SYS_getgroups SYS_capget
+    SYS_getrlimit
+};
+
+#[cfg(target_arch = "x86_64")]
+const ALWAYS_X86_64: &[Call] = calls! {
+    SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_rename SYS_unlink SYS_chmod SYS_chown SYS_getdents
+    SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_inotify_init SYS_pipe SYS_dup2 SYS_time
+};
+
+/// With one argument, counted from zero, that fits.
+const SOMETIMES: &[(Call, u8, Comparison)] = sometimes! {
+    // The network and unix sockets; nothing raw, no netlink, no packets of an interface.
+    SYS_socket 0 Is(AF_INET as u32);
+    SYS_socket 0 Is(AF_INET6 as u32);
+    SYS_socket 0 Is(AF_UNIX as u32);
+    SYS_socketpair 0 Is(AF_UNIX as u32);
+    // Threads, no processes.
+    SYS_clone 0 Has(CLONE_THREAD as u32);
+    // Nothing that can be written is executed. Modules of nsswitch.conf are loaded.
+    SYS_mmap 2 HasNot(PROT_EXEC as u32);
+    SYS_mmap 2 HasNot(PROT_WRITE as u32);
+    SYS_mprotect 2 HasNot(PROT_EXEC as u32);
+    // Names of threads, and of memory.
+    SYS_prctl 0 Is(PR_SET_NAME as u32);
+    SYS_prctl 0 Is(PR_GET_NAME as u32);
+    SYS_prctl 0 Is(PR_GET_DUMPABLE as u32);
+    SYS_prctl 0 Is(PR_SET_VMA as u32);
+    // Its own limits.
+    SYS_prlimit64 0 Is(0);
+    // No terminal is typed into.
+    SYS_ioctl 1 Is(FIONBIO as u32);
+    SYS_ioctl 1 Is(FIONREAD as u32);
+    SYS_ioctl 1 Is(FIOCLEX as u32);
+    SYS_ioctl 1 Is(TIOCOUTQ as u32);
+    SYS_ioctl 1 Is(SIOCGIFINDEX as u32);
+    SYS_ioctl 1 Is(TCGETS as u32);
+    SYS_ioctl 1 Is(TIOCGWINSZ as u32);
+};
+
+/// Others whose names are worth to be told.
+const REFUSED: &[Call] = calls! {
+    SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_pidfd_open SYS_pidfd_getfd
+    SYS_pidfd_send_signal SYS_kill SYS_tkill SYS_rt_sigqueueinfo SYS_wait4 SYS_waitid SYS_setuid SYS_setgid SYS_setresuid SYS_setresgid
+    SYS_setgroups SYS_capset SYS_chroot SYS_pivot_root SYS_mount SYS_umount2 SYS_unshare SYS_setns SYS_bpf SYS_perf_event_open
+    SYS_io_uring_setup SYS_userfaultfd SYS_memfd_create SYS_keyctl SYS_add_key SYS_request_key SYS_init_module
+    SYS_finit_module SYS_kexec_load SYS_seccomp SYS_personality SYS_mknodat SYS_mkdirat SYS_linkat SYS_symlinkat SYS_chdir
+    SYS_fchdir SYS_utimensat SYS_fallocate SYS_sync SYS_syncfs SYS_vmsplice SYS_copy_file_range SYS_shmget SYS_setrlimit
+    SYS_setsid SYS_syslog SYS_reboot SYS_sethostname
+};
+
+#[cfg(target_arch = "x86_64")]
+const REFUSED_X86_64: &[Call] = calls! { SYS_fork SYS_vfork SYS_mkdir SYS_link SYS_symlink SYS_mknod SYS_arch_prctl SYS_getpgrp };
+
+#[cfg(not(target_arch = "x86_64"))]
+const ALWAYS_X86_64: &[Call] = &[];
+#[cfg(not(target_arch = "x86_64"))]
+const REFUSED_X86_64: &[Call] = &[];
