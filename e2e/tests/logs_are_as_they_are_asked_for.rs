@@ -21,7 +21,7 @@ fn a_template_shapes_the_access_log_and_a_wrong_one_is_named() {
         Becket::command(&place, &["check", "--config", "becket.toml"]),
         "",
     );
-    let said = place.read("stdout.log") + &place.read("stderr.log");
+    let said = checked.all();
     assert_eq!(checked.code, 2, "{said}");
     assert!(
         said.contains("log.access-format") && said.contains("no field"),

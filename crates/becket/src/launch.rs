@@ -156,11 +156,10 @@ fn launch_beside(
     announce(&config, count, source.origin());
     let _pid_file = pid_file(link.as_ref(), &config, &source)?;
     let (main, heard) = (main_process(&link), heard(&cluster, &stud));
-    let edits = Edits::of(Arc::clone(&config));
-    let state = State::new(main, shared, config, &rotation, heard).sandboxed(&sandbox);
+    let state = State::new(main, shared, Arc::clone(&config), &rotation, heard);
     let control = Control {
-        edits,
-        state: Arc::new(state),
+        edits: Edits::of(config),
+        state: Arc::new(state.sandboxed(&sandbox)),
         sandbox,
         _pid_file,
         source,

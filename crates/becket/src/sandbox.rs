@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -175,7 +176,7 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
 }
 
 /// The folders in which a path lies: as it is written and as its links lead, since either may be replaced by another file. One that is
-/// a folder is a place itself. What is neither a file nor a folder, and a file right below `/`, is its own place.
+/// a folder is a place itself. A device, and a file right below `/`, is its own place.
 fn places(path: &Path) -> Vec<PathBuf> {
     let whole = fs::canonicalize(path).ok();
     let found = whole.as_deref().and_then(|path| fs::metadata(path).ok());
@@ -186,7 +187,7 @@ fn places(path: &Path) -> Vec<PathBuf> {
         (folder != Path::new("/")).then_some(folder)
     };
     match (whole, found) {
-        (Some(whole), Some(found)) if !found.is_dir() && !found.is_file() => vec![whole],
+        (Some(whole), Some(found)) if found.file_type().is_char_device() => vec![whole],
         (Some(whole), _) => {
             let written = around(path).filter(|_| !is_folder);
             let led = around(&whole).filter(|_| is_link || !is_folder);
@@ -213,6 +214,7 @@ const FIXED: [&str; 8] = [
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
 
     use super::*;
 
@@ -244,6 +246,11 @@ mod tests {
             [root.join("releases"), root.join("releases/7")]
         );
         assert_eq!(of("nowhere/1.pem"), [""; 0].map(PathBuf::from));
+        let _socket = UnixListener::bind(root.join("live/admin.sock")).unwrap();
+        assert_eq!(
+            of("live/admin.sock"),
+            [root.join("live"), root.join("live")]
+        );
         assert_eq!(places(Path::new("/dev/null")), [Path::new("/dev/null")]);
         assert_eq!(places(Path::new("/")), [Path::new("/")]);
     }

@@ -88,6 +88,22 @@ pub fn problems(status: &Value) -> Vec<String> {
         let fault = text(fault);
         problems.push(format!("kept out, what was in use stays: {fault}"));
     }
+    out_of_service(status, &mut problems);
+    let tokens = list(&status["tokens"]).iter();
+    for token in tokens.filter(|token| token["available"] == false) {
+        let (name, why) = (text(&token["token"]), text(&token["fault"]));
+        problems.push(format!("token {name}: not available: {why}"));
+    }
+    problems.extend(
+        list(&status["cluster"]["faults"])
+            .iter()
+            .map(|fault| format!("cluster: {}", text(fault))),
+    );
+    problems
+}
+
+/// Backends whose servers are not there.
+fn out_of_service(status: &Value, problems: &mut Vec<String>) {
     for backend in list(&status["backends"]) {
         let servers = list(&backend["servers"]).iter();
         let out = servers.filter(|server| server["condition"] == "out-of-service");
@@ -109,17 +125,6 @@ pub fn problems(status: &Value) -> Vec<String> {
             ));
         }
     }
-    let tokens = list(&status["tokens"]).iter();
-    for token in tokens.filter(|token| token["available"] == false) {
-        let (name, why) = (text(&token["token"]), text(&token["fault"]));
-        problems.push(format!("token {name}: not available: {why}"));
-    }
-    problems.extend(
-        list(&status["cluster"]["faults"])
-            .iter()
-            .map(|fault| format!("cluster: {}", text(fault))),
-    );
-    problems
 }
 
 /// Whether most clients that know our names cannot get in. Whoever only tries addresses asks for no name, or for another.

@@ -195,6 +195,10 @@ fn every_example_is_a_valid_configuration() {
         if path.extension().is_none_or(|extension| extension != "toml") {
             continue;
         }
+        // Its key is on a token, which the end-to-end tests have.
+        if path.ends_with("pkcs11.toml") {
+            continue;
+        }
         let text = std::fs::read_to_string(&path).unwrap();
         let prepared = folder.prepare(&text).unwrap_or_else(|rejected| {
             panic!("{}: {rejected}", path.display());
