@@ -133,10 +133,8 @@ fn launch_beside(
 
     let given = (handed.sockets, handed.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
-    let access = AccessWriter::open(&config.log, &files);
-    let access = access.map_err(|error| system("log.access", error))?;
+    let access = open_access(&config, &files)?;
     logging.start()?;
-
     let shared = shared(&config, &source, clock, count);
     let shared = counting_lines(shared, &logging, access.as_ref());
     let rotation = rotation(&config, prepared.ratchets, now)?;
@@ -200,6 +198,11 @@ fn confine(
         Some(_) => (source.without_agents(), sandbox),
         None => (source, sandbox),
     })
+}
+
+fn open_access(config: &Config, files: &Files) -> Result<Option<AccessWriter>, StartError> {
+    let access = AccessWriter::open(&config.log, files);
+    access.map_err(|error| system("log.access", error))
 }
 
 /// Says what serves from now on.
