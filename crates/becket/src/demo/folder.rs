@@ -21,7 +21,7 @@ pub struct FilesFlags {
     #[arg(value_name = "DIR", default_value = ".")]
     pub folder: PathBuf,
 
-    /// HOST:PORT, [V6]:PORT or :PORT (all addresses); default is 127.0.0.1:8443 (8000 with --plain) or the next free port
+    /// HOST:PORT (IPv6 in brackets) or :PORT (all addresses); default is 127.0.0.1:8443 (8000 with --plain) or the next free port
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
 
