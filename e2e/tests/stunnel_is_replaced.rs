@@ -384,8 +384,8 @@ fn curl_is_served_and_who_is_silent_too_long_is_cut_off_by_both() {
         place.write(
             "stunnel.conf",
             &format!(
-                "foreground = yes\npid =\nsyslog = no\ncert = {}\n[web]\naccept = {web}\nconnect = {}\n\
-                 [talk]\naccept = {talk}\nconnect = {}\nTIMEOUTidle = 1\n",
+                "foreground = yes\npid =\nsyslog = no\ncert = {}\nTIMEOUTidle = 1\n\
+                 [web]\naccept = {web}\nconnect = {}\n[talk]\naccept = {talk}\nconnect = {}\n",
                 place.text("site.pem"),
                 pages.address,
                 echo.address,
