@@ -15,6 +15,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::pending;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::Sender;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -105,12 +106,19 @@ pub struct AdminSockets {
 #[derive(Debug)]
 pub(crate) struct Pages {
     /// Dropped when they are closed.
-    open: Option<oneshot::Sender<()>>,
+    open: Option<watch::Sender<bool>>,
     places: Arc<Semaphore>,
 }
 
 impl Pages {
-    /// Lets in no more clients: another process has the sockets, too.
+    /// Whether clients are let in. Who comes meanwhile waits in the kernel, for this process or another one that has the sockets, too.
+    pub(crate) fn let_in(&self, open: bool) {
+        if let Some(is_open) = &self.open {
+            is_open.send_replace(open);
+        }
+    }
+
+    /// Lets in nobody any more, and has no more part in the sockets.
     pub(crate) fn close(&mut self) {
         self.open.take();
     }
@@ -151,7 +159,7 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
         .thread_name("page")
         .max_blocking_threads(1);
     let runtime = runtime.build()?;
-    let (open, closed) = oneshot::channel();
+    let (open, is_open) = watch::channel(true);
     let places = Arc::clone(&desk.places);
     let thread = thread::Builder::new().name("admin-http".to_owned());
     let desk = Arc::new(desk);
@@ -173,20 +181,36 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
             Ok(admin_http::receive(listener, Arc::clone(&desk), asker).await)
         };
         runtime.block_on(async {
-            tokio::select! {
-                served = async { tokio::try_join!(over_tcp, over_socket) } => {
-                    let Err(error) = served;
-                    tracing::error!(%error, "admin pages are gone");
-                }
-                // Who was let in is answered still.
-                _ = closed => pending().await,
+            let receive = async { tokio::try_join!(over_tcp, over_socket) };
+            if let Err(error) = while_open(is_open, receive).await {
+                tracing::error!(%error, "admin pages are gone");
             }
+            // Who was let in is answered still.
+            pending::<()>().await;
         });
     })?;
     Ok(Pages {
         open: Some(open),
         places,
     })
+}
+
+/// Receives clients whenever the pages are open, until they are closed.
+async fn while_open<T, E>(
+    mut is_open: watch::Receiver<bool>,
+    receive: impl Future<Output = Result<T, E>>,
+) -> Result<(), E> {
+    let mut receive = pin!(receive);
+    while is_open.wait_for(|open| *open).await.is_ok() {
+        tokio::select! {
+            biased;
+            shut = is_open.wait_for(|open| !open) => if shut.is_err() {
+                break;
+            },
+            failed = &mut receive => return failed.map(drop),
+        }
+    }
+    Ok(())
 }
 
 /// What answers requests.
@@ -518,7 +542,16 @@ mod tests {
 
     fn serving_until(read: fn(&State) -> Snapshot) -> (SocketAddr, Arc<State>, Pages) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, state) = (listener.local_addr().unwrap(), Arc::new(sample::state()));
+        let address = listener.local_addr().unwrap();
+        let (state, pages) = serving_at(listener, read);
+        (address, state, pages)
+    }
+
+    fn serving_at(
+        listener: std::net::TcpListener,
+        read: fn(&State) -> Snapshot,
+    ) -> (Arc<State>, Pages) {
+        let state = Arc::new(sample::state());
         let sockets = AdminSockets {
             tcp: Some(listener),
             unix: None,
@@ -527,7 +560,7 @@ mod tests {
         let (control, _) = tokio::sync::mpsc::channel(1);
         let desk = Desk::new(Arc::clone(&state), read, control, Vec::new());
         let pages = serve(&sockets, desk).unwrap();
-        (address, state, pages)
+        (state, pages)
     }
 
     /// Sends a request and reads until the server closes.
@@ -558,6 +591,23 @@ mod tests {
             assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
             assert!(answer.contains("connection: close\r\n"), "{answer}");
             assert!(answer.contains(part), "{part} is not in {answer}");
+        }
+    }
+
+    #[test]
+    fn of_two_that_have_the_socket_the_one_that_lets_in_answers() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_, old) = serving_at(listener.try_clone().unwrap(), State::snapshot);
+        let (state, new) = serving_at(listener, State::snapshot);
+        state.set_draining();
+        for (is_new, answer) in [(true, "draining\n"), (false, "serving\n")] {
+            old.let_in(!is_new);
+            new.let_in(is_new);
+            for _ in 0..20 {
+                let said = request(address, "GET /healthz");
+                assert!(said.ends_with(answer), "{said}");
+            }
         }
     }
 

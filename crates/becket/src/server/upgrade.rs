@@ -190,6 +190,8 @@ impl Control {
         if let Some(Err(error)) = self.admin.unix.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "the admin socket is not the successor's");
         }
+        // Only the successor's answers are true from then on.
+        self.let_in_to_pages(false);
         let parked = self.workers.park();
         let now = self.state.shared().clock.now();
         if let Some(successor) = &self.succession.after {
@@ -208,6 +210,12 @@ impl Control {
         }
     }
 
+    fn let_in_to_pages(&self, open: bool) {
+        if let Some(pages) = &self.pages {
+            pages.let_in(open);
+        }
+    }
+
     /// There is no successor: goes on.
     pub(super) fn go_on(&mut self, reason: &str) {
         let successor = self.succession.after.take();
@@ -222,6 +230,7 @@ impl Control {
         self.state.refuse_upgrade(Reload { time, errors });
         if std::mem::take(&mut self.succession.yields) {
             self.workers.accept();
+            self.let_in_to_pages(true);
         }
         self.succession.leases().go_on();
         self.exchange_leases();
