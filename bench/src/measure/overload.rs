@@ -2,9 +2,9 @@
 //! are served, and how soon all is well again.
 //!
 //! Clients give up after [`PATIENCE`], and a flood is longer than that: what is served late is served in vain.
-//! The figures of a flood are shares of the most that the server was seen to serve in that round, so that a
-//! capacity that was found too low makes nobody look better than he can be. A flood of which the client missed a
-//! part says nothing, and has no figures.
+//! A flood is so many per cent of what a closed loop got just before it, and what is served in it is a share of what
+//! the loop got just before and just after, on average: machines are not as fast in one minute as in the next. A flood of
+//! which the client missed a part says nothing, and has no figures.
 
 use std::time::Duration;
 
@@ -52,31 +52,21 @@ fn past(
     };
     sample.put(figures::CAPACITY, found.rate);
     sample.put(figures::CAPACITY_BOUND, f64::from(u8::from(found.bound)));
-    let before = saturated(stage, index)?;
-    let mut floods = Vec::new();
+    let first = saturated(stage, index)?;
+    let (mut before, mut steps) = (first, Vec::new());
     for percent in FLOODS {
         stage.check_signal()?;
-        floods.extend(flood(
-            stage,
-            index,
-            (found.rate, percent),
-            &mut sample,
-            column,
-        )?);
+        let step = flood(stage, index, (before, percent), &mut sample, column)?;
+        let after = saturated(stage, index)?;
+        if let Some(step) = step {
+            let kept = step.rate_succeeded_per_s / f64::midpoint(before, after).max(1e-9);
+            sample.put(&figures::at(figures::KEPT, percent), kept);
+            steps.push(capacity::point(&step));
+        }
+        before = after;
     }
-    let after = saturated(stage, index)?;
-    sample.put(AFTER, after / before.max(1e-9));
-    let served = floods.iter().map(|(_, step)| step.rate_succeeded_per_s);
-    let most = served
-        .chain([found.rate, before, after])
-        .fold(0.0, f64::max);
-    sample.put("most_served_per_s", most);
-    for (percent, step) in &floods {
-        let kept = step.rate_succeeded_per_s / most;
-        sample.put(&figures::at(figures::KEPT, percent), kept);
-    }
+    sample.put(AFTER, before / first.max(1e-9));
     column.samples.push(sample);
-    let steps = floods.iter().map(|(_, step)| capacity::point(step));
     column.curve = found.curve.iter().cloned().chain(steps).collect();
     column
         .curve
@@ -104,7 +94,7 @@ fn flood(
     (capacity, percent): (f64, &'static str),
     sample: &mut Sample,
     column: &mut Column,
-) -> Result<Option<(&'static str, Step)>, Error> {
+) -> Result<Option<Step>, Error> {
     let Some(server) = stage.servers.get(index) else {
         return Ok(None);
     };
@@ -158,7 +148,7 @@ fn flood(
             &format!("it did not recover from {percent} % within the time that was watched"),
         ),
     }
-    Ok(Some((percent, step.clone())))
+    Ok(Some(step.clone()))
 }
 
 fn note(column: &mut Column, text: &str) {
