@@ -4,11 +4,25 @@
 //! (`/proc/stat`, user, nice, system and steal), minus what the bench and its children used: it sees what is
 //! hidden in other containers or in the hypervisor, but the kernel may charge a part of the network's work to
 //! the bench that its counters have elsewhere. And the times of all other processes that can be seen.
+//!
+//! A server's child may outlive the server that started it, as a worker of hitch's does for a moment. It becomes the bench's
+//! ([`adopt`]): else its time would go over to whoever takes it, all of it at once.
 
 use std::fs;
+use std::io;
 use std::time::{Duration, Instant};
 
 use becket_load::{clock, cpu};
+use rustix::process::{getpid, set_child_subreaper};
+
+/// Makes this process the parent of all descendants whose own has ended (prctl(2), PR_SET_CHILD_SUBREAPER). They stay as zombies,
+/// some dozens in a run, so that their times do.
+///
+/// # Errors
+/// The kernel is older than 3.4.
+pub fn adopt() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(getpid()))?)
+}
 
 /// A reading of all clocks at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +124,25 @@ pub const LIMIT: f64 = 0.05;
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, Signal, kill_process};
+
     use super::*;
+
+    #[test]
+    fn a_process_whose_parent_has_ended_is_ours() {
+        adopt().unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "sleep 1000 >&- & echo $!"]);
+        let said = shell.output().unwrap().stdout;
+        let orphan = String::from_utf8(said).unwrap();
+        let orphan: u32 = orphan.trim().parse().unwrap();
+        let status = fs::read_to_string(format!("/proc/{orphan}/status")).unwrap();
+        let parent = format!("PPid:\t{}\n", std::process::id());
+        kill_process(Pid::from_raw(orphan as i32).unwrap(), Signal::KILL).unwrap();
+        assert!(status.contains(&parent), "{status}");
+    }
 
     #[test]
     fn only_the_cpus_of_the_run_are_counted_and_only_work() {

@@ -64,6 +64,7 @@ impl<'a> Runner<'a> {
             .tempdir()
             .map_err(|e| Error::os("making a directory for the run", e))?;
         guard::start(directory.path())?;
+        others::adopt().map_err(|e| Error::os("taking care of servers' children", e))?;
         let mut others = Others::watch(place.all());
         std::thread::sleep(order.effort.time.min(LOOK));
         let before = rounded(others.share());
