@@ -134,7 +134,7 @@ mod tests {
     fn a_process_whose_parent_has_ended_is_ours() {
         adopt().unwrap();
         let mut shell = Command::new("sh");
-        shell.args(["-c", "sleep 1000 >&- & echo $!"]);
+        shell.args(["-c", "sleep 1000 >&- 2>&- & echo $!"]);
         let said = shell.output().unwrap().stdout;
         let orphan = String::from_utf8(said).unwrap();
         let orphan: u32 = orphan.trim().parse().unwrap();
