@@ -17,6 +17,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "cipher",
     "resumption",
     "object-size",
+    "files",
     "latency",
     "maxconn",
     "shared-cache",

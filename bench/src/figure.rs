@@ -66,7 +66,7 @@ fn show_share(value: f64) -> String {
 
 /// Returns whether a column is a floor and not a server.
 pub fn is_floor(peer: &str) -> bool {
-    [RELAY, ROUND_TRIP, LIBRARY, "direct"].contains(&peer)
+    [RELAY, ROUND_TRIP, ANSWER, LIBRARY, "direct"].contains(&peer)
 }
 
 /// Returns whether a capacity is a lower bound: the client was what was slow.
@@ -79,7 +79,10 @@ pub fn is_lower_bound(column: &Column) -> bool {
 /// library in memory. Where the relay that does more needed less in a round, that is the plain one's limit, too.
 /// Runs of version 1 measured the library once, and it counts for all rounds.
 fn limits(case: &Case, relay: &str) -> Vec<(u32, f64)> {
-    let (Some(relay), Some(library)) = (case.column(relay), case.column(LIBRARY)) else {
+    // Where files are served, nobody relays.
+    let floor = || case.column(ANSWER).filter(|_| relay == RELAY);
+    let relay = case.column(relay).or_else(floor);
+    let (Some(relay), Some(library)) = (relay, case.column(LIBRARY)) else {
         return Vec::new();
     };
     let once = (library.samples.len() == 1).then(|| library.median(figures::CPU));
@@ -157,6 +160,8 @@ pub fn deciding(measure: Measure) -> Vec<Figure> {
 }
 
 pub const RELAY: &str = "relay";
+/// A plain socket that answers.
+pub const ANSWER: &str = "answer";
 /// A relay that also answers as TLS must.
 pub const ROUND_TRIP: &str = "round-trip";
 /// The library in memory.

@@ -3,6 +3,7 @@
 //! * `relay`: a plain TCP relay. It copies every byte and has no TLS.
 //! * `round-trip`: a relay that also takes a hello-sized flight and answers with one of the size that TLS has in
 //!   that case, as often as TLS does, before it connects to its backend. Nobody ends TLS with fewer system calls.
+//! * `answer`: in place of a relay where files are served: a plain socket that answers, from memory.
 //! * `library`: the library's handshake and records in memory.
 //!
 //! The limit of a case is relay + library, the true limit is round-trip + library, round by round: see
@@ -11,10 +12,11 @@
 use std::time::Duration;
 
 use crate::Error;
-use crate::figure::{LIBRARY, RELAY, ROUND_TRIP};
+use crate::figure::{ANSWER, LIBRARY, RELAY, ROUND_TRIP};
 use crate::library::Library;
 use crate::peer::Server;
 use crate::result::{Column, Sample, figures, rounded};
+use crate::scenario::Files;
 
 /// The floors of a case.
 #[derive(Debug)]
@@ -62,11 +64,11 @@ impl Floors {
     }
 
     /// Returns the names of the relays of a case.
-    pub fn names(answers: bool) -> &'static [&'static str] {
-        if answers {
-            &[RELAY, ROUND_TRIP]
-        } else {
-            &[RELAY]
+    pub fn names(files: Files, answers: bool) -> &'static [&'static str] {
+        match (files, answers) {
+            (Files::None, true) => &[RELAY, ROUND_TRIP],
+            (Files::None, false) => &[RELAY],
+            _ => &[ANSWER],
         }
     }
 }

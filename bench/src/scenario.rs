@@ -122,6 +122,10 @@ pub struct Settings {
     pub resume_kind: String,
     /// Bytes of each response.
     pub body: u64,
+    /// Whether each is a file, and who ends TLS for whom.
+    pub files: Files,
+    /// Requests of each connection.
+    pub requests: u64,
     /// Workers of the server.
     pub workers: usize,
     /// Threads that sign for them; `None` where the server decides.
@@ -152,6 +156,17 @@ pub struct Settings {
     pub passthrough: bool,
     /// All settings as text, for the report.
     pub text: BTreeMap<String, String>,
+}
+
+/// Who serves files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// Nobody: a server behind makes responses up.
+    None,
+    /// The peer, or for one that cannot, a server behind it.
+    Peer,
+    /// A server that clients reach through another, which ends TLS.
+    Behind,
 }
 
 impl Scenario {
@@ -258,6 +273,11 @@ impl Settings {
             resume: of("resume"),
             resume_kind: one_of("resume-kind", &["any", "id", "ticket", "psk"])?,
             body: number("body")?,
+            files: match one_of("files", &["on", "off"])?.as_str() {
+                "on" => Files::Peer,
+                _ => Files::None,
+            },
+            requests: number("requests")?.max(1),
             workers: usize::try_from(number("workers")?.max(1)).unwrap_or(1),
             crypto_threads,
             rsa_batch: one_of("rsa-batch", &["off", "auto"])?,
@@ -312,23 +332,9 @@ fn plain(value: &toml::Value) -> String {
 
 /// Returns a setting as a reader wants it.
 pub(crate) fn label(name: &str, value: &str) -> String {
-    let shown = match value {
-        "rsa2048" => "RSA-2048",
-        "rsa3072" => "RSA-3072",
-        "rsa4096" => "RSA-4096",
-        "p256" => "P-256",
-        "p384" => "P-384",
-        "ed25519" => "Ed25519",
-        "aes128" => "AES-128-GCM",
-        "aes256" => "AES-256-GCM",
-        "chacha20" => "ChaCha20-Poly1305",
-        "x25519" => "X25519",
-        "x25519mlkem768" => "X25519MLKEM768",
-        other => other,
-    };
     match name {
         "tls" => format!("TLS {value}"),
-        "key" | "suite" | "group" => shown.to_owned(),
+        "key" | "suite" | "group" => algorithm(value).to_owned(),
         "resume" => match value {
             "never" | "always" => format!("{value} resumed"),
             other => format!("a full one {}", other.replace("every=", "in ")),
@@ -341,6 +347,10 @@ pub(crate) fn label(name: &str, value: &str) -> String {
         }
         .to_owned(),
         "body" => size(value),
+        "requests" => match value {
+            "1" => "a connection for each".to_owned(),
+            count => format!("{count} over a connection"),
+        },
         "workers" => format!("{value} worker{}", if value == "1" { "" } else { "s" }),
         "crypto-threads" => match value {
             "0" => "no crypto threads".to_owned(),
@@ -380,6 +390,24 @@ pub(crate) fn label(name: &str, value: &str) -> String {
     }
 }
 
+/// Returns the name of an algorithm as the field writes it.
+fn algorithm(value: &str) -> &str {
+    match value {
+        "rsa2048" => "RSA-2048",
+        "rsa3072" => "RSA-3072",
+        "rsa4096" => "RSA-4096",
+        "p256" => "P-256",
+        "p384" => "P-384",
+        "ed25519" => "Ed25519",
+        "aes128" => "AES-128-GCM",
+        "aes256" => "AES-256-GCM",
+        "chacha20" => "ChaCha20-Poly1305",
+        "x25519" => "X25519",
+        "x25519mlkem768" => "X25519MLKEM768",
+        other => other,
+    }
+}
+
 /// Returns a size as a reader wants it.
 fn size(value: &str) -> String {
     match value {
@@ -406,6 +434,8 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("resume", "never"),
     ("resume-kind", "any"),
     ("body", "1k"),
+    ("files", "off"),
+    ("requests", "1"),
     ("workers", "1"),
     ("spread", "false"),
     ("connections", "50"),

@@ -103,6 +103,7 @@ pub fn column_head(run: &Run, peer: &str) -> String {
 pub fn heading(peer: &str) -> &str {
     match peer {
         figure::RELAY => "plain TCP relay",
+        figure::ANSWER => "plain socket that answers",
         figure::ROUND_TRIP => "relay that answers a hello",
         figure::LIBRARY => "library in memory",
         other => other,

@@ -78,6 +78,10 @@ impl Stage<'_> {
         let ask = Ask::of(self.settings, url)
             .on(self.client)
             .with("--expect-body", self.settings.body);
+        let ask = match self.settings.requests {
+            1 => ask,
+            count => ask.with("--keepalive", count),
+        };
         match pid {
             Some(pid) => ask.with("--pid", pid),
             None => ask,

@@ -6,7 +6,7 @@ use crate::floors::Floors;
 use crate::load::{self, Ask};
 use crate::order::LARGE;
 use crate::result::{Column, figures};
-use crate::scenario::Settings;
+use crate::scenario::{Files, Settings};
 use crate::{Error, peer::Server};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
@@ -37,7 +37,14 @@ fn server<'a>(stage: &'a Stage<'_>, index: usize) -> Option<(&'a Server, bool)> 
 fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
     let pid = Some(server.process.pid());
     if !is_floor || stage.settings.passthrough {
-        return stage.ask(server.address, pid);
+        let ask = stage.ask(server.address, pid);
+        return match &server.companion {
+            // Files cost what all cost who serve them.
+            Some(behind) if stage.settings.files == Files::Peer => {
+                ask.with("--pid", behind.process.pid())
+            }
+            _ => ask,
+        };
     }
     let ask = stage.ask_plain(server.address, pid);
     let preface = stage.floors.as_ref().and_then(|f| f.preface.as_ref());

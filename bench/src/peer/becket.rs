@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{BACKLOG, SESSIONS, Site};
+use crate::scenario::Files;
 
 pub(super) fn args(file: &str) -> Vec<String> {
     ["run", "--config", file].map(str::to_owned).to_vec()
@@ -30,7 +31,14 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
     };
     let server =
         |address: &SocketAddr| format!("[[backend.server]]\naddress = \"{address}\"\n{limit}");
-    let servers: String = site.backends().iter().map(server).collect();
+    let behind = match site.settings.files {
+        Files::None => {
+            let servers: String = site.backends().iter().map(server).collect();
+            let connections = site.connections;
+            format!("queue-length = {connections}\nqueue-timeout = \"5m\"\n\n{servers}")
+        }
+        _ => format!("files = {{ root = \"{}\" }}\n", site.files().display()),
+    };
     format!(
         r#"[[listener]]
 name = "bench"
@@ -40,10 +48,7 @@ backlog = {BACKLOG}
 {front}
 [[backend]]
 name = "bench"
-queue-length = {connections}
-queue-timeout = "5m"
-
-{servers}
+{behind}
 [sessions]
 table-entries = {SESSIONS}
 

@@ -61,6 +61,11 @@ pub struct Site<'a> {
 }
 
 impl Site<'_> {
+    /// Where the files are that are served: one for each size that is asked for.
+    pub fn files(&self) -> PathBuf {
+        self.directory.join("files")
+    }
+
     /// The servers behind: one program that answers at as many addresses of the loopback network.
     fn backends(&self) -> Vec<SocketAddr> {
         let last = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
@@ -101,6 +106,11 @@ impl Kind {
             Self::Nginx => "nginx",
             Self::Stunnel => "stunnel",
         }
+    }
+
+    /// Whether it serves files itself.
+    pub fn serves_files(self) -> bool {
+        matches!(self, Self::Becket | Self::Nginx)
     }
 
     fn programs(self) -> &'static [&'static str] {

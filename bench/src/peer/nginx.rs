@@ -1,8 +1,9 @@
-//! nginx's configuration: its stream module, which carries bytes as the other peers do.
+//! nginx's configuration: its stream module, which carries bytes as the other peers do; where files are served, its http module.
 
 use std::net::SocketAddr;
 
 use super::{BACKLOG, SESSIONS, Site, groups, suite_names};
+use crate::scenario::Files;
 
 pub(super) fn args(file: &str) -> Vec<String> {
     ["-c", file, "-e", "stderr"].map(str::to_owned).to_vec()
@@ -15,12 +16,28 @@ pub(super) fn configuration(site: &Site<'_>, said: &str) -> String {
     let server = |address: &SocketAddr| format!("server {address}; ");
     let servers: String = site.backends().iter().map(server).collect();
     let mut behind = format!("  upstream bench {{ {servers}}}\n");
+    let sealed = match site.settings.files {
+        Files::Behind => "",
+        _ => " ssl",
+    };
     let (listen, target) = match site.settings.passthrough {
         true => {
             behind += "  map $ssl_preread_server_name $chosen { bench.example.org bench; default bench; }\n";
             ("", "$chosen; ssl_preread on")
         }
-        false => (" ssl", "bench"),
+        false => (sealed, "bench"),
+    };
+    let (module, kind, server) = match site.settings.files {
+        Files::None => (
+            module.unwrap_or_default(),
+            "stream",
+            format!(
+                "{behind}  server {{ listen {address}{listen} backlog={BACKLOG}; proxy_pass {target}; }}",
+                address = site.address
+            ),
+        ),
+        // Its workers read where only root may, if root runs the bench.
+        _ => ("user root;\n".to_owned(), "http", files(site, sealed)),
     };
     format!(
         "{module}worker_processes {workers};
@@ -29,7 +46,7 @@ error_log stderr error;
 daemon off;
 worker_rlimit_nofile {files};
 events {{ worker_connections {connections}; }}
-stream {{
+{kind} {{
   ssl_certificate {certificate};
   ssl_certificate_key {certificate};
   ssl_protocols TLSv{tls};
@@ -38,10 +55,9 @@ stream {{
   ssl_ecdh_curve {groups};
   ssl_session_cache shared:bench:{cache}m;
   ssl_session_timeout 300s;
-{behind}  server {{ listen {address}{listen} backlog={BACKLOG}; proxy_pass {target}; }}
+{server}
 }}
 ",
-        module = module.unwrap_or_default(),
         workers = site.settings.workers,
         directory = site.directory.display(),
         files = site.connections * 2 + 100,
@@ -52,7 +68,26 @@ stream {{
         groups = groups(site.settings),
         // nginx's manual: 4000 sessions per megabyte.
         cache = SESSIONS / 4000,
+    )
+}
+
+/// Files as its manual has them served fast: open ones are kept, and their pages sent without a copy where there is no TLS.
+fn files(site: &Site<'_>, sealed: &str) -> String {
+    format!(
+        "  access_log off;
+  sendfile on;
+  tcp_nopush on;
+  open_file_cache max=1000;
+  keepalive_requests 1000000;
+  client_body_temp_path {directory}/nginx-a;
+  proxy_temp_path {directory}/nginx-b;
+  fastcgi_temp_path {directory}/nginx-c;
+  uwsgi_temp_path {directory}/nginx-d;
+  scgi_temp_path {directory}/nginx-e;
+  server {{ listen {address}{sealed} backlog={BACKLOG}; root {files}; }}",
         address = site.address,
+        directory = site.directory.display(),
+        files = site.files().display(),
     )
 }
 

@@ -84,6 +84,7 @@ pub fn escape(text: &str) -> String {
 fn short(peer: &str) -> &str {
     match peer {
         figure::RELAY => "plain relay",
+        figure::ANSWER => "plain answer",
         figure::ROUND_TRIP => "answering relay",
         figure::LIBRARY => "library",
         other => other,

@@ -7,7 +7,7 @@ use super::Runner;
 use crate::Error;
 use crate::control::Control;
 use crate::farm;
-use crate::figure::ROUND_TRIP;
+use crate::figure::{ANSWER, ROUND_TRIP};
 use crate::floors::Floors;
 use crate::kernel;
 use crate::library::Library;
@@ -16,7 +16,7 @@ use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::Place;
 use crate::process::{Launch, Process, free_address};
 use crate::result::Column;
-use crate::scenario::{Measure, Scenario, Settings};
+use crate::scenario::{Files, Measure, Scenario, Settings};
 
 impl Runner<'_> {
     /// Starts the servers of a case; those that have no figure are returned with their places and reasons.
@@ -59,8 +59,15 @@ impl Runner<'_> {
                 cpus: self.place.server(settings.workers),
                 extra: &aside,
             };
+            let has_files = settings.files == Files::Peer;
+            if has_files {
+                write_file(&site)?;
+            }
             let server = match settings.cluster {
                 true => self.clustered(peer, &site)?,
+                false if has_files && !peer.kind.serves_files() => {
+                    self.before_files(peer, &site)?
+                }
                 false => peer.start(&site)?,
             };
             let known = self
@@ -98,6 +105,31 @@ impl Runner<'_> {
         })?;
         Ok(Server {
             companion: Some(Box::new(companion)),
+            ..server
+        })
+    }
+
+    /// Starts a server that cannot serve files, and behind it, on the same CPUs, one that can.
+    fn before_files(&self, peer: &Peer, site: &Site<'_>) -> Result<Server, Error> {
+        let nginx = Peer {
+            name: format!("{}-files", peer.name),
+            ..Peer::find(Kind::Nginx.name(), self.program_of(Kind::Nginx))?
+        };
+        let behind = Settings {
+            files: Files::Behind,
+            ..site.settings.clone()
+        };
+        let behind = nginx.start(&Site {
+            address: free_address()?,
+            settings: &behind,
+            ..site.clone()
+        })?;
+        let server = peer.start(&Site {
+            backend: behind.address,
+            ..site.clone()
+        })?;
+        Ok(Server {
+            companion: Some(Box::new(behind)),
             ..server
         })
     }
@@ -184,13 +216,16 @@ impl Runner<'_> {
         let cpus = self.place.server(1);
         let cpu = cpus.first().copied().unwrap_or(0);
         // The bench hides no CPU features from itself, and whoever passes TLS on makes no handshake.
-        let alike = settings.mask == "none" && !settings.passthrough;
+        let alike = settings.mask == "none" && !settings.passthrough && settings.requests == 1;
         let library = alike.then(|| Library::new(settings, certificate, cpu));
         let library = library.transpose()?;
         let preface = library.as_ref().map(Floors::preface).transpose()?;
         let launcher = Launcher(self.directory.path());
-        let names = Floors::names(preface.is_some()).iter();
-        let relays = names.map(|name| launcher.relay(name, backend, cpus));
+        let names = Floors::names(settings.files, preface.is_some()).iter();
+        let relays = names.map(|name| match *name {
+            ANSWER => launcher.answer(name, cpus),
+            name => launcher.relay(name, backend, cpus),
+        });
         Ok(Floors {
             relays: relays.collect::<Result<_, _>>()?,
             preface,
@@ -231,6 +266,18 @@ impl Launcher<'_> {
         Ok((process, address))
     }
 
+    /// A plain socket that answers.
+    fn answer(&self, name: &str, cpus: &[usize]) -> Result<Server, Error> {
+        let (process, address) = self.backend(false, &[], cpus)?;
+        Ok(Server {
+            name: name.to_owned(),
+            address,
+            process,
+            configuration: String::new(),
+            companion: None,
+        })
+    }
+
     fn relay(&self, name: &str, backend: SocketAddr, cpus: &[usize]) -> Result<Server, Error> {
         let address = free_address()?;
         let answers = (name == ROUND_TRIP).then(|| "--answers".to_owned());
@@ -269,6 +316,18 @@ impl Launcher<'_> {
         process.wait_for(address)?;
         Ok(process)
     }
+}
+
+/// Makes the file that is asked for. It is all zeros and takes no room on the disk; what is measured is served from memory.
+fn write_file(site: &Site<'_>) -> Result<(), Error> {
+    let path = site.files().join(format!("bytes/{}", site.settings.body));
+    let failed = |e| Error::os(format!("writing {}", path.display()), e);
+    if path.is_file() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(site.files().join("bytes")).map_err(failed)?;
+    let file = std::fs::File::create(&path).map_err(failed)?;
+    file.set_len(site.settings.body).map_err(failed)
 }
 
 /// The service time of the burst's backend: 9 ms for up to 30 at once, then 9 ms * (n / 30)^2.
