@@ -372,6 +372,29 @@ fn a_program_that_does_not_come_to_serve_changes_nothing() {
 }
 
 #[test]
+fn a_successor_that_hangs_is_given_up_before_and_after_the_old_process_made_way() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let hasty = shape.clone().timeouts("upgrade = \"1s\"");
+    let becket = start(&place, &hasty);
+    let visitors = Visitors::start(&becket, vec![Trust::new(&place)]);
+    for script in ["exec sleep 1000", "printf p >&0; exec sleep 1000"] {
+        install_script(&place, script);
+        let asked = ask(&becket);
+        assert_eq!(asked.code, 1, "{}", asked.all());
+        let all = asked.all();
+        assert!(all.contains("the new process takes too long"), "{all}");
+        assert_eq!(children(&becket).len(), 1);
+        visitors.more();
+    }
+    install(&place);
+    place.write("becket.toml", &shape.text());
+    upgrade(&becket);
+    assert_eq!(visitors.end(), [""; 0], "{}", becket.log());
+}
+
+#[test]
 fn either_process_may_hang_or_die_on_the_way() {
     let place = Place::new();
     let backend = Backend::http("well met");

@@ -96,6 +96,9 @@ pub struct Timeouts {
     /// From SIGTERM to the end of the process.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain: Duration = Duration::from_secs(30),
+    /// For the new process of an upgrade to load everything, and once more until it serves.
+    #[serde(with = "Time::<SECOND, { 3600 * SECOND }>")]
+    pub upgrade: Duration = Duration::from_secs(20),
 }
 }
 

@@ -51,6 +51,8 @@ pub(super) struct Upgrade {
     held: Held,
     renewable: Renewable,
     drain: Duration,
+    /// `timeouts.upgrade`, once to load and once more to serve.
+    patience: Duration,
     workers: usize,
     /// It could serve, and the other was told to yield.
     is_prepared: bool,
@@ -86,7 +88,8 @@ impl Parent {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         let (seen, needs) = self.look();
-        let (drain, workers) = (seen.file.timeouts.drain, needs.workers);
+        let (drain, patience) = (seen.file.timeouts.drain, seen.file.timeouts.upgrade);
+        let workers = needs.workers;
         let chroot = chroot(&seen, &self.source);
         let renewable = Renewable::of(&seen, &needs);
         let (parcel, held) = self.pack(seen, &needs, chroot.is_some());
@@ -105,9 +108,10 @@ impl Parent {
             held,
             renewable,
             drain,
+            patience,
             workers,
             is_prepared: false,
-            late_at: Instant::now() + TO_PREPARE,
+            late_at: Instant::now() + patience,
         };
         Ok((upgrade, channel))
     }
@@ -133,7 +137,7 @@ impl Parent {
                 Some(Reply::Alive) => {}
                 Some(Reply::Prepared) if !upgrade.is_prepared => {
                     upgrade.is_prepared = true;
-                    upgrade.late_at = Instant::now() + TO_SERVE;
+                    upgrade.late_at = Instant::now() + upgrade.patience;
                     if let Some(current) = child {
                         current.serving.send(&Order::Yield, &[])?;
                     }
@@ -467,10 +471,6 @@ pub(super) fn program() -> io::Result<PathBuf> {
 
 /// Tells a process that it was a parent before, of another program.
 pub(super) const IS_CONTINUED: &str = "BECKET_CONTINUED";
-/// How long the new process may take to load everything.
-const TO_PREPARE: Duration = Duration::from_secs(20);
-/// How long both may take for the cut. Sessions that admit early data are told in it: a second for a million.
-const TO_SERVE: Duration = Duration::from_secs(20);
 /// Beyond which a signal that was received would have been seen.
 const MOMENT: Duration = Duration::from_millis(1);
 /// Nobody reads before this process is another program: what the socket does not hold cannot be left.
