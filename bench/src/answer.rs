@@ -17,6 +17,7 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
         ("Generators", _) => generators(outcome),
         ("Failover", _) => failover(outcome),
         ("Queued", _) => queued(outcome),
+        ("Scraped", _) => scraped(run, outcome),
         ("Storm", _) => storm(run, outcome),
         ("AddedLatency", _) => latency(run, outcome),
         ("Capacity", _) => overload(outcome),
@@ -348,6 +349,24 @@ fn queued(outcome: &Outcome) -> Option<String> {
     ))
 }
 
+fn scraped(run: &Run, outcome: &Outcome) -> Option<String> {
+    let case = outcome.cases.first()?;
+    let figures = figure::deciding(Measure::Scraped);
+    let told = figures.iter().filter_map(|figure| {
+        let standing = verdict::of_rivals(case, figure, run.certainty())?;
+        let ratio = verdict::show(&standing.interval);
+        Some(format!("{} {ratio}, {}", figure.heading, standing.word))
+    });
+    let told: Vec<String> = told.collect();
+    if told.is_empty() {
+        return beside(run, outcome);
+    }
+    Some(format!(
+        "Times what it is when nobody asks: {}.",
+        told.join("; ")
+    ))
+}
+
 fn generators(outcome: &Outcome) -> Option<String> {
     let pairs = outcome.cases.iter().filter_map(|case| {
         let [ours, other] = case.columns.as_slice() else {
@@ -489,6 +508,23 @@ mod tests {
         };
         let said = of(&Run::default(), &outcome);
         assert!(said.starts_with("Under 150 % of its capacity becket's clients inside wait 900.0 us, beside haproxy's 3.00 ms (p99, RSA-2048); of all"), "{said}");
+    }
+
+    #[test]
+    fn what_scrapes_cost_is_told_against_the_same_load_without() {
+        let figures = |cpu| [("cpu_us", cpu), ("p99_us", 900.0)];
+        let columns = vec![
+            sampled("becket", &figures(303.0)),
+            sampled("becket, not scraped", &figures(300.0)),
+        ];
+        let outcome = Outcome {
+            measure: "Scraped".to_owned(),
+            ..outcome("scraped", vec![("", columns)])
+        };
+        assert_eq!(
+            of(&Run::default(), &outcome),
+            "Times what it is when nobody asks: workers' CPU per transaction 1.01 (1.01 to 1.01), worse; transactions' p99 1.00 (1.00 to 1.00), not distinguishable."
+        );
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "generator",
     "idle",
     "queued",
+    "scraped",
     "storm",
     "pq",
 ];

@@ -2,7 +2,7 @@
 
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
-use crate::measure::{failover, latency, overload, queued, storm};
+use crate::measure::{failover, latency, overload, queued, scraped, storm};
 use crate::result::{Case, Column, Outcome, figures};
 use crate::scenario::Measure;
 use crate::spread;
@@ -35,7 +35,7 @@ impl Figure {
             return format!("{sign}{}", show_us(value.abs()));
         }
         match name {
-            figures::PSS_PER_CONNECTION | figures::PSS => show_bytes(value),
+            figures::PSS_PER_CONNECTION | figures::PSS | scraped::BYTES => show_bytes(value),
             name if name.contains("_share") => show_share(value),
             name if name.starts_with(overload::DROPS) => format!("{value:.0}"),
             name if name.starts_with(figures::RECOVERY) => format!("{value:.2} s"),
@@ -155,6 +155,7 @@ pub fn deciding(measure: Measure) -> Vec<Figure> {
             .map(|percent| Figure::new(&figures::at(figures::KEPT, percent), "goodput", false))
             .collect(),
         Measure::Burst => vec![Figure::new(figures::MEAN, "average", true)],
+        Measure::Scraped => data_path_figures(),
         _ => Vec::new(),
     }
 }
@@ -187,6 +188,10 @@ fn known(outcome: &Outcome) -> Vec<Figure> {
             true,
         )],
         "Queued" => queued_figures(),
+        "Scraped" => data_path_figures()
+            .into_iter()
+            .chain(scrape_figures())
+            .collect(),
         "Storm" => storm_figures(),
         "Burst" => vec![
             Figure::new(figures::MEAN, "average", true),
@@ -317,6 +322,37 @@ fn queued_figures() -> Vec<Figure> {
     std::iter::once(memory).chain(phases).collect()
 }
 
+/// What clients notice of scrapes.
+fn data_path_figures() -> Vec<Figure> {
+    let mut shown = vec![Figure::new(
+        figures::CPU,
+        "workers' CPU per transaction",
+        true,
+    )];
+    let whose = [("", "transactions'"), (scraped::PROBE, "probe's")];
+    shown.extend(whose.iter().flat_map(|(who, whose)| {
+        let quantiles = [(figures::P50, "p50"), (figures::P99, "p99")];
+        quantiles.map(|(name, quantile)| {
+            Figure::new(
+                &format!("{who}{name}"),
+                &format!("{whose} {quantile}"),
+                true,
+            )
+        })
+    }));
+    shown
+}
+
+/// What scrapes cost besides, and give.
+fn scrape_figures() -> [Figure; 3] {
+    let rest = "CPU of all other threads in a second";
+    [
+        Figure::new(scraped::REST, rest, true),
+        Figure::new(scraped::SCRAPE, "time until all pages have come", true),
+        Figure::new(scraped::BYTES, "bytes of all pages", true),
+    ]
+}
+
 fn is_bulk(case: &Case) -> bool {
     let mut columns = case.columns.iter();
     columns.any(|column| column.median(figures::MB_PER_CPU_S).is_some())
@@ -414,6 +450,7 @@ mod tests {
             Measure::AddedLatency,
             Measure::Storm,
             Measure::Capacity,
+            Measure::Scraped,
         ];
         for measure in measures {
             let outcome = Outcome {

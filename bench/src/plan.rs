@@ -3,6 +3,7 @@
 //! The times are those that the measures spend on purpose, with what starting and waiting adds. A case has its rounds at
 //! least; where nobody can be told from becket it goes on, to the last look or until patience is over.
 
+use crate::measure::scraped;
 use crate::order::Order;
 use crate::place::Place;
 use crate::scenario::{Measure, Scenario, Settings};
@@ -59,7 +60,8 @@ fn planned(
     let once = once + servers as f64 * 0.1 + 0.5;
     let least = once + f64::from(effort.rounds) * round;
     // Who is alone is told from nobody.
-    if servers == 1 || figure::deciding(scenario.measure).is_empty() {
+    let is_alone = servers == 1 && scenario.measure != Measure::Scraped;
+    if is_alone || figure::deciding(scenario.measure).is_empty() {
         return planned(least, least);
     }
     let last = once + f64::from(effort.most_rounds()) * round;
@@ -86,6 +88,14 @@ fn seconds(measure: Measure, settings: &Settings, order: &Order, servers: f64) -
         // Measured once, without rounds.
         Measure::Idle => return (servers * (0.5 + idle / 1500.0), 0.0),
         Measure::Queued => return (servers * (1.0 + time * 45.0 + idle / 1000.0), 0.0),
+        Measure::Scraped => {
+            let each = time * f64::from(scraped::LONG) + 0.3;
+            let connections = settings.connections.min(effort.most_idle()) as f64;
+            (
+                servers * (capacity + connections / 1500.0),
+                servers * 2.0 * each,
+            )
+        }
         Measure::Burst => (0.0, servers * 1.5),
         Measure::Generators => (0.0, time * 2.0 + 0.2),
         Measure::Failover => (0.0, 2.0 + idle / 500.0),
@@ -170,6 +180,13 @@ mod tests {
         let servers: Vec<usize> = plan.iter().map(|case| case.servers).collect();
         assert_eq!(servers, [5, 1, 1, 1, 5, 1, 1, 1, 5, 1, 1, 1]);
         assert!(plan[0].least > plan[1].least * 3.0);
+    }
+
+    #[test]
+    fn who_is_compared_with_itself_has_rounds_until_patience_is_over() {
+        let plan = of(&order("scraped", Effort::full())).unwrap();
+        assert!(plan.iter().all(|case| case.servers == 1));
+        assert!(plan.iter().all(|case| case.most > case.least * 2.0));
     }
 
     #[test]

@@ -133,13 +133,16 @@ impl Process {
 }
 
 impl Process {
-    /// Reads the CPU time of it and its children, to the nanosecond. What threads used that have ended is not in it.
-    pub fn cpu_time(&self) -> Duration {
+    /// Reads the CPU time that its threads of some names used, and those of its children, to the nanosecond. What threads used that have
+    /// ended is not in it.
+    pub fn cpu_time(&self, is_meant: impl Fn(&str) -> bool) -> Duration {
         let tasks = members(self.pid()).into_iter().flat_map(|pid| {
             let tasks = fs::read_dir(format!("/proc/{pid}/task"));
             tasks.into_iter().flatten().flatten()
         });
         let nanos = tasks.filter_map(|task| {
+            let name = fs::read_to_string(task.path().join("comm")).ok()?;
+            is_meant(name.trim_end()).then_some(())?;
             let line = fs::read_to_string(task.path().join("schedstat")).ok()?;
             line.split_ascii_whitespace().next()?.parse::<u64>().ok()
         });

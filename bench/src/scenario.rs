@@ -54,6 +54,8 @@ pub enum Measure {
     Idle,
     /// A queue full of clients, and nothing else.
     Queued,
+    /// The same load with scrapes and without.
+    Scraped,
     /// A keep-alive probe under a flood of handshakes.
     Storm,
     /// One burst against a backend that slows down.
@@ -288,7 +290,7 @@ impl Settings {
             maxconn: number("maxconn")?,
             full_handshakes: number("full-handshakes")?,
             nodes: usize::try_from(number("nodes")?.max(1)).unwrap_or(1),
-            servers: usize::try_from(number("servers")?.clamp(1, 250)).unwrap_or(1),
+            servers: usize::try_from(number("servers")?.clamp(1, 1000)).unwrap_or(1),
             cluster: one_of("cluster", &["on", "off"])? == "on",
             ktls: one_of("ktls", &["off", "bulk"])? == "bulk",
             passthrough: one_of("passthrough", &["on", "off"])? == "on",

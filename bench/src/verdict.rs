@@ -50,7 +50,7 @@ pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
     let others = case
         .columns
         .iter()
-        .filter(|c| !figure::is_floor(&c.peer) && c.peer != "becket" && c.peer != OLD);
+        .filter(|c| !figure::is_floor(&c.peer) && c.peer != "becket" && !c.peer.starts_with(OLD));
     let medians = others.filter_map(|column| Some((column, column.median(&figure.name)?)));
     let best = medians.reduce(|a, b| {
         if (a.1 <= b.1) == figure.less_is_better {

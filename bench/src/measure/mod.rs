@@ -8,10 +8,12 @@ mod idle;
 pub(crate) mod latency;
 pub(crate) mod overload;
 pub(crate) mod queued;
+pub(crate) mod scraped;
 pub(crate) mod storm;
 mod transactions;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -45,6 +47,8 @@ pub struct Stage<'a> {
     /// Who else is at work.
     pub others: &'a mut Others,
     pub backend: SocketAddr,
+    /// Where the files of the run are.
+    pub directory: &'a Path,
     /// CPUs of the client.
     pub client: &'a [usize],
     /// How long and how often.
@@ -132,6 +136,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::AddedLatency => latency::run(stage)?,
         Measure::Idle => idle::run(stage)?,
         Measure::Queued => queued::run(stage)?,
+        Measure::Scraped => scraped::run(stage)?,
         Measure::Storm => storm::run(stage)?,
         Measure::Burst => burst::run(stage)?,
         Measure::Generators => generators::run(stage)?,

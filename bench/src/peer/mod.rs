@@ -68,11 +68,14 @@ impl Site<'_> {
 
     /// The servers behind: one program that answers at as many addresses of the loopback network.
     fn backends(&self) -> Vec<SocketAddr> {
-        let last = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
-        let at = |number| SocketAddr::from(([127, 0, 0, last(number)], self.backend.port()));
+        let byte = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        let at = |number| {
+            let address = [127, 0, byte(number / 250), byte(number % 250 + 1)];
+            SocketAddr::from((address, self.backend.port()))
+        };
         match self.settings.servers {
             1 => vec![self.backend],
-            count => (1..=count).map(at).collect(),
+            count => (0..count).map(at).collect(),
         }
     }
 }
@@ -322,6 +325,25 @@ const BACKLOG: u32 = 4096;
 mod tests {
     use super::*;
     use crate::scenario::Scenario;
+
+    #[test]
+    fn each_of_a_thousand_servers_has_an_address_of_its_own() {
+        let found = crate::catalog::find(&["scraped".to_owned()]).unwrap();
+        let (_, settings) = &found[0].cases(false).unwrap()[0];
+        let address = SocketAddr::from(([127, 0, 0, 1], 7));
+        let site = Site {
+            address,
+            backend: address,
+            certificate: Path::new("/c"),
+            settings,
+            directory: Path::new("/d"),
+            connections: 1,
+            cpus: &[],
+            extra: "",
+        };
+        let all: std::collections::BTreeSet<SocketAddr> = site.backends().into_iter().collect();
+        assert_eq!((all.len(), all.first()), (1000, Some(&address)));
+    }
 
     #[test]
     fn haproxys_frontend_and_backend_have_names_of_their_own() {

@@ -8,7 +8,9 @@ use crate::{catalog, verdict};
 /// Draws what becket needs as a multiple of what the best of the others needs, in the main figure of each scenario.
 /// A figure of which more is better is turned round.
 pub fn chart(run: &Run) -> Option<String> {
-    let rows = run.scenarios.iter().filter_map(|outcome| {
+    // Who is scraped stands beside itself.
+    let others = run.scenarios.iter().filter(|it| it.measure != "Scraped");
+    let rows = others.filter_map(|outcome| {
         let figure = figure::shown(outcome).into_iter().next()?;
         let dots = outcome.cases.iter().filter_map(|case| {
             let rival = verdict::rival(case, &figure)?;

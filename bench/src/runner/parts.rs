@@ -11,7 +11,7 @@ use crate::figure::{ANSWER, ROUND_TRIP};
 use crate::floors::Floors;
 use crate::kernel;
 use crate::library::Library;
-use crate::measure::queued;
+use crate::measure::{queued, scraped};
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::Place;
 use crate::process::{Launch, Process, free_address};
@@ -36,6 +36,10 @@ impl Runner<'_> {
             Measure::Idle | Measure::Queued => {
                 settings.connections.min(self.order.effort.most_idle()) + ROOM
             }
+            Measure::Scraped => {
+                let held = settings.connections.min(self.order.effort.most_idle());
+                held.max(OPEN_LOOP) + ROOM
+            }
             Measure::Capacity => self.order.effort.most_clients().max(OPEN_LOOP) + ROOM,
             _ => settings.connections.max(OPEN_LOOP) + ROOM,
         };
@@ -45,8 +49,9 @@ impl Runner<'_> {
                 continue;
             }
             let address = free_address()?;
-            let aside = match scenario.measure {
+            let extra = match scenario.measure {
                 Measure::Queued => queued::sections(address, backend, certificate),
+                Measure::Scraped => scraped::sections(self.directory.path(), address),
                 _ => String::new(),
             };
             let site = Site {
@@ -57,7 +62,7 @@ impl Runner<'_> {
                 directory: self.directory.path(),
                 connections: connections as u64,
                 cpus: self.place.server(settings.workers),
-                extra: &aside,
+                extra: &extra,
             };
             let has_files = settings.files == Files::Peer;
             if has_files {
