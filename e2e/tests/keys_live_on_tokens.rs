@@ -12,6 +12,8 @@ use becket_e2e::{
 use rustls::SupportedProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
+use crate::upgrades_lose_nothing::{WITH_PARENT, upgrade};
+
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
 /// A place with a token that has keys.
@@ -212,7 +214,10 @@ fn an_agent_that_dies_or_hangs_is_replaced_and_stops_nobody_else() {
         return;
     };
     let backend = Backend::http("well met");
-    let becket = site.start(&site.shape(&backend, &["rsa"]).timeouts("token = \"1s\""));
+    let shape = site.shape(&backend, &["rsa"]);
+    // Where it is confined, no other starter follows.
+    let shape = shape.process("workers = 2\nsandbox = \"off\"");
+    let becket = site.start(&shape.timeouts("token = \"1s\""));
     let trust = || site.trust(&TLS13).without_tickets();
     for (who, how) in [
         ("becket-token", "-KILL"),
@@ -249,6 +254,70 @@ fn an_agent_that_dies_or_hangs_is_replaced_and_stops_nobody_else() {
     becket.idle();
     assert_eq!(number(&becket, "in_flight"), 0.0);
     assert_eq!(becket.metrics().closed("internal"), 0);
+}
+
+/// With what starts its agents it loses its tokens, and nothing else, until it is replaced.
+#[test]
+fn a_confined_process_whose_starter_dies_says_so_and_an_upgrade_mends_it() {
+    let Some(site) = Site::with(&[("rsa", Key::Rsa), ("ec", Key::Ecdsa)]) else {
+        return;
+    };
+    let backend = Backend::http("well met");
+    let shape = site.shape(&backend, &["rsa"]).process(WITH_PARENT);
+    let becket = site.start(&shape);
+    let serves = |name| gets_in(&becket, &site.trust(&TLS13).without_tickets(), name);
+    assert!(serves("rsa.example.org"));
+    let is_filtered = |status: &str| status.contains("Seccomp:\t2\n");
+    let threads = fs::read_dir(format!("/proc/{}/task", becket.child())).unwrap();
+    let mut threads = threads.flatten().map(|thread| thread.path().join("status"));
+    assert!(threads.all(|status| is_filtered(&fs::read_to_string(status).unwrap())));
+
+    // An agent is started by whom it was before.
+    let before = number(&becket, "starts_total");
+    signal(agent(&becket).expect("an agent"), "-KILL");
+    eventually("another agent", || {
+        number(&becket, "starts_total") > before && serves("rsa.example.org")
+    });
+    // A key that the token had not shown yet, by the same module.
+    let pairs = format!("[\"site.pem\", {}, {}]", site.pair("rsa"), site.pair("ec"));
+    site.place
+        .write("becket.toml", &shape.certificates(&pairs).text());
+    assert!(becket.reload(), "{}", becket.log());
+    assert!(serves("ec.example.org"));
+
+    signal(
+        process_of(&becket, "becket-tokens").expect("it runs"),
+        "-KILL",
+    );
+    eventually("it is known", || number(&becket, "available") == 0.0);
+    eventually("it is said", || {
+        let fault = becket.status()["tokens"][0]["fault"].to_string();
+        fault.contains("restart or upgrade becket")
+    });
+    assert!(!serves("rsa.example.org") && serves("www.example.org"));
+    assert_eq!(becket.status()["refused_calls"], serde_json::json!({}));
+    upgrade(&becket);
+    eventually("its successor serves", || serves("rsa.example.org"));
+    assert_eq!(number(&becket, "available"), 1.0);
+}
+
+#[test]
+fn a_reload_that_brings_the_first_token_to_a_confined_process_is_refused() {
+    let Some(site) = Site::with(&[("ec", Key::Ecdsa)]) else {
+        return;
+    };
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let becket = site.start(&shape);
+    let certificates = format!("[\"site.pem\", {}]", site.pair("ec"));
+    site.place
+        .write("becket.toml", &shape.certificates(&certificates).text());
+    assert!(!becket.reload());
+    let errors = becket.status()["reload"]["errors"].to_string();
+    assert!(errors.contains("restart or upgrade becket"), "{errors}");
+    upgrade(&becket);
+    let trust = site.trust(&TLS13);
+    eventually("it serves", || gets_in(&becket, &trust, "ec.example.org"));
 }
 
 #[test]

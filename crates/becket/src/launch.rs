@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use becket_config::choices::SandboxMode;
 use becket_config::error::{Problem, Rejected};
 use becket_proto::session_table::{Limits, SessionTable};
 use becket_sys::clock::{Clock, Now};
@@ -55,7 +56,6 @@ use crate::server::upgrade::Succession;
 use crate::server::{Control, Terminator, tell_of_kernel_tls};
 use crate::shared::Shared;
 use crate::signing::queue::SigningQueue;
-use crate::signing::token::Tokens;
 use crate::sockets;
 use crate::succession::predecessor;
 use crate::worker::workers::{Common, Workers};
@@ -129,7 +129,7 @@ fn launch_beside(
     let logging = log::install(&config.log, &files)?;
     tell_warnings(&prepared.warnings);
     let count = worker_count(&config.file.process);
-    let (source, sandbox) = confine(source, &config, &files, count)?;
+    let sandbox = confine(&source, &config, &files, count)?;
 
     let given = (handed.sockets, handed.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
@@ -185,19 +185,18 @@ fn launch_beside(
 
 /// Checks who this process is, sets its limits and confines it, before it binds and has threads.
 fn confine(
-    source: Source,
+    source: &Source,
     config: &Config,
     files: &Files,
     workers: usize,
-) -> Result<(Source, Sandbox), StartError> {
+) -> Result<Sandbox, StartError> {
     check_user(config, files.is_confined())?;
-    limit_process(config, workers, source.tokens())?;
-    let has_tokens = !source.tokens().status().is_empty();
-    let sandbox = Sandbox::enter(config, files, &source.folder(), has_tokens);
-    Ok(match sandbox.reach() {
-        Some(_) => (source.without_agents(), sandbox),
-        None => (source, sandbox),
-    })
+    limit_process(config, workers)?;
+    let process = &config.file.process;
+    if process.chroot.is_some() || process.sandbox == SandboxMode::On {
+        source.tokens().seal();
+    }
+    Ok(Sandbox::enter(config, files, &source.folder()))
 }
 
 fn open_access(config: &Config, files: &Files) -> Result<Option<AccessWriter>, StartError> {
@@ -410,11 +409,8 @@ fn runtime() -> io::Result<(Runtime, Signals)> {
     Ok((runtime, signals))
 }
 
-/// Descriptors for the limits, no core dumps, and nothing more that could be loaded outside of a chroot.
-fn limit_process(config: &Config, workers: usize, tokens: &Tokens) -> Result<(), StartError> {
-    if config.file.process.chroot.is_some() {
-        tokens.seal();
-    }
+/// Descriptors for the limits, and no core dumps.
+fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     descriptors::raise(config, workers)
         .map_err(|error| system("limits.connections (two descriptors each)", error))?;
     if !config.file.process.core_dumps {

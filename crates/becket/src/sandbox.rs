@@ -39,7 +39,7 @@ pub struct Sandbox {
 impl Sandbox {
     /// Confines the calling thread and those to come, as the configuration says, whose relative paths start at `folder`. Calls of
     /// threads that are there already are filtered, too. `files` have opened what it names.
-    pub(crate) fn enter(config: &Config, files: &Files, folder: &Path, has_tokens: bool) -> Self {
+    pub(crate) fn enter(config: &Config, files: &Files, folder: &Path) -> Self {
         let mode = config.file.process.sandbox;
         let mut sandbox = Self {
             mode,
@@ -51,9 +51,6 @@ impl Sandbox {
                 sandbox.calls =
                     in_force("system calls", call_filter::observe().map(|()| "counted"));
             }
-            SandboxMode::On if has_tokens => tracing::warn!(
-                "not sandboxed: the processes that speak with tokens would be in it, too"
-            ),
             SandboxMode::On => {
                 sandbox.confine_files(reach(config, files, folder));
                 let filtered = call_filter::restrict().map(|()| "filtered");

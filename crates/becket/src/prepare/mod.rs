@@ -25,7 +25,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use becket_config::address::Address;
-use becket_config::choices::RsaBatch;
+use becket_config::choices::{RsaBatch, SandboxMode};
 use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::key;
@@ -217,6 +217,7 @@ impl<'a> Draft<'a> {
                 tokens: world.tokens.search(TokenLimits {
                     sessions: file.process.token_sessions,
                     time_out: file.timeouts.token,
+                    is_sandboxed: file.process.sandbox == SandboxMode::On,
                 }),
                 known: HashMap::new(),
             },

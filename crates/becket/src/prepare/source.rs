@@ -87,12 +87,6 @@ impl Source {
         }
     }
 
-    /// The same configuration, for a process that can start no other.
-    pub(crate) fn without_agents(self) -> Self {
-        let tokens = Tokens::default();
-        Self { tokens, ..self }
-    }
-
     /// The tokens that configurations from here use.
     pub(crate) fn tokens(&self) -> &Tokens {
         &self.tokens

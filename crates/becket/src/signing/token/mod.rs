@@ -17,6 +17,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use becket_config::key_source::{KeyUri, TokenId};
 use becket_sys::clock::Stopwatch;
+use becket_sys::file_reach;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
@@ -51,6 +53,8 @@ pub(crate) struct TokenLimits {
     pub sessions: u16,
     /// How long one may take.
     pub time_out: Duration,
+    /// The process is going to be confined, or is.
+    pub is_sandboxed: bool,
 }
 
 /// Finds the keys of one configuration. Tokens that were asked are kept as long as this is: they remember that they have refused a PIN.
@@ -114,7 +118,7 @@ impl Tokens {
         }
     }
 
-    fn token(&self, id: &TokenId) -> io::Result<Arc<Token>> {
+    fn token(&self, id: &TokenId, is_sandboxed: bool) -> io::Result<Arc<Token>> {
         let starter = self.starter.clone();
         let starter = starter.ok_or_else(|| io::Error::other("no agents are started here"))?;
         let mut tokens = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,20 +127,27 @@ impl Tokens {
         if let Some(token) = used.find(|token| token.0.id == *id) {
             return Ok(token);
         }
+        starter.make_ready()?;
         let module = id.module.clone();
         let start = Box::new(move || starter.start(&module));
-        let token = Arc::new(Token::start(id.clone(), start)?);
+        let token = Arc::new(Token::start(id.clone(), start, is_sandboxed)?);
         tokens.push(Arc::downgrade(&token));
         Ok(token)
     }
 }
 
 impl Token {
-    fn start(id: TokenId, start: Start) -> io::Result<Self> {
+    /// A sandbox that the process enters later is not entered by the thread. So its own begins here, and has no file at all.
+    fn start(id: TokenId, start: Start, is_sandboxed: bool) -> io::Result<Self> {
         let link = Arc::new(Link::new(id, start));
         let run = Arc::clone(&link);
         let thread = thread::Builder::new().name("becket-token".into());
-        thread.spawn(move || run.run())?;
+        thread.spawn(move || {
+            if is_sandboxed && let Err(error) = file_reach::confine::<&Path>([], []) {
+                tracing::warn!(%error, "the thread of a token is not sandboxed");
+            }
+            run.run();
+        })?;
         Ok(Self(link))
     }
 }
@@ -152,13 +163,14 @@ impl Search {
         pin: Option<File>,
         public: PublicKey,
     ) -> Result<TokenKey, String> {
-        let token = self.tokens.token(&uri.token);
+        let settings = &self.settings;
+        let token = self.tokens.token(&uri.token, settings.is_sandboxed);
         let token = token.map_err(|error| error.to_string())?;
         self.asked.borrow_mut().push(Arc::clone(&token));
-        let millis = self.settings.time_out.as_millis();
+        let millis = settings.time_out.as_millis();
         let millis = u64::try_from(millis).unwrap_or(u64::MAX);
         token.0.time_out.store(millis, Relaxed);
-        token.0.set_pin(pin, self.settings.sessions);
+        token.0.set_pin(pin, settings.sessions);
         let (number, mechanisms) = token.0.prove(uri, public.clone())?;
         let schemes = public.schemes(mechanisms);
         Ok(TokenKey(Arc::new(Held {

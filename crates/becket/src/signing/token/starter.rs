@@ -131,6 +131,7 @@ struct State {
 pub struct StarterProcess {
     socket: Seqpacket,
     process: Child,
+    is_sealed: bool,
 }
 
 /// An agent that was started.
@@ -157,7 +158,11 @@ impl StarterProcess {
             .stdin(Stdio::from(OwnedFd::from(there)))
             .stdout(Stdio::null())
             .spawn()?;
-        Ok(Self { socket, process })
+        Ok(Self {
+            socket,
+            process,
+            is_sealed: false,
+        })
     }
 
     /// Has it start an agent with this number. The outer error: it is of no use any more; the inner one: there is no agent.
@@ -185,6 +190,10 @@ impl StarterProcess {
 
 impl Drop for StarterProcess {
     fn drop(&mut self) {
+        if self.is_sealed {
+            // A process that is confined ends no other: this one ends with its socket.
+            return;
+        }
         if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
             tracing::error!(%error, "the process that starts those of tokens is not ended");
         }
@@ -201,28 +210,37 @@ impl Starter {
     pub(super) fn seal(&self) {
         let mut state = self.lock();
         state.is_sealed = true;
-        let Some(process) = &state.process else {
+        let Some(process) = &mut state.process else {
             return;
         };
+        process.is_sealed = true;
         if let Err(error) = process.socket.send(&Request::Seal.write(0), None) {
             tracing::error!(%error, "no process of a token is started any more");
             state.process = None;
         }
     }
 
+    /// Has one run, which a thread of a token that is sandboxed could not start.
+    pub(super) fn make_ready(&self) -> io::Result<()> {
+        self.lock().process().map(drop)
+    }
+
     /// Starts an agent. Waits.
     pub(super) fn start(self: &Arc<Self>, module: &Path) -> io::Result<Agent> {
         let mut state = self.lock();
-        let process = match state.process.take() {
-            Some(process) => process,
-            None if state.is_sealed => return Err(io::Error::other(TOO_LATE)),
-            None => StarterProcess::spawn(None)?,
-        };
         state.last += 1;
         let number = state.last;
-        // One that is of no use is dropped, and followed by another.
-        let started = process.start(number, module)?;
-        state.process = Some(process);
+        let started = match state.process()?.start(number, module) {
+            Ok(started) => started,
+            Err(error) => {
+                // One that is of no use is followed by another, if that may be.
+                state.process = None;
+                return Err(match state.is_sealed {
+                    true => io::Error::other(TOO_LATE),
+                    false => error,
+                });
+            }
+        };
         drop(state);
         let socket = Arc::new(started?);
         let by = Arc::clone(self);
@@ -232,6 +250,17 @@ impl Starter {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The one that runs, or is started.
+    fn process(&mut self) -> io::Result<&StarterProcess> {
+        match &mut self.process {
+            Some(process) => Ok(process),
+            _ if self.is_sealed => Err(io::Error::other(TOO_LATE)),
+            none => Ok(none.insert(StarterProcess::spawn(None)?)),
+        }
     }
 }
 

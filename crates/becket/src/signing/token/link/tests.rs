@@ -1,16 +1,19 @@
 //! Agents that are scripts: what hangs, dies or lies costs signatures, and nothing else.
 
+use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+use becket_sys::file_reach;
 use rcgen::{KeyPair, PublicKeyData};
 use rustls::SignatureScheme;
 
 use super::*;
 use crate::signing::Request as Wanted;
 use crate::signing::queue::{Answers, Asker, Signed};
+use crate::signing::token::Token;
 
 /// What an agent does with a request to sign, once it has proved its keys.
 #[derive(Clone, Copy, Debug)]
@@ -347,5 +350,27 @@ fn whatever_is_said_each_signature_that_was_asked_for_is_answered_once() {
         assert_eq!(answers, usize::from(asked));
         assert!(bench.link.lock().pending.is_empty());
         bench.link = other;
+    }
+}
+
+/// The process is confined later than this thread is started, which Landlock would not reach then.
+#[test]
+fn the_thread_of_a_token_opens_no_file_in_a_sandbox() {
+    let nothing = || file_reach::confine::<&Path>([], []).unwrap();
+    if thread::spawn(nothing).join().unwrap().is_none() {
+        println!("skipped: this kernel has no Landlock");
+        return;
+    }
+    for (is_sandboxed, can_open) in [(false, true), (true, false)] {
+        let (sender, opened) = channel();
+        let start = move || {
+            sender.send(File::open("/proc/self/maps").is_ok()).unwrap();
+            Err(io::ErrorKind::Other.into())
+        };
+        let token = Token::start(uri().token, Box::new(start), is_sandboxed).unwrap();
+        let info = KeyPair::generate().unwrap().subject_public_key_info();
+        let proved = token.0.prove(&uri(), PublicKey::of(&info).unwrap());
+        assert!(proved.is_err());
+        assert_eq!(opened.recv().unwrap(), can_open);
     }
 }
