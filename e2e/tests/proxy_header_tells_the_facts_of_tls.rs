@@ -46,7 +46,7 @@ fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
     let shape = Shape::new(backend.address)
         .listener("alpn = [\"http/1.0\"]")
         .backend(
-            "proxy-header = \"v2\"\nproxy-tlvs = [\"crc32c\", \"unique-id\", \"client-certificate\"]",
+            "proxy-header = \"v2\"\nproxy-tlvs = [\"crc32c\", \"unique-id\", \"client-certificate\", \"ja4\"]",
         )
         .section(
             "[[policy]]\nname = \"web\"\nclient-certificates = \"optional\"\n\
@@ -92,6 +92,10 @@ fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
                 let shown = own.map(|own| der(&own.certificate));
                 assert_eq!(value(&facts, 0x28), shown.as_deref(), "client certificate");
                 let line = becket.next_access();
+                let ja4 = value(&all, 0xec).unwrap();
+                let begins = format!("t{}d", version.replace("TLSv", "").replace('.', ""));
+                assert!(ja4.starts_with(begins.as_bytes()), "{version}");
+                assert_eq!(line["ja4"].as_str().unwrap().as_bytes(), ja4);
                 assert_eq!(line["id"].as_str().unwrap().as_bytes(), id);
                 let subject = own.map(|_| "CN=alice");
                 assert_eq!(line["subject"].as_str(), subject);

@@ -104,6 +104,7 @@ fn walk(hello: &ClientHello<'_>) {
         hello.signature_schemes().count(),
         hello.groups().count(),
         hello.supported_versions().count(),
+        hello.extension_types().count(),
     ];
     assert!(numbers.iter().all(|count| count * 2 <= hello.body().len()));
     assert!(hello.alpn().all(|protocol| !protocol.is_empty()));

@@ -12,6 +12,7 @@ pub mod config;
 pub mod connection;
 pub mod dialect;
 pub mod http_request;
+pub mod ja4;
 pub mod key_uri;
 pub mod mutations;
 pub mod ocsp;

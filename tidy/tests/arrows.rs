@@ -73,7 +73,7 @@ const ROOMS: &[&[&str]] = &[
     &["pipes"],
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
     &["config"],
-    &["socket", "secret", "pki", "handover"],
+    &["socket", "secret", "pki", "handover", "ja4"],
     &[
         "close_reason",
         "docroot",

@@ -21,6 +21,7 @@ pub mod docroot;
 pub mod dropin;
 pub mod files;
 pub mod handover;
+pub mod ja4;
 pub mod launch;
 pub(crate) mod leg;
 pub mod log;

@@ -9,6 +9,12 @@ mod config;
 #[path = "../../../fuzz/src/connection.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod connection;
+#[path = "../../../fuzz/src/ja4.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod ja4;
+#[path = "../../../fuzz/src/mutations.rs"]
+#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
+mod mutations;
 #[path = "../../../fuzz/src/ocsp.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod ocsp;
@@ -113,6 +119,16 @@ fn a_pem_survives_mutation() {
         let result = catch_unwind(|| pem::run(&input));
         result.unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()));
     }
+}
+
+#[test]
+fn fingerprints_of_mutated_hellos_are_well_formed() {
+    let hellos = [
+        &include_bytes!("../../proto/testdata/client_hello/curl-h2.bin")[..],
+        include_bytes!("../../proto/testdata/client_hello/gnutls.bin"),
+        include_bytes!("../../proto/testdata/client_hello/openssl-tls12.bin"),
+    ];
+    mutations::run_on_mutations(&hellos.map(<[u8]>::to_vec), ja4::run);
 }
 
 #[test]

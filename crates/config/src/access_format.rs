@@ -78,11 +78,12 @@ impl Text for AccessFormat {
 as_text!(AccessFormat);
 
 /// Every field that a line may have: those of connections, then those of requests for files alone.
-pub const FIELDS: [&str; 25] = [
+pub const FIELDS: [&str; 26] = [
     "time",
     "client",
     "listener",
     "sni",
+    "ja4",
     "version",
     "suite",
     "group",

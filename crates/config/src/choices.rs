@@ -264,6 +264,8 @@ pub enum ProxyTlv {
     ClientCertificate,
     /// The same as hitch sends it: PEM, of a type of hitch's own.
     ClientCertificatePem,
+    /// The fingerprint of the client's hello, of a type of our own.
+    Ja4,
 }
 
 /// Whether clients authenticate.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Connection, Net};
 use crate::close_reason::CloseReason;
 use crate::config::Config;
+use crate::ja4::Ja4;
 use crate::log::Timestamp;
 use crate::log::access::{AccessRecord, RequestRecord, ResumedBy};
 use crate::pki::identity::Identity;
@@ -33,6 +34,8 @@ pub struct Facts {
     pub(crate) queued: Duration,
     /// The server name of the hello, lower case.
     pub server_name: Option<Box<str>>,
+    /// The fingerprint of the hello, where somebody reads it.
+    pub(crate) ja4: Option<Ja4>,
     /// What the handshake agreed on; `None` until it is complete.
     pub tls: Option<Agreed>,
     /// The server that was connected.
@@ -101,6 +104,7 @@ impl Facts {
             accepted_at: Timestamp::from_unix(accepted.unix),
             queued: Duration::ZERO,
             server_name: None,
+            ja4: None,
             tls: None,
             server: None,
             server_traffic: Traffic::default(),
@@ -136,6 +140,7 @@ impl Facts {
             client: self.client,
             listener: Arc::clone(&self.listener),
             sni: self.server_name.clone(),
+            ja4: self.ja4,
             version: tls.and_then(|tls| tls.version).map(names::version),
             suite: tls.and_then(|tls| tls.suite).map(names::suite),
             group: tls.and_then(|tls| tls.group).map(names::group),

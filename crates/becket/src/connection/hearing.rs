@@ -10,6 +10,7 @@
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
+use becket_config::choices::ProxyTlv;
 use becket_proto::client_hello::ClientHello;
 
 use super::answering::{Decided, Unanswered};
@@ -18,9 +19,12 @@ use super::hello::{self, Refusal, fatal_alert};
 use super::passing::Passing;
 use super::relay::Relaying;
 use super::{Context, Net, Next, Phase, Said};
+use crate::backend::pool::Pool;
 use crate::close_reason::CloseReason;
 use crate::connection::listener::ListenerState;
+use crate::ja4::Ja4;
 use crate::leg::Got;
+use crate::log::access_log::AccessSender;
 use crate::scratch::{READ, Scratch};
 use crate::signing::Offload;
 use crate::tls::hello_router::{Choice, Served, server_name};
@@ -125,7 +129,11 @@ impl<N: Net> Hello<N> {
         cx.core.deadline = cx.core.handshake_until;
         let name = server_name(hello);
         cx.core.facts.server_name.clone_from(&name);
-        match self.listener.router.choose(hello, name.as_deref()) {
+        let choice = self.listener.router.choose(hello, name.as_deref());
+        if self.tells_ja4(&choice, cx) {
+            cx.core.facts.ja4 = Ja4::of(hello);
+        }
+        match choice {
             Choice::Serve(served) => self.serve(served, hello, name, cx).map(Heard::Decided),
             Choice::Pass(route) => {
                 let pool = self.listener.pool(route);
@@ -135,6 +143,18 @@ impl<N: Net> Hello<N> {
             }
             Choice::Refuse { alert, reason } => Err(Refusal::by_alert(alert, reason)),
         }
+    }
+
+    /// Whether the access log or the server is told the client's fingerprint.
+    fn tells_ja4(&self, choice: &Choice, cx: &Context<'_, '_, N>) -> bool {
+        let route = match choice {
+            Choice::Serve(served) => Some(served.route),
+            Choice::Pass(route) => Some(*route),
+            Choice::Refuse { .. } => None,
+        };
+        let pool = route.and_then(|route| self.listener.pool(route));
+        let tells = |pool: &Rc<Pool>| pool.backend().keys.proxy_tlvs.contains(&ProxyTlv::Ja4);
+        cx.turn.access.is_some_and(AccessSender::has_ja4) || pool.is_some_and(tells)
     }
 
     fn serve(

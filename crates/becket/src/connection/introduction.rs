@@ -13,6 +13,7 @@ use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, Ss
 
 use super::facts::{Agreed, Facts};
 use super::{Core, Net};
+use crate::ja4::Ja4;
 use crate::socket::Socket;
 use crate::tls::engine::Engine;
 use crate::tls::names;
@@ -62,12 +63,14 @@ pub(super) fn introduction<N: Net>(
         client_certificate: certificate.filter(|_| says(ProxyTlv::ClientCertificate)),
         ..ssl(tls)
     });
+    let ja4 = facts.ja4.as_ref().filter(|_| says(ProxyTlv::Ja4));
     let header = ProxyHeader {
         endpoints,
         tlvs: Tlvs {
             alpn: tls.and_then(|tls| tls.alpn.as_deref()),
             authority: facts.server_name.as_deref(),
             unique_id: unique_id.filter(|_| says(ProxyTlv::UniqueId)),
+            ja4: ja4.map(Ja4::as_bytes),
             client_certificate_pem: pem.as_deref(),
             ssl,
             early_data: tls.and_then(|tls| tls.early_data),

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::{Escaped, Timestamp};
 use crate::close_reason::CloseReason;
+use crate::ja4::Ja4;
 use crate::pki::identity::Identity;
 use becket_config::access_format::{AccessFormat, Part};
 use becket_config::choices::LogFormat;
@@ -31,6 +32,8 @@ pub struct AccessRecord {
     pub listener: Arc<str>,
     /// The server name that the client asked for, as it was sent.
     pub sni: Option<Box<str>>,
+    /// The fingerprint of its hello.
+    pub ja4: Option<Ja4>,
     /// TLS version, such as `TLSv1.3`.
     pub version: Option<&'static str>,
     /// Cipher suite by its IANA name.
@@ -204,6 +207,14 @@ pub(crate) enum LineFormat {
 }
 
 impl LineFormat {
+    /// Whether lines have the fingerprint of the client.
+    pub(crate) fn has_ja4(&self) -> bool {
+        match self {
+            Self::All(_) => true,
+            Self::Template(template) => template.parts().contains(&Part::Field("ja4")),
+        }
+    }
+
     /// That of a configuration.
     pub(crate) fn of(log: &Log) -> Self {
         match &log.access_format {
@@ -295,6 +306,7 @@ impl AccessRecord {
         each("client", Field::Text(&self.client))?;
         each("listener", Field::Text(&listener))?;
         each("sni", text(sni.as_ref()))?;
+        each("ja4", text(self.ja4.as_ref()))?;
         each("version", text(self.version.as_ref()))?;
         each("suite", text(self.suite.as_ref()))?;
         each("group", text(self.group.as_ref()))?;
@@ -336,6 +348,15 @@ fn micros(time: Duration) -> u64 {
 pub(crate) mod tests {
     use super::*;
     use becket_config::notation::Text as _;
+    use becket_proto::client_hello::{Peek, peek};
+
+    fn ja4() -> Ja4 {
+        let hello = include_bytes!("../../../proto/testdata/client_hello/openssl-tls12.bin");
+        let Peek::Hello(hello) = peek(hello) else {
+            panic!("no hello");
+        };
+        Ja4::of(&hello).unwrap()
+    }
 
     pub(crate) fn record() -> AccessRecord {
         AccessRecord {
@@ -343,6 +364,7 @@ pub(crate) mod tests {
             client: "192.0.2.1:4711".parse().unwrap(),
             listener: "web".into(),
             sni: Some("www.example.org".into()),
+            ja4: Some(ja4()),
             version: Some("TLSv1.3"),
             suite: Some("TLS_AES_128_GCM_SHA256"),
             group: Some("X25519MLKEM768"),
@@ -369,6 +391,7 @@ pub(crate) mod tests {
     fn empty() -> AccessRecord {
         AccessRecord {
             sni: None,
+            ja4: None,
             version: None,
             suite: None,
             group: None,
@@ -394,7 +417,7 @@ pub(crate) mod tests {
         assert_eq!(
             line(&record(), LogFormat::Text),
             "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=www.example.org \
-             version=TLSv1.3 suite=TLS_AES_128_GCM_SHA256 group=X25519MLKEM768 alpn=h2 \
+             ja4=t12d2808h2_d943125447b4_e7e480e5a997 version=TLSv1.3 suite=TLS_AES_128_GCM_SHA256 group=X25519MLKEM768 alpn=h2 \
              handshake=psk subject=CN=alice,O=Rope\\x20Walk serial=0ABC01 id=8d2f server=127.0.0.1:8080 client_bytes_in=900 client_bytes_out=2000 \
              server_bytes_in=1024 server_bytes_out=80 handshake_us=740 total_us=12000 \
              reason=finished\n"
@@ -434,7 +457,7 @@ pub(crate) mod tests {
     fn what_is_not_known_is_a_dash_or_null() {
         let text = line(&empty(), LogFormat::Text);
         assert!(text.contains(
-            " sni=- version=- suite=- group=- alpn=- handshake=- subject=- serial=- id=- server=- "
+            " sni=- ja4=- version=- suite=- group=- alpn=- handshake=- subject=- serial=- id=- server=- "
         ));
         let json: serde_json::Value =
             serde_json::from_str(&line(&empty(), LogFormat::Json)).unwrap();
@@ -506,6 +529,14 @@ pub(crate) mod tests {
             ),
             "GET /a\\x20b\\x0astatus=200 404 -\n"
         );
+    }
+
+    #[test]
+    fn a_template_without_a_fingerprint_has_none_computed() {
+        let template = |text: &str| LineFormat::Template(AccessFormat::parse(text).unwrap());
+        assert!(LineFormat::All(LogFormat::Json).has_ja4());
+        assert!(template("{client} {ja4}").has_ja4());
+        assert!(!template("{client} ja4").has_ja4());
     }
 
     #[test]

@@ -28,10 +28,16 @@ use crate::files::Files;
 #[derive(Clone, Debug)]
 pub struct AccessSender {
     lines: SyncSender<AccessLine>,
+    has_ja4: bool,
     dropped: Arc<AtomicU64>,
 }
 
 impl AccessSender {
+    /// Whether lines have the fingerprint of the client.
+    pub(crate) fn has_ja4(&self) -> bool {
+        self.has_ja4
+    }
+
     /// Hands over one record without waiting. It is dropped, and counted, if the channel is full or the writer is gone.
     pub(crate) fn send(&self, record: impl Into<AccessLine>) {
         if self.lines.try_send(record.into()).is_err() {
@@ -112,7 +118,11 @@ impl AccessWriter {
         let (lines, receiver) = sync_channel(CAPACITY);
         self.receivers.push(receiver);
         let dropped = Arc::clone(&self.dropped);
-        AccessSender { lines, dropped }
+        AccessSender {
+            lines,
+            has_ja4: self.format.has_ja4(),
+            dropped,
+        }
     }
 
     /// Lines that were dropped, so far.

@@ -119,6 +119,16 @@ impl<'a> ClientHello<'a> {
         })
     }
 
+    /// Walks over the types of the extensions in the client's order, GREASE included; at most [`super::MAX_EXTENSIONS`].
+    pub fn extension_types(&self) -> impl Iterator<Item = u16> {
+        let mut list = Reader::new(self.at(self.fields.extensions.all));
+        std::iter::from_fn(move || {
+            let kind = list.u16()?;
+            list.vec16()?;
+            Some(kind)
+        })
+    }
+
     /// Says whether early data (0-RTT) follows the hello, RFC 8446 4.2.10.
     pub fn offers_early_data(&self) -> bool {
         self.fields.extensions.early_data

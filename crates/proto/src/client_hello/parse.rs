@@ -30,6 +30,8 @@ pub(super) struct Extensions {
     pub(super) psk_identities: Option<Span>,
     pub(super) supported_versions: Option<Span>,
     pub(super) early_data: bool,
+    /// All of them, types and lengths included.
+    pub(super) all: Option<Span>,
 }
 
 impl Fields {
@@ -80,9 +82,11 @@ impl Extensions {
         psk_identities: None,
         supported_versions: None,
         early_data: false,
+        all: None,
     };
 
     fn read(&mut self, mut reader: Reader<'_>) -> Result<(), Malformed> {
+        self.all = Some(reader.span().ok_or(Malformed::Length)?);
         let mut seen = Seen::default();
         while !reader.is_empty() {
             let kind = reader.u16().ok_or(Malformed::Length)?;

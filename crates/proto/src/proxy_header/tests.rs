@@ -326,11 +326,12 @@ fn what_does_not_fit_is_not_written() {
 }
 
 #[test]
-fn early_data_is_marked_by_a_tlv_of_our_own_which_readers_skip() {
+fn tlvs_of_our_own_are_skipped_by_readers() {
     let header = ProxyHeader {
         endpoints: Endpoints::Unknown,
         tlvs: Tlvs {
             early_data: Some(16_384),
+            ja4: Some(b"t13"),
             ..Tlvs::default()
         },
     };
@@ -340,7 +341,10 @@ fn early_data_is_marked_by_a_tlv_of_our_own_which_readers_skip() {
         padding: None,
     };
     header.encode(format, &mut out).unwrap();
-    assert_eq!(out[16..], [0xed, 0, 4, 0, 0, 0x40, 0]);
+    assert_eq!(
+        out[16..],
+        [0xed, 0, 4, 0, 0, 0x40, 0, 0xec, 0, 3, b't', b'1', b'3']
+    );
     let Decoded::Header { header, len } = decode(&out, Accept::V2) else {
         panic!("not a header");
     };
@@ -371,6 +375,7 @@ impl Parts {
                 unique_id: self.unique_id.as_deref(),
                 client_certificate_pem: None,
                 early_data: None,
+                ja4: None,
                 ssl: self.ssl.as_ref().map(|(bits, verify, texts)| SslTlv {
                     is_tls: bits & 1 != 0,
                     cert_in_connection: bits & 2 != 0,

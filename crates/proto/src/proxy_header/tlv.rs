@@ -3,7 +3,7 @@
 //! Reads those that have a field in [`Tlvs`], skips the others. Strings are checked to be what the specification calls
 //! them, UTF-8 or US-ASCII. The checksum, where present, is verified; a duplicate of a type that is read refuses the
 //! header, since another reader might take the other one. Types 0xE0 to 0xEF are free for applications: becket writes
-//! one of its own and one of hitch's, and skips them all when it reads.
+//! two of its own and one of hitch's, and skips them all when it reads.
 //! Source: sections 2.2.1 to 2.2.8.
 
 use super::crc32c::Crc32c;
@@ -22,6 +22,8 @@ pub struct Tlvs<'a> {
     /// Some of what follows came as early data (0-RTT) and may be a replay; so much, in bytes, the sender takes as
     /// such, so nothing behind that is (0xED, becket's own). Written, never read.
     pub early_data: Option<u32>,
+    /// The JA4 fingerprint of the client (0xEC, becket's own). Written, never read.
+    pub ja4: Option<&'a [u8]>,
     /// The client's certificate, PEM, as hitch sends it (0xE0). Written, never read.
     pub client_certificate_pem: Option<&'a str>,
     /// What is known about TLS, `None` if the client did not speak it to the sender (0x20).
@@ -86,6 +88,7 @@ pub(super) fn encode(
         EARLY_DATA,
         early_data.as_ref().map(<[u8; 4]>::as_slice),
     )?;
+    push(out, JA4, tlvs.ja4)?;
     push(
         out,
         CLIENT_CERTIFICATE_PEM,
@@ -243,6 +246,8 @@ const UNIQUE_ID: u8 = 0x05;
 const SSL: u8 = 0x20;
 /// Of the range "reserved for application-specific data" (section 2.2.7), because no type for it exists.
 const EARLY_DATA: u8 = 0xed;
+/// Likewise.
+const JA4: u8 = 0xec;
 /// Of hitch, in the same range.
 const CLIENT_CERTIFICATE_PEM: u8 = 0xe0;
 const SSL_VERSION: u8 = 0x21;
