@@ -218,6 +218,8 @@ fn an_agent_that_dies_or_hangs_is_replaced_and_stops_nobody_else() {
     // Where it is confined, no other starter follows.
     let shape = shape.process("workers = 2\nsandbox = \"off\"");
     let becket = site.start(&shape.timeouts("token = \"1s\""));
+    let status = fs::read_to_string(format!("/proc/{}/status", agent(&becket).unwrap()));
+    assert!(status.unwrap().contains("Seccomp:\t0\n"));
     let trust = || site.trust(&TLS13).without_tickets();
     for (who, how) in [
         ("becket-token", "-KILL"),
@@ -508,6 +510,7 @@ fn token_of_nobodys(process: &str) {
         format!("Uid:\t{user}\t{user}\t{user}\t{user}\n"),
         "CapEff:\t0000000000000000\n".to_owned(),
         "NoNewPrivs:\t1\n".to_owned(),
+        "Seccomp:\t2\n".to_owned(),
     ] {
         assert!(status.contains(&line), "{line}{status}");
     }

@@ -34,6 +34,7 @@ pub fn run(data: &[u8]) -> usize {
     assert!(attributes.is_sorted_by(|one, next| one.0 < next.0));
     let open = Request::Open {
         sessions: u16::MAX,
+        is_confined: true,
         uri: text,
     };
     assert!(open.write(u64::MAX).len() <= LONGEST);

@@ -19,6 +19,8 @@ pub enum Request<'a> {
     Open {
         /// How many signatures may be made at a time.
         sessions: u16,
+        /// Whether the process first gives up what a module does not need.
+        is_confined: bool,
         /// A URI of a key on it.
         uri: &'a str,
     },
@@ -99,8 +101,14 @@ impl<'a> Request<'a> {
     /// The message.
     pub fn write(&self, number: u64) -> Vec<u8> {
         match self {
-            Self::Open { sessions, uri } => {
-                packet(1, number, &sessions.to_be_bytes(), uri.as_bytes())
+            Self::Open {
+                sessions,
+                is_confined,
+                uri,
+            } => {
+                let [a, b] = sessions.to_be_bytes();
+                let fields = [a, b, u8::from(*is_confined)];
+                packet(1, number, &fields, uri.as_bytes())
             }
             Self::Find { key, uri } => packet(2, number, &key.to_be_bytes(), uri.as_bytes()),
             Self::Sign { key, scheme, input } => {
@@ -120,6 +128,11 @@ impl<'a> Request<'a> {
         let request = match kind {
             1 => Self::Open {
                 sessions: rest.u16()?,
+                is_confined: match rest.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return None,
+                },
                 uri: text(rest)?,
             },
             2 => Self::Find {
@@ -214,10 +227,10 @@ mod tests {
     proptest! {
         #[test]
         fn requests_are_read_as_they_were_written(
-            number: u64, key: u32, sessions: u16, scheme: u16, uri in "\\PC{0,300}", input in vec(any::<u8>(), 0..300),
+            number: u64, key: u32, sessions: u16, is_confined: bool, scheme: u16, uri in "\\PC{0,300}", input in vec(any::<u8>(), 0..300),
         ) {
             for request in [
-                Request::Open { sessions, uri: &uri },
+                Request::Open { sessions, is_confined, uri: &uri },
                 Request::Find { key, uri: &uri },
                 Request::Sign { key, scheme, input: &input },
                 Request::Start { module: &uri },

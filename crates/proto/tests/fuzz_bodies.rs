@@ -96,7 +96,11 @@ fn records_of_a_succession_survive_mutation() {
 fn messages_of_tokens_survive_mutation() {
     let uri = "pkcs11:token=web;object=site?module-path=/lib/x.so&pin-source=/etc/pin";
     let requests = [
-        Request::Open { sessions: 8, uri },
+        Request::Open {
+            sessions: 8,
+            is_confined: true,
+            uri,
+        },
         Request::Find { key: 1, uri },
         Request::Sign {
             key: 1,

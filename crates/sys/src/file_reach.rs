@@ -50,6 +50,24 @@ pub fn confine<P: AsRef<Path>>(
     })
 }
 
+/// Has the calling thread, and those that it starts later, execute no program, and neither signal nor trace a process that is not confined with
+/// them. Files are as they were. As far as the kernel can.
+///
+/// Forbid new privileges first.
+///
+/// # Errors
+/// What the system says. Nothing is restricted then.
+pub fn forbid_programs() -> io::Result<()> {
+    Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::Execute)
+        .and_then(|ruleset| ruleset.scope(Scope::Signal))
+        .and_then(Ruleset::create)
+        .and_then(landlock::RulesetCreated::restrict_self)
+        .map_err(io::Error::other)?;
+    Ok(())
+}
+
 fn rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<PathFd>> {
     let fd = PathFd::new(path).ok()?;
     let access = match path.is_dir() {

@@ -131,7 +131,7 @@ fn succeeded(result: libc::c_int) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    // What changes credentials is tested where a process runs alone: `tests/process.rs`.
+    // What changes credentials is tested where a process runs alone: `tests/process/`.
     #[test]
     fn dropping_to_root_is_refused_before_anything_changes() {
         let before = geteuid();

@@ -8,6 +8,7 @@
 //! Sources: seccomp(2), seccomp_unotify(2), the kernel's `Documentation/userspace-api/seccomp_filter.rst`.
 
 mod calls;
+mod denials;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +19,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use libc::{c_int, c_void};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, sock_filter};
 
 pub use self::calls::name;
 
@@ -31,6 +32,22 @@ pub fn restrict() -> io::Result<()> {
     answer_refusals()?;
     install(&no_clone3()?, libc::SECCOMP_FILTER_FLAG_TSYNC)?;
     install(&listed()?, libc::SECCOMP_FILTER_FLAG_TSYNC).map(drop)
+}
+
+/// Refuses this process, which runs code of others, to start processes, to touch those that are there, and to administer the system
+/// ([`denials`]); all other calls are made. They fail with EPERM and are not counted. Forbid new privileges first.
+///
+/// # Errors
+/// As [`restrict`].
+pub fn restrict_foreign_code() -> io::Result<()> {
+    let denied = denials::rules().map_err(io::Error::other)?;
+    let refused = SeccompAction::Errno(libc::EPERM as u32);
+    install(&no_clone3()?, libc::SECCOMP_FILTER_FLAG_TSYNC)?;
+    if cfg!(target_arch = "x86_64") {
+        install(&no_x32(), libc::SECCOMP_FILTER_FLAG_TSYNC)?;
+    }
+    let denied = compile(denied, SeccompAction::Allow, refused)?;
+    install(&denied, libc::SECCOMP_FILTER_FLAG_TSYNC).map(drop)
 }
 
 /// Counts the calls that [`restrict`] would refuse to the calling thread and to those that it starts, and lets them through. A thread is told
@@ -76,6 +93,17 @@ fn no_clone3() -> io::Result<BpfProgram> {
     let rules = [(libc::SYS_clone3, Vec::new())].into();
     let refused = SeccompAction::Errno(libc::ENOSYS as u32);
     compile(rules, SeccompAction::Allow, refused)
+}
+
+/// The same calls have other numbers in the ABI x32, by which a list of denials would be passed.
+fn no_x32() -> BpfProgram {
+    let instruction = |code, jf, k| sock_filter { code, jt: 0, jf, k };
+    vec![
+        instruction(BPF_LD_W_ABS, 0, NUMBER),
+        instruction(BPF_JMP_JGE_K, 1, X32),
+        instruction(BPF_RET, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        instruction(BPF_RET, 0, libc::SECCOMP_RET_ALLOW),
+    ]
 }
 
 fn compile(
@@ -215,8 +243,14 @@ fn set_result(context: &mut libc::ucontext_t, result: i64) {
 /// By number; the last one for those beyond.
 static REFUSED: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
 
-/// `BPF_RET | BPF_K` of linux/bpf_common.h.
+/// `BPF_RET | BPF_K`, `BPF_LD | BPF_W | BPF_ABS` and `BPF_JMP | BPF_JGE | BPF_K` of linux/bpf_common.h.
 const BPF_RET: u16 = 0x06;
+const BPF_LD_W_ABS: u16 = 0x20;
+const BPF_JMP_JGE_K: u16 = 0x35;
+/// Where a `struct seccomp_data` has the number of the call.
+const NUMBER: u32 = 0;
+/// The numbers of x32 begin here (asm/unistd.h).
+const X32: u32 = 0x4000_0000;
 /// `si_code` of a SIGSYS that a filter sent (asm-generic/siginfo.h).
 const SYS_SECCOMP: c_int = 1;
 /// `_IOWR('!', 0, struct seccomp_notif)` and `_IOWR('!', 1, struct seccomp_notif_resp)` of linux/seccomp.h.

@@ -20,7 +20,7 @@ use std::thread;
 use becket_config::key_source::KeyUri;
 use becket_proto::token::{Answer, LONGEST, Request};
 use becket_sys::seqpacket::{Packet, Seqpacket};
-use becket_sys::{privileges, process, rlimit};
+use becket_sys::{call_filter, file_reach, privileges, process, rlimit};
 use cryptoki::object::ObjectHandle;
 use zeroize::Zeroizing;
 
@@ -89,11 +89,21 @@ fn open(socket: &Seqpacket, room: &mut [u8]) -> io::Result<Option<(Module, u16)>
         return Ok(None);
     };
     let request = Request::read(room.get(..length).unwrap_or_default());
-    let Some((number, Request::Open { sessions, uri })) = request else {
+    let Some((
+        number,
+        Request::Open {
+            sessions,
+            is_confined,
+            uri,
+        },
+    )) = request
+    else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     let pin = pin.map(read_pin).transpose();
+    let confined = if is_confined { confine() } else { Ok(()) };
     let opened = match (KeyUri::parse(uri), pin) {
+        _ if let Err(error) = &confined => Err(Refusal::Failed(format!("sandbox: {error}"))),
         (Ok(uri), Ok(pin)) => Module::open(&uri.token, pin),
         (Err(fault), _) => Err(Refusal::Failed(fault)),
         (_, Err(error)) => Err(Refusal::Failed(format!("pin-source: {error}"))),
@@ -105,6 +115,16 @@ fn open(socket: &Seqpacket, room: &mut [u8]) -> io::Result<Option<(Module, u16)>
     };
     say(socket, number, &answer)?;
     Ok(opened.ok().map(|module| (module, sessions)))
+}
+
+/// Before a module is loaded, which may have files, threads and sockets as it likes: no programs, and no other processes.
+fn confine() -> io::Result<()> {
+    file_reach::forbid_programs()?;
+    match call_filter::restrict_foreign_code() {
+        // The kernel has no filters.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        done => done,
+    }
 }
 
 /// The first line of the file, wherever whoever had it before has read to.

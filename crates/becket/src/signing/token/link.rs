@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use becket_config::key_source::{KeyUri, TokenId};
 use becket_proto::token::{Answer, LONGEST, Mechanisms, Request};
 use becket_sys::clock::Stopwatch;
+use becket_sys::file_reach;
 use becket_sys::seqpacket::{Packet, Seqpacket};
 
 use self::state::{Asked, Key, Pending, Standing, State};
@@ -49,6 +51,8 @@ impl Drop for Agent {
 pub(super) struct Link {
     pub(super) id: TokenId,
     start: Start,
+    /// The process that serves is, and so are this thread and the agents.
+    is_sandboxed: bool,
     state: Mutex<State>,
     changed: Condvar,
     /// Milliseconds that a signature may take.
@@ -91,10 +95,11 @@ pub(crate) struct TokenStatus {
 }
 
 impl Link {
-    pub(super) fn new(id: TokenId, start: Start) -> Self {
+    pub(super) fn new(id: TokenId, start: Start, is_sandboxed: bool) -> Self {
         Self {
             id,
             start,
+            is_sandboxed,
             state: Mutex::default(),
             changed: Condvar::new(),
             time_out: AtomicU64::new(0),
@@ -236,8 +241,14 @@ impl Link {
         });
     }
 
-    /// Serves the token until it is closed.
+    /// Serves the token until it is closed. A sandbox that the process enters later does not reach this thread, so it begins with one of
+    /// its own, which has no file at all.
     pub(super) fn run(&self) {
+        if self.is_sandboxed
+            && let Err(error) = file_reach::confine::<&Path>([], [])
+        {
+            tracing::warn!(%error, "the thread of a token is not sandboxed");
+        }
         let mut failures = 0_usize;
         while self.is_needed() {
             let clock = Stopwatch::start();
@@ -375,6 +386,7 @@ impl Link {
         let (sessions, pin) = (state.sessions, state.pin.as_ref().map(File::try_clone));
         let request = Request::Open {
             sessions,
+            is_confined: self.is_sandboxed,
             uri: &uri,
         };
         let refused = |error: io::Error| Ended::Failed(error.to_string());

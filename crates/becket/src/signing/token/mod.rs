@@ -17,7 +17,6 @@ use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -26,7 +25,6 @@ use std::time::Duration;
 
 use becket_config::key_source::{KeyUri, TokenId};
 use becket_sys::clock::Stopwatch;
-use becket_sys::file_reach;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
@@ -137,17 +135,11 @@ impl Tokens {
 }
 
 impl Token {
-    /// A sandbox that the process enters later is not entered by the thread. So its own begins here, and has no file at all.
     fn start(id: TokenId, start: Start, is_sandboxed: bool) -> io::Result<Self> {
-        let link = Arc::new(Link::new(id, start));
+        let link = Arc::new(Link::new(id, start, is_sandboxed));
         let run = Arc::clone(&link);
         let thread = thread::Builder::new().name("becket-token".into());
-        thread.spawn(move || {
-            if is_sandboxed && let Err(error) = file_reach::confine::<&Path>([], []) {
-                tracing::warn!(%error, "the thread of a token is not sandboxed");
-            }
-            run.run();
-        })?;
+        thread.spawn(move || run.run())?;
         Ok(Self(link))
     }
 }

@@ -1,12 +1,10 @@
 //! Agents that are scripts: what hangs, dies or lies costs signatures, and nothing else.
 
-use std::path::Path;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
-use becket_sys::file_reach;
 use rcgen::{KeyPair, PublicKeyData};
 use rustls::SignatureScheme;
 
@@ -70,7 +68,7 @@ impl Bench {
             })
         };
         let uri = uri();
-        let link = Arc::new(Link::new(uri.token, Box::new(start)));
+        let link = Arc::new(Link::new(uri.token, Box::new(start), false));
         link.time_out.store(200, Relaxed);
         let run = Arc::clone(&link);
         thread::spawn(move || run.run());
@@ -307,6 +305,7 @@ fn whatever_is_said_each_signature_that_was_asked_for_is_answered_once() {
         let link = Link::new(
             uri().token,
             Box::new(|| Err(io::ErrorKind::NotFound.into())),
+            false,
         );
         let public = PublicKey::of(&bench.key.subject_public_key_info()).unwrap();
         let asked = random.u8(1..6);

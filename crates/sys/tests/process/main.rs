@@ -7,11 +7,12 @@
     reason = "a case fails by panicking, as a test does"
 )]
 
-use std::collections::BTreeMap;
+mod confinement;
+
 use std::env;
 use std::fs::{self, File};
 use std::io;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, ExitCode};
@@ -25,10 +26,8 @@ use becket_sys::notify::{Notice, Notifier};
 use becket_sys::privileges::{drop_to, forbid_new_privileges, is_root, with_rights_of};
 use becket_sys::reserve::ReserveFd;
 use becket_sys::rlimit::{forbid_core_dumps, lock_memory, raise_open_files};
-use becket_sys::{call_filter, file_reach};
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, dumpable_behavior, getppid, getrlimit, setrlimit,
-    test_kill_process,
+    DumpableBehavior, Resource, Rlimit, dumpable_behavior, getrlimit, setrlimit,
 };
 
 struct Case {
@@ -39,7 +38,7 @@ struct Case {
     run: fn(),
 }
 
-const CASES: [Case; 16] = [
+const CASES: [Case; 17] = [
     Case {
         name: "time_in_suspend_counts",
         needs_root: true,
@@ -122,19 +121,25 @@ const CASES: [Case; 16] = [
         name: "a_process_that_is_confined_to_folders_opens_and_signals_nothing_else",
         needs_root: false,
         start: plain,
-        run: confined,
+        run: confinement::confined,
     },
     Case {
         name: "a_process_whose_calls_are_filtered_serves_and_starts_nothing",
         needs_root: false,
         start: plain,
-        run: filtered,
+        run: confinement::filtered,
+    },
+    Case {
+        name: "a_process_with_foreign_code_starts_nothing_and_touches_nobody",
+        needs_root: false,
+        start: plain,
+        run: confinement::foreign,
     },
     Case {
         name: "a_process_whose_calls_are_observed_is_counted_and_not_hindered",
         needs_root: false,
         start: plain,
-        run: observed,
+        run: confinement::observed,
     },
 ];
 
@@ -475,124 +480,6 @@ const SLEPT_SECONDS: u64 = 1_000_000_000;
 const CASE: &str = "BECKET_SYS_CASE";
 const ADDRESSES: &str = "BECKET_SYS_ADDRESSES";
 // Numbers that are most likely nobody's.
-// Confinement
-
-fn confined() {
-    let root = tempfile::tempdir().unwrap();
-    let at = |path: &str| root.path().join(path);
-    for folder in ["read", "write", "other"] {
-        fs::create_dir(at(folder)).unwrap();
-        fs::write(at(folder).join("file"), "text").unwrap();
-    }
-    let open = File::open(at("other/file")).unwrap();
-    forbid_new_privileges().unwrap();
-    let (read, write) = ([at("read"), at("nowhere")], [at("write")]);
-    let Some(version) = file_reach::confine(&read, &write).unwrap() else {
-        println!("NOT CHECKED: this kernel has no Landlock");
-        return;
-    };
-    let denied = |done: io::Result<()>| {
-        assert_eq!(done.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-    };
-    assert_eq!(fs::read(at("read/file")).unwrap(), b"text");
-    assert_eq!(fs::read_dir(at("read")).unwrap().count(), 1);
-    fs::write(at("write/new"), "text").unwrap();
-    fs::rename(at("write/new"), at("write/file")).unwrap();
-    fs::remove_file(at("write/file")).unwrap();
-    assert_eq!(
-        io::read_to_string(open).unwrap(),
-        "text",
-        "what was open stays so"
-    );
-    for path in [
-        at("other/file"),
-        "/etc/shadow".into(),
-        "/proc/1/environ".into(),
-    ] {
-        denied(File::open(path).map(drop));
-    }
-    denied(fs::read_dir(at("other")).map(drop));
-    denied(fs::write(at("read/file"), ""));
-    denied(fs::write(at("read/new"), ""));
-    denied(fs::remove_file(at("read/file")));
-    denied(fs::create_dir(at("write/folder")));
-    denied(std::os::unix::fs::symlink("file", at("write/link")));
-    denied(Command::new("/bin/true").status().map(drop));
-    std::thread::scope(|scope| {
-        let later = scope.spawn(|| File::open(at("other/file")).map(drop));
-        denied(later.join().unwrap());
-    });
-    let signalled = test_kill_process(getppid().unwrap());
-    assert_eq!(signalled.is_err(), version >= 6, "since Linux 6.12");
-}
-
-fn filtered() {
-    let (ask, asked) = channel::<()>();
-    let early = std::thread::spawn(move || {
-        asked.recv().unwrap();
-        call(libc::SYS_personality, [u64::from(u32::MAX), 0, 0])
-    });
-    forbid_new_privileges().unwrap();
-    call_filter::restrict().unwrap();
-    ask.send(()).unwrap();
-    assert_eq!(early.join().unwrap(), Err(libc::ENOSYS), "from before");
-    let null = File::open("/dev/null").unwrap();
-    let executed = becket_sys::process::become_program("/bin/true".as_ref(), ("A", "b"), &null);
-    assert_eq!(executed.raw_os_error(), Some(libc::ENOSYS));
-    assert_eq!(call(libc::SYS_ptrace, [0, 0, 0]), Err(libc::ENOSYS));
-    assert_eq!(call(libc::SYS_clone, [17, 0, 0]), Err(libc::EPERM));
-    assert_eq!(call(libc::SYS_clone3, [0, 0, 0]), Err(libc::ENOSYS));
-    let socket = |family: i32| call(libc::SYS_socket, [family as u64, libc::SOCK_RAW as u64, 0]);
-    assert_eq!(socket(libc::AF_PACKET), Err(libc::EPERM));
-    assert_eq!(socket(libc::AF_NETLINK), Err(libc::EAFNOSUPPORT));
-    let protection = (libc::PROT_WRITE | libc::PROT_EXEC) as u64;
-    assert_eq!(
-        call(libc::SYS_mmap, [0, 4096, protection]),
-        Err(libc::EPERM)
-    );
-    assert_eq!(call(libc::SYS_kill, [0, 0, 0]), Err(libc::ENOSYS));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let client = std::thread::spawn(move || TcpStream::connect(address).unwrap());
-    drop((listener.accept().unwrap(), client.join().unwrap()));
-    assert!(("localhost", 80).to_socket_addrs().is_ok());
-    let refused = call_filter::refused().into_iter();
-    let refused = refused.map(|(number, count)| (call_filter::name(number).unwrap(), count));
-    let once = [
-        "socket",
-        "clone",
-        "execve",
-        "kill",
-        "mmap",
-        "personality",
-        "ptrace",
-    ];
-    let once: BTreeMap<_, u64> = once.map(|name| (name, 1)).into();
-    assert_eq!(refused.collect::<BTreeMap<_, _>>(), once);
-}
-
-fn observed() {
-    forbid_new_privileges().unwrap();
-    call_filter::observe().unwrap();
-    assert!(Command::new("/bin/true").status().unwrap().success());
-    call(libc::SYS_personality, [u64::from(u32::MAX), 0, 0]).unwrap();
-    let refused = call_filter::refused();
-    let count = |number: i64| refused.get(&usize::try_from(number).unwrap());
-    assert_eq!(count(libc::SYS_execve), Some(&1));
-    assert_eq!(count(libc::SYS_personality), Some(&1));
-    assert_eq!(count(libc::SYS_read), None);
-}
-
-/// Makes a call by its number.
-fn call(number: libc::c_long, [first, second, third]: [u64; 3]) -> Result<i64, i32> {
-    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: those that get here as far as the kernel take numbers only, or map memory that nobody has.
-    match unsafe { libc::syscall(number, first, second, third, anonymous, -1, 0) } {
-        -1 => Err(io::Error::last_os_error().raw_os_error().unwrap()),
-        result => Ok(result),
-    }
-}
-
 const UID: u32 = 54_321;
 const GID: u32 = 54_322;
 const OTHER_GID: u32 = 54_323;

@@ -1,0 +1,68 @@
+//! What a process is refused that runs code of others: a list of denials, since nobody knows what that code needs.
+//!
+//! It may have files, threads, and sockets to devices and hosts. It starts no process, so that nothing is left of it when it is killed; it
+//! does nothing to other processes; and what only the administration of a system calls, where most faults of kernels are, is closed.
+
+use libc::{c_long, *};
+use seccompiler::SeccompCmpArgLen::Dword;
+use seccompiler::SeccompCmpOp::{self, Eq, MaskedEq, Ne};
+use seccompiler::{BackendError, SeccompCondition, SeccompRule};
+
+use super::calls::Rules;
+
+pub(super) fn rules() -> Result<Rules, BackendError> {
+    let never = NEVER.iter().chain(NEVER_X86_64);
+    let mut rules: Rules = never.map(|call| (*call, Vec::new())).collect();
+    let own = u64::from(std::process::id());
+    // No process, but threads.
+    let is_process = all(&[(0, MaskedEq(CLONE_THREAD as u64), 0)])?;
+    rules.insert(SYS_clone, vec![is_process]);
+    for signals in [SYS_kill, SYS_tgkill] {
+        rules.insert(signals, vec![all(&[(0, Ne, own)])?]);
+    }
+    let others_limits = all(&[(0, Ne, 0), (0, Ne, own)])?;
+    rules.insert(SYS_prlimit64, vec![others_limits]);
+    let families = FAMILIES.map(|family| (0, Ne, family as u64));
+    rules.insert(SYS_socket, vec![all(&families)?]);
+    // It would be readable for its own user, and outlive who started it.
+    let to_live = [PR_SET_DUMPABLE, PR_SET_PDEATHSIG].map(|option| (0, Eq, option as u64));
+    let to_live = to_live.map(|option| all(&[option]));
+    rules.insert(SYS_prctl, to_live.into_iter().collect::<Result<_, _>>()?);
+    Ok(rules)
+}
+
+/// Fits where each of its arguments, counted from zero, compares so.
+fn all(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, BackendError> {
+    let conditions = arguments.iter().map(|(argument, comparison, value)| {
+        SeccompCondition::new(*argument, Dword, comparison.clone(), *value)
+    });
+    SeccompRule::new(conditions.collect::<Result<_, _>>()?)
+}
+
+/// Devices announce themselves by netlink; enclaves speak by vsock.
+const FAMILIES: [c_int; 5] = [AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_VSOCK];
+
+#[rustfmt::skip]
+const NEVER: &[c_long] = &[
+    SYS_execve, SYS_execveat,
+    // Other processes.
+    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_kcmp,
+    SYS_pidfd_open, SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
+    SYS_move_pages, SYS_migrate_pages,
+    // Keys that the kernel has for this user.
+    SYS_keyctl, SYS_add_key, SYS_request_key,
+    // The system.
+    SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_unshare, SYS_setns, SYS_open_tree, SYS_move_mount, SYS_fsopen,
+    SYS_fsconfig, SYS_fsmount, SYS_fspick, SYS_mount_setattr, SYS_quotactl, SYS_swapon, SYS_swapoff, SYS_acct,
+    SYS_open_by_handle_at, SYS_fanotify_init,
+    SYS_kexec_load, SYS_kexec_file_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_syslog,
+    SYS_sethostname, SYS_setdomainname, SYS_settimeofday, SYS_clock_settime, SYS_adjtimex, SYS_clock_adjtime, SYS_vhangup,
+    // Large, and of no use to who speaks with a device.
+    SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register,
+    SYS_personality,
+];
+
+#[cfg(target_arch = "x86_64")]
+const NEVER_X86_64: &[c_long] = &[SYS_fork, SYS_vfork, SYS_iopl, SYS_ioperm, SYS_modify_ldt];
+#[cfg(not(target_arch = "x86_64"))]
+const NEVER_X86_64: &[c_long] = &[];
