@@ -48,6 +48,7 @@ mod logs_reopen;
 mod logs_reopen_under_another_user;
 mod logs_stop_nobody;
 mod long_client_certificates_get_in;
+mod memory_runs_short;
 mod metrics_and_status;
 mod names_choose_certificates;
 mod ocsp_responses_are_sent;

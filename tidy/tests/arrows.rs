@@ -78,6 +78,7 @@ const ROOMS: &[&[&str]] = &[
         "close_reason",
         "docroot",
         "files",
+        "memory",
         "pid_file",
         "signing",
         "watch",

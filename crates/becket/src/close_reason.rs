@@ -132,6 +132,10 @@ pub enum CloseReason {
     LingerTimeout = "linger-timeout",
     /// The client went on sending behind the end of all it was to get, and was reset after 1 MiB of it.
     LingerLimit = "linger-limit",
+    /// Memory was short (`limits.memory`), and it was at rest.
+    MemoryRest = "memory-rest",
+    /// Memory was short, and it was new.
+    MemoryLimit = "memory-limit",
     /// An operator ended it.
     Killed = "killed",
     /// The process stopped.

@@ -43,6 +43,7 @@ use crate::handover::link::Link;
 use crate::handover::{BoundSockets, Handed, Past, SocketKind};
 use crate::log::access_log::{AccessThread, AccessWriter};
 use crate::log::{self, LogError, Logging};
+use crate::memory::MemoryWatch;
 use crate::pid_file::PidFile;
 use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
@@ -129,7 +130,7 @@ fn launch_beside(
     let logging = log::install(&config.log, &files)?;
     tell_warnings(&prepared.warnings);
     let count = worker_count(&config.file.process);
-    let sandbox = confine(&source, &config, &files, count)?;
+    let (memory, sandbox) = confine(&source, &config, &files, count)?;
 
     let given = (handed.sockets, handed.admin_socket);
     let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
@@ -169,6 +170,7 @@ fn launch_beside(
         watching: Watching::default(),
         logging,
         access,
+        memory,
         ebb: Ebb::default(),
         admin: sockets.admin,
         changes: None,
@@ -183,20 +185,21 @@ fn launch_beside(
     Ok(Terminator { runtime, control })
 }
 
-/// Checks who this process is, sets its limits and confines it, before it binds and has threads.
+/// Checks who this process is, sets its limits and confines it, before it binds and has threads. What it goes on to read is opened before.
 fn confine(
     source: &Source,
     config: &Config,
     files: &Files,
     workers: usize,
-) -> Result<Sandbox, StartError> {
+) -> Result<(MemoryWatch, Sandbox), StartError> {
     check_user(config, files.is_confined())?;
     limit_process(config, workers)?;
     let process = &config.file.process;
     if process.chroot.is_some() || process.sandbox == SandboxMode::On {
         source.tokens().seal();
     }
-    Ok(Sandbox::enter(config, files, &source.folder()))
+    let memory = MemoryWatch::open(config.file.limits.memory);
+    Ok((memory, Sandbox::enter(config, files, &source.folder())))
 }
 
 fn open_access(config: &Config, files: &Files) -> Result<Option<AccessWriter>, StartError> {

@@ -25,6 +25,7 @@ pub mod ja4;
 pub mod launch;
 pub(crate) mod leg;
 pub mod log;
+pub(crate) mod memory;
 pub mod metrics;
 pub mod parent;
 pub(crate) mod pid_file;

@@ -52,6 +52,7 @@ use crate::handover::link::Wish;
 use crate::handover::{BoundSockets, Handed};
 use crate::log::access_log::AccessThread;
 use crate::log::{Logging, Timestamp};
+use crate::memory::{MemoryWatch, Relief};
 use crate::pid_file::PidFile;
 use crate::prepare::Prepared;
 use crate::prepare::source::Source;
@@ -139,6 +140,8 @@ pub struct Control {
     pub(crate) waiting: Waiting,
     /// The processes before and after this one.
     pub(crate) succession: Succession,
+    /// Whether memory is short, and what is done about it.
+    pub(crate) memory: MemoryWatch,
     /// When memory is given back.
     pub(crate) ebb: Ebb,
     /// Tells of workers that have ended.
@@ -256,11 +259,23 @@ impl Control {
         self.state.tick(now.mono);
         self.sandbox.tell();
         prober.tick(&self.state.config(), &self.state.shared().backends, now);
+        self.watch_memory(now.mono);
         let connections = self.state.shared().connections();
         if self.ebb.has_come(connections, now.mono) {
             give_back(self.state.shared().clock);
         }
         self.supervisor.tell(Progress::Alive);
+    }
+
+    /// Looks how much memory is in use, and makes room where it is too much.
+    fn watch_memory(&mut self, now: Duration) {
+        let shared = self.state.shared();
+        let limit = self.state.config().file.limits.memory;
+        match self.memory.look(limit, now, &shared.memory) {
+            None => {}
+            Some(Relief::GiveBack) => give_back(shared.clock),
+            Some(Relief::End(share)) => self.workers.end_rests(share),
+        }
     }
 
     /// Ticket keys, when it is time for new ones; then the files of secrets that forget.

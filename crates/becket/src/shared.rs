@@ -11,6 +11,7 @@ use crate::admission::SharedAdmission;
 use crate::backend::cancel::Cancels;
 use crate::backend::registry::Backends;
 use crate::docroot::readers::Readers;
+use crate::memory::MemoryStanding;
 use crate::metrics::Counters;
 use crate::signing::queue::SigningQueue;
 use crate::signing::token::Tokens;
@@ -49,6 +50,8 @@ pub struct Shared {
     pub(crate) syslog_lines_dropped: Arc<AtomicU64>,
     /// Lines of the access log that were dropped.
     pub(crate) access_lines_dropped: Arc<AtomicU64>,
+    /// How short memory is: written by control, read where clients are accepted.
+    pub(crate) memory: MemoryStanding,
     /// Connections in all, for `limits.connections`.
     pub(crate) connections: LeasedCount,
 }
@@ -76,6 +79,7 @@ impl Shared {
             log_lines_dropped: Arc::default(),
             syslog_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),
+            memory: MemoryStanding::default(),
             connections: LeasedCount::default(),
         }
     }

@@ -21,6 +21,7 @@ pub mod file;
 pub mod glob;
 pub mod key_source;
 pub mod listener;
+pub mod memory_limit;
 pub mod notation;
 pub mod policy;
 pub mod process;

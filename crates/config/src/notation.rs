@@ -136,7 +136,7 @@ impl<U: Unit, const LEAST: u64, const MOST: u64> Number<U, LEAST, MOST> {
         }
     }
 
-    fn parse<T: Count>(text: &str) -> Result<T, String> {
+    pub(crate) fn parse<T: Count>(text: &str) -> Result<T, String> {
         let number = Some(U::parse(text)?).filter(|number| (LEAST..=MOST).contains(number));
         let fault = || format!("not in range{SEPARATOR}{}", Self::range());
         number.and_then(T::of).ok_or_else(fault)

@@ -9,6 +9,7 @@ use becket_proto::admission::{Prefixes, Rate, Share};
 use crate::access_format::AccessFormat;
 use crate::address::{AdminAddress, HostName, SectionName, SyslogAddress};
 use crate::choices::{Facility, LogFormat, RsaBatch, SandboxMode};
+use crate::memory_limit::MemoryLimit;
 use crate::notation::{
     Auto, Bytes, DAY, HOUR, MILLISECOND, Off, SECOND, Text, Time, TimeOr, Whole, WholeOr, YEAR,
     as_text, list,
@@ -22,6 +23,8 @@ pub struct Limits {
     /// Connections in all, over all workers; absent is what descriptors allow.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub connections: Option<usize>,
+    /// Memory above which connections at rest end; then clients wait, and are refused.
+    pub memory: MemoryLimit,
     /// Unfinished handshakes, over all workers.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub handshakes: usize = 10_000,

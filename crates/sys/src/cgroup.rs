@@ -1,16 +1,19 @@
-//! The CPU quota of the control group that this process lives in.
+//! The CPU quota and the memory of the control group that this process lives in.
 //!
 //! Version 2 keeps `cpu.max` ("quota period" or "max period") in each group, version 1 `cpu.cfs_quota_us` (-1: none) and
-//! `cpu.cfs_period_us`. A limit of any ancestor binds as well, so every directory from the own group up to the mount point is
-//! read and the smallest quota counts. Where the groups are mounted is read from `mountinfo`, as hybrid set-ups and containers
-//! put them anywhere. Whatever cannot be read is no limit.
+//! `cpu.cfs_period_us`; of memory see [`MemoryGroup`]. A limit of any ancestor binds as well, so every directory from the own group up to
+//! the mount point is read and the smallest limit counts. Where the groups are mounted is read from `mountinfo`, as hybrid set-ups and
+//! containers put them anywhere. Whatever cannot be read is no limit.
 //!
-//! Sources: cgroups(7), proc(5), and the kernel's `Documentation/admin-guide/cgroup-v2.rst`.
+//! Sources: cgroups(7), proc(5), and the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+use crate::memory::read_again;
 
 /// Reads how many CPUs' worth of time the process may use, such as 1.5; `None` if that is not limited.
 ///
@@ -21,12 +24,90 @@ pub fn cpu_quota() -> Option<f64> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     mounts
         .lines()
-        .filter_map(Hierarchy::parse)
+        .filter_map(|line| Hierarchy::parse(line, "cpu"))
         .filter_map(|hierarchy| hierarchy.quota(&groups))
         .reduce(f64::min)
 }
 
-/// A mounted hierarchy that can limit CPU time.
+/// The group that has the least memory of those that this process is in: what the kernel kills for, and what is in use of it.
+#[derive(Debug)]
+pub struct MemoryGroup {
+    version: Version,
+    limits: Vec<File>,
+    usage: File,
+    statistics: File,
+}
+
+impl MemoryGroup {
+    /// Finds the group and opens its files, which stay open: they can be read in a sandbox. The own group, where none is limited; `None`
+    /// where no group counts memory.
+    #[must_use]
+    pub fn own() -> Option<Self> {
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let hierarchies = mounts.lines();
+        let hierarchies = hierarchies.filter_map(|line| Hierarchy::parse(line, "memory"));
+        least(&groups, hierarchies)
+    }
+
+    fn open(version: Version, group: &Path) -> Option<Self> {
+        let (limits, usage): (&[_], _) = match version {
+            Version::Two => (&["memory.max", "memory.high"], "memory.current"),
+            Version::One => (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
+        };
+        let open = |name: &str| File::open(group.join(name)).ok();
+        Some(Self {
+            version,
+            limits: limits.iter().filter_map(|name| open(name)).collect(),
+            usage: open(usage)?,
+            statistics: open("memory.stat")?,
+        })
+    }
+
+    /// Reads how many bytes it may use, before the kernel slows it down or kills; `None` if that is not limited.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        let limits = self.limits.iter();
+        let limits = limits.filter_map(|limit| read_again(limit).ok()?.trim().parse().ok());
+        // Version 1 has no word for none: it is the largest number of whole pages.
+        limits.filter(|&bytes: &u64| bytes < 1 << 60).min()
+    }
+
+    /// Reads how many bytes it uses, with what the kernel holds for its sockets, and without what the kernel can take back at once: pages of files
+    /// and caches.
+    ///
+    /// # Errors
+    /// What reading its files returns.
+    pub fn used(&self) -> io::Result<u64> {
+        let usage = read_again(&self.usage)?.trim().parse();
+        let usage: u64 = usage.map_err(|_| io::ErrorKind::InvalidData)?;
+        let reclaimable: &[_] = match self.version {
+            Version::Two => &["inactive_file", "active_file", "slab_reclaimable"],
+            Version::One => &["total_inactive_file", "total_active_file"],
+        };
+        let statistics = read_again(&self.statistics)?;
+        let lines = statistics.lines().filter_map(|line| line.split_once(' '));
+        let lines = lines.filter(|(name, _)| reclaimable.contains(name));
+        let bytes = lines.filter_map(|(_, bytes)| bytes.parse::<u64>().ok());
+        Ok(usage.saturating_sub(bytes.sum()))
+    }
+}
+
+/// The group with the smallest limit, the nearest of equals.
+fn least(groups: &str, hierarchies: impl Iterator<Item = Hierarchy>) -> Option<MemoryGroup> {
+    let opened = hierarchies.flat_map(|hierarchy| {
+        let own = hierarchy.groups(groups, "memory");
+        let opened = own
+            .iter()
+            .map(|group| MemoryGroup::open(hierarchy.version, group));
+        opened.collect::<Vec<_>>()
+    });
+    opened
+        .flatten()
+        .min_by_key(|group| group.limit().unwrap_or(u64::MAX))
+}
+
+/// A mounted hierarchy that has a controller, or may have it.
 #[derive(Debug, PartialEq)]
 struct Hierarchy {
     version: Version,
@@ -43,14 +124,14 @@ enum Version {
 
 impl Hierarchy {
     /// Reads a line of `mountinfo`: `id parent major:minor root mount-point options [tags] - type source super-options`.
-    fn parse(line: &str) -> Option<Self> {
+    fn parse(line: &str, controller: &str) -> Option<Self> {
         let (place, kind) = line.split_once(" - ")?;
         let mut place = place.split(' ').skip(3);
         let (root, mount_point) = (unescape(place.next()?), unescape(place.next()?));
         let mut kind = kind.split(' ');
         let version = match kind.next()? {
             "cgroup2" => Version::Two,
-            "cgroup" if kind.nth(1)?.split(',').any(|option| option == "cpu") => Version::One,
+            "cgroup" if kind.nth(1)?.split(',').any(|option| option == controller) => Version::One,
             _ => return None,
         };
         Some(Self {
@@ -60,9 +141,20 @@ impl Hierarchy {
         })
     }
 
-    /// Finds the smallest quota from the own group, as `/proc/self/cgroup` names it, up to the mount point.
+    /// Finds the smallest quota of the own group and those above.
     fn quota(&self, groups: &str) -> Option<f64> {
-        let group = own_group(groups, self.version)?;
+        let groups = self.groups(groups, "cpu");
+        let quotas = groups
+            .iter()
+            .filter_map(|group| self.version.quota_of(group));
+        quotas.reduce(f64::min)
+    }
+
+    /// The directories from the own group, as `/proc/self/cgroup` names it, up to the mount point.
+    fn groups(&self, groups: &str, controller: &str) -> Vec<PathBuf> {
+        let Some(group) = own_group(groups, self.version, controller) else {
+            return Vec::new();
+        };
         // Outside the root (a bind mount, a namespace's `/..`), the mount point is all that is to be seen.
         let below = Path::new(group)
             .strip_prefix(&self.root)
@@ -70,8 +162,8 @@ impl Hierarchy {
         let own = self.mount_point.join(below);
         own.ancestors()
             .take_while(|directory| directory.starts_with(&self.mount_point))
-            .filter_map(|directory| self.version.quota_of(directory))
-            .reduce(f64::min)
+            .map(Path::to_path_buf)
+            .collect()
     }
 }
 
@@ -86,13 +178,13 @@ impl Version {
 }
 
 /// Picks the path of the own group out of `/proc/self/cgroup`, whose lines are `id:controllers:path`.
-fn own_group(groups: &str, version: Version) -> Option<&str> {
+fn own_group<'g>(groups: &'g str, version: Version, controller: &str) -> Option<&'g str> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         let ours = match version {
             Version::Two => controllers.is_empty(),
-            Version::One => controllers.split(',').any(|name| name == "cpu"),
+            Version::One => controllers.split(',').any(|name| name == controller),
         };
         ours.then_some(path)
     })
@@ -153,31 +245,34 @@ mod tests {
     fn the_own_group_is_found_per_version() {
         let groups =
             "9:name=systemd:/x\n3:cpuset:/c\n2:cpu,cpuacct:/docker/a:b\n0::/user.slice/y\n";
-        assert_eq!(own_group(groups, Version::One), Some("/docker/a:b"));
-        assert_eq!(own_group(groups, Version::Two), Some("/user.slice/y"));
-        assert_eq!(own_group("3:cpuset:/c\n", Version::One), None);
+        assert_eq!(own_group(groups, Version::One, "cpu"), Some("/docker/a:b"));
+        assert_eq!(
+            own_group(groups, Version::Two, "cpu"),
+            Some("/user.slice/y")
+        );
+        assert_eq!(own_group("3:cpuset:/c\n", Version::One, "cpu"), None);
     }
 
     #[test]
     fn mountinfo_lines_name_version_root_and_place() {
         let two = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate";
-        let hierarchy = Hierarchy::parse(two).unwrap();
+        let hierarchy = Hierarchy::parse(two, "cpu").unwrap();
         assert_eq!(hierarchy.version, Version::Two);
         assert_eq!(hierarchy.mount_point, Path::new("/sys/fs/cgroup"));
         let one = r"31 23 0:27 /docker/1 /mnt/my\040groups rw - cgroup cgroup rw,cpuacct,cpu";
-        let hierarchy = Hierarchy::parse(one).unwrap();
+        let hierarchy = Hierarchy::parse(one, "cpu").unwrap();
         assert_eq!(hierarchy.version, Version::One);
         assert_eq!(hierarchy.root, Path::new("/docker/1"));
         assert_eq!(hierarchy.mount_point, Path::new("/mnt/my groups"));
         assert_eq!(
-            Hierarchy::parse("32 23 0:28 / /x rw - cgroup cgroup rw,cpuset"),
+            Hierarchy::parse("32 23 0:28 / /x rw - cgroup cgroup rw,cpuset", "cpu"),
             None
         );
         assert_eq!(
-            Hierarchy::parse("33 23 0:28 / /tmp rw - tmpfs tmpfs rw"),
+            Hierarchy::parse("33 23 0:28 / /tmp rw - tmpfs tmpfs rw", "cpu"),
             None
         );
-        assert_eq!(Hierarchy::parse("nonsense"), None);
+        assert_eq!(Hierarchy::parse("nonsense", "cpu"), None);
     }
 
     #[test]
@@ -209,6 +304,65 @@ mod tests {
             mount_point: mount.path().to_path_buf(),
         };
         assert_eq!(hierarchy.quota("4:cpu:/docker/1\n"), Some(0.5));
+    }
+
+    /// The group that counts of `a/b` in a hierarchy that the test has written.
+    fn group_of(mount: &Path, version: Version) -> Option<MemoryGroup> {
+        let hierarchy = Hierarchy {
+            version,
+            root: "/".into(),
+            mount_point: mount.to_path_buf(),
+        };
+        let groups = match version {
+            Version::One => "5:memory:/a/b\n",
+            Version::Two => "0::/a/b\n",
+        };
+        least(groups, [hierarchy].into_iter())
+    }
+
+    #[test]
+    fn the_group_with_the_least_memory_counts_without_what_the_kernel_can_take_back() {
+        let mount = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(mount.path().join(name), text).unwrap();
+        fs::create_dir_all(mount.path().join("a/b")).unwrap();
+        assert!(group_of(mount.path(), Version::Two).is_none());
+        for (group, max, high) in [("a/b", "max", "max"), ("a", "max", "1048576")] {
+            write(&format!("{group}/memory.max"), &format!("{max}\n"));
+            write(&format!("{group}/memory.high"), &format!("{high}\n"));
+            write(&format!("{group}/memory.current"), "1000000\n");
+            write(
+                &format!("{group}/memory.stat"),
+                "anon 9\ninactive_file 100000\nactive_file 200000\nslab_reclaimable 50000\nsock 9\n",
+            );
+        }
+        let group = group_of(mount.path(), Version::Two).unwrap();
+        assert_eq!(group.limit(), Some(1 << 20));
+        assert_eq!(group.used().unwrap(), 650_000);
+        // It is read each time.
+        write("a/memory.max", "500000\n");
+        assert_eq!(group.limit(), Some(500_000));
+        write("a/memory.current", "unknown\n");
+        assert!(group.used().is_err());
+    }
+
+    #[test]
+    fn version_one_writes_no_limit_as_a_number() {
+        let mount = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            fs::write(mount.path().join("a/b").join(name), text).unwrap();
+        };
+        fs::create_dir_all(mount.path().join("a/b")).unwrap();
+        write("memory.limit_in_bytes", "9223372036854771712\n");
+        write("memory.usage_in_bytes", "5000\n");
+        write(
+            "memory.stat",
+            "cache 1\ntotal_inactive_file 1000\ntotal_active_file 1500\n",
+        );
+        let group = group_of(mount.path(), Version::One).unwrap();
+        assert_eq!(group.limit(), None);
+        assert_eq!(group.used().unwrap(), 2500);
+        write("memory.limit_in_bytes", "8192\n");
+        assert_eq!(group.limit(), Some(8192));
     }
 
     #[test]

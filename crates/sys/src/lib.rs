@@ -9,7 +9,7 @@
 
 pub mod affinity;
 pub mod call_filter;
-mod cgroup;
+pub mod cgroup;
 pub mod clock;
 pub mod coroutine;
 pub mod cpu;

@@ -1,9 +1,10 @@
-//! What this process holds: descriptors, as the kernel counts them; and giving memory back.
+//! What this process holds: descriptors and memory, as the kernel counts them; and giving memory back.
 //!
 //! Source: proc(5), malloc_trim(3).
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 
 /// Has the C library give back to the system what was freed; on another one than glibc nothing happens. Locks one arena after the
 /// other for as long as the kernel takes for its pages: for a thread of its own, and rarely.
@@ -13,6 +14,40 @@ pub fn give_back() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// The memory of this process that is resident: its own and what it has mapped, no files that it merely reads or sends, and nothing
+/// that the kernel holds for its sockets.
+#[derive(Debug)]
+pub struct ResidentMemory(File);
+
+impl ResidentMemory {
+    /// Opens what says so, which stays open: it can be read in a sandbox.
+    ///
+    /// # Errors
+    /// Where `/proc` is out of reach.
+    pub fn open() -> io::Result<Self> {
+        File::open("/proc/self/statm").map(Self)
+    }
+
+    /// Reads how many bytes it is.
+    ///
+    /// # Errors
+    /// What reading it returns.
+    pub fn read(&self) -> io::Result<u64> {
+        let pages = read_again(&self.0)?;
+        let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+        let pages: u64 = pages.ok_or(io::ErrorKind::InvalidData)?;
+        Ok(pages * rustix::param::page_size() as u64)
+    }
+}
+
+/// Reads a small file of the kernel from its beginning.
+pub(crate) fn read_again(file: &File) -> io::Result<String> {
+    let mut text = vec![0; 8192];
+    let read = file.read_at(&mut text, 0)?;
+    text.truncate(read);
+    String::from_utf8(text).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 /// Counts the descriptors that this process has open.
@@ -28,6 +63,14 @@ pub fn open_descriptors() -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_touched_is_resident() {
+        let memory = ResidentMemory::open().unwrap();
+        let touched = vec![1_u8; 64 << 20];
+        assert!(memory.read().unwrap() > 64 << 20);
+        drop(touched);
+    }
 
     // Other tests open descriptors meanwhile: the exact count is proved where a process runs alone.
     #[test]

@@ -36,6 +36,7 @@ pub mod listener;
 mod passing;
 mod queued;
 mod relay;
+mod resting;
 mod resumed;
 mod securing;
 mod serving;
@@ -462,19 +463,6 @@ impl<N: Net> Connection<N> {
         };
         self.phase = phase;
         advanced
-    }
-
-    /// The process has begun to drain: a connection at rest is given less time.
-    pub fn drain(&mut self, turn: &mut Turn<'_, N>, _: &mut Scratch) -> Advanced {
-        let core = &mut self.core;
-        let cx = Context { core, turn };
-        let deadline = match &self.phase {
-            Some(Phase::Relaying(phase)) => phase.deadline(&cx),
-            Some(Phase::Serving(phase)) => phase.deadline(&cx),
-            _ => return Advanced::Waiting,
-        };
-        self.core.deadline = self.core.deadline.min(deadline);
-        Advanced::Waiting
     }
 
     /// When [`Self::expire`] is due.

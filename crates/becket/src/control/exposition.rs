@@ -184,6 +184,7 @@ impl Snapshot {
             Some(reload) => (reload.time, reload.errors.is_empty()),
         };
         let batches = self.rsa_batches.unwrap_or_default();
+        let memory = self.memory.unwrap_or_default();
         families! { page:
             Counter becket_file_requests "Requests for files, and those that were redirected, by status" [status]
                 = Status::ALL.iter().map(|&status| ([status.label()], self.sum(|c| &c.file_requests[status as usize])));
@@ -194,6 +195,10 @@ impl Snapshot {
             Counter becket_rsa_batch_signatures "RSA signatures that were made in batches" = batches.signatures;
             Counter becket_rsa_batch_repeats "RSA signatures of a batch that did not verify, or were not made, and were made singly"
                 = batches.repeated;
+            Gauge becket_memory_used_bytes "Memory in use, as limits.memory measures it; 0 without a limit" = memory.used;
+            Gauge becket_memory_watermark_bytes "Memory above which room is made; 0 without a limit" = memory.watermark;
+            Gauge becket_memory_shortage "0: memory is not short; 1: connections at rest end; 2: new clients wait; 3: they are refused"
+                = memory.shortage as u64;
             Counter becket_sandbox_refusals "System calls that the sandbox refused, or would have" [call]
                 = self.refused_calls.iter().map(|(call, count)| ([call.as_str()], *count));
             Counter becket_restarts "Serving processes that died and were replaced" = self.restarts;

@@ -70,6 +70,14 @@ pub fn problems(status: &Value) -> Vec<String> {
             "RSA: {repeated} signatures of batches did not verify and were made again: a fault of this machine or of becket; process.rsa-batch = \"off\" does without batches"
         ));
     }
+    let memory = &status["memory"];
+    if !memory.is_null() && memory["shortage"] != "none" {
+        let (used, watermark) = (number(&memory["used"]), number(&memory["watermark"]));
+        problems.push(format!(
+            "memory: {used} bytes in use, above limits.memory ({watermark}): {}",
+            text(&memory["shortage"])
+        ));
+    }
     for (call, count) in status["refused_calls"].as_object().into_iter().flatten() {
         if status["sandbox"]["mode"] == "on" {
             problems.push(format!(

@@ -25,6 +25,7 @@ use crate::backend::server_state::{ServerState, Settings};
 use crate::close_reason::CloseReason;
 use crate::config::{Backend, Config, Lasts, Listener, Server};
 use crate::log::Timestamp;
+use crate::memory::MemoryStatus;
 use crate::metrics::{Counters, HandshakeClass};
 use crate::sandbox::Sandbox;
 use crate::signing::batches::BatchCounts;
@@ -92,6 +93,8 @@ pub(crate) struct Snapshot {
     pub(crate) tokens: Vec<TokenStatus>,
     /// Who is let in when more want to than can be served.
     pub admission: AdmissionCounts,
+    /// How much memory is in use, and how short it is; `null` where it is not limited.
+    pub(crate) memory: Option<MemoryStatus>,
     /// What this process is confined to.
     pub(crate) sandbox: Sandbox,
     /// System calls that the sandbox refused, or would have.

@@ -303,6 +303,7 @@ impl State {
                 sources: shared.admission.sources(),
                 untracked: shared.admission.untracked(),
             },
+            memory: shared.memory.status(),
             sandbox: self.sandbox.clone(),
             refused_calls: Sandbox::refused(),
             kernel_tls: config.kernel_tls(),

@@ -2,7 +2,7 @@
 //!
 //! Each takes its first step at once, since its hello is probably there; then it is known what it
 //! wants, and who waits for a signature waits where the newest can go first. Nothing is accepted
-//! while connections are used up, or descriptors are.
+//! while connections are used up, descriptors are, or memory is short.
 
 use std::fmt::Display;
 use std::io;
@@ -21,6 +21,7 @@ use crate::close_reason::CloseReason;
 use crate::connection::facts::Facts;
 use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side};
+use crate::memory::Shortage;
 use crate::socket::Traffic;
 use crate::worker::acceptor::{Accepted, Acceptor};
 use crate::worker::net::BOTH;
@@ -62,6 +63,11 @@ impl Worker {
                 else {
                     break;
                 };
+                if self.shared.memory.shortage() == Shortage::Waiting {
+                    self.counters.memory_pauses.add(1);
+                    self.rest(&"memory is short (limits.memory)");
+                    return now;
+                }
                 if !self.shared.claim_connection(self.config.connections) {
                     self.counters.connection_limit_pauses.add(1);
                     self.rest(&"limits.connections is reached");
@@ -110,6 +116,9 @@ impl Worker {
         };
         let config = listener.config();
         let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.now);
+        if self.shared.memory.shortage() == Shortage::Refusing {
+            return self.turn_away(&socket, &facts, CloseReason::MemoryLimit);
+        }
         if waited > LIMIT {
             return self.turn_away(&socket, &facts, CloseReason::Overload);
         }
@@ -226,5 +235,5 @@ impl Worker {
     }
 }
 
-/// How long accepting rests when descriptors or connections are used up.
+/// How long accepting rests when descriptors, connections or memory are used up.
 const PAUSE: Duration = Duration::from_millis(100);

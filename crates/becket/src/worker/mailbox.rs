@@ -44,6 +44,8 @@ pub enum Message {
     List(Listing),
     /// An operator wants connections to end.
     Kill(Killing),
+    /// Memory is short: of all connections this share ends, of those at rest.
+    EndRests(f64),
     /// Accept nobody, and say so: another process may serve from now on.
     Park(Sender<()>),
     /// Accept clients.

@@ -23,6 +23,7 @@ use crate::tls::route_configs::Parts;
 use crate::worker::acceptor::Acceptor;
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
+use crate::worker::rests::Rests;
 
 impl Worker {
     /// Reads what has come during a turn. A slot that was handed over is in nobody's use, and a turn may be
@@ -68,6 +69,7 @@ impl Worker {
                 }
                 Message::List(listing) => self.list(listing),
                 Message::Kill(killing) => self.kill(killing),
+                Message::EndRests(share) => self.sweep(Cause::CountRests(Rests::new(share))),
                 Message::Park(parked) => {
                     self.is_parked = true;
                     // Nobody waits for it when the upgrade was given up meanwhile.

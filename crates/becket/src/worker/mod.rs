@@ -14,6 +14,7 @@ pub mod mailbox;
 mod messages;
 pub mod net;
 mod overdue;
+mod rests;
 mod slices;
 mod unsigned;
 pub mod workers;

@@ -1,11 +1,13 @@
-//! What has to end or go on without an event: deadlines that have passed, and connections whose server
-//! went out of service. Both may concern all connections of a worker at once, so each turn does a
-//! bounded part, and the rest is for the next, which then does not sleep.
+//! What has to end or go on without an event: deadlines that have passed, connections whose server
+//! went out of service, and those at rest where memory is short. Each may concern all connections of a
+//! worker at once, so each turn does a bounded part, and the rest is for the next, which then does not sleep.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Worker;
 use super::listing::Killing;
+use super::rests::Rests;
 use crate::backend::server_state::ServerState;
 use crate::close_reason::CloseReason;
 use crate::connection::{Advanced, Connection};
@@ -25,6 +27,10 @@ pub(super) enum Cause {
     ServerFailed(Arc<ServerState>),
     /// The process drains, and connections at rest get less time.
     Drain,
+    /// Memory is short: those at rest are counted.
+    CountRests(Rests),
+    /// Those that have been at rest for `least` end, `left` of them.
+    EndRests { least: Duration, left: usize },
     /// An operator wants some to end.
     Killed(Killing),
 }
@@ -41,7 +47,7 @@ impl Worker {
             if entry.alarm != alarm.number {
                 continue;
             }
-            entry.alarm_at = std::time::Duration::MAX;
+            entry.alarm_at = Duration::MAX;
             if entry.connection.deadline() > self.now.mono {
                 self.set_alarm(index);
                 continue;
@@ -60,6 +66,7 @@ impl Worker {
         // Whoever came since the last time is behind the places that were looked at, or before them.
         self.sweeps.retain(|sweep| match (&sweep.cause, &cause) {
             (Cause::ServerFailed(one), Cause::ServerFailed(other)) => !Arc::ptr_eq(one, other),
+            (Cause::CountRests(_) | Cause::EndRests { .. }, Cause::CountRests(_)) => false,
             _ => true,
         });
         self.sweeps.push_back(Sweep { cause, at: 0 });
@@ -75,31 +82,61 @@ impl Worker {
                     return;
                 }
                 looks += 1;
-                match &mut cause {
-                    Cause::ServerFailed(server) => {
-                        let entry = self.connections.get(index);
-                        if entry.is_some_and(|entry| entry.connection.is_at(server)) {
-                            steps += 1;
-                            self.advance(index, Connection::leave_server);
-                        }
-                    }
-                    Cause::Drain => self.advance(index, Connection::drain),
-                    Cause::Killed(killing) => {
-                        if self.is_meant(index, &killing.filter) {
-                            steps += 1;
-                            killing.count += 1;
-                            self.advance(index, |connection, turn, _| {
-                                connection.stop(turn);
-                                Advanced::Ended(CloseReason::Killed)
-                            });
-                        }
-                    }
+                steps += usize::from(self.look_at(index, &mut cause));
+            }
+            self.finish(cause);
+        }
+    }
+
+    /// Does with one connection what the cause asks for. Returns whether that took a step of it.
+    fn look_at(&mut self, index: usize, cause: &mut Cause) -> bool {
+        let Some(entry) = self.connections.get(index) else {
+            return false;
+        };
+        let connection = &entry.connection;
+        let rested = || connection.rested(self.now.mono, &self.config.file.timeouts);
+        match cause {
+            Cause::ServerFailed(server) if connection.is_at(server) => {
+                self.advance(index, Connection::leave_server);
+            }
+            Cause::EndRests { least, left }
+                if *left > 0 && rested().is_some_and(|rest| rest >= *least) =>
+            {
+                *left -= 1;
+                self.advance(index, Connection::end_rest);
+            }
+            Cause::Killed(killing) if self.is_meant(index, &killing.filter) => {
+                killing.count += 1;
+                self.advance(index, |connection, turn, _| {
+                    connection.stop(turn);
+                    Advanced::Ended(CloseReason::Killed)
+                });
+            }
+            Cause::CountRests(rests) => {
+                if let Some(rest) = rested() {
+                    rests.count(rest);
                 }
+                return false;
             }
-            if let Cause::Killed(killing) = cause {
-                // Whoever asked may have left.
-                killing.reply.send(killing.count).ok();
+            Cause::Drain => {
+                self.advance(index, Connection::drain);
+                return false;
             }
+            Cause::ServerFailed(_) | Cause::EndRests { .. } | Cause::Killed(_) => return false,
+        }
+        true
+    }
+
+    /// All connections were looked at.
+    fn finish(&mut self, cause: Cause) {
+        match cause {
+            Cause::CountRests(rests) => {
+                let (least, left) = rests.longest(self.connections.len());
+                self.sweep(Cause::EndRests { least, left });
+            }
+            // Whoever asked may have left.
+            Cause::Killed(killing) => drop(killing.reply.send(killing.count)),
+            Cause::ServerFailed(_) | Cause::Drain | Cause::EndRests { .. } => {}
         }
     }
 }
@@ -107,6 +144,6 @@ impl Worker {
 /// Alarms looked at in one turn, and places for the connections of a server. Most alarms find a deadline
 /// that has moved, which costs some 100 ns; a place costs no more.
 const LOOKS_PER_TURN: usize = 4096;
-/// Connections that one turn ends, or moves on to another server, for each of the two causes: some
+/// Connections that one turn ends, or moves on to another server: some
 /// 10 us each, so that a turn grows by less than a millisecond.
 const STEPS_PER_TURN: usize = 64;

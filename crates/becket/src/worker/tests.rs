@@ -12,10 +12,13 @@ use rustls::pki_types::UnixTime;
 use super::*;
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::control::rotation::Rotation;
+use crate::memory::{MemoryStatus, Shortage};
 use crate::prepare::{ServerNames, World, prepare};
 use crate::signing::Offload;
 use crate::worker::listing::{Filter, Killing, Listing};
 use crate::worker::mailbox::Message;
+use crate::worker::overdue::Cause;
+use crate::worker::rests::Rests;
 
 /// Fewer than wait in the queue of a listening socket of the standard library.
 const MANY: usize = 120;
@@ -361,4 +364,55 @@ fn connections_that_are_killed_end_in_parts_and_the_others_stay() {
     assert!(parts.iter().all(|part| *part <= 64), "{parts:?}");
     let closed = &worker.counters.closed;
     assert_eq!(closed.of(CloseReason::Killed).value(), MANY as u64);
+}
+
+#[test]
+fn where_memory_is_short_a_share_of_those_at_rest_ends() {
+    let mut scene = scene();
+    let worker = &mut scene.worker;
+    let relaying = |worker: &Worker| listed(worker, &[("phase", "relaying")]).1.len();
+    while relaying(worker) < MANY {
+        turn(worker);
+    }
+    let end = |worker: &mut Worker, share| {
+        worker.sweep(Cause::CountRests(Rests::new(share)));
+        while !worker.sweeps.is_empty() {
+            worker.advance_sweeps();
+        }
+        relaying(worker)
+    };
+    worker.now.mono = Duration::ZERO;
+    assert_eq!(end(worker, 1.0), MANY, "all were in use a moment ago");
+    worker.now.mono = worker.clock.mono() + Duration::from_secs(10);
+    assert_eq!(end(worker, 0.25), MANY - MANY / 4);
+    assert_eq!(end(worker, 1.0), 0);
+}
+
+#[test]
+fn where_memory_is_short_clients_wait_and_then_are_refused() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, "tls = false");
+    let short = |worker: &Worker, shortage| {
+        worker.shared.memory.set(MemoryStatus {
+            shortage,
+            ..Default::default()
+        });
+    };
+    let end = worker.clock.mono() + Duration::from_secs(3600);
+    let _waiting = TcpStream::connect(web).unwrap();
+    short(&worker, Shortage::Waiting);
+    worker.accept(Duration::ZERO, end);
+    assert_eq!(worker.counters.memory_pauses.value(), 1);
+    assert_eq!(worker.counters.accepted.value(), 0);
+    short(&worker, Shortage::Closing);
+    while worker.connections.is_empty() {
+        turn(&mut worker);
+    }
+    short(&worker, Shortage::Refusing);
+    let _refused = TcpStream::connect(web).unwrap();
+    while worker.counters.closed.of(CloseReason::MemoryLimit).value() == 0 {
+        turn(&mut worker);
+    }
+    assert_eq!(worker.connections.len(), 1);
+    assert_eq!(worker.shared.connections(), 1);
 }

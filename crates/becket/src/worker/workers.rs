@@ -175,6 +175,11 @@ impl Workers {
         self.tell(|| Message::Secrets(Arc::clone(secrets)));
     }
 
+    /// Tells every worker to end this share of its connections, of those at rest.
+    pub(crate) fn end_rests(&self, share: f64) {
+        self.tell(|| Message::EndRests(share));
+    }
+
     /// Tells every worker to accept nobody. A word comes of each that has heard it.
     pub(crate) fn park(&self) -> Receiver<()> {
         let (parked, said) = channel();

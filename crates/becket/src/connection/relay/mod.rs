@@ -263,6 +263,11 @@ impl<N: Net> Relaying<N> {
         !self.asks && !self.to_client.waits() && !self.to_server.waits()
     }
 
+    /// Nobody waits for anything, and nothing is half said.
+    pub(super) fn rests(&self) -> bool {
+        self.is_at_rest() && !self.is_half_closed() && !self.is_unfinished()
+    }
+
     /// The client is served, and has still to finish its handshake.
     fn is_unfinished(&self) -> bool {
         let engine = self.client_tls.as_ref().and_then(Tls::engine);
@@ -301,7 +306,7 @@ impl<N: Net> Relaying<N> {
     }
 
     /// One side failed: the other must not take what it got for the whole.
-    fn abort(mut self, reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    pub(super) fn abort(mut self, reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Next<N> {
         // A server whose TLS is broken is sent the alert that says so, and a reset would overtake it.
         let told = matches!(
             reason,

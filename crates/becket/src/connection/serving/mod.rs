@@ -202,6 +202,11 @@ impl Serving {
         }
     }
 
+    /// Nothing was asked that has no answer yet.
+    pub(super) fn rests(&self) -> bool {
+        matches!(self.waits_for(), Wait::NextRequest) && !self.is_unfinished()
+    }
+
     /// When to give up if nothing more moves. While the process drains, a connection at rest has less time.
     pub(super) fn deadline<N: Net>(&self, cx: &Context<'_, '_, N>) -> Duration {
         let timeouts = cx.turn.timeouts;
@@ -221,7 +226,7 @@ impl Serving {
     }
 
     /// Something failed: the client must not take what it got for the whole.
-    fn abort<N: Net>(
+    pub(super) fn abort<N: Net>(
         mut self: Box<Self>,
         reason: CloseReason,
         cx: &mut Context<'_, '_, N>,
