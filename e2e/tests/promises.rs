@@ -13,6 +13,7 @@ mod admin_pages_give_way;
 mod admission_sheds_new_clients_first;
 mod alerts_and_dashboard_ask_for_what_there_is;
 mod alpn_routes;
+mod an_upgrade_knows_what_the_old_process_knew;
 mod answers_arrive_whole;
 mod backends_that_fail;
 mod bulk_is_spliced;

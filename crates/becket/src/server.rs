@@ -185,7 +185,7 @@ impl Control {
                     Wish::Load(handed) => self.begin_reload(handed, drain_until.is_some()),
                     Wish::Renew(files) => self.look(files),
                     Wish::Upgrade(stream) => self.begin_upgrade(stream),
-                    Wish::Yield => self.yield_to_successor(),
+                    Wish::Yield => self.yield_to_successor(&prober),
                     Wish::NotUpgraded(reason) => self.go_on(&reason),
                     Wish::Leave(passed_on) => drain_until = Some(self.leave(&passed_on).await),
                     Wish::Drain if drain_until.is_none() => drain_until = Some(self.drain(&[]).await),
@@ -194,7 +194,7 @@ impl Control {
                 Some(asked) = asked.recv() => if self.change(asked, &mut prober) {
                     drain_until = Some(self.drain(&[]).await);
                 },
-                step = self.succession.next() => self.advance(step),
+                step = self.succession.next() => self.advance(step, &mut prober),
                 () = at(exchange_at) => {
                     exchanged = Instant::now();
                     self.exchange_leases();

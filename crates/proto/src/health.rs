@@ -96,6 +96,21 @@ pub struct Change {
     pub to: Condition,
 }
 
+/// What another process goes on with. Times are from now, since it has another clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// What is thought of the server.
+    pub condition: Condition,
+    /// Checks in a row that spoke against that.
+    pub against: u32,
+    /// Until it goes on trial without a check.
+    pub paused: Option<Duration>,
+    /// Connects that had failed in a row when it went on trial.
+    pub failures_before: u32,
+    /// Since it came back.
+    pub returned: Option<Duration>,
+}
+
 /// The memory of one server.
 #[derive(Clone, Debug)]
 pub struct Health {
@@ -106,8 +121,8 @@ pub struct Health {
     paused_until: Option<Duration>,
     /// Connects that had failed in a row when it went on trial: one more is one too many.
     failures_before: u32,
-    /// When it came back.
-    returned: Option<Duration>,
+    /// When it came back, or when this process went on with it, and for how long it had been back by then.
+    returned: Option<(Duration, Duration)>,
 }
 
 impl Health {
@@ -125,6 +140,45 @@ impl Health {
             failures_before: 0,
             returned: None,
         }
+    }
+
+    /// What is known of the server, for another process.
+    pub fn known(&self, now: Duration) -> Known {
+        let since = |(at, had)| now.saturating_sub(at).saturating_add(had);
+        Known {
+            condition: self.condition,
+            against: self.against,
+            paused: self.paused_until.map(|until| until.saturating_sub(now)),
+            failures_before: self.failures_before,
+            returned: self.returned.map(since),
+        }
+    }
+
+    /// Goes on with what another process knew; nothing where no outcome by these rules would ever change that.
+    pub fn of(known: Known, rules: &Rules, now: Duration) -> Option<Self> {
+        let enough = rules.checks.map(|checks| match known.condition {
+            Condition::InService => checks.fall,
+            Condition::OutOfService => checks.rise,
+            Condition::OnTrial | Condition::Unchecked => 1,
+        });
+        let paused = known.paused.zip(rules.passive);
+        let paused = paused.map(|(left, passive)| left.min(passive.pause));
+        let paused = paused.filter(|_| rules.checks.is_none());
+        let ends = match known.condition {
+            Condition::Unchecked => false,
+            Condition::OnTrial | Condition::InService => {
+                enough.is_some() || rules.passive.is_some()
+            }
+            Condition::OutOfService => enough.is_some() || paused.is_some(),
+        };
+        ends.then(|| Self {
+            condition: known.condition,
+            // One more decides, at the latest.
+            against: known.against.min(enough.unwrap_or(1).saturating_sub(1)),
+            paused_until: paused.map(|left| now.saturating_add(left)),
+            failures_before: known.failures_before,
+            returned: known.returned.map(|since| (now, since)),
+        })
     }
 
     /// What is thought of the server.
@@ -208,10 +262,10 @@ impl Health {
 
     /// How much of its weight the server has, 1 to 100: less than all for `slow_start` after it came back.
     pub fn weight_percent(&self, rules: &Rules, now: Duration) -> u8 {
-        let Some(returned) = self.returned.filter(|_| !rules.slow_start.is_zero()) else {
+        let Some((at, had)) = self.returned.filter(|_| !rules.slow_start.is_zero()) else {
             return 100;
         };
-        let elapsed = now.saturating_sub(returned).as_secs_f64();
+        let elapsed = now.saturating_sub(at).saturating_add(had).as_secs_f64();
         let share = 100.0 * elapsed / rules.slow_start.as_secs_f64();
         // Saturates at both ends.
         (share as u8).clamp(1, 100)
@@ -229,7 +283,7 @@ impl Health {
 
     fn come_back(&mut self, to: Condition, now: Duration) -> Change {
         self.paused_until = None;
-        self.returned = Some(now);
+        self.returned = Some((now, Duration::ZERO));
         self.change(to)
     }
 
@@ -407,6 +461,59 @@ mod tests {
     }
 
     #[test]
+    fn another_process_goes_on_with_what_is_known() {
+        let mut paused = Health::new(&WATCHED);
+        paused.handle_connects(3, &WATCHED, at(10));
+        let known = paused.known(at(12));
+        assert_eq!(known.paused, Some(at(3)));
+        let mut next = Health::of(known, &WATCHED, at(1)).unwrap();
+        assert_eq!(next.handle_time(3, at(3)), None);
+        let to = |change: Option<Change>| change.map(|change| change.to);
+        assert_eq!(to(next.handle_time(3, at(4))), Some(Condition::OnTrial));
+        let mut next = Health::of(next.known(at(5)), &WATCHED, at(0)).unwrap();
+        assert_eq!(
+            next.handle_connects(3, &WATCHED, at(1)),
+            None,
+            "nobody has tried"
+        );
+        let out = next.handle_connects(4, &WATCHED, at(1));
+        assert_eq!(to(out), Some(Condition::OutOfService));
+        // Where checks bring it back, time does not, and one good check is not two.
+        let mut checked = Health::of(known, &CHECKED, at(1)).unwrap();
+        assert_eq!(checked.handle_time(0, at(1000)), None);
+        checked.handle_check(true, &CHECKED, at(2));
+        let mut checked = Health::of(checked.known(at(2)), &CHECKED, at(0)).unwrap();
+        let back = checked.handle_check(true, &CHECKED, at(1));
+        assert_eq!(to(back), Some(Condition::InService));
+    }
+
+    #[test]
+    fn what_no_rule_would_ever_end_is_not_taken_over() {
+        let mut failed = Health::new(&CHECKED);
+        failed.handle_check(false, &CHECKED, at(1));
+        let known = failed.known(at(2));
+        assert!(Health::of(known, &CHECKED, at(1)).is_some());
+        assert!(Health::of(known, &WATCHED, at(1)).is_none());
+        let none = Rules {
+            checks: None,
+            passive: None,
+            slow_start: Duration::ZERO,
+        };
+        assert!(Health::of(Health::new(&WATCHED).known(at(1)), &none, at(1)).is_none());
+        // Nor a pause that is longer than those here, or a count beyond what decides.
+        let long = Known {
+            condition: Condition::OutOfService,
+            against: u32::MAX,
+            paused: Some(Duration::MAX),
+            ..Known::default()
+        };
+        let mut next = Health::of(long, &WATCHED, at(1)).unwrap();
+        assert!(next.handle_time(0, at(6)).is_some());
+        let mut next = Health::of(long, &CHECKED, at(1)).unwrap();
+        assert!(next.handle_check(true, &CHECKED, at(1)).is_some());
+    }
+
+    #[test]
     fn weight_grows_after_a_return_and_only_then() {
         let rules = Rules {
             slow_start: at(20),
@@ -426,6 +533,12 @@ mod tests {
         assert_eq!(
             [100, 105, 110, 120, 500].map(percent),
             [1, 25, 50, 100, 100]
+        );
+        // Also in another process, which began a second ago.
+        let next = Health::of(health.known(at(105)), &rules, at(1)).unwrap();
+        assert_eq!(
+            [1, 6, 16].map(|now| next.weight_percent(&rules, at(now))),
+            [25, 50, 100]
         );
     }
 

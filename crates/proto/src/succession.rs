@@ -8,14 +8,16 @@
 //! record = kind u8 | ...                      integers big-endian, texts with a length of two bytes in front
 //! ```
 //!
-//! A stream with another head is one of another version, and a frame that does not parse or whose checksum differs (FNV-1a of
-//! the record) ends it: what came before stays good, since each record stands for itself.
+//! A stream with another head is one of another version. A record of a kind that the reader does not know is passed over: a newer
+//! program may tell more. A frame that does not parse or whose checksum differs (FNV-1a of the record) ends the stream: what came
+//! before stays good, since each record stands for itself.
 
 use std::fmt;
 use std::time::Duration;
 
 use zeroize::Zeroizing;
 
+use crate::health::{Condition, Known};
 use crate::reader::Reader;
 use crate::session_name::SessionName;
 use crate::session_table::{PolicyTag, Session};
@@ -49,12 +51,55 @@ pub enum Record {
     Forgotten(SessionName),
     /// The ticket secrets of a host that is alone.
     Secrets(Secrets),
+    /// What is known of a server.
+    Server(Server),
+    /// What an operator changed beside the file.
+    Change(OperatorChange),
     /// From now on the old process accepts nobody.
     Cut,
     /// The old process has left the addresses of the cluster.
     Left,
     /// Why the new process does not start; said by that one.
     Failed(String),
+}
+
+/// What is known of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The name of its backend.
+    pub backend: String,
+    /// Its own.
+    pub name: String,
+    /// How it is; times in whole seconds.
+    pub known: Known,
+    /// Connects that have failed in a row.
+    pub failures: u32,
+    /// When that changed, since 1970, in whole seconds; 0 where it has not.
+    pub since: Duration,
+    /// Why.
+    pub reason: String,
+    /// Where its name led when it was last looked up.
+    pub addresses: Vec<String>,
+}
+
+/// The request that makes a change again, as text, which is the terminator's business. It may have a private key in it, and is not
+/// shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct OperatorChange(pub Zeroizing<Vec<u8>>);
+
+impl fmt::Debug for OperatorChange {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("OperatorChange").finish_non_exhaustive()
+    }
+}
+
+/// Why a record is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It is of a kind that this program does not know.
+    Unknown(u8),
+    /// It does not parse, or its bytes are not those that the checksum is of.
+    Damaged,
 }
 
 /// Ticket secrets drawn at random, and when they change.
@@ -128,22 +173,36 @@ impl Record {
                     out.extend_from_slice(&secret[..]);
                 }
             }
+            Self::Server(server) => {
+                out.push(SERVER);
+                server.write(out);
+            }
+            Self::Change(request) => {
+                out.push(CHANGE);
+                out.extend_from_slice(&request.0);
+            }
             Self::Cut => out.push(CUT),
             Self::Left => out.push(LEFT),
             Self::Failed(reason) => {
                 out.push(FAILED);
-                let longest = reason.len().min(LONGEST - 1);
-                let end = (0..=longest).rfind(|end| reason.is_char_boundary(*end));
-                out.extend_from_slice(&reason.as_bytes()[..end.unwrap_or(0)]);
+                out.extend_from_slice(&reason.as_bytes()[..end_of(reason, LONGEST - 1)]);
             }
         }
     }
 
-    /// Reads a record; nothing where the bytes are none, or not those that the checksum is of.
-    pub fn read(bytes: &[u8], sum: u32) -> Option<Self> {
-        if checksum(bytes) != sum {
-            return None;
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When the bytes are none that this program knows.
+    pub fn read(bytes: &[u8], sum: u32) -> Result<Self, Unreadable> {
+        match bytes.first() {
+            Some(kind) if checksum(bytes) == sum && *kind > LAST => Err(Unreadable::Unknown(*kind)),
+            Some(_) if checksum(bytes) == sum => Self::parse(bytes).ok_or(Unreadable::Damaged),
+            _ => Err(Unreadable::Damaged),
         }
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let record = match reader.u8()? {
             SESSION => {
@@ -165,6 +224,11 @@ impl Record {
             }
             FORGOTTEN => Self::Forgotten(read_name(&mut reader)?),
             SECRETS => Self::Secrets(read_secrets(&mut reader)?),
+            SERVER => Self::Server(Server::read(&mut reader)?),
+            CHANGE => {
+                let text = reader.take(reader.rest().len())?;
+                Self::Change(OperatorChange(Zeroizing::new(text.to_vec())))
+            }
             CUT => Self::Cut,
             LEFT => Self::Left,
             FAILED => {
@@ -175,6 +239,92 @@ impl Record {
         };
         reader.is_empty().then_some(record)
     }
+}
+
+impl Server {
+    fn write(&self, out: &mut Vec<u8>) {
+        write_text(&self.backend, out);
+        write_text(&self.name, out);
+        let known = &self.known;
+        out.push(match known.condition {
+            Condition::Unchecked => 0,
+            Condition::OnTrial => 1,
+            Condition::InService => 2,
+            Condition::OutOfService => 3,
+        });
+        for count in [known.against, known.failures_before, self.failures] {
+            out.extend_from_slice(&count.to_be_bytes());
+        }
+        for time in [known.paused, known.returned] {
+            out.extend_from_slice(&time.map_or(NEVER, seconds).to_be_bytes());
+        }
+        out.extend_from_slice(&self.since.as_secs().to_be_bytes());
+        write_text(&self.reason, out);
+        for address in self.addresses.iter().take(MOST_ADDRESSES) {
+            write_text(address, out);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let (backend, name) = (read_text(reader)?, read_text(reader)?);
+        let condition = match reader.u8()? {
+            0 => Condition::Unchecked,
+            1 => Condition::OnTrial,
+            2 => Condition::InService,
+            3 => Condition::OutOfService,
+            _ => return None,
+        };
+        let (against, failures_before, failures) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let known = Known {
+            condition,
+            against,
+            paused: read_time(reader)?,
+            failures_before,
+            returned: read_time(reader)?,
+        };
+        let mut server = Self {
+            backend,
+            name,
+            known,
+            failures,
+            since: Duration::from_secs(u64::from_be_bytes(reader.array()?)),
+            reason: read_text(reader)?,
+            addresses: Vec::new(),
+        };
+        while !reader.is_empty() && server.addresses.len() < MOST_ADDRESSES {
+            server.addresses.push(read_text(reader)?);
+        }
+        Some(server)
+    }
+}
+
+/// A text, cut off where it is too long.
+fn write_text(text: &str, out: &mut Vec<u8>) {
+    let end = end_of(text, MOST_TEXT);
+    // At most `MOST_TEXT`.
+    out.extend_from_slice(&(end as u16).to_be_bytes());
+    out.extend_from_slice(&text.as_bytes()[..end]);
+}
+
+/// Where a text ends that is to have `most` bytes.
+fn end_of(text: &str, most: usize) -> usize {
+    let whole = (0..=text.len().min(most)).rfind(|end| text.is_char_boundary(*end));
+    // The start is always a boundary.
+    whole.unwrap_or(0)
+}
+
+fn read_text(reader: &mut Reader<'_>) -> Option<String> {
+    let length = reader.u16()?.into();
+    let text = reader.take(length)?;
+    if length > MOST_TEXT {
+        return None;
+    }
+    String::from_utf8(text.to_vec()).ok()
+}
+
+fn read_time(reader: &mut Reader<'_>) -> Option<Option<Duration>> {
+    let seconds = reader.u32()?;
+    Some((seconds != NEVER).then(|| Duration::from_secs(seconds.into())))
 }
 
 fn write_name(name: &SessionName, out: &mut Vec<u8>) {
@@ -220,6 +370,17 @@ const SECRETS: u8 = 3;
 const CUT: u8 = 4;
 const LEFT: u8 = 5;
 const FAILED: u8 = 6;
+const SERVER: u8 = 7;
+const CHANGE: u8 = 8;
+/// Kinds behind it are a newer program's.
+const LAST: u8 = CHANGE;
+
+/// Bytes of a name, a reason or an address.
+const MOST_TEXT: usize = 1024;
+/// Addresses of a server: more than are used.
+const MOST_ADDRESSES: usize = 128;
+/// A time that is not there.
+const NEVER: u32 = u32::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -231,7 +392,55 @@ mod tests {
     fn read(bytes: &[u8]) -> Option<Record> {
         let (head, record) = bytes.split_first_chunk()?;
         let (length, sum) = frame(*head)?;
-        Record::read(record.get(..length)?, sum)
+        Record::read(record.get(..length)?, sum).ok()
+    }
+
+    fn whole(seconds: u32) -> Duration {
+        Duration::from_secs(seconds.into())
+    }
+
+    fn server() -> impl Strategy<Value = Record> {
+        let text = || ".{0,20}".prop_map(String::from);
+        let time = || proptest::option::of((0..u32::MAX).prop_map(whole));
+        let conditions = [
+            Condition::Unchecked,
+            Condition::OnTrial,
+            Condition::InService,
+            Condition::OutOfService,
+        ];
+        let counts = any::<(u32, u32, u32)>();
+        let known = (
+            prop::sample::select(conditions.to_vec()),
+            counts,
+            time(),
+            time(),
+        );
+        let texts = (
+            text(),
+            text(),
+            text(),
+            proptest::collection::vec(text(), 0..4),
+        );
+        let server = (known, any::<u32>(), texts);
+        server.prop_map(|((condition, counts, paused, returned), since, texts)| {
+            let (backend, name, reason, addresses) = texts;
+            let (against, failures_before, failures) = counts;
+            Record::Server(Server {
+                backend,
+                name,
+                known: Known {
+                    condition,
+                    against,
+                    paused,
+                    failures_before,
+                    returned,
+                },
+                failures,
+                since: whole(since),
+                reason,
+                addresses,
+            })
+        })
     }
 
     fn record() -> impl Strategy<Value = Record> {
@@ -262,8 +471,12 @@ mod tests {
                     .collect(),
             })
         });
+        let change = proptest::collection::vec(any::<u8>(), 0..40);
+        let change = change.prop_map(|text| Record::Change(OperatorChange(Zeroizing::new(text))));
         prop_oneof![
             session,
+            server(),
+            change,
             name.prop_map(Record::Forgotten),
             secrets,
             Just(Record::Cut),
@@ -294,6 +507,16 @@ mod tests {
         let mut bytes = Vec::new();
         Record::Failed("é".repeat(LONGEST)).write(&mut bytes);
         assert!(read(&bytes).is_some());
+    }
+
+    #[test]
+    fn what_a_newer_program_tells_is_known_to_be_unknown() {
+        let newer = [LAST + 1, 1, 2, 3];
+        let read = |bytes: &[u8]| Record::read(bytes, checksum(bytes));
+        assert_eq!(read(&newer), Err(Unreadable::Unknown(LAST + 1)));
+        assert_eq!(Record::read(&newer, 0), Err(Unreadable::Damaged));
+        assert_eq!(read(&[CUT, 0]), Err(Unreadable::Damaged));
+        assert_eq!(read(&[]), Err(Unreadable::Damaged));
     }
 
     #[test]

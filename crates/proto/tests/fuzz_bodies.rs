@@ -44,9 +44,10 @@ mod token;
 use std::path::Path;
 use std::time::Duration;
 
+use becket_proto::health::Known;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{PolicyTag, Session};
-use becket_proto::succession::{Record, Secrets};
+use becket_proto::succession::{OperatorChange, Record, Secrets, Server};
 use becket_proto::ticket::{Epoch, Origin, SecretId};
 use becket_proto::token::{Answer, Mechanisms, Request};
 use mutations::run_on_mutations;
@@ -85,10 +86,20 @@ fn records_of_a_succession_survive_mutation() {
         Record::Secrets(secrets),
         Record::Cut,
         Record::Failed("no".to_owned()),
+        Record::Server(Server {
+            backend: "app".to_owned(),
+            name: "10.0.0.1:80".to_owned(),
+            known: Known::default(),
+            failures: 1,
+            since: Duration::from_secs(2),
+            reason: "refused".to_owned(),
+            addresses: vec!["10.0.0.1:80".to_owned()],
+        }),
+        Record::Change(OperatorChange(Zeroizing::new(b"{}".to_vec()))),
     ];
     let mut all = Vec::new();
     records.iter().for_each(|record| record.write(&mut all));
-    assert_eq!(succession::run(&all), 10);
+    assert_eq!(succession::run(&all), 14);
     run_on_mutations(&[all], succession::run);
 }
 

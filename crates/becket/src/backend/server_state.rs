@@ -327,6 +327,11 @@ impl ServerState {
             .saturating_add(1)
     }
 
+    /// So many connects have failed in a row in another process, with which this one goes on.
+    pub(super) fn set_failures_in_a_row(&self, failures: u32) {
+        self.failures_in_a_row.store(failures, Relaxed);
+    }
+
     /// Says that it does not answer, or does again. Those who wait are given its slots, or another server's; where
     /// `on-down` is `close` and it no longer answers, workers are told to end its connections. Call it
     /// from control. Returns whether that is news.
@@ -376,6 +381,11 @@ impl ServerState {
         if !addresses.is_empty() {
             self.change_addresses(|held| held.found = addresses.into());
         }
+    }
+
+    /// The addresses that it has by the file, or by its name.
+    pub(super) fn found_addresses(&self) -> Arc<[ServerAddress]> {
+        Arc::clone(&self.lock_addresses().found)
     }
 
     fn change_addresses(&self, change: impl FnOnce(&mut Addresses)) {

@@ -11,8 +11,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use becket_config::backend;
 use becket_config::notation::Text;
+use becket_proto::succession::OperatorChange;
 use becket_sys::process::Told;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use zeroize::Zeroizing;
@@ -53,8 +54,9 @@ pub(super) enum Action {
     Tell(fn(&[u8]) -> Result<Change, Refused>),
 }
 
-/// What control is to change.
-#[derive(Debug, PartialEq)]
+/// What control is to change. What outlives an upgrade is told as the request that makes it again.
+#[derive(Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Change {
     /// Something of a server.
     Server(ServerChange),
@@ -65,18 +67,44 @@ pub(crate) enum Change {
     /// A certificate that the file does not have.
     SetCertificate(CertificateSetting),
     /// One of those less.
+    #[serde(skip)]
     RemoveCertificate(CertificateRemoval),
     /// The level of the log.
     Log(LogChange),
     /// Ticket keys, before their time.
+    #[serde(skip)]
     RotateTickets,
     /// Sessions that were kept.
+    #[serde(skip)]
     ForgetSessions,
     /// What a signal would have it do.
+    #[serde(skip)]
     Tell(Told),
 }
 
 impl Change {
+    /// The request that makes it again, for the process that replaces this one.
+    pub(crate) fn request(&self) -> OperatorChange {
+        let secret = match self {
+            Self::SetCertificate(setting) => setting.chain.len() + setting.key.0.len(),
+            _ => 0,
+        };
+        // Enough for what is escaped: a text that grows would leave parts of a key behind.
+        let mut text = Zeroizing::new(Vec::with_capacity(2 * secret + 1024));
+        // A vector takes everything, and each of these is an object.
+        serde_json::to_writer(&mut *text, self).expect("a change has a request");
+        OperatorChange(text)
+    }
+
+    /// The change of a request that the process before this one wrote.
+    pub(crate) fn again(text: &[u8]) -> Result<Self, Refused> {
+        let change = parse(text)?;
+        if let Self::Server(change) = &change {
+            change.check()?;
+        }
+        Ok(change)
+    }
+
     pub(super) fn of_server(body: &[u8]) -> Result<Self, Refused> {
         let change: ServerChange = parse(body)?;
         change.check()?;
@@ -130,20 +158,36 @@ impl Change {
 struct Nothing {}
 
 /// What is to be another of a server. What is absent stays as it is; `null` is what the file says.
-#[derive(Debug, Default, PartialEq, Deserialize)]
+#[derive(Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerChange {
     pub(crate) backend: String,
     pub(crate) server: String,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) mode: Option<Option<ServerMode>>,
-    #[serde(default, deserialize_with = "given")]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) weight: Option<Option<u32>>,
     /// 0 is no limit.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) maxconn: Option<Option<u32>>,
     /// Addresses of IP with a port, or paths of unix sockets.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub(crate) addresses: Option<Option<Vec<String>>>,
     /// Whether a reload leaves what was changed of the server.
     pub(crate) keep: Option<bool>,
@@ -185,11 +229,12 @@ impl ServerChange {
 }
 
 /// A server that is to be beside those of the file.
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerAddition {
     pub(crate) backend: String,
     /// With the keys that it would have in the file.
+    #[serde(serialize_with = "without_nulls")]
     pub(crate) server: Box<backend::Server>,
     /// Whether a reload leaves it.
     #[serde(default)]
@@ -197,7 +242,7 @@ pub(crate) struct ServerAddition {
 }
 
 /// A server that is to be there no more, of the file or added.
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServerRemoval {
     pub(crate) backend: String,
@@ -208,7 +253,7 @@ pub(crate) struct ServerRemoval {
 }
 
 /// A certificate that is to be beside those of the file, and before them.
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CertificateSetting {
     pub(crate) listener: String,
@@ -230,13 +275,19 @@ pub(crate) struct CertificateRemoval {
     pub(crate) name: String,
 }
 
-/// A text that is never shown, and erased when it is dropped.
-#[derive(PartialEq)]
+/// A text that is not shown, and erased when it is dropped. Written only for the process that replaces this one.
+#[derive(Clone, PartialEq)]
 pub(crate) struct SecretText(pub(crate) Zeroizing<String>);
 
 impl<'de> Deserialize<'de> for SecretText {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         String::deserialize(d).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl Serialize for SecretText {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&self.0)
     }
 }
 
@@ -247,7 +298,7 @@ impl fmt::Debug for SecretText {
 }
 
 /// Another level of the log.
-#[derive(Debug, PartialEq, Deserialize)]
+#[derive(Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogChange {
     /// A filter; `null` is that of the file.
@@ -262,6 +313,15 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     d: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(d).map(Some)
+}
+
+/// The keys of a server, as a file has them: those that are absent are not there.
+fn without_nulls<S: Serializer>(keys: &backend::Server, s: S) -> Result<S::Ok, S::Error> {
+    let mut keys = serde_json::to_value(keys).map_err(serde::ser::Error::custom)?;
+    if let Some(keys) = keys.as_object_mut() {
+        keys.retain(|_, value| !value.is_null());
+    }
+    keys.serialize(s)
 }
 
 /// The object of a request; nothing is an empty one.
@@ -447,6 +507,30 @@ mod tests {
         let text = br#"{"listener":"web","chain":"c","key":"hidden"}"#;
         let shown = format!("{:?}", Change::of_certificate(text).unwrap());
         assert!(!shown.contains("hidden"), "{shown}");
+    }
+
+    #[test]
+    fn what_outlives_an_upgrade_is_written_as_it_is_read() {
+        let add = br#"{"backend":"app","server":{"address":"a.test:80","maxconn":9},"keep":true}"#;
+        let set = br#"{"listener":"web","chain":"c\n","key":"k\n"}"#;
+        let change = br#"{"backend":"app","server":"a:1","weight":7,"maxconn":0,"keep":true}"#;
+        for change in [
+            Change::of_addition(add),
+            Change::of_removal(br#"{"backend":"app","server":"a:1"}"#),
+            Change::of_certificate(set),
+            Change::of_server(change),
+            Change::of_log(br#"{"level":"debug","keep":true}"#),
+        ] {
+            let change = change.unwrap();
+            assert_eq!(Change::again(&change.request().0).unwrap(), change);
+        }
+        for refused in [
+            &br#"{"tell":"drain"}"#[..],
+            br#""forget-sessions""#,
+            br#"{"server":{"backend":"app","server":"a","weight":257}}"#,
+        ] {
+            assert!(Change::again(refused).is_err());
+        }
     }
 
     #[test]

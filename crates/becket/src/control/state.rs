@@ -224,6 +224,11 @@ impl State {
         self.change(|current| current.log_level = level);
     }
 
+    /// The level of the log, where it is not the file's.
+    pub(crate) fn log_level(&self) -> Option<LogLevel> {
+        self.current().log_level
+    }
+
     /// Whether a reload leaves the level of the log.
     pub(crate) fn keeps_log_level(&self) -> bool {
         self.current().log_level.is_some_and(|level| level.keep)

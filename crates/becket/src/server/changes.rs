@@ -1,21 +1,23 @@
 //! What an operator has changed of a running server, beside the file.
 //!
 //! Each change is whole or not at all, and `/status` shows it beside what the file says. A reload undoes it, unless it was to
-//! be kept; the next start knows nothing of it.
+//! be kept. The process that replaces this one in an upgrade makes all changes again; the next start knows nothing of them.
 
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use becket_config::error::Problem;
+use becket_proto::succession::OperatorChange;
 use rustls::pki_types::UnixTime;
 use serde_json::{Value, json};
 
 use super::Control;
-use super::edits::{Edit, Edited, missing, no_server, said};
+use super::edits::{Edit, Edited, Edits, missing, no_server, said};
 use super::outcomes::too_late;
 use crate::backend::health::prober::Prober;
 use crate::backend::overrides::Overrides;
 use crate::backend::server_state::ServerState;
-use crate::config::{Backend, Lasts};
+use crate::config::{Backend, Lasts, ServerAddress};
 use crate::control::api::{
     CertificateRemoval, CertificateSetting, Change, ChangeRequest, LogChange, Refused,
     ServerAddition, ServerChange, ServerRemoval,
@@ -23,6 +25,7 @@ use crate::control::api::{
 use crate::control::state::LogLevel;
 use crate::control::{reload, snapshot};
 use crate::descriptors;
+use crate::pki::keys::Loaded;
 use crate::prepare::is_filter;
 use crate::prepare::listeners::certificate_of;
 
@@ -30,6 +33,11 @@ impl Control {
     /// Carries a change out, and tells what is now. Returns whether a drain is to begin.
     pub(super) fn change(&mut self, asked: ChangeRequest, prober: &mut Prober) -> bool {
         let ChangeRequest { change, outcome } = asked;
+        if self.succession.is_followed() && !matches!(change, Change::Tell(_)) {
+            // It was told already what was changed.
+            outcome.tell(Err(too_late()));
+            return false;
+        }
         let done = match change {
             Change::Server(change) => self.change_server(&change, prober),
             Change::AddServer(addition) => self.add_server(addition, prober),
@@ -96,20 +104,10 @@ impl Control {
         addition: ServerAddition,
         prober: &mut Prober,
     ) -> Result<Value, Refused> {
-        let ServerAddition {
-            backend,
-            server: keys,
-            keep,
-        } = addition;
-        let name = keys
-            .address
-            .as_ref()
-            .map(|address| Arc::clone(&address.text));
-        let edit = Edit::AddServer {
-            backend: backend.clone(),
-            keys,
-        };
-        self.commit_edits(self.edits.with(edit, Lasts::of(keep))?)?;
+        let backend = addition.backend.clone();
+        let address = addition.server.address.as_ref();
+        let name = address.map(|address| Arc::clone(&address.text));
+        self.commit_edits(self.edits.with(Edit::of_addition(addition))?)?;
         prober.look_again();
         let (backend, at, state) = self.find(&backend, &name.unwrap_or_default())?;
         Ok(snapshot::server(&backend.servers[at], &state))
@@ -125,29 +123,34 @@ impl Control {
     }
 
     fn set_certificate(&mut self, setting: CertificateSetting) -> Result<Value, Refused> {
+        let (listener, kept) = (setting.listener.clone(), setting.keep);
+        let (loaded, warnings) = self.load(&setting)?;
+        let names: Vec<String> = loaded.names.iter().map(ToString::to_string).collect();
+        let edited = self.edits.with(Edit::of_setting(setting, loaded))?;
+        self.check_builds(&edited)?;
+        self.commit_edits(edited)?;
+        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        tracing::info!(listener, ?names, kept, "certificate set beside the file");
+        Ok(json!({"listener": listener, "names": names, "kept": kept, "warnings": warnings}))
+    }
+
+    fn load(&self, setting: &CertificateSetting) -> Result<(Loaded, Vec<Problem>), Refused> {
         let now = UnixTime::since_unix_epoch(self.state.shared().clock.now().unix);
         let batches = self.state.config().batches.is_some();
         let made = certificate_of(&setting.chain, &setting.key.0, now, batches);
-        let accepted = "a chain and the key of its first certificate, PEM";
-        let (loaded, warnings) =
-            made.map_err(|errors| Refused::unusable(said(&errors), accepted))?;
-        if loaded.names.is_empty() {
+        let made = made.map_err(|errors| Refused::unusable(said(&errors), CERTIFICATE))?;
+        if made.0.names.is_empty() {
             let error = "the certificate has no name that a client could ask for";
-            return Err(Refused::unusable(error, accepted));
+            return Err(Refused::unusable(error, CERTIFICATE));
         }
-        let names: Vec<String> = loaded.names.iter().map(ToString::to_string).collect();
-        let edit = Edit::SetCertificate {
-            listener: setting.listener.clone(),
-            loaded: Arc::new(loaded),
-        };
-        let edited = self.edits.with(edit, Lasts::of(setting.keep))?;
-        let built = reload::build(&edited.1, &edited.1.listeners, self.rotation.secrets());
-        built.map_err(|error| Refused::unusable(error, accepted))?;
-        self.commit_edits(edited)?;
-        let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        let (listener, kept) = (setting.listener, setting.keep);
-        tracing::info!(listener, ?names, kept, "certificate set beside the file");
-        Ok(json!({"listener": listener, "names": names, "kept": kept, "warnings": warnings}))
+        Ok(made)
+    }
+
+    /// Whether everything that listeners need can be built.
+    fn check_builds(&self, (_, config): &Edited) -> Result<(), Refused> {
+        let built = reload::build(config, &config.listeners, self.rotation.secrets());
+        let built = built.map_err(|error| Refused::unusable(error, CERTIFICATE));
+        built.map(drop)
     }
 
     fn remove_certificate(&mut self, removal: &CertificateRemoval) -> Result<Value, Refused> {
@@ -175,6 +178,76 @@ impl Control {
         let none = (0..self.workers.len()).map(|_| Vec::new());
         self.exchange(config, none.collect());
         Ok(())
+    }
+
+    /// The requests that make all changes again, in the process that replaces this one.
+    pub(super) fn changes_made(&self) -> Vec<OperatorChange> {
+        let backends = self.state.config().backends.clone();
+        let states = backends
+            .iter()
+            .filter_map(|backend| self.state.shared().backends.by_name(&backend.keys.name));
+        let states = states.flat_map(|backend| backend.servers().to_vec());
+        let states = states.filter(|state| !state.settings().overrides.is_empty());
+        let overrides = states.map(|state| {
+            let Overrides {
+                mode,
+                weight,
+                maxconn,
+                addresses,
+                keep,
+            } = state.settings().overrides;
+            let texts = |all: Vec<ServerAddress>| all.iter().map(ToString::to_string).collect();
+            Change::Server(ServerChange {
+                backend: state.backend().name().to_owned(),
+                server: state.name().to_string(),
+                mode: mode.map(Some),
+                weight: weight.map(Some),
+                maxconn: maxconn.map(|most| Some(most.unwrap_or(0))),
+                addresses: addresses.map(|all| Some(texts(all))),
+                keep: Some(keep),
+            })
+        });
+        let level = self.state.log_level().map(|set| LogChange {
+            level: Some(set.level),
+            keep: set.keep,
+        });
+        let all = self.edits.requests().chain(overrides);
+        let all = all.chain(level.map(Change::Log));
+        all.map(|change| change.request()).collect()
+    }
+
+    /// Makes the changes again that the process before this one was asked for, where they fit what is configured now.
+    pub(super) fn change_again(&mut self, requests: &[OperatorChange], prober: &mut Prober) {
+        let (mut edits, mut others) = (Vec::new(), Vec::new());
+        for request in requests {
+            match Change::again(&request.0) {
+                Ok(Change::AddServer(addition)) => edits.push(Edit::of_addition(addition)),
+                Ok(Change::RemoveServer(removal)) => edits.push(Edit::of_removal(removal)),
+                Ok(Change::SetCertificate(setting)) => match self.load(&setting) {
+                    Ok((loaded, _)) => edits.push(Edit::of_setting(setting, loaded)),
+                    Err(refused) => tell_of_lost(&refused),
+                },
+                Ok(change) => others.push(change),
+                Err(refused) => tell_of_lost(&refused),
+            }
+        }
+        if !edits.is_empty() {
+            let edited = Edits::fitting(Arc::clone(self.edits.of_file()), edits);
+            let built = self.check_builds(&edited);
+            if let Err(refused) = built.and_then(|()| self.commit_edits(edited)) {
+                tell_of_lost(&refused);
+            }
+        }
+        for change in others {
+            let done = match change {
+                Change::Server(change) => self.change_server(&change, prober),
+                Change::Log(change) => self.change_log(change),
+                _ => continue,
+            };
+            if let Err(refused) = done {
+                tell_of_lost(&refused);
+            }
+        }
     }
 
     fn change_log(&self, change: LogChange) -> Result<Value, Refused> {
@@ -228,3 +301,13 @@ impl Control {
         json!({"sessions": sessions, "early_sessions": early})
     }
 }
+
+fn tell_of_lost(refused: &Refused) {
+    tracing::warn!(
+        error = refused.error,
+        "a change beside the file is lost in the upgrade: it does not fit any more"
+    );
+}
+
+/// What a certificate is set with.
+const CERTIFICATE: &str = "a chain and the key of its first certificate, PEM";

@@ -2,7 +2,8 @@
 //!
 //! What runs is the configuration of the file with each [`Edit`] applied to it, one after the other, and it is committed as that of a reload
 //! is: so there is one way for a configuration to workers, and an edit is whole or not at all. A reload drops those that are not
-//! kept, and those that its configuration has no place for. The next start knows nothing of them.
+//! kept, and those that its configuration has no place for. The process that replaces this one in an upgrade is told of them; the next
+//! start knows nothing.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use becket_config::backend;
 use becket_config::error::{Problem, Report};
 
 use crate::config::{Backend, Config, Lasts, Listener, Server, ServerAddress};
-use crate::control::api::Refused;
+use crate::control::api::{CertificateSetting, Change, Refused, ServerAddition, ServerRemoval};
 use crate::pki::keys::Loaded;
 use crate::prepare::listeners::signing_key;
 
@@ -28,7 +29,7 @@ pub(super) enum Edit {
         server: String,
     },
     SetCertificate {
-        listener: String,
+        setting: Arc<CertificateSetting>,
         loaded: Arc<Loaded>,
     },
 }
@@ -58,6 +59,12 @@ impl Edits {
         &self.of_file
     }
 
+    /// The requests that make them again.
+    pub(super) fn requests(&self) -> impl Iterator<Item = Change> {
+        let requests = self.all.iter();
+        requests.map(|(edit, lasts)| edit.request(*lasts == Lasts::Start))
+    }
+
     /// All of them, with files that have changed.
     pub(super) fn renewed(&self, of_file: Arc<Config>) -> Result<Edited, Refused> {
         let all = self.all.clone();
@@ -70,11 +77,18 @@ impl Edits {
 
     /// Those that a reload leaves, with what the file says now.
     pub(super) fn reloaded(&self, of_file: Arc<Config>) -> Edited {
+        let kept = self.all.iter();
+        let kept = kept.filter(|(_, lasts)| *lasts == Lasts::Start);
+        Self::fitting(of_file, kept.cloned().collect())
+    }
+
+    /// Those of another configuration that this one has a place for.
+    pub(super) fn fitting(of_file: Arc<Config>, edits: Vec<(Edit, Lasts)>) -> Edited {
         let mut config = Config::clone(&of_file);
         let mut all = Vec::new();
-        for (edit, lasts) in self.all.iter().filter(|(_, lasts)| *lasts == Lasts::Start) {
-            match edit.apply(*lasts, &mut config) {
-                Ok(()) => all.push((edit.clone(), *lasts)),
+        for (edit, lasts) in edits {
+            match edit.apply(lasts, &mut config) {
+                Ok(()) => all.push((edit, lasts)),
                 Err(refused) => {
                     tracing::warn!(
                         error = refused.error,
@@ -94,7 +108,7 @@ impl Edits {
     }
 
     /// With one more, which goes before those that it hides.
-    pub(super) fn with(&self, edit: Edit, lasts: Lasts) -> Result<Edited, Refused> {
+    pub(super) fn with(&self, (edit, lasts): (Edit, Lasts)) -> Result<Edited, Refused> {
         let mut all = self.all.clone();
         all.retain(|(older, _)| !edit.hides(older));
         if all.len() >= MOST {
@@ -117,7 +131,7 @@ impl Edits {
             .rposition(|(edit, _)| edit.adds(&backend, &server))
         {
             Some(at) => drop(all.remove(at)),
-            None => return self.with(Edit::RemoveServer { backend, server }, lasts),
+            None => return self.with((Edit::RemoveServer { backend, server }, lasts)),
         }
         self.made(all)
     }
@@ -159,6 +173,48 @@ impl Edits {
 }
 
 impl Edit {
+    pub(super) fn of_addition(addition: ServerAddition) -> (Self, Lasts) {
+        let ServerAddition {
+            backend,
+            server: keys,
+            keep,
+        } = addition;
+        (Self::AddServer { backend, keys }, Lasts::of(keep))
+    }
+
+    pub(super) fn of_removal(removal: ServerRemoval) -> (Self, Lasts) {
+        let ServerRemoval {
+            backend,
+            server,
+            keep,
+        } = removal;
+        (Self::RemoveServer { backend, server }, Lasts::of(keep))
+    }
+
+    pub(super) fn of_setting(setting: CertificateSetting, loaded: Loaded) -> (Self, Lasts) {
+        let lasts = Lasts::of(setting.keep);
+        let (setting, loaded) = (Arc::new(setting), Arc::new(loaded));
+        (Self::SetCertificate { setting, loaded }, lasts)
+    }
+
+    fn request(&self, keep: bool) -> Change {
+        match self {
+            Self::AddServer { backend, keys } => Change::AddServer(ServerAddition {
+                backend: backend.clone(),
+                server: keys.clone(),
+                keep,
+            }),
+            Self::RemoveServer { backend, server } => Change::RemoveServer(ServerRemoval {
+                backend: backend.clone(),
+                server: server.clone(),
+                keep,
+            }),
+            Self::SetCertificate { setting, .. } => {
+                Change::SetCertificate(CertificateSetting::clone(setting))
+            }
+        }
+    }
+
     fn adds(&self, backend: &str, server: &str) -> bool {
         match self {
             Self::AddServer { backend: to, keys } => {
@@ -171,20 +227,19 @@ impl Edit {
 
     fn sets_at(&self, listener: &str) -> Option<&Arc<Loaded>> {
         match self {
-            Self::SetCertificate {
-                listener: at,
-                loaded,
-            } if at == listener => Some(loaded),
+            Self::SetCertificate { setting, loaded } if setting.listener == listener => {
+                Some(loaded)
+            }
             _ => None,
         }
     }
 
     /// Whether nothing is left to see of another one: a certificate for the same names, with the same kind of key.
     fn hides(&self, older: &Self) -> bool {
-        let Self::SetCertificate { listener, loaded } = self else {
+        let Self::SetCertificate { setting, loaded } = self else {
             return false;
         };
-        older.sets_at(listener).is_some_and(|older| {
+        older.sets_at(&setting.listener).is_some_and(|older| {
             let kind = |loaded: &Loaded| loaded.key.key.algorithm();
             kind(older) == kind(loaded)
                 && older.names.iter().all(|name| loaded.names.contains(name))
@@ -196,8 +251,8 @@ impl Edit {
         match self {
             Self::AddServer { backend, keys } => add_server(config, backend, keys, lasts),
             Self::RemoveServer { backend, server } => remove_server(config, backend, server),
-            Self::SetCertificate { listener, loaded } => {
-                set_certificate(config, listener, loaded, lasts)
+            Self::SetCertificate { setting, loaded } => {
+                set_certificate(config, &setting.listener, loaded, lasts)
             }
         }
     }
@@ -385,7 +440,7 @@ mod tests {
             backend: "app".to_owned(),
             keys: Box::new(keys(server)),
         };
-        edits.with(edit, Lasts::of(keep))
+        edits.with((edit, Lasts::of(keep)))
     }
 
     fn remove(edits: &Edits, server: &str, keep: bool) -> Result<Edited, Refused> {
@@ -441,7 +496,7 @@ mod tests {
             backend: "else".to_owned(),
             server: "a:1".to_owned(),
         };
-        let refused = edits.with(elsewhere, Lasts::Reload).unwrap_err();
+        let refused = edits.with((elsewhere, Lasts::Reload)).unwrap_err();
         assert_eq!((refused.code.as_u16(), &*refused.accepted), (404, "app"));
         let refused = remove(&edits, "a:1", false).unwrap_err();
         assert!(refused.accepted.contains("10.0.0.1:1"), "{refused:?}");

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use becket_proto::succession::Record;
 use becket_sys::socket_file::SocketFile;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -15,10 +16,11 @@ use tokio::time::Instant;
 
 use super::Control;
 use super::leases::Leases;
+use crate::backend::health::prober::Prober;
 use crate::control::snapshot::Reload;
 use crate::control::supervisor::Progress;
 use crate::log::{Escaped, Timestamp};
-use crate::succession::predecessor::Heard;
+use crate::succession::predecessor::{Heard, TakenOver};
 use crate::succession::successor::{Cut, Successor};
 
 /// What happens before this process serves.
@@ -110,15 +112,11 @@ impl Control {
     }
 
     /// Goes on towards serving.
-    pub(super) fn advance(&mut self, step: Step) {
+    pub(super) fn advance(&mut self, step: Step, prober: &mut Prober) {
         match step {
             Step::Prepared => self.supervisor.tell(Progress::Prepared),
-            Step::Heard(Some(Heard::Cut(secrets))) => {
-                let now = self.state.shared().clock.now();
-                if secrets.is_some_and(|secrets| self.rotation.take_over(secrets, now)) {
-                    self.workers.rotate(self.rotation.secrets());
-                    self.state.set_rotation(self.rotation.standing());
-                }
+            Step::Heard(Some(Heard::Cut(taken))) => {
+                self.take_over(taken, prober);
                 self.serve();
             }
             Step::Heard(Some(Heard::Left)) => self.join_cluster(),
@@ -128,6 +126,20 @@ impl Control {
                 self.join_cluster();
             }
         }
+    }
+
+    /// Goes on with what the process before had, made and knew.
+    fn take_over(&mut self, taken: TakenOver, prober: &mut Prober) {
+        let now = self.state.shared().clock.now();
+        let secrets = taken.secrets;
+        if secrets.is_some_and(|secrets| self.rotation.take_over(secrets, now)) {
+            self.workers.rotate(self.rotation.secrets());
+            self.state.set_rotation(self.rotation.standing());
+        }
+        self.change_again(&taken.changes, prober);
+        // Servers that were added are watched from here on.
+        prober.tick(&self.state.config(), &self.state.shared().backends, now);
+        prober.take_over(&taken.servers, now);
     }
 
     fn serve(&mut self) {
@@ -185,7 +197,7 @@ impl Control {
     }
 
     /// Accepts nobody any more, and tells the successor what is left.
-    pub(super) fn yield_to_successor(&mut self) {
+    pub(super) fn yield_to_successor(&mut self, prober: &Prober) {
         self.succession.yields = true;
         if let Some(Err(error)) = self.admin.unix.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "the admin socket is not the successor's");
@@ -196,6 +208,9 @@ impl Control {
         let now = self.state.shared().clock.now();
         if let Some(successor) = &self.succession.after {
             let secrets = self.rotation.hand_over(now);
+            let servers = prober.known(now).into_iter().map(Record::Server);
+            let changes = self.changes_made().into_iter().map(Record::Change);
+            let known = changes.chain(servers).collect();
             let (leases, state) = (Arc::clone(&self.succession.leases), Arc::clone(&self.state));
             let yields = move || {
                 let mut leases = leases.lock().unwrap_or_else(PoisonError::into_inner);
@@ -205,6 +220,7 @@ impl Control {
             successor.cut(Cut {
                 parked,
                 secrets,
+                known,
                 yields: Box::new(yields),
             });
         }

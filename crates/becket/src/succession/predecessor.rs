@@ -3,6 +3,7 @@
 //! Whatever ends the stream, the new process serves then with what it has: a predecessor that died has nothing more to tell, and one that
 //! speaks another version has nothing that would be understood.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -10,7 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use becket_proto::session_table::Lives;
-use becket_proto::succession::{FRAME, HEAD, Record, Secrets, frame};
+use becket_proto::succession::{
+    FRAME, HEAD, OperatorChange, Record, Secrets, Server, Unreadable, frame,
+};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use zeroize::Zeroizing;
 
@@ -19,10 +22,18 @@ use crate::shared::Shared;
 /// What control is to know of what was heard. That there is no more of it is known by the end of the channel.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// The predecessor accepts nobody any more, and these are its secrets.
-    Cut(Option<Secrets>),
+    /// The predecessor accepts nobody any more.
+    Cut(TakenOver),
     /// It has left the addresses of the cluster.
     Left,
+}
+
+/// What was told until the cut, beside sessions.
+#[derive(Debug, Default)]
+pub(crate) struct TakenOver {
+    pub(crate) secrets: Option<Secrets>,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) changes: Vec<OperatorChange>,
 }
 
 /// Begins to take over.
@@ -64,18 +75,36 @@ fn take_over(
     if head != HEAD {
         return Err(invalid("it is of another version"));
     }
-    let (mut sessions, mut secrets) = (0_u64, None);
-    loop {
-        let mut head = [0; FRAME];
-        match stream.read_exact(&mut head) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            read => read?,
+    let mut heir = Heir {
+        shared,
+        sessions: 0,
+        taken: TakenOver::default(),
+        kept: 0,
+    };
+    let mut unknown = BTreeSet::new();
+    while let Some((length, record)) = next_record(stream, &mut unknown)? {
+        if let Some(news) = heir.take(length, record)?
+            && heard.send(news).is_err()
+        {
+            break;
         }
-        let (length, sum) = frame(head).ok_or_else(|| invalid("a record is too long"))?;
-        let mut record = Zeroizing::new(vec![0; length]);
-        stream.read_exact(&mut record)?;
-        let record = Record::read(&record, sum).ok_or_else(|| invalid("a record is damaged"))?;
-        let told = match record {
+    }
+    Ok(())
+}
+
+/// Whoever takes over.
+struct Heir<'a> {
+    shared: &'a Shared,
+    sessions: u64,
+    taken: TakenOver,
+    /// Bytes of the records in it.
+    kept: usize,
+}
+
+impl Heir<'_> {
+    /// Takes what one record tells. Returns what control is to know of it.
+    fn take(&mut self, length: usize, record: Record) -> io::Result<Option<Heard>> {
+        match record {
             Record::Session {
                 is_early,
                 name,
@@ -83,35 +112,78 @@ fn take_over(
                 remaining,
             } => {
                 let table = if is_early {
-                    &shared.early
+                    &self.shared.early
                 } else {
-                    &shared.table
+                    &self.shared.table
                 };
                 let lives = Lives {
-                    now: shared.clock.mono(),
+                    now: self.shared.clock.mono(),
                     ttl: remaining,
                 };
                 table.insert(name.policy(), name.id(), session, lives);
-                sessions += 1;
-                continue;
+                self.sessions += 1;
             }
             Record::Forgotten(name) => {
-                shared.table.remove(name.policy(), name.id());
-                continue;
+                self.shared.table.remove(name.policy(), name.id());
             }
-            Record::Secrets(told) => {
-                secrets = Some(told);
-                continue;
+            Record::Secrets(told) => self.taken.secrets = Some(told),
+            Record::Server(server) => {
+                self.keep(length)?;
+                self.taken.servers.push(server);
             }
-            Record::Cut => {
-                tracing::info!(sessions, "taken over from the process before");
-                Heard::Cut(secrets.take())
+            Record::Change(change) => {
+                self.keep(length)?;
+                self.taken.changes.push(change);
             }
-            Record::Left => Heard::Left,
+            Record::Cut => return Ok(Some(self.cut())),
+            Record::Left => return Ok(Some(Heard::Left)),
             Record::Failed(_) => return Err(invalid("a record of a successor")),
-        };
-        if heard.send(told).is_err() {
-            return Ok(());
+        }
+        Ok(None)
+    }
+
+    fn keep(&mut self, length: usize) -> io::Result<()> {
+        self.kept += length;
+        if self.kept > MOST_KEPT {
+            return Err(invalid("too much is told of servers and changes"));
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self) -> Heard {
+        let (sessions, taken) = (self.sessions, std::mem::take(&mut self.taken));
+        let (servers, changes) = (taken.servers.len(), taken.changes.len());
+        tracing::info!(
+            sessions,
+            servers,
+            changes,
+            "taken over from the process before"
+        );
+        Heard::Cut(taken)
+    }
+}
+
+/// The next record of a kind that is known, and its length; nothing at the end.
+fn next_record(
+    mut stream: &UnixStream,
+    unknown: &mut BTreeSet<u8>,
+) -> io::Result<Option<(usize, Record)>> {
+    loop {
+        let mut head = [0; FRAME];
+        match stream.read_exact(&mut head) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => read?,
+        }
+        let (length, sum) = frame(head).ok_or_else(|| invalid("a record is too long"))?;
+        let mut record = Zeroizing::new(vec![0; length]);
+        stream.read_exact(&mut record)?;
+        match Record::read(&record, sum) {
+            Ok(record) => return Ok(Some((length, record))),
+            Err(Unreadable::Damaged) => return Err(invalid("a record is damaged")),
+            Err(Unreadable::Unknown(kind)) if unknown.insert(kind) => {
+                tracing::warn!(kind, "records of an unknown kind are passed over");
+            }
+            Err(Unreadable::Unknown(_)) => {}
         }
     }
 }
@@ -120,5 +192,7 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+/// Bytes of records that are kept until the cut: a thousand changes of 64 KiB, and as much for servers.
+const MOST_KEPT: usize = 128 * 1024 * 1024;
 /// How long the predecessor may take to read a reason.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -45,6 +45,8 @@ pub(crate) struct Cut {
     pub(crate) parked: Receiver<()>,
     /// Of a host that is alone.
     pub(crate) secrets: Option<Secrets>,
+    /// What is known of servers, and what an operator changed.
+    pub(crate) known: Vec<Record>,
     /// Gives up what of common limits is not used, once no worker accepts.
     pub(crate) yields: Box<dyn FnOnce() + Send>,
 }
@@ -129,8 +131,8 @@ fn reason(mut stream: &UnixStream) -> Option<String> {
     let (length, sum) = frame(head)?;
     let mut record = vec![0; length];
     stream.read_exact(&mut record).ok()?;
-    match Record::read(&record, sum)? {
-        Record::Failed(reason) => Some(reason),
+    match Record::read(&record, sum) {
+        Ok(Record::Failed(reason)) => Some(reason),
         _ => None,
     }
 }
@@ -167,6 +169,10 @@ impl Teller {
                     self.is_cut = true;
                     (cut.yields)();
                     self.move_early()?;
+                    for record in cut.known {
+                        record.write(&mut self.frames);
+                        self.send()?;
+                    }
                     if let Some(secrets) = cut.secrets {
                         Record::Secrets(secrets).write(&mut self.frames);
                     }

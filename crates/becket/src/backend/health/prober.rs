@@ -11,6 +11,7 @@
 //! used nor checked, and is looked up more often; while it is looked up for the first time, clients that find no other
 //! server wait for it in the queue.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_proto::health::{self, Change, Condition, Rules};
+use becket_proto::succession;
 use becket_sys::clock::Now;
 use tokio::task::JoinSet;
 
@@ -106,6 +108,29 @@ impl Prober {
             self.config = Some(Arc::clone(config));
         }
         self.advance(now);
+    }
+
+    /// What is known of servers, for another process.
+    pub(crate) fn known(&self, now: Now) -> Vec<succession::Server> {
+        let known = self.watches.iter().map(|watch| watch.known(now));
+        let is_worth_it = |known: &succession::Server| {
+            known.known.condition != Condition::Unchecked || !known.addresses.is_empty()
+        };
+        known.filter(is_worth_it).collect()
+    }
+
+    /// Goes on with what another process knew of servers that are watched here.
+    pub(crate) fn take_over(&mut self, told: &[succession::Server], now: Now) {
+        let told: HashMap<_, _> = told
+            .iter()
+            .map(|server| ((&*server.backend, &*server.name), server))
+            .collect();
+        for watch in &mut self.watches {
+            let names = (&*watch.backend.keys.name.0, &**watch.server.name());
+            if let Some(told) = told.get(&names) {
+                watch.take_over(told, now);
+            }
+        }
     }
 
     /// Looks at the servers anew at the next tick: one of them may be watched no more, or again.
@@ -295,6 +320,44 @@ impl ServerWatch {
             }
         }
         self
+    }
+
+    fn known(&self, now: Now) -> succession::Server {
+        let (since, reason) = self.server.watched().change.unwrap_or_default();
+        let addresses = self.name.as_ref().map(|_| self.server.found_addresses());
+        let addresses = addresses.iter().flat_map(|found| found.iter());
+        succession::Server {
+            backend: self.backend.keys.name.to_string(),
+            name: self.server.name().to_string(),
+            known: self.health.known(now.mono),
+            failures: self.server.failures_in_a_row(),
+            since,
+            reason: reason.to_string(),
+            addresses: addresses.map(ToString::to_string).collect(),
+        }
+    }
+
+    fn take_over(&mut self, told: &succession::Server, now: Now) {
+        // DNS may fail just now.
+        if self.name.is_some() && !self.server.has_address() {
+            let found = told.addresses.iter().take(MOST_ADDRESSES);
+            let found = found.filter_map(|text| text.parse().ok());
+            let found: Vec<_> = found.map(ServerAddress::Tcp).collect();
+            self.server.set_addresses(&found);
+        }
+        let Some(health) = health::Health::of(told.known, &self.rules, now.mono) else {
+            return;
+        };
+        self.health = health;
+        let condition = told.known.condition;
+        self.server.note(|found| {
+            found.condition = condition;
+            let change = (told.since, told.reason.as_str().into());
+            found.change = Some(change).filter(|_| !told.since.is_zero());
+        });
+        self.server.set_failures_in_a_row(told.failures);
+        self.set_weight(now.mono);
+        self.server.set_failing(!condition.is_usable());
     }
 
     fn named(&mut self) -> Option<(&mut Name, &Arc<ServerState>)> {

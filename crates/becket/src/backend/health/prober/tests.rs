@@ -420,3 +420,34 @@ fn a_check_counts_while_it_runs() {
     assert_eq!(server.in_use(), 0);
     assert!(Slot::claim(&server).is_some());
 }
+
+#[test]
+fn another_process_goes_on_with_what_is_known_of_a_server_and_where_its_name_led() {
+    let mut named = backend("app.test:80", "127.0.0.1:1", CHECKED);
+    named.servers[0].addresses.clear();
+    let (mut old, mut new) = (Fixture::new(), Fixture::new());
+    old.oracle.says(&["127.0.0.1"]);
+    old.adopt(named.clone());
+    old.settle();
+    old.after(2);
+    let known = old.prober.known(old.now);
+    let server = new.adopt(named);
+    assert!(!server.has_address());
+    new.prober.take_over(&known, new.now);
+    assert_eq!(
+        *server.addresses(),
+        *old.prober.watches[0].server.addresses()
+    );
+    assert!(server.is_failing(), "nobody listens there");
+    assert_eq!(server.watched().condition, Condition::OutOfService);
+    assert!(server.watched().change.is_some());
+    // One of another backend is another one.
+    let other = succession::Server {
+        backend: "else".to_owned(),
+        ..known[0].clone()
+    };
+    let mut third = Fixture::new();
+    let server = third.adopt(backend("app.test:80", "127.0.0.1:1", CHECKED));
+    third.prober.take_over(&[other], third.now);
+    assert!(!server.is_failing());
+}
