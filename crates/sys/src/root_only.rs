@@ -119,7 +119,7 @@ fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
     if !path.is_absolute() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut ahead = parts(path);
+    let mut ahead = names_to_walk(path);
     let mut folder = openat(CWD, "/", FOLDER, Mode::empty())?;
     for _ in 0..LONGEST {
         let stat = fstat(&folder)?;
@@ -148,7 +148,7 @@ fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
                 if target.is_absolute() {
                     folder = openat(CWD, "/", FOLDER, Mode::empty())?;
                 }
-                ahead.extend(parts(target));
+                ahead.extend(names_to_walk(target));
             }
             _ if ahead.is_empty() => return Ok(Some((folder, Some(name)))),
             _ => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
@@ -157,8 +157,9 @@ fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// The components of a path, the last one first.
-fn parts(path: &Path) -> Vec<OsString> {
+/// The components of a path, the last one first: for who walks it and puts those of links on top.
+#[must_use]
+pub fn names_to_walk(path: &Path) -> Vec<OsString> {
     let named = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use becket_sys::folder_watch::{Change, FolderWatch, WatchedFolder};
+use becket_sys::root_only::names_to_walk;
 
 /// Folders that are watched, and for what.
 #[derive(Debug)]
@@ -109,7 +110,7 @@ impl Places {
     /// Follows a path. Returns the folder that it leads to, if it is one.
     fn follow(&mut self, path: &Path) -> Option<PathBuf> {
         let mut at = PathBuf::from("/");
-        let mut ahead = parts(path);
+        let mut ahead = names_to_walk(path);
         for _ in 0..LONGEST {
             let Some(name) = ahead.pop() else {
                 return Some(at);
@@ -134,7 +135,7 @@ impl Places {
                 if target.is_absolute() {
                     at = PathBuf::from("/");
                 }
-                ahead.extend(parts(&target));
+                ahead.extend(names_to_walk(&target));
             } else if kind.is_dir() {
                 at = next;
             } else {
@@ -170,18 +171,6 @@ impl Places {
         }
         Ok(())
     }
-}
-
-/// The components of a path, the last one first.
-fn parts(path: &Path) -> Vec<OsString> {
-    let named = path.components().filter_map(|part| match part {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some("..".into()),
-        _ => None,
-    });
-    let mut parts: Vec<OsString> = named.collect();
-    parts.reverse();
-    parts
 }
 
 /// Steps, of links as well: the kernel follows 40 links.
