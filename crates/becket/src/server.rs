@@ -36,6 +36,7 @@ use self::outcomes::Waiting;
 use self::renewal::Watching;
 use self::upgrade::Succession;
 use crate::backend::health::prober::Prober;
+use crate::backend::registry::Adopted;
 use crate::cluster;
 use crate::config::Config;
 use crate::control::admin::{self, AdminSockets, Pages};
@@ -437,7 +438,8 @@ impl Control {
 
     /// Nothing in here can fail in a way that leaves half of a configuration behind.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
-        self.exchange(Arc::clone(&config), added);
+        let adopted = self.state.shared().backends.adopt(&config);
+        self.exchange(Arc::clone(&config), &adopted, added);
         self.state.shared().backends.forget_changes();
         let (shared, sessions) = (self.state.shared(), &config.file.sessions);
         for table in [&shared.table, &shared.early] {
@@ -454,15 +456,19 @@ impl Control {
         }
     }
 
-    /// Has everything use another configuration, and each worker its new sockets.
-    fn exchange(&mut self, config: Arc<Config>, added: Vec<Vec<Bound>>) {
-        let adopted = self.state.shared().backends.adopt(&config);
-        // Before anybody has slots of servers that are new here.
+    /// Has everything use another configuration, and each worker its new sockets, if there are any.
+    fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<Bound>>) {
+        self.state.set_config(config);
+        // By the new limits, and before anybody has slots of servers that are new here.
         self.exchange_leases();
         let cluster = self.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
-        self.workers.reload(&adopted, added, &outboxes);
-        self.state.set_config(config);
+        self.workers.reload(adopted, added, &outboxes);
+    }
+
+    /// For each worker, where no socket is new.
+    fn no_sockets(&self) -> Vec<Vec<Bound>> {
+        (0..self.workers.len()).map(|_| Vec::new()).collect()
     }
 
     fn reopen(&self) {

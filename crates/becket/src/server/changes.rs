@@ -175,8 +175,8 @@ impl Control {
         let threads = self.workers.prepare_for(&config);
         threads.map_err(|error| failed(error.to_string()))?;
         self.edits = edits;
-        let none = (0..self.workers.len()).map(|_| Vec::new());
-        self.exchange(config, none.collect());
+        let adopted = self.state.shared().backends.adopt(&config);
+        self.exchange(config, &adopted, self.no_sockets());
         Ok(())
     }
 

@@ -185,11 +185,7 @@ impl Control {
         prepared.map_err(|error| error.to_string())?;
         self.edits = edits;
         let adopted = self.state.shared().backends.keep(&config);
-        let cluster = self.cluster.as_ref();
-        let outboxes = cluster.map_or_else(Vec::new, |cluster| cluster.outboxes());
-        let none = (0..self.workers.len()).map(|_| Vec::new()).collect();
-        self.workers.reload(&adopted, none, &outboxes);
-        self.state.set_config(config);
+        self.exchange(config, &adopted, self.no_sockets());
         Ok(())
     }
 }
