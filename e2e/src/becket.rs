@@ -214,8 +214,14 @@ impl Becket {
         });
     }
 
-    /// Descriptors that it has open, the one over which it is asked among them.
+    /// Descriptors that it has open, the one over which it is asked among them; files are watched soon after it serves.
     pub fn descriptors(&self) -> usize {
+        until("files are watched", || {
+            let open = self.open_files();
+            open.iter()
+                .any(|file| file.contains("inotify"))
+                .then_some(())
+        });
         self.metrics().sum("process_open_fds", &[]) as usize
     }
 
@@ -237,13 +243,17 @@ impl Becket {
             let text = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
             format!("--- {name}\n{}", tail(&text))
         });
+        let files = self.open_files().join(" ");
+        format!("{}--- descriptors\n{files}\n", texts.concat())
+    }
+
+    fn open_files(&self) -> Vec<String> {
         let open = fs::read_dir(format!("/proc/{}/fd", self.pid()));
         let links = open.into_iter().flatten().flatten();
-        let files: Vec<String> = links
+        links
             .filter_map(|link| fs::read_link(link.path()).ok())
             .map(|target| target.display().to_string())
-            .collect();
-        format!("{}--- descriptors\n{}\n", texts.concat(), files.join(" "))
+            .collect()
     }
 }
 
