@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use becket_load::clock;
+use becket_load::{clock, cpu};
 use becket_stats::report::Step;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -93,10 +93,14 @@ impl Loaded<'_> {
             let lost = || Error::Asked("a thread of the load ended".to_owned());
             let probed = probe.join().unwrap_or_else(|_| Err(lost()));
             let scrapes = scraper.map(|it| it.join().unwrap_or_else(|_| Err(lost())));
-            let used = [after.0 - before.0, after.1 - before.1].map(|used| used / seconds);
+            let used = before.and_then(|before| {
+                let after = after?;
+                let used = [after.0 - before.0, after.1 - before.1];
+                Ok(used.map(|used| used / seconds))
+            });
             (load, probed, scrapes.transpose(), used)
         });
-        let (load, probed, scrapes) = (load?, probed?, scrapes?);
+        let (load, probed, scrapes, used) = (load?, probed?, scrapes?, used?);
         let mut sample = Sample {
             round,
             ..Sample::default()
@@ -120,17 +124,16 @@ impl Loaded<'_> {
         Ok(sample)
     }
 
-    /// Microseconds of CPU time of the workers, and of all other threads.
-    fn used(&self) -> (f64, f64) {
+    /// Microseconds of CPU time of the workers, and of all other threads, also of those that have ended.
+    fn used(&self) -> Result<(f64, f64), Error> {
         let worker = |name: &str| {
             let number = name.strip_prefix("becket-");
             number.is_some_and(|number| number.parse::<u32>().is_ok())
         };
-        let used = |workers| {
-            let time = self.server.process.cpu_time(|name| worker(name) == workers);
-            time.as_secs_f64() * 1e6
-        };
-        (used(true), used(false))
+        let process = &self.server.process;
+        let workers = process.cpu_time(worker).as_secs_f64() * 1e6;
+        let all = cpu::of_processes(&[process.pid()])?.total();
+        Ok((workers, all.as_secs_f64() * 1e6 - workers))
     }
 
     /// Asks for everything once a second, until the load has ended.
