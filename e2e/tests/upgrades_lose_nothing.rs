@@ -482,6 +482,10 @@ fn without_root_there_is_a_parent_where_one_is_asked_for() {
     let mut becket = launch(&place, &shape, Some(user));
     let trust = Trust::new(&place);
     let pid = format!("{}\n", becket.pid());
+    // The child serves a moment before its parent has heard so, and tells where it is.
+    eventually("the parent tells its number", || {
+        place.path("becket.pid").exists()
+    });
     for _ in 0..2 {
         assert_eq!(place.read("becket.pid"), pid);
         assert!(trust.visit(becket.web).is_ok());
