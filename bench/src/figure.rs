@@ -272,11 +272,7 @@ fn overload_figures() -> Vec<Figure> {
     ];
     let kinds: [(&str, &str, bool); 7] = [
         (figures::KEPT, "goodput kept", false),
-        (
-            overload::ACCEPTED_P99,
-            "p99 since the connection stood",
-            true,
-        ),
+        (overload::QUEUED_P99, "p99 since the accept queue", true),
         (figures::P99, "p99 since the intended start", true),
         (figures::RECOVERY, "time to recover", true),
         (figures::CPUS_USED, "CPUs that the server used", true),

@@ -65,6 +65,13 @@ impl Ask {
         self
     }
 
+    /// Adds a flag without one.
+    #[must_use]
+    pub fn flag(mut self, flag: &str) -> Self {
+        self.args.push(flag.to_owned());
+        self
+    }
+
     /// Pins the client, one thread per CPU.
     #[must_use]
     pub fn on(self, cpus: &[usize]) -> Self {

@@ -108,7 +108,8 @@ fn flood(
     };
     let crowd = ask()
         .with("-c", (at_once as usize).min(stage.effort.most_clients()))
-        .with("--time-out", format!("{}ms", patience.as_millis()));
+        .with("--time-out", format!("{}ms", patience.as_millis()))
+        .flag("--since-queued");
     let kernel = Kernel::read();
     let over = capacity::open(crowd, stage, &[rate], stage.effort.time * LENGTH)?;
     let kernel = Kernel::read().since(&kernel);
@@ -132,7 +133,9 @@ fn flood(
     let whole = latency.whole_corrected.as_ref().unwrap_or(&latency.whole);
     // Where nobody was served, nobody was served soon.
     if whole.count > 0 {
-        put(ACCEPTED_P99, latency.since_connected.p99_us);
+        if let Some(queued) = &latency.since_queued {
+            put(QUEUED_P99, queued.p99_us);
+        }
         put(figures::P99, whole.p99_us);
     }
     put(
@@ -159,8 +162,8 @@ fn note(column: &mut Column, text: &str) {
 
 /// Per cent of the capacity.
 pub(crate) const FLOODS: &[&str] = &["150", "300", "1000"];
-/// Latency of those who were served, from when their connection stood: that is when they came into the queue.
-pub(crate) const ACCEPTED_P99: &str = "accepted_p99_us";
+/// Latency of those who were served, from when they came into the accept queue.
+pub(crate) const QUEUED_P99: &str = "queued_p99_us";
 /// Share of all CPUs' time in which the kernel worked on packets.
 pub(crate) const SOFTIRQ: &str = "softirq_share";
 /// Connections that the kernel refused because a queue was full.

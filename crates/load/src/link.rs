@@ -18,6 +18,7 @@ mod records;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use becket_sys::socket::{acknowledged_ago, note_acknowledgements};
 use rustls::client::{ClientConfig, UnbufferedClientConnection};
 
 use crate::clock;
@@ -62,8 +63,6 @@ pub struct Times {
     pub started: Instant,
     /// When its current phase began.
     pub mark: Instant,
-    /// When its connection stood, if it is the only transaction there.
-    pub stood: Option<Instant>,
 }
 
 /// Where a connection is in its life.
@@ -359,7 +358,10 @@ impl Link {
             .connect
             .record(now - self.times.mark);
         self.times.mark = now;
-        self.times.stood = Some(now).filter(|_| env.plan.keepalive <= 1);
+        if env.plan.since_queued {
+            // What follows the first bytes is not asked for. Where this is refused, more is noted than is read.
+            let _refused = note_acknowledgements(&self.wire.socket, false);
+        }
         self.phase = if self.tls.is_some() || self.preface.is_some() {
             Phase::Handshaking
         } else {
@@ -464,16 +466,15 @@ impl Link {
             step,
             intended,
             started,
-            stood,
             ..
         } = self.times;
         let whole = now.saturating_duration_since(started);
         let corrected = now.saturating_duration_since(intended);
-        let samples = env.samples(step);
-        samples.succeed(whole, corrected);
-        if let Some(stood) = stood {
-            let since = now.saturating_duration_since(stood);
-            samples.since_connected.record(since);
+        env.samples(step).succeed(whole, corrected);
+        if env.plan.since_queued
+            && let Ok(Some(since)) = acknowledged_ago(&self.wire.socket)
+        {
+            env.samples(step).since_queued.record(since);
         }
     }
 

@@ -42,6 +42,8 @@ pub struct Plan {
     pub preface: Option<Preface>,
     /// Requests per connection.
     pub keepalive: u64,
+    /// Whether latency is also measured from when the server's kernel took the first bytes.
+    pub since_queued: bool,
     /// Whether a transaction ends with the handshake.
     pub handshake_only: bool,
     /// Whether Nagle's algorithm stays on, and requests go out apart from the Finished message.

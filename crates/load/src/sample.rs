@@ -43,8 +43,8 @@ pub struct Samples {
     pub handshake_resumed: Histogram,
     /// Request to first byte.
     pub first_byte: Histogram,
-    /// The standing of the connection to the last byte of its only transaction.
-    pub since_connected: Histogram,
+    /// The acknowledgement of the connection's first bytes to the last byte of its only transaction.
+    pub since_queued: Histogram,
     /// Real start to last byte.
     pub whole: Histogram,
     /// Intended start to last byte.
@@ -91,7 +91,7 @@ impl Samples {
         self.handshake_full.merge(&other.handshake_full);
         self.handshake_resumed.merge(&other.handshake_resumed);
         self.first_byte.merge(&other.first_byte);
-        self.since_connected.merge(&other.since_connected);
+        self.since_queued.merge(&other.since_queued);
         self.whole.merge(&other.whole);
         self.corrected.merge(&other.corrected);
         self.late.merge(&other.late);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use becket_sys::socket::note_acknowledgements;
 use mio::{Interest, Token};
 use rustls::client::ClientConfig;
 
@@ -60,7 +61,6 @@ impl Slot {
             intended,
             started,
             mark: started,
-            stood: None,
         };
         let samples = env.samples(step);
         samples.attempted += 1;
@@ -133,6 +133,10 @@ impl Slot {
         times.mark = clock::now();
         let wire = Wire::connect(env.plan.address(), source, env.plan.no_delay());
         let wire = wire.map_err(|e| Failure::from_io(&e))?;
+        if env.plan.since_queued {
+            let noted = note_acknowledgements(&wire.socket, true);
+            noted.map_err(|e| Failure::from_io(&e))?;
+        }
         Link::open(
             Opening {
                 wire,

@@ -75,7 +75,7 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> St
             .iter()
             .map(|(kind, count)| (kind.to_string(), *count))
             .collect(),
-        latency: latencies(samples, asked.is_some()),
+        latency: latencies(plan, samples, asked.is_some()),
         generator,
         server,
         findings: findings::of(samples, busy),
@@ -102,13 +102,13 @@ pub fn report(
     }
 }
 
-fn latencies(samples: &Samples, open: bool) -> Latencies {
+fn latencies(plan: &Plan, samples: &Samples, open: bool) -> Latencies {
     Latencies {
         connect: samples.connect.summary(),
         handshake_full: samples.handshake_full.summary(),
         handshake_resumed: samples.handshake_resumed.summary(),
         first_byte: samples.first_byte.summary(),
-        since_connected: samples.since_connected.summary(),
+        since_queued: plan.since_queued.then(|| samples.since_queued.summary()),
         whole: samples.whole.summary(),
         whole_corrected: open.then(|| samples.corrected.summary()),
     }

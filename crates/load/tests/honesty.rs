@@ -125,3 +125,16 @@ fn a_slow_server_shows_in_the_first_byte_and_its_cpu_is_read() {
     let step = &report.steps[0];
     assert!(step.latency.first_byte.p50_us >= 20_000.0 && step.server.is_some());
 }
+
+#[test]
+fn what_is_measured_since_the_accept_queue_is_part_of_the_whole() {
+    let (_responder, address) = Peer::responder(&["--service-time", "20ms"]);
+    let url = format!("http://{address}/");
+    let args = "-c 4 -n 40 -t 1";
+    assert!(report(&url, args).steps[0].latency.since_queued.is_none());
+    let report = report(&url, &format!("{args} --since-queued"));
+    let latency = &report.steps[0].latency;
+    let queued = latency.since_queued.as_ref().expect("what was asked for");
+    assert_eq!(queued.count, latency.whole.count);
+    assert!(20_000.0 <= queued.p50_us && queued.p50_us <= latency.whole.p50_us);
+}

@@ -199,10 +199,9 @@ pub struct Latencies {
     pub handshake_resumed: Summary,
     /// From the request until the first byte of the response.
     pub first_byte: Summary,
-    /// From when the connection stood until the last byte of the response: the client had come into the
-    /// server's queue. Absent where connections take more than one transaction.
-    #[serde(default)]
-    pub since_connected: Summary,
+    /// From when the server's kernel acknowledged the first bytes, hence had the connection in its accept
+    /// queue, until the last byte of the response; only where that is asked for.
+    pub since_queued: Option<Summary>,
     /// From the real start until the last byte of the response: the uncorrected latency, which
     /// hides what a stalled server kept from being started.
     pub whole: Summary,

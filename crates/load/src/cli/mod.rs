@@ -125,6 +125,10 @@ pub struct Cli {
     /// Requests per connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Request")]
     pub keepalive: u64,
+    /// Measure also from when the server's kernel took the first bytes of a connection (SO_TIMESTAMPING): where its accept
+    /// queue is full, that is later than the client is connected. Three system calls more for each connection
+    #[arg(long, conflicts_with_all = ["keepalive", "handshake_only"], help_heading = "Request")]
+    pub since_queued: bool,
     /// Upload this many bytes with each request
     #[arg(long, value_name = "BYTES", value_parser = parse_size, default_value = "0", help_heading = "Request")]
     pub size: u64,

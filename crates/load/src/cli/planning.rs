@@ -56,6 +56,7 @@ impl Cli {
             } else {
                 self.keepalive
             },
+            since_queued: self.since_queued,
             handshake_only: self.handshake_only,
             nagle: self.nagle,
             proxy_header: self.proxy_header.map(|version| match version {

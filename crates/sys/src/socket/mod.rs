@@ -1,13 +1,16 @@
 //! Sockets: the options that matter to a terminator.
 //!
 //! `listener` makes, probes and retires listening sockets; `stream` holds what a connection needs and `std` or `mio` lack;
-//! `datagram` is UDP between hosts.
+//! `datagram` is UDP between hosts;
+//! `acknowledgement` tells when the other side took what was sent.
 //! Everything is non-blocking and close-on-exec from birth. Sockets belong to the caller: functions borrow them.
 
+mod acknowledgement;
 mod datagram;
 mod listener;
 mod stream;
 
+pub use acknowledgement::{acknowledged_ago, note_acknowledgements};
 pub use datagram::{Group, datagrams, hear_only, interface, join, member, send_to_group};
 pub use listener::{
     Keepalive, ListenOptions, admit, bind, bound_queue, give_way, listen, listen_on, probe,

@@ -1,0 +1,122 @@
+//! When the kernel of the other side took what was sent: the time of its acknowledgement (`SO_TIMESTAMPING`, the kernel's
+//! `Documentation/networking/timestamping.rst`).
+//!
+//! A connection stands for its client as soon as the SYN-ACK is there. Where the accept queue is full, the server's kernel drops
+//! the ACK, and the first bytes with it; only bytes that it acknowledges have come to a connection in that queue.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::set_int;
+
+/// Has the kernel note when bytes that are sent from now on are acknowledged, or those that follow no longer.
+///
+/// # Errors
+/// What setsockopt(2) returns; `InvalidInput` from a kernel before Linux 4.0.
+pub fn note_acknowledgements(socket: impl AsFd, on: bool) -> io::Result<()> {
+    let told = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+    let noted = if on { libc::SOF_TIMESTAMPING_TX_ACK } else { 0 };
+    let flags = (told | noted).cast_signed();
+    set_int(
+        socket.as_fd(),
+        libc::SOL_SOCKET,
+        libc::SO_TIMESTAMPING,
+        flags,
+    )
+}
+
+/// How long ago the first send that was noted was acknowledged, to the end; nothing where that is not so yet. Takes the note away.
+/// By the clock that is set (`CLOCK_REALTIME`): a step of it makes the answer wrong, but never negative.
+///
+/// # Errors
+/// What recvmsg(2) returns, but for one that would block.
+pub fn acknowledged_ago(socket: impl AsFd) -> io::Result<Option<Duration>> {
+    let mut control = Control([0; CONTROL]);
+    // SAFETY: null pointers and zeros are valid for all fields, and mean that there is nothing.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL;
+    // SAFETY: the descriptor is borrowed, hence open; the message describes `control`, which outlives the call.
+    let received = unsafe {
+        libc::recvmsg(
+            socket.as_fd().as_raw_fd(),
+            &raw mut message,
+            libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT,
+        )
+    };
+    if received < 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::WouldBlock {
+            Ok(None)
+        } else {
+            Err(error)
+        };
+    }
+    // SAFETY: the kernel has filled in the message; its headers lie in `control`, within the length that it has set there.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !header.is_null() {
+        // SAFETY: not null, hence within `control`, which is aligned for it.
+        let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
+        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) {
+            // SAFETY: this kind holds three times, of which software fills in the first (`struct scm_timestamping`).
+            let at = unsafe {
+                libc::CMSG_DATA(header)
+                    .cast::<libc::timespec>()
+                    .read_unaligned()
+            };
+            return Ok(Some(since(at)));
+        }
+        // SAFETY: the same message and one of its headers.
+        header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
+    }
+    Ok(None)
+}
+
+fn since(at: libc::timespec) -> Duration {
+    let length = |seconds: i64, nanos: i64| {
+        let seconds = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        seconds + Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    };
+    let now = clock_gettime(ClockId::Realtime);
+    length(now.tv_sec, now.tv_nsec).saturating_sub(length(at.tv_sec, at.tv_nsec))
+}
+
+/// Room for three times, and for what the kernel says of the error queue.
+const CONTROL: usize = 256;
+
+/// Aligned as a control message must be.
+#[repr(align(8))]
+struct Control([u8; CONTROL]);
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn the_first_send_that_was_noted_is_told_of_once_it_is_acknowledged() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(acknowledged_ago(&socket).unwrap(), None);
+        socket.write_all(b"before").unwrap();
+        note_acknowledgements(&socket, true).unwrap();
+        assert_eq!(acknowledged_ago(&socket).unwrap(), None);
+        socket.write_all(b"noted").unwrap();
+        note_acknowledgements(&socket, false).unwrap();
+        socket.write_all(b"behind").unwrap();
+        // Over loopback the other side acknowledges at once, or a delayed acknowledgement later.
+        let ago = loop {
+            if let Some(ago) = acknowledged_ago(&socket).unwrap() {
+                break ago;
+            }
+            std::thread::yield_now();
+        };
+        assert!(ago < Duration::from_secs(3600), "{ago:?}");
+        assert_eq!(acknowledged_ago(&socket).unwrap(), None);
+    }
+}
