@@ -145,7 +145,7 @@ impl Parent {
         let mut child = Some(child);
         loop {
             let event = match &child {
-                Some(current) if self.is_outdated && self.ends_by.is_none() => {
+                Some(current) if self.is_outdated && self.is_idle(current) => {
                     self.become_program(current, &mut signals).await?
                 }
                 _ => None,
@@ -414,13 +414,17 @@ impl Parent {
         }
     }
 
-    /// Does what was asked for while the child was busy.
+    /// Does what was asked for while the child was busy: an upgrade first, however often reloads are asked for.
     fn do_next(&mut self, child: &Current) -> io::Result<()> {
-        if std::mem::take(&mut self.again) {
-            return self.offer(child);
-        }
         if std::mem::take(&mut self.upgrades_next) {
             return self.begin_upgrade(child);
+        }
+        // The program that this process becomes now does the rest.
+        if self.is_outdated {
+            return Ok(());
+        }
+        if std::mem::take(&mut self.again) {
+            return self.offer(child);
         }
         if std::mem::take(&mut self.looks_next) {
             return self.look_at_files(child);
@@ -436,6 +440,11 @@ impl Parent {
         if let Some(offer) = &mut self.offered {
             offer.late_at = None;
         }
+    }
+
+    /// Whether nothing is under way that another program would not know how to go on with.
+    fn is_idle(&self, child: &Current) -> bool {
+        self.ends_by.is_none() && !self.is_busy(child) && !self.is_looking
     }
 
     /// Whether the child cannot be told to load anything now.

@@ -37,7 +37,7 @@ use super::child::{Serving, VERSION};
 use super::holding::Held;
 use super::renewal::Renewable;
 use super::rows::RowKeeper;
-use super::{Current, Event, GRACE, LOOK, Parent, chroot};
+use super::{Current, Event, GRACE, LOOK, Parent, Signal, chroot};
 use crate::control::signals::Signals;
 use crate::handover::rows::Rows;
 use crate::handover::{Order, Past, Reply, SocketKind};
@@ -283,9 +283,13 @@ impl Parent {
     ) -> io::Result<Option<Event>> {
         hold_signals()?;
         // One that came just now is in this process, and would be lost with it.
-        if let Ok(signal) = timeout(MOMENT, signals.next()).await {
-            receive_signals()?;
-            return Ok(Some(Event::Signal(signal)));
+        while let Ok(signal) = timeout(MOMENT, signals.next()).await {
+            if signal == Signal::Reload {
+                self.again = true;
+            } else {
+                receive_signals()?;
+                return Ok(Some(Event::Signal(signal)));
+            }
         }
         self.is_outdated = false;
         let error = match self.bequeath(child) {
