@@ -19,6 +19,7 @@ pub mod fair_queue;
 pub mod fresh_queue;
 pub mod half_pipe;
 pub mod health;
+pub mod heavy_hitters;
 pub mod http_status;
 pub mod index_queue;
 mod labelled;
