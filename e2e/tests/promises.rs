@@ -85,5 +85,6 @@ mod the_page_on_operating_is_true;
 mod the_screen_is_live_and_given_back;
 mod tls_to_servers;
 mod tls_versions_and_suites_are_those_configured;
+mod trials_show_who_would_be_lost;
 mod unix_and_v6_backends;
 mod upgrades_lose_nothing;

@@ -48,6 +48,7 @@ pub fn run(data: &[u8]) -> usize {
         files: becket::files::Files::default(),
         multibuffer: None,
         tokens: Default::default(),
+        trials: Default::default(),
     };
     match prepare(&file, &world) {
         Ok(_) => 1,

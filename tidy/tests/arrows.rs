@@ -73,6 +73,7 @@ const ROOMS: &[&[&str]] = &[
     &["pipes"],
     &["metrics", "scratch", "sockets", "descriptors", "resolver"],
     &["config"],
+    &["trial"],
     &["socket", "secret", "pki", "handover", "ja4"],
     &[
         "close_reason",

@@ -47,5 +47,6 @@ pub mod status;
 pub(crate) mod succession;
 pub mod tls;
 pub mod top;
+pub mod trial;
 pub(crate) mod watch;
 pub mod worker;

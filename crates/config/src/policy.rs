@@ -50,6 +50,24 @@ pub struct Policy {
     /// counts where a session resumes without early data; more than 64 KiB is an upload, which gains nothing.
     #[serde(with = "BytesOr::<Off, { 17 << 10 }, { 64 << 10 }>")]
     pub early_data: Option<u32>,
+    /// Judges clients and refuses nobody.
+    pub trial: Option<Trial>,
+}
+}
+
+section! {
+/// `[policy.trial]`: what would be another than in its policy. What is absent is as there.
+pub struct Trial {
+    /// At least one.
+    pub versions: Option<Vec<Version>>,
+    /// In any order.
+    pub suites: Option<Vec<Suites>>,
+    /// In any order.
+    pub groups: Option<Vec<Group>>,
+    /// Whether clients without one would be refused.
+    pub client_certificates: Option<ClientCertificates>,
+    /// Refuse TLS 1.2 without extended master secret; the default follows the key of the policy, then `client-certificates`.
+    pub require_ems: Option<bool>,
 }
 }
 
@@ -60,6 +78,21 @@ impl Policy {
             name: SectionName(name.into()),
             ..Self::default()
         }
+    }
+
+    /// The policy as its trial would have it.
+    pub fn tried(&self) -> Option<Self> {
+        let trial = self.trial.clone()?;
+        let certificates = trial.client_certificates;
+        Some(Self {
+            versions: trial.versions.unwrap_or_else(|| self.versions.clone()),
+            suites: trial.suites.or_else(|| self.suites.clone()),
+            groups: trial.groups.unwrap_or_else(|| self.groups.clone()),
+            client_certificates: certificates.unwrap_or(self.client_certificates),
+            require_ems: trial.require_ems.or(self.require_ems),
+            trial: None,
+            ..self.clone()
+        })
     }
 
     /// Whether TLS 1.2 without extended master secret is refused.

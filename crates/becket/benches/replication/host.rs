@@ -146,6 +146,7 @@ pub(crate) fn config(folder: &Path, node: usize, addresses: [SocketAddr; 2]) -> 
         files: becket::files::Files::default(),
         multibuffer: None,
         tokens: Default::default(),
+        trials: Default::default(),
     };
     match prepare(&file, &world) {
         Ok(prepared) => prepared.config,

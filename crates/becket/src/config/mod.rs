@@ -10,6 +10,7 @@ mod backend;
 mod cluster;
 mod onward;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ pub use self::cluster::{Cluster, Stud};
 pub use self::onward::Onward;
 use crate::pki::certificates::CertificateMap;
 use crate::pki::keys::Loaded;
+use crate::trial::Trial;
 
 /// Everything a running terminator was told.
 #[derive(Clone, Debug)]
@@ -122,6 +124,8 @@ pub struct Policy {
     /// Verifies client certificates; `None` when none is asked for. Built once for all workers:
     /// revocation lists may be large.
     pub verifier: Option<Arc<dyn ClientCertVerifier>>,
+    /// Judges its clients and refuses nobody. What it counts goes on over a reload that leaves it as it is.
+    pub trial: Option<Arc<Trial>>,
 }
 
 impl Policy {
@@ -174,6 +178,14 @@ impl fmt::Display for ServerAddress {
 pub const MOST_ADDRESSES: usize = 64;
 
 impl Config {
+    /// Every trial with the name of its policy, by name.
+    pub(crate) fn trials(&self) -> BTreeMap<String, Arc<Trial>> {
+        let routes = self.listeners.iter().flat_map(|it| &it.routes);
+        let policies = routes.filter_map(|route| route.policy.as_deref());
+        let trials = policies.filter_map(|it| Some((it.keys.name.to_string(), it.trial.clone()?)));
+        trials.collect()
+    }
+
     /// Whether there is a key with which crypto threads sign.
     pub(crate) fn has_expensive_keys(&self) -> bool {
         let mut listeners = self.listeners.iter();

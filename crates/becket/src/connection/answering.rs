@@ -104,6 +104,7 @@ impl Decided {
             offer: served.offer,
             early_data: served.early_data,
             asks: served.asks,
+            judged: served.judged,
         }))
     }
 }

@@ -10,10 +10,12 @@ use crate::config::Config;
 use crate::ja4::Ja4;
 use crate::log::Timestamp;
 use crate::log::access::{AccessRecord, RequestRecord, ResumedBy};
+use crate::pki::certificates::CertificateMap;
 use crate::pki::identity::Identity;
 use crate::pki::presented::Presented;
 use crate::socket::Traffic;
 use crate::tls::names;
+use crate::trial::TriedClient;
 use becket_sys::clock::Now;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
@@ -108,6 +110,16 @@ impl Facts {
             tls: None,
             server: None,
             server_traffic: Traffic::default(),
+        }
+    }
+
+    /// What a trial is told of the client: of names only those of a certificate.
+    pub(super) fn tried(&self, certificates: &CertificateMap) -> TriedClient<'_> {
+        let name = self.server_name.as_deref();
+        TriedClient {
+            name: name.filter(|name| certificates.named(name).is_some()),
+            ja4: self.ja4,
+            address: self.client.ip(),
         }
     }
 

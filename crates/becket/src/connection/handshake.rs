@@ -47,6 +47,7 @@ use crate::signing::worker::WorkerSigning;
 use crate::socket::Ready;
 use crate::tls::chain;
 use crate::tls::engine::{self, Engine, Received};
+use crate::trial::Judged;
 use becket_config::choices::Introduction;
 
 /// A client whose handshake is not complete.
@@ -108,6 +109,8 @@ pub(super) struct Chosen {
     pub(super) early_data: u32,
     /// The client is asked for a certificate.
     pub(super) asks: bool,
+    /// What the trial of the policy makes of the hello, where there is one.
+    pub(super) judged: Option<Judged>,
 }
 
 impl<N: Net> Handshaking<N> {
@@ -341,6 +344,11 @@ impl<N: Net> Flights<N> {
         resumed::count(&agreed, cx.turn.counters);
         resumed::count_offer(chosen, cx.turn.counters);
         resumed::count_early(chosen, received.early, cx.turn.counters);
+        if let Some(judged) = chosen.judged.take() {
+            let certificates = &self.ahead.listener.config().certificates;
+            let client = || cx.core.facts.tried(certificates);
+            judged.count(agreed.client_verified, client, cx.turn.now.mono);
+        }
         cx.core.facts.tls = Some(agreed);
         cx.core.half_open = None;
     }

@@ -42,12 +42,13 @@ use super::exposition::{self, exposition};
 use super::host;
 use super::snapshot::Snapshot;
 use super::state::State;
+use super::trials;
 use super::web::web;
 use crate::log::Escaped;
 use crate::worker::mailbox::Mailbox;
 
 /// Everything that may be asked. Where two methods have one path, they stand together.
-pub(super) const ROUTES: [Route; 19] = [
+pub(super) const ROUTES: [Route; 20] = [
     route("/", "GET", Action::Page(home)),
     route("/metrics", "GET", Action::Page(metrics)),
     route("/status", "GET", Action::Page(status)),
@@ -56,6 +57,7 @@ pub(super) const ROUTES: [Route; 19] = [
     route("/connections/top", "GET", Action::TopConnections),
     route("/connections/kill", "POST", Action::Kill),
     route("/sources", "GET", Action::Sources),
+    route("/policies/report", "GET", Action::Trials),
     route("/servers", "PATCH", Action::Change(Change::of_server)),
     route("/servers", "POST", Action::Change(Change::of_addition)),
     route("/servers", "DELETE", Action::Change(Change::of_removal)),
@@ -327,6 +329,7 @@ impl Desk {
                 let wanted = Wanted::of(words, 100, MOST_ROWS)?;
                 Ok(connections::sources(&self.state, wanted))
             }
+            Action::Trials => trials::reports(&self.state, words),
             Action::Kill | Action::Change(_) | Action::TakeKey(_) | Action::Tell(_) => {
                 let path = request.uri().path().to_owned();
                 let body = to_bytes(Body::new(request.into_body()), LONGEST_CHANGE).await;
@@ -519,7 +522,7 @@ const MOST_PATIENCE: Duration = Duration::from_secs(65);
 /// For answers that are made already.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// Rows of one answer: half a megabyte.
-const MOST_ROWS: usize = 1000;
+pub(super) const MOST_ROWS: usize = 1000;
 /// Bytes of a change.
 const LONGEST_CHANGE: usize = 64 * 1024;
 

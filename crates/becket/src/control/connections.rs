@@ -43,12 +43,7 @@ impl Wanted {
         };
         for (field, value) in query {
             match field.as_str() {
-                "limit" => {
-                    let limit = value.parse().ok().filter(|it| (1..=most).contains(it));
-                    let refused =
-                        || Refused::unusable(format!("limit: {value:?}"), format!("1 to {most}"));
-                    wanted.limit = limit.ok_or_else(refused)?;
-                }
+                "limit" => wanted.limit = limit(&value, most)?,
                 "cursor" => {
                     let place = value.split_once('.');
                     let place = place
@@ -62,6 +57,13 @@ impl Wanted {
         }
         Ok(wanted)
     }
+}
+
+/// How many rows are asked for.
+pub(super) fn limit(value: &str, most: usize) -> Result<usize, Refused> {
+    let limit = value.parse().ok().filter(|it| (1..=most).contains(it));
+    let refused = || Refused::unusable(format!("limit: {value:?}"), format!("1 to {most}"));
+    limit.ok_or_else(refused)
 }
 
 /// A page of connections, and where to go on.

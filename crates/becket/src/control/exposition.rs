@@ -73,6 +73,7 @@ impl Collector for Snapshot {
             page.one(MetricType::Counter, name, help.trim(), self.sum(counter))?;
         }
         self.connections(&mut page)?;
+        self.trials(&mut page)?;
         self.kernel_tls(&mut page)?;
         self.process(&mut page)?;
         self.backends(&mut page)?;
@@ -91,6 +92,17 @@ impl Collector for Snapshot {
 }
 
 impl Snapshot {
+    fn trials(&self, page: &mut Page<'_>) -> fmt::Result {
+        let trials = self.trials.iter().flat_map(|(policy, trial)| {
+            let totals = trial.totals();
+            totals.map(move |(outcome, count)| ([&**policy, outcome.label()], count))
+        });
+        families! { page:
+            Counter becket_trial "Clients of a policy by what its trial says of them" [policy, outcome] = trials;
+        }
+        Ok(())
+    }
+
     fn connections(&self, page: &mut Page<'_>) -> fmt::Result {
         let open = self.counters.iter().enumerate().map(|(worker, c)| {
             // Closed first: an end that is counted in between must not outnumber the beginnings.

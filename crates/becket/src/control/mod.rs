@@ -23,6 +23,7 @@ pub(crate) mod signals;
 pub(crate) mod snapshot;
 pub mod state;
 pub mod supervisor;
+mod trials;
 mod web;
 
 #[cfg(test)]

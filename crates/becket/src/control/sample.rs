@@ -26,6 +26,7 @@ use crate::log::Timestamp;
 use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::shared::Shared;
 use crate::signing::Offload;
+use crate::trial::Trials;
 
 /// The server, of one worker.
 pub(super) fn state() -> State {
@@ -156,6 +157,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
                 contents: [0; 32],
                 suites: provider::DEFAULT_CIPHER_SUITES.to_vec(),
                 verifier: None,
+                trial: Some(Trials::default().of(&policy::Policy::named("web"), Vec::new())),
             })),
             backend: 0,
         }],

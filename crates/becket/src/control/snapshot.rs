@@ -20,6 +20,7 @@ use super::certificates::Certificate;
 use super::history::Moment;
 use super::process::ProcessUsage;
 use super::rotation::Standing;
+use crate::admission::SharedAdmission;
 use crate::backend::backend_state::BackendState;
 use crate::backend::server_state::{ServerState, Settings};
 use crate::close_reason::CloseReason;
@@ -31,6 +32,7 @@ use crate::sandbox::Sandbox;
 use crate::signing::batches::BatchCounts;
 use crate::signing::token::TokenStatus;
 use crate::tls::names;
+use crate::trial::Trial;
 
 /// Everything that pages show.
 #[derive(Debug, serde::Serialize)]
@@ -120,6 +122,9 @@ pub(crate) struct Snapshot {
     /// The last hour.
     #[serde(skip)]
     pub(crate) history: Vec<Moment>,
+    /// Trials by the name of their policy.
+    #[serde(skip)]
+    pub(crate) trials: BTreeMap<String, Arc<Trial>>,
     /// One per worker.
     #[serde(skip)]
     pub counters: Vec<Arc<Counters>>,
@@ -377,6 +382,16 @@ pub(super) fn listener(config: &Config, listener: &Listener) -> Value {
         "bind": listener.bind,
         "routes": routes.collect::<Vec<_>>(),
     })
+}
+
+impl AdmissionCounts {
+    pub(super) fn of(admission: &SharedAdmission) -> Self {
+        Self {
+            full_handshakes_in_flight: admission.in_flight(),
+            sources: admission.sources(),
+            untracked: admission.untracked(),
+        }
+    }
 }
 
 impl Totals {

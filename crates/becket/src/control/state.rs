@@ -303,11 +303,7 @@ impl State {
             cluster: current.node.as_ref().map(|node| node.status(now)),
             stud: self.stud.as_ref().map(|stud| stud.status()),
             tokens: shared.tokens.status(),
-            admission: AdmissionCounts {
-                full_handshakes_in_flight: shared.admission.in_flight(),
-                sources: shared.admission.sources(),
-                untracked: shared.admission.untracked(),
-            },
+            admission: AdmissionCounts::of(&shared.admission),
             memory: shared.memory.status(),
             sandbox: self.sandbox.clone(),
             refused_calls: Sandbox::refused(),
@@ -317,6 +313,7 @@ impl State {
             access_lines_dropped: shared.access_lines_dropped.load(Relaxed),
             cancels: shared.cancels.counts(),
             admin_refused: Refusal::ALL.map(|refusal| self.refusals.of(refusal).value()),
+            trials: config.trials(),
             process: ProcessUsage::read(),
             counters: shared.counters.clone(),
         }

@@ -52,6 +52,12 @@ pub enum CtlTask {
     },
     /// List sources of clients that are tracked, and which of them are limited
     Sources,
+    /// See what a stricter policy would do
+    Policy {
+        /// What of it.
+        #[command(subcommand)]
+        task: PolicyTask,
+    },
     /// Show the level of the log, or set it
     Log {
         /// A level such as debug, or a filter such as info,becket::tls=debug
@@ -285,6 +291,20 @@ pub enum SessionTask {
     Forget,
 }
 
+/// What of policies.
+#[derive(Clone, Debug, Subcommand)]
+pub enum PolicyTask {
+    /// Show how many clients of the last day their policy's trial would have refused, and which
+    Report {
+        /// Policy; all that have a trial without
+        #[arg(value_name = "NAME")]
+        policy: Option<String>,
+        /// Rows at most of each table
+        #[arg(long, value_name = "N", default_value_t = 20)]
+        limit: usize,
+    },
+}
+
 /// What to do with ticket keys.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TicketTask {
@@ -364,6 +384,9 @@ fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
             let text = format!("{sessions} sessions and {early} with early data forgotten\n");
             (object, text)
         }
+        CtlTask::Policy {
+            task: PolicyTask::Report { policy, limit },
+        } => shown(reports(place, policy.as_deref(), *limit)?, table::trials),
         CtlTask::Sources => shown(get("/sources")?, table::sources),
         CtlTask::Log {
             level: None,
@@ -385,6 +408,15 @@ fn done(place: &Place, task: &CtlTask) -> Result<(Value, String), NotDone> {
         CtlTask::Drain => (post("/drain", json!({}))?, "draining\n".to_owned()),
         CtlTask::Upgrade => (post("/upgrade", json!({}))?, "upgraded\n".to_owned()),
     })
+}
+
+/// What trials of policies came to.
+fn reports(place: &Place, policy: Option<&str>, limit: usize) -> Result<Value, NotDone> {
+    let policy = policy.map(|name| ("policy".to_owned(), name.into()));
+    let mut words: Map<String, Value> = policy.into_iter().collect();
+    words.insert("limit".to_owned(), limit.to_string().into());
+    let path = format!("/policies/report?{}", query(words));
+    ask(place, "GET", &path, None)
 }
 
 fn of_certificates(

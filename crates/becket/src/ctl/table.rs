@@ -220,6 +220,38 @@ pub(super) fn top(top: &Value) -> String {
     text + &format!("{} connections{part}\n", cell(&top["counted"]))
 }
 
+/// What trials would have refused.
+pub(super) fn trials(reports: &Value) -> String {
+    let mut text = String::new();
+    for report in rows(&reports["policies"]) {
+        let [policy, clients, passed] =
+            ["policy", "clients", "passed"].map(|field| cell(&report[field]));
+        text += &format!("{policy}: {passed} of {clients} clients of the last day pass\n");
+        let failed = report["failed"].as_object().into_iter().flatten();
+        let failed: Vec<_> = failed
+            .map(|(why, count)| vec![why.clone(), cell(count)])
+            .collect();
+        if failed.is_empty() {
+            continue;
+        }
+        text += &table(&["REASON", "CLIENTS"], &failed);
+        for (field, head) in [("names", "NAME"), ("ja4", "JA4"), ("networks", "NETWORK")] {
+            let each: Vec<Vec<String>> = rows(&report[field])
+                .map(|row| {
+                    ["of", "clients", "error"]
+                        .map(|field| cell(&row[field]))
+                        .into()
+                })
+                .collect();
+            text += &table(&[head, "CLIENTS", "ERROR"], &each);
+        }
+    }
+    if text.is_empty() {
+        return "no policy has a trial\n".to_owned();
+    }
+    text
+}
+
 /// How many sessions are kept.
 pub(super) fn sessions(object: &Value) -> String {
     let (table, early) = (&object["sessions"], cell(&object["early_sessions"]));

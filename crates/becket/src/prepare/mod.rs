@@ -49,6 +49,7 @@ use crate::pki::keys::Loader;
 use crate::resolver::{Resolver, has_ipv6};
 use crate::secret::ratchet::Ratchet;
 use crate::signing::token::{TokenLimits, Tokens};
+use crate::trial::Trials;
 
 /// What the outcome depends on besides the file.
 pub struct World<'a> {
@@ -70,6 +71,8 @@ pub struct World<'a> {
     pub multibuffer: Option<Multibuffer>,
     /// Tokens that are in use.
     pub tokens: Tokens,
+    /// Trials of policies that run.
+    pub trials: Trials,
 }
 
 impl<'a> World<'a> {
@@ -85,6 +88,7 @@ impl<'a> World<'a> {
             files,
             multibuffer: Multibuffer::detect(),
             tokens: Tokens::default(),
+            trials: Trials::default(),
         }
     }
 }

@@ -67,6 +67,9 @@ impl Draft<'_> {
             ),
             contents: contents(&roots, &pinned, &lists),
             suites: suites(&keys),
+            trial: keys
+                .tried()
+                .map(|tried| self.world.trials.of(&tried, suites(&tried))),
             verifier,
             keys,
         }

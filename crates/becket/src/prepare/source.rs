@@ -20,6 +20,7 @@ use super::{Prepared, ServerNames, World, prepare_text};
 use crate::config::Config;
 use crate::files::{Files, LARGEST, reason};
 use crate::signing::token::Tokens;
+use crate::trial::Trials;
 
 #[derive(Clone, Debug)]
 enum Asked {
@@ -38,6 +39,7 @@ pub struct Source {
     files: Files,
     /// Those of all configurations that come from here.
     tokens: Tokens,
+    trials: Trials,
 }
 
 impl Source {
@@ -57,6 +59,7 @@ impl Source {
             base,
             files: Files::default(),
             tokens: Tokens::with_agents(),
+            trials: Trials::default(),
         }
     }
 
@@ -76,6 +79,7 @@ impl Source {
             base: std::env::current_dir()?,
             files: Files::default(),
             tokens: Tokens::with_agents(),
+            trials: Trials::default(),
         })
     }
 
@@ -161,6 +165,7 @@ impl Source {
         let folder = self.folder();
         let world = World {
             tokens: self.tokens.clone(),
+            trials: self.trials.clone(),
             ..World::system(&folder, now, ServerNames::Later, self.files.clone())
         };
         renew(running, &world)
@@ -183,6 +188,7 @@ impl Source {
         let folder = self.folder();
         let world = World {
             tokens: self.tokens.clone(),
+            trials: self.trials.clone(),
             ..World::system(&folder, now, names, self.files.clone())
         };
         let prepared = match (&self.asked, self.translation()?) {

@@ -13,6 +13,7 @@ use super::route_configs::{Parts, RouteConfigs};
 use crate::close_reason::CloseReason;
 use crate::config::{Listener, Route};
 use crate::metrics::Offer;
+use crate::trial::Judged;
 
 /// Routes of one listener with their configurations.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub(crate) struct Served {
     pub(crate) early_data: u32,
     /// The client is asked for a certificate.
     pub(crate) asks: bool,
+    /// What the trial of the policy makes of it, where there is one.
+    pub(crate) judged: Option<Judged>,
 }
 
 impl HelloRouter {
@@ -108,6 +111,14 @@ impl HelloRouter {
             return refuse(NO_APPLICATION_PROTOCOL, CloseReason::AlpnMismatch);
         }
         let policy = route.policy.as_ref();
+        let trial = policy.and_then(|it| it.trial.as_ref());
+        let judged = trial.map(|trial| {
+            let keys = self.listener.certificates.keys_for(name);
+            trial.judge(hello, |suite| {
+                let mut kinds = keys.iter().map(|it| it.key.algorithm());
+                kinds.any(|kind| suite.usable_for_signature_algorithm(kind))
+            })
+        });
         Choice::Serve(Served {
             route: index,
             config: Arc::clone(configs.pick(hello, alpn)),
@@ -115,6 +126,7 @@ impl HelloRouter {
             offer: configs.offer(hello),
             early_data: policy.and_then(|it| it.keys.early_data).unwrap_or(0),
             asks: configs.verifier().is_some(),
+            judged,
         })
     }
 

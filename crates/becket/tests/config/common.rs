@@ -68,6 +68,7 @@ impl Folder {
             files: becket::files::Files::default(),
             multibuffer: None,
             tokens: Default::default(),
+            trials: Default::default(),
         };
         let prepared = prepare_text(text, &toml::Table::new(), &world);
         // Where a text ends up in a file is of no interest to most tests.

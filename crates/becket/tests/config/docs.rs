@@ -7,7 +7,7 @@ use becket_config::backend::{Backend, CacheControl, ErrorPage, Files, Server};
 use becket_config::cluster::Cluster;
 use becket_config::file::File;
 use becket_config::listener::{Certificate, Listener, Pair, Route};
-use becket_config::policy::{Policy, ServerTls};
+use becket_config::policy::{Policy, ServerTls, Trial};
 use serde_json::Value;
 
 use crate::common::{Folder, Made, SECRET, lines};
@@ -20,7 +20,10 @@ fn keys() -> BTreeMap<String, Value> {
             route: vec![Route::default()],
             ..Listener::default()
         }],
-        policy: vec![Policy::default()],
+        policy: vec![Policy {
+            trial: Some(Trial::default()),
+            ..Policy::default()
+        }],
         backend: vec![Backend {
             files: Some(Files {
                 cache_control: vec![CacheControl::default()],

@@ -241,6 +241,7 @@ fn a_start_and_a_reload_ask_only_for_names_that_are_needed_to_listen() {
         files: becket::files::Files::default(),
         multibuffer: None,
         tokens: Default::default(),
+        trials: Default::default(),
     };
     let prepared = prepare(&File::parse(&text).unwrap(), &world).unwrap();
     assert_eq!(lines(&prepared.warnings), [""; 0]);
@@ -507,6 +508,47 @@ fn a_header_from_in_front_needs_someone_to_believe_and_the_other_way_round() {
     ] {
         let errors = lines(&folder.prepare(&text).unwrap_err().errors);
         assert_eq!(errors.len(), 1, "{errors:#?}");
+        assert!(errors[0].starts_with(expected), "{errors:#?}");
+    }
+}
+
+#[test]
+fn a_trial_that_tells_nothing_is_a_warning_and_one_that_cannot_be_an_error() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let with = |policy: &str| format!("{}[[policy]]\nname = 'web'\n{policy}\n", site("['a.pem']"));
+    for (policy, expected) in [
+        ("trial = { versions = ['1.3'], groups = ['x25519'] }", None),
+        ("trial = {}", Some("as its policy: every client passes")),
+        (
+            "versions = ['1.3']\ntrial = { versions = ['1.2', '1.3'] }",
+            Some("more than its policy has"),
+        ),
+        (
+            "trial = { client-certificates = 'required' }",
+            Some("no client is asked for a certificate"),
+        ),
+    ] {
+        let prepared = folder.prepare(&with(policy)).unwrap();
+        let warnings = lines(&prepared.warnings);
+        let expected: Vec<_> = expected.into_iter().collect();
+        assert_eq!(warnings.len(), expected.len(), "{warnings:#?}");
+        assert!(
+            warnings
+                .iter()
+                .zip(expected)
+                .all(|(it, part)| it.contains(part)),
+            "{warnings:#?}"
+        );
+    }
+    for (policy, expected) in [
+        ("trial = { versions = [] }", "policy[web].trial.versions"),
+        (
+            "trial = { versions = ['1.2'], groups = ['X25519MLKEM768'] }",
+            "policy[web].trial.groups",
+        ),
+    ] {
+        let errors = lines(&folder.prepare(&with(policy)).unwrap_err().errors);
         assert!(errors[0].starts_with(expected), "{errors:#?}");
     }
 }

@@ -93,6 +93,7 @@ impl House {
             // As on a processor with AVX-512 IFMA: what is signed is the same.
             multibuffer: Some(Multibuffer::portable()),
             tokens: Default::default(),
+            trials: Default::default(),
         };
         let config = prepare(&file, &world).unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let config = config.config;

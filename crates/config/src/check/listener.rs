@@ -129,6 +129,56 @@ impl Listener {
 
 impl Policy {
     pub(super) fn check(&self, path: &str, report: &mut Report) {
+        self.check_parameters(path, report);
+        self.check_trial(path, report);
+        if self.early_data.is_some() && self.versions.contains(&Version::Tls12) {
+            let fault = "early data belongs to TLS 1.3, and this policy allows TLS 1.2";
+            let accepted = "versions = [\"1.3\"] with it, or \"off\"";
+            report.refuse(key!(path, self.early_data), fault, accepted);
+        }
+        self.check_client_certificates(path, report);
+    }
+
+    /// A trial that cannot be, or that tells nothing.
+    fn check_trial(&self, path: &str, report: &mut Report) {
+        let (Some(trial), Some(tried)) = (&self.trial, self.tried()) else {
+            return;
+        };
+        let path = key!(path, self.trial);
+        tried.check_parameters(&path, report);
+        let untried = Self {
+            trial: None,
+            ..self.clone()
+        };
+        if tried == untried {
+            report.remark(&path, "the same as its policy: every client passes");
+        }
+        let numbers = |of: &Self| -> HashSet<u16> {
+            let listed = of.suites.iter().flatten();
+            listed.flat_map(|it| it.numbers()).collect()
+        };
+        let has_more_versions = tried.versions.iter().any(|it| !self.versions.contains(it));
+        let has_more_groups = tried.groups.iter().any(|it| !self.groups.contains(it));
+        let has_more_suites = self.suites.is_some() && !numbers(&tried).is_subset(&numbers(self));
+        for (has_more, path) in [
+            (has_more_versions, key!(path, trial.versions)),
+            (has_more_groups, key!(path, trial.groups)),
+            (has_more_suites, key!(path, trial.suites)),
+        ] {
+            if has_more {
+                let fault = "more than its policy has: a client that needs it is refused by the policy, and never tried";
+                report.remark(path, fault);
+            }
+        }
+        let wants = tried.client_certificates == ClientCertificates::Required;
+        if wants && self.client_certificates == ClientCertificates::Off {
+            let fault = "no client is asked for a certificate, so none passes: \"optional\" in the policy asks and refuses nobody";
+            report.remark(key!(path, trial.client_certificates), fault);
+        }
+    }
+
+    /// Versions, suites and groups.
+    fn check_parameters(&self, path: &str, report: &mut Report) {
         if self.versions.is_empty() {
             report.refuse(key!(path, self.versions), "empty", VERSIONS);
         }
@@ -165,11 +215,9 @@ impl Policy {
                 report.refuse(key!(path, self.groups), fault, "one for each version");
             }
         }
-        if self.early_data.is_some() && self.versions.contains(&Version::Tls12) {
-            let fault = "early data belongs to TLS 1.3, and this policy allows TLS 1.2";
-            let accepted = "versions = [\"1.3\"] with it, or \"off\"";
-            report.refuse(key!(path, self.early_data), fault, accepted);
-        }
+    }
+
+    fn check_client_certificates(&self, path: &str, report: &mut Report) {
         let asks = self.client_certificates != ClientCertificates::Off;
         if asks && self.client_ca.is_none() {
             let fault = "missing, though client certificates are asked for";
