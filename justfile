@@ -12,7 +12,7 @@ demo:
 test:
     cargo test --workspace --no-fail-fast
 
-# What CI runs, or one step of it: packages, format, lint, document, dependencies, fuzz, benches, test
+# What CI runs, or one step of it: packages, toolchain, format, lint, document, dependencies, aarch64, fuzz, benches, packaging, test
 ci *STEP:
     .ci/run {{STEP}}
 
