@@ -5,11 +5,10 @@
 //! and nobody at the other end waited for it either.
 //!
 //! Source: clock_gettime(2), CLOCK_BOOTTIME. Like CLOCK_MONOTONIC, which `std` reads, it is never set and costs a call into the
-//! vDSO; unlike that one it does not stand still in suspend.
+//! vDSO; unlike that one it does not stand still in suspend. libc makes the call: rustix asks the vDSO for getcpu(2) at the same
+//! time, and panics where there is none, as in user-mode Linux 7.
 
 use std::time::{Duration, Instant, SystemTime};
-
-use rustix::time::{ClockId, clock_gettime};
 
 /// Reads clocks against the start of the process.
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +79,24 @@ pub struct Now {
 /// Reads the time since the machine was started, in which it may have slept.
 #[must_use]
 pub fn since_boot() -> Duration {
-    let read = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(read.tv_sec).unwrap_or_default();
-    let nanoseconds = u32::try_from(read.tv_nsec).unwrap_or_default();
+    read(libc::CLOCK_BOOTTIME)
+}
+
+/// Reads a clock that there is in every Linux.
+pub(crate) fn read(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer describes `time`, which is all that the call writes to.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    assert_eq!(result, 0, "clock {clock} is there");
+    duration(time)
+}
+
+/// A time as the kernel writes it; nothing where it is negative.
+pub(crate) fn duration(time: libc::timespec) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
     Duration::new(seconds, nanoseconds)
 }

@@ -8,13 +8,13 @@ use std::io;
 use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
-use rustix::time::{ClockId, clock_gettime};
+
+use crate::clock;
 
 /// Reads the CPU time of the calling thread, user and system. One system call.
 #[must_use]
 pub fn thread_time() -> Duration {
-    // This clock starts at zero and only grows.
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+    clock::read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// Reads the CPU time of another process, user and system, all its threads but not its children; in steps of 10 ms.

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::clock;
 
 /// What there is to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +84,7 @@ impl Notifier {
     /// # Errors
     /// What sendto(2) returns: `WouldBlock` if the manager does not keep up, `NotFound` or `ConnectionRefused` if it is gone.
     pub fn send(&self, notices: &[Notice<'_>]) -> io::Result<()> {
-        // This clock starts at boot, so it is not negative.
-        let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
-        let message = message(notices, now);
+        let message = message(notices, clock::read(libc::CLOCK_MONOTONIC));
         match &self.address {
             Some(address) => self.socket.send_to_addr(message.as_bytes(), address),
             None => self.socket.send(message.as_bytes()),

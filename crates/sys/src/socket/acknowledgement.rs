@@ -8,9 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::set_int;
+use crate::clock;
 
 /// Has the kernel note when bytes that are sent from now on are acknowledged, or those that follow no longer.
 ///
@@ -67,21 +66,13 @@ pub fn acknowledged_ago(socket: impl AsFd) -> io::Result<Option<Duration>> {
                     .cast::<libc::timespec>()
                     .read_unaligned()
             };
-            return Ok(Some(since(at)));
+            let now = clock::read(libc::CLOCK_REALTIME);
+            return Ok(Some(now.saturating_sub(clock::duration(at))));
         }
         // SAFETY: the same message and one of its headers.
         header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
     }
     Ok(None)
-}
-
-fn since(at: libc::timespec) -> Duration {
-    let length = |seconds: i64, nanos: i64| {
-        let seconds = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        seconds + Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
-    };
-    let now = clock_gettime(ClockId::Realtime);
-    length(now.tv_sec, now.tv_nsec).saturating_sub(length(at.tv_sec, at.tv_nsec))
 }
 
 /// Room for three times, and for what the kernel says of the error queue.
