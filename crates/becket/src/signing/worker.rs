@@ -181,6 +181,12 @@ impl WorkerSigning {
         }
     }
 
+    /// Stacks on which no handshake waits.
+    #[cfg(test)]
+    pub(crate) fn free_stacks(&self) -> usize {
+        self.stacks.free()
+    }
+
     /// An answer has come, whoever it is for.
     pub fn note_answer(&self, signed: &Signed) {
         let under_way = &self.lane(signed.by_token).under_way;

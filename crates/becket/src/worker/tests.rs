@@ -1,10 +1,13 @@
 //! A worker on real sockets, whose turns the test makes.
 
+mod signing;
+
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
 use becket_config::file::File;
+use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
 use mio::Waker;
 use rustls::pki_types::UnixTime;
@@ -15,6 +18,7 @@ use crate::control::rotation::Rotation;
 use crate::memory::{MemoryStatus, Shortage};
 use crate::prepare::{ServerNames, World, prepare};
 use crate::signing::Offload;
+use crate::signing::queue::SigningQueue;
 use crate::worker::listing::{Filter, Killing, Listing};
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
@@ -36,25 +40,35 @@ fn config(server: SocketAddr, listener: &str) -> Arc<Config> {
          [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '{server}'\n"
     );
     let now = UnixTime::since_unix_epoch(Duration::ZERO);
-    let world = World::system(
-        Path::new("/"),
-        now,
-        ServerNames::Now,
-        crate::files::Files::default(),
-    );
+    let world = World {
+        multibuffer: Some(Multibuffer::portable()),
+        ..World::system(
+            Path::new("/"),
+            now,
+            ServerNames::Now,
+            crate::files::Files::default(),
+        )
+    };
     let prepared = prepare(&File::parse(&text).unwrap(), &world);
     Arc::new(prepared.unwrap_or_else(|all| panic!("{all}")).config)
 }
 
 /// A worker that has not looked at its socket yet, and where that is.
 fn worker(server: &TcpListener, listener: &str) -> (Worker, SocketAddr) {
+    let config = config(server.local_addr().unwrap(), listener);
+    worker_with(&config, Arc::new(SigningQueue::new(0, None)))
+}
+
+/// The same, by a configuration, and with crypto threads that the test may be.
+fn worker_with(config: &Arc<Config>, signatures: Arc<SigningQueue>) -> (Worker, SocketAddr) {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();
     let web = socket.local_addr().unwrap();
-    let config = config(server.local_addr().unwrap(), listener);
     let clock = Clock::start();
     let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
-    let shared = Arc::new(Shared::new(1, clock, table(), table()));
+    let mut shared = Shared::new(1, clock, table(), table());
+    shared.signatures = signatures;
+    let shared = Arc::new(shared);
     let poll = Poll::new().unwrap();
     let waker = Waker::new(poll.registry(), Token(MAILBOX)).unwrap();
     let rotation = Rotation::start(Duration::from_secs(3600), clock.now()).unwrap();
@@ -70,7 +84,7 @@ fn worker(server: &TcpListener, listener: &str) -> (Worker, SocketAddr) {
         }],
         common: Common {
             is_parked: false,
-            adopted: shared.backends.adopt(&config),
+            adopted: shared.backends.adopt(config),
             secrets: Arc::clone(rotation.secrets()),
             outboxes: Vec::new(),
             ended: tokio::sync::mpsc::unbounded_channel().0,
