@@ -29,6 +29,11 @@ impl Tool {
         becket_tidy::find(name).map(Self)
     }
 
+    /// A program that is there.
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
     pub fn path(&self) -> &std::path::Path {
         &self.0
     }

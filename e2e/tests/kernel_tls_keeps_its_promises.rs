@@ -3,28 +3,42 @@
 //! What a machine's own kernel can do does not matter here. Refusals, and what a newer kernel does with KeyUpdates, are met on
 //! scripted sockets as well.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use becket_e2e::{
-    Backend, Becket, Client, OpenSsl, Place, Shape, Signal, Trust, UserModeLinux, eventually,
+    Backend, Becket, Client, Key, OpenSsl, Place, Shape, Signal, Trust, UserModeLinux, eventually,
     is_inside_uml, read_to_end, reset, until,
 };
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 #[test]
 fn in_user_mode_linux_all_that_is_promised_holds() {
-    let Some(linux) = UserModeLinux::find() else {
-        return;
-    };
+    if let Some(linux) = UserModeLinux::find() {
+        in_uml(&linux);
+    }
+}
+
+#[test]
+fn in_a_newer_linux_keys_are_replaced_whoever_asks_for_it() {
+    if let Some(linux) = UserModeLinux::newer() {
+        let report = in_uml(&linux);
+        assert_eq!(report.matches("keys were replaced").count(), 3, "{report}");
+    }
+}
+
+/// What the tests say that were made there.
+fn in_uml(linux: &UserModeLinux) -> String {
     let place = Place::new();
     let ran = linux.run(&place, "kernel_tls_keeps_its_promises::inside");
-    let report = std::fs::read_to_string(place.path("report")).unwrap_or_default();
+    let report = fs::read_to_string(place.path("report")).unwrap_or_default();
     assert!(report.ends_with("all\n"), "{report}\n{ran}");
-    if report.contains("no second key") {
-        println!("NOT CHECKED: KeyUpdate in the kernel, which needs a guest of Linux 6.14");
-    }
+    report
 }
 
 #[test]
@@ -50,39 +64,43 @@ fn inside() {
     for suite in ["AES-128-GCM", "AES-256-GCM", "CHACHA20-POLY1305"] {
         for version in [&TLS12, &TLS13] {
             let place = Place::new();
-            let (becket, backend) = becket(&place, suite);
+            let backend = Backend::new(serve);
+            let shape = shape(&backend, suite).limits("kernel-tls-without-rekey = true");
+            let becket = Becket::start(&place, &shape);
             let trust = Trust::only(&place, version);
-            exchange(&becket, &trust);
+            exchange(&becket, &trust, 1);
             asked_by_openssl(&place, &becket);
             if suite == "AES-128-GCM" {
                 cuts(&becket, &trust);
-                if version.version == TLS13.version {
-                    report.push_str(update_keys(&becket, &trust));
-                }
                 reload_and_drain(becket, &trust);
             }
-            drop(backend);
         }
+        report.push_str(update_keys(suite));
     }
     report.push_str("all\n");
-    std::fs::write("report", report).unwrap();
+    fs::write("report", report).unwrap();
 }
 
-fn becket(place: &Place, suite: &str) -> (Becket, Backend) {
-    let backend = Backend::new(serve);
-    let shape = Shape::new(backend.address)
+fn shape(backend: &Backend, suite: &str) -> Shape {
+    Shape::new(backend.address)
         .listener("kernel-tls = 'bulk'\npolicy = 'one'")
         .section(&format!("[[policy]]\nname = 'one'\nsuites = ['{suite}']"))
-        .limits("kernel-tls-after = '64KiB'\nkernel-tls-without-rekey = true\nconnections = 50")
-        .process("workers = 1\npin = false");
-    (Becket::start(place, &shape), backend)
+        .limits("kernel-tls-after = '64KiB'\nconnections = 50")
+        .process("workers = 1\npin = false")
 }
 
 /// Takes what the client says to its end, and answers; resets then if the client began with an R. A client that begins with a G is
-/// answered at once.
+/// answered at once, and one that begins with a P piece by piece.
 fn serve(mut stream: TcpStream) -> io::Result<()> {
     let mut said = vec![0; 1];
     stream.read_exact(&mut said)?;
+    if said == b"P" {
+        for piece in pattern().chunks(PIECE) {
+            stream.write_all(piece)?;
+            stream.read_exact(&mut said)?;
+        }
+        return stream.shutdown(Shutdown::Write);
+    }
     if said != b"G" {
         let (rest, end) = read_to_end(&mut stream);
         end?;
@@ -116,8 +134,8 @@ fn bulk(becket: &Becket, trust: &Trust, first: u8) -> Client {
     client
 }
 
-/// Upload, half-close, download, and a clean end.
-fn exchange(becket: &Becket, trust: &Trust) {
+/// Upload, half-close, download, and a clean end, by so many legs in the kernel.
+fn exchange(becket: &Becket, trust: &Trust, legs: u64) {
     let before = moved(becket);
     let mut client = bulk(becket, trust, 0);
     client.close_notify().unwrap();
@@ -125,30 +143,46 @@ fn exchange(becket: &Becket, trust: &Trust) {
     end.unwrap();
     assert!(got == pattern(), "{} bytes came", got.len());
     drop(client);
-    assert_eq!(becket.next_access()["reason"], "finished");
-    assert_eq!(moved(becket), before + 1);
-    assert!(becket.metrics().sum("becket_spliced_bytes_total", &[]) > 0.0);
+    assert_eq!(becket.next_reason(), "finished");
+    assert_eq!(moved(becket), before + legs);
+    let spliced = becket.metrics().sum("becket_spliced_bytes_total", &[]);
+    assert_eq!(spliced > 0.0, legs > 0);
 }
 
-/// FIN without close_notify; a client that resets; a server that does.
+/// FIN without close_notify; a record that is cut, and one that does not open; a client that resets; a server that does.
 fn cuts(becket: &Becket, trust: &Trust) {
     let mut client = bulk(becket, trust, 0);
     client.socket.shutdown(Shutdown::Write).unwrap();
     assert!(read_to_end(&mut client).0 == pattern());
     drop(client);
-    assert_eq!(becket.next_access()["reason"], "client-truncated");
+    assert_eq!(becket.next_reason(), "client-truncated");
+
+    for (record, reason) in [
+        (&[23, 3, 3, 1, 0, 7, 7][..], "client-truncated"),
+        (
+            &[&[23, 3, 3, 0, 30][..], &[7; 30]].concat(),
+            "client-tls-error",
+        ),
+    ] {
+        let mut client = bulk(becket, trust, 0);
+        client.socket.write_all(record).unwrap();
+        client.socket.shutdown(Shutdown::Write).unwrap();
+        drop(read_to_end(&mut client));
+        drop(client);
+        assert_eq!(becket.next_reason(), reason);
+    }
 
     let before = moved(becket);
     let client = bulk(becket, trust, 0);
     eventually("the kernel takes over", || moved(becket) > before);
     client.reset();
-    assert_eq!(becket.next_access()["reason"], "client-reset");
+    assert_eq!(becket.next_reason(), "client-reset");
 
     let mut client = bulk(becket, trust, b'R');
     client.close_notify().unwrap();
     read_to_end(&mut client).1.unwrap_err();
     drop(client);
-    assert_eq!(becket.next_access()["reason"], "server-reset");
+    assert_eq!(becket.next_reason(), "server-reset");
 }
 
 fn asked_by_openssl(place: &Place, becket: &Becket) {
@@ -165,20 +199,125 @@ fn asked_by_openssl(place: &Place, becket: &Becket) {
     );
 }
 
-/// What becomes of a KeyUpdate of the client.
-fn update_keys(becket: &Becket, trust: &Trust) -> &'static str {
-    let mut client = bulk(becket, trust, 0);
+/// What becomes of KeyUpdates.
+fn update_keys(suite: &str) -> &'static str {
+    let place = Place::new();
+    let backend = Backend::new(serve);
+    let becket = Becket::start(&place, &shape(&backend, suite));
+    let trust = Trust::only(&place, &TLS13);
+    if becket.metrics().sum("becket_kernel_tls_rekeys", &[]) == 0.0 {
+        exchange(&becket, &trust, 0);
+        update_in_vain(suite);
+        return "no key was replaced\n";
+    }
+    let trust = trust.changed(|config| config.enable_secret_extraction = true);
+    client_updates(&becket, &trust);
+    updates_without_data(&becket, &trust);
+    server_updates(suite);
+    "keys were replaced\n"
+}
+
+/// Where the kernel is used although it cannot replace keys, a KeyUpdate ends the connection.
+fn update_in_vain(suite: &str) {
+    let place = Place::new();
+    let backend = Backend::new(serve);
+    let shape = shape(&backend, suite).limits("kernel-tls-without-rekey = true");
+    let becket = Becket::start(&place, &shape);
+    let mut client = bulk(&becket, &Trust::only(&place, &TLS13), 0);
     client.tls.refresh_traffic_keys().unwrap();
     client.close_notify().unwrap();
-    let (got, end) = read_to_end(&mut client);
+    read_to_end(&mut client).1.unwrap_err();
     drop(client);
-    let reason = becket.next_access()["reason"].clone();
-    if becket.metrics().sum("becket_kernel_tls_rekeys", &[]) > 0.0 {
-        assert!(end.is_ok() && got == pattern() && reason == "finished");
-        return "second key\n";
+    assert_eq!((&*becket.next_reason(), moved(&becket)), ("key-update", 1));
+}
+
+/// The client has a new key for each piece that it sends, then for each that it gets, and asks for as many of becket's.
+fn client_updates(becket: &Becket, trust: &Trust) {
+    let (plain, updated) = pattern().split_at(LEN / 2);
+    let mut client = Client::connect(becket.web, trust).unwrap();
+    client.write_all(plain).unwrap();
+    eventually("the kernel takes over", || moved(becket) == 1);
+    for piece in updated.chunks(PIECE) {
+        client.tls.refresh_traffic_keys().unwrap();
+        client.write_all(piece).unwrap();
     }
-    assert!(end.is_err() && reason == "key-update", "{reason}");
-    "no second key\n"
+    client.close_notify().unwrap();
+    let (got, end) = read_to_end(&mut client);
+    end.unwrap();
+    assert!(got == pattern(), "{} bytes came", got.len());
+    drop(client);
+    assert_eq!((&*becket.next_reason(), moved(becket)), ("finished", 1));
+
+    let mut client = Client::connect(becket.web, trust).unwrap();
+    client.write_all(b"P").unwrap();
+    for (at, piece) in pattern().chunks(PIECE).enumerate() {
+        let mut got = vec![0; piece.len()];
+        client.read_exact(&mut got).unwrap();
+        assert!(got == piece);
+        if at * PIECE >= LEN / 2 {
+            client.tls.refresh_traffic_keys().unwrap();
+        }
+        client.write_all(b"m").unwrap();
+    }
+    client.close_notify().unwrap();
+    read_to_end(&mut client).1.unwrap();
+    let Client { tls, .. } = client;
+    let records = tls.dangerous_extract_secrets().unwrap().rx.0;
+    let least = (LEN / RECORD) as u64;
+    assert!(records < least / 2, "{records} under the last key");
+    assert_eq!((&*becket.next_reason(), moved(becket)), ("finished", 2));
+}
+
+/// They are counted in the kernel as outside.
+fn updates_without_data(becket: &Becket, trust: &Trust) {
+    let before = moved(becket);
+    let mut client = bulk(becket, trust, 0);
+    eventually("the kernel takes over", || moved(becket) > before);
+    let is_taken = |client: &mut Client| {
+        let updated = client.tls.refresh_traffic_keys();
+        updated.is_ok() && client.flush().is_ok()
+    };
+    for _ in 0..1000 {
+        if !is_taken(&mut client) {
+            break;
+        }
+    }
+    assert_eq!(becket.next_reason(), "records-without-data");
+}
+
+/// A server with TLS has a new key for each piece that it gets and says; either leg is in the kernel.
+fn server_updates(suite: &str) {
+    let place = Place::new();
+    let bundle = place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
+    let chain = CertificateDer::from_pem_slice(bundle.certificate.as_bytes()).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(bundle.key.as_bytes()).unwrap();
+    let config = ServerConfig::builder_with_protocol_versions(&[&TLS13])
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key);
+    let config = Arc::new(config.unwrap());
+    let backend = Backend::new(move |socket| {
+        let tls = ServerConnection::new(Arc::clone(&config)).unwrap();
+        let mut stream = StreamOwned::new(tls, socket);
+        for (at, piece) in pattern().chunks(PIECE).enumerate() {
+            let mut said = vec![0; piece.len()];
+            stream.read_exact(&mut said)?;
+            assert!(said == piece);
+            if at * PIECE >= LEN / 2 {
+                stream.conn.refresh_traffic_keys().unwrap();
+                stream.flush()?;
+            }
+        }
+        for piece in pattern().chunks(PIECE) {
+            stream.conn.refresh_traffic_keys().unwrap();
+            stream.write_all(piece)?;
+        }
+        stream.conn.send_close_notify();
+        stream.flush()?;
+        read_to_end(&mut stream).1
+    });
+    let tls = "tls.ca = 'ca.pem'\ntls.name = 'app.example.org'\ntls.kernel-tls = 'bulk'";
+    let becket = Becket::start(&place, &shape(&backend, suite).backend(tls));
+    exchange(&becket, &Trust::only(&place, &TLS13), 2);
 }
 
 /// A reload and a drain find a connection in the kernel, and leave it.
@@ -198,14 +337,19 @@ fn reload_and_drain(mut becket: Becket, trust: &Trust) {
 
 /// Of one direction.
 const LEN: usize = 512 << 10;
-/// TLS, and ciphers: the kernel of a guest has nobody who loads them when they are asked for.
-const MODULES: [&str; 8] = [
+/// Between two KeyUpdates.
+const PIECE: usize = 32 << 10;
+/// The most that one record holds.
+const RECORD: usize = 16 << 10;
+/// TLS, and ciphers by their names in either kernel: that of a guest has nobody who loads them when they are asked for.
+const MODULES: [&str; 9] = [
     "tls",
     "aes_generic",
     "gcm",
     "ctr",
     "ghash-generic",
     "chacha20poly1305",
+    "chacha",
     "chacha_generic",
     "poly1305_generic",
 ];
