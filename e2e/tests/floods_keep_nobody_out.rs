@@ -1,13 +1,13 @@
 //! Whatever comes at once, those who are there are served, nobody is signed for who has gone, and nothing is left behind.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, Place, REQUEST, Shape, Signal, Trust, eventually, fresh_address,
+    Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Trust, eventually, fresh_address,
     read_head, reset,
 };
 
@@ -47,7 +47,17 @@ fn room_in_a_queue() -> usize {
 
 #[test]
 fn a_worker_that_was_stopped_wakes_to_ten_thousand_hellos_and_signs_for_nobody_who_has_gone() {
+    wakes_to_ten_thousand_hellos(Key::Ecdsa);
+}
+
+#[test]
+fn nor_are_crypto_threads_asked_for_them() {
+    wakes_to_ten_thousand_hellos(Key::LongEcdsa);
+}
+
+fn wakes_to_ten_thousand_hellos(key: Key) {
     let place = Place::new();
+    place.issue("site.pem", &["www.example.org"], key);
     let backend = Backend::http("well met");
     let more: Vec<_> = (0..4).map(|_| fresh_address()).collect();
     let listener = format!(
@@ -120,9 +130,7 @@ fn downloads_at_full_speed_keep_no_newcomer_out() {
             return stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nwell met");
         }
         stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n")?;
-        loop {
-            stream.write_all(&[b'x'; 65536])?;
-        }
+        endless(stream)
     });
     let shape = Shape::new(backend.address).process("workers = 1");
     let becket = Becket::start(&place, &shape);
@@ -148,3 +156,61 @@ fn downloads_at_full_speed_keep_no_newcomer_out() {
     });
     becket.idle();
 }
+
+#[test]
+fn one_who_downloads_at_full_speed_holds_up_nobody_who_asks_for_a_kilobyte() {
+    let backend = Backend::new(|mut stream| {
+        let mut asked = [0];
+        loop {
+            stream.read_exact(&mut asked)?;
+            stream.write_all(&[asked[0]; KILOBYTE])?;
+            if asked == [b'e'] {
+                return endless(stream);
+            }
+        }
+    });
+    let place = Place::new();
+    let shape = Shape::new(backend.address).process("workers = 1");
+    let becket = Becket::start(&place, &shape);
+    let trust = Trust::new(&place);
+    let ask = |client: &mut Client, what| {
+        let mut answer = [0; KILOBYTE];
+        client.write_all(&[what]).unwrap();
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [what; KILOBYTE]);
+    };
+    let connect = || Client::connect(becket.web, &trust).unwrap();
+    let (downloaded, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = connect();
+            ask(&mut client, b'e');
+            let mut buffer = vec![0; 64 * KILOBYTE];
+            while !over.load(SeqCst) {
+                client.read_exact(&mut buffer).unwrap();
+                downloaded.fetch_add(buffer.len(), SeqCst);
+            }
+        });
+        eventually("the download runs", || downloaded.load(SeqCst) > 1 << 20);
+        let mut clients: Vec<_> = (0..200).map(|_| connect()).collect();
+        let before = downloaded.load(SeqCst);
+        // A thousand times in all, the last by clients who have only just come.
+        for what in b"abcd" {
+            clients.iter_mut().for_each(|client| ask(client, *what));
+        }
+        (0..200).for_each(|_| ask(&mut connect(), b'z'));
+        assert!(
+            downloaded.load(SeqCst) > before,
+            "nor do they hold up the download"
+        );
+        over.store(true, SeqCst);
+    });
+}
+
+fn endless(mut stream: TcpStream) -> io::Result<()> {
+    loop {
+        stream.write_all(&[b'x'; 64 * KILOBYTE])?;
+    }
+}
+
+const KILOBYTE: usize = 1024;

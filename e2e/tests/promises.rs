@@ -24,6 +24,7 @@ mod client_certificates_are_required;
 mod client_mode;
 mod client_names_let_in;
 mod clients_are_introduced_as_hitch_does_it;
+mod clocks_may_jump;
 mod cluster_client_certificates;
 mod cluster_names;
 mod cluster_secrets;
