@@ -15,6 +15,15 @@ fn server(becket: &Becket, index: usize) -> Value {
     becket.status()["backends"][0]["servers"][index].clone()
 }
 
+#[track_caller]
+fn ctl(place: &Place, words: &[&str]) {
+    let mut command = Command::new(becket_program());
+    command.args(["ctl", "--config", "becket.toml"]).args(words);
+    command.current_dir(place.folder());
+    let done = finish(command, "");
+    assert_eq!(done.code, 0, "{}", done.all());
+}
+
 /// Where nobody listens.
 fn nowhere() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -78,13 +87,7 @@ fn what_an_operator_changed_beside_the_file_stays_as_it_would_have() {
         .admin_keys("socket = \"admin.sock\"")
         .process(WITH_PARENT);
     let becket = start(&place, &shape);
-    let ctl = |words: &[&str]| {
-        let mut command = Command::new(becket_program());
-        command.args(["ctl", "--config", "becket.toml"]).args(words);
-        command.current_dir(place.folder());
-        let done = finish(command, "");
-        assert_eq!(done.code, 0, "{}", done.all());
-    };
+    let ctl = |words: &[&str]| ctl(&place, words);
     let [first, second, third] = backends
         .each_ref()
         .map(|backend| format!("app/{}", backend.address));
@@ -130,4 +133,31 @@ fn what_an_operator_changed_beside_the_file_stays_as_it_would_have() {
     assert_eq!(after.0[0], before.0[0]);
     assert_eq!(after.0[1][0], backends[1].address.to_string());
     assert!(Client::connect_as(becket.web, &trust, name).is_err());
+}
+
+#[test]
+fn clients_stick_where_they_did_also_to_a_server_that_is_not_in_the_file() {
+    let place = Place::new();
+    let backends = ["one", "two"].map(Backend::http);
+    let shape = Shape::new(backends[0].address)
+        .backend("stick = \"source\"")
+        .admin_keys("socket = \"admin.sock\"")
+        .process(WITH_PARENT);
+    let becket = start(&place, &shape);
+    let [first, second] = backends
+        .each_ref()
+        .map(|backend| format!("app/{}", backend.address));
+    ctl(&place, &["servers", "add", &second]);
+    ctl(&place, &["servers", "drain", &first]);
+    let trust = Trust::new(&place);
+    let goes_to = |server: &[u8]| trust.visit(becket.web).unwrap().ends_with(server);
+    assert!(goes_to(b"two"));
+    // Whoever comes without a memory is given the first; a server that drains keeps those whom it has.
+    ctl(&place, &["servers", "ready", &first]);
+    ctl(&place, &["servers", "drain", &second]);
+    for _ in 0..2 {
+        upgrade(&becket);
+        assert_eq!(becket.status()["backends"][0]["stick_entries"], 1);
+        assert!(goes_to(b"two"));
+    }
 }

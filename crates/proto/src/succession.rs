@@ -53,6 +53,13 @@ pub enum Record {
     Secrets(Secrets),
     /// What is known of a server.
     Server(Server),
+    /// Clients of a backend that stick.
+    Sticks {
+        /// Its name.
+        backend: String,
+        /// The clients.
+        sticks: Vec<StickEntry>,
+    },
     /// What an operator changed beside the file.
     Change(OperatorChange),
     /// From now on the old process accepts nobody.
@@ -80,6 +87,17 @@ pub struct Server {
     pub reason: String,
     /// Where its name led when it was last looked up.
     pub addresses: Vec<String>,
+}
+
+/// A client that sticks to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StickEntry {
+    /// The number that stands for it.
+    pub client: u64,
+    /// The number of the server.
+    pub server: u64,
+    /// How long that is remembered still, in whole seconds.
+    pub remaining: Duration,
 }
 
 /// The request that makes a change again, as text, which is the terminator's business. It may have a private key in it, and is not
@@ -177,6 +195,15 @@ impl Record {
                 out.push(SERVER);
                 server.write(out);
             }
+            Self::Sticks { backend, sticks } => {
+                out.push(STICKS);
+                write_text(backend, out);
+                for stick in sticks {
+                    out.extend_from_slice(&stick.client.to_be_bytes());
+                    out.extend_from_slice(&stick.server.to_be_bytes());
+                    out.extend_from_slice(&seconds(stick.remaining).to_be_bytes());
+                }
+            }
             Self::Change(request) => {
                 out.push(CHANGE);
                 out.extend_from_slice(&request.0);
@@ -225,6 +252,10 @@ impl Record {
             FORGOTTEN => Self::Forgotten(read_name(&mut reader)?),
             SECRETS => Self::Secrets(read_secrets(&mut reader)?),
             SERVER => Self::Server(Server::read(&mut reader)?),
+            STICKS => Self::Sticks {
+                backend: read_text(&mut reader)?,
+                sticks: read_sticks(&mut reader)?,
+            },
             CHANGE => {
                 let text = reader.take(reader.rest().len())?;
                 Self::Change(OperatorChange(Zeroizing::new(text.to_vec())))
@@ -355,6 +386,18 @@ fn read_secrets(reader: &mut Reader<'_>) -> Option<Secrets> {
     (!secrets.epochs.is_empty()).then_some(secrets)
 }
 
+fn read_sticks(reader: &mut Reader<'_>) -> Option<Vec<StickEntry>> {
+    let mut sticks = Vec::new();
+    while !reader.is_empty() {
+        sticks.push(StickEntry {
+            client: u64::from_be_bytes(reader.array()?),
+            server: u64::from_be_bytes(reader.array()?),
+            remaining: Duration::from_secs(reader.u32()?.into()),
+        });
+    }
+    Some(sticks)
+}
+
 fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
@@ -372,8 +415,9 @@ const LEFT: u8 = 5;
 const FAILED: u8 = 6;
 const SERVER: u8 = 7;
 const CHANGE: u8 = 8;
+const STICKS: u8 = 9;
 /// Kinds behind it are a newer program's.
-const LAST: u8 = CHANGE;
+const LAST: u8 = STICKS;
 
 /// Bytes of a name, a reason or an address.
 const MOST_TEXT: usize = 1024;
@@ -473,8 +517,16 @@ mod tests {
         });
         let change = proptest::collection::vec(any::<u8>(), 0..40);
         let change = change.prop_map(|text| Record::Change(OperatorChange(Zeroizing::new(text))));
+        let stick = any::<(u64, u64, u32)>().prop_map(|(client, server, remaining)| StickEntry {
+            client,
+            server,
+            remaining: whole(remaining),
+        });
+        let sticks = (".{0,20}", proptest::collection::vec(stick, 0..5));
+        let sticks = sticks.prop_map(|(backend, sticks)| Record::Sticks { backend, sticks });
         prop_oneof![
             session,
+            sticks,
             server(),
             change,
             name.prop_map(Record::Forgotten),

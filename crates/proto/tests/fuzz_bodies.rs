@@ -47,7 +47,7 @@ use std::time::Duration;
 use becket_proto::health::Known;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{PolicyTag, Session};
-use becket_proto::succession::{OperatorChange, Record, Secrets, Server};
+use becket_proto::succession::{OperatorChange, Record, Secrets, Server, StickEntry};
 use becket_proto::ticket::{Epoch, Origin, SecretId};
 use becket_proto::token::{Answer, Mechanisms, Request};
 use mutations::run_on_mutations;
@@ -95,11 +95,19 @@ fn records_of_a_succession_survive_mutation() {
             reason: "refused".to_owned(),
             addresses: vec!["10.0.0.1:80".to_owned()],
         }),
+        Record::Sticks {
+            backend: "app".to_owned(),
+            sticks: vec![StickEntry {
+                client: 1,
+                server: 2,
+                remaining: Duration::from_secs(3),
+            }],
+        },
         Record::Change(OperatorChange(Zeroizing::new(b"{}".to_vec()))),
     ];
     let mut all = Vec::new();
     records.iter().for_each(|record| record.write(&mut all));
-    assert_eq!(succession::run(&all), 14);
+    assert_eq!(succession::run(&all), 16);
     run_on_mutations(&[all], succession::run);
 }
 

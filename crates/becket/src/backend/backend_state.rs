@@ -198,8 +198,19 @@ impl BackendState {
     /// From now on a client has this server, for `life` or as long as is configured, whichever ends
     /// first. Returns whether that is news.
     pub fn learn(&self, client: u64, server: &ServerState, now: Duration, life: Duration) -> bool {
-        let life = life.min(self.stick_life());
-        self.stick.learn(client, server.key(), now, life)
+        self.learn_key(client, server.key(), now, life)
+    }
+
+    /// The same by [`ServerState::key`], of a server that may not be known here yet.
+    pub(crate) fn learn_key(
+        &self,
+        client: u64,
+        server: u64,
+        now: Duration,
+        life: Duration,
+    ) -> bool {
+        self.stick
+            .learn(client, server, now, life.min(self.stick_life()))
     }
 
     /// The same for what another host learnt some time ago: a client that is known here keeps its server.

@@ -147,9 +147,14 @@ impl Backends {
         self.lock().get(name).cloned()
     }
 
+    /// The states of all, as configured now. Takes a lock.
+    pub(crate) fn all(&self) -> Vec<Arc<BackendState>> {
+        self.lock().values().cloned().collect()
+    }
+
     /// The servers of all, those included that are still held by connections. Takes locks.
     pub(crate) fn known_servers(&self) -> Vec<Arc<ServerState>> {
-        let configured: Vec<_> = self.lock().values().cloned().collect();
+        let configured = self.all();
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let gone: Vec<_> = gone.iter().filter_map(Weak::upgrade).collect();
         let states = configured.iter().chain(&gone);

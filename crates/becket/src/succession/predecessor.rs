@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use becket_proto::session_table::Lives;
 use becket_proto::succession::{
-    FRAME, HEAD, OperatorChange, Record, Secrets, Server, Unreadable, frame,
+    FRAME, HEAD, OperatorChange, Record, Secrets, Server, StickEntry, Unreadable, frame,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use zeroize::Zeroizing;
@@ -28,7 +28,7 @@ pub(crate) enum Heard {
     Left,
 }
 
-/// What was told until the cut, beside sessions.
+/// What was told until the cut, beside sessions and where clients stick.
 #[derive(Debug, Default)]
 pub(crate) struct TakenOver {
     pub(crate) secrets: Option<Secrets>,
@@ -45,10 +45,16 @@ pub(crate) fn listen(
     shared: &Arc<Shared>,
 ) -> io::Result<UnboundedReceiver<Heard>> {
     let (heard, told) = unbounded_channel();
-    let shared = Arc::clone(shared);
+    let heir = Heir {
+        shared: Arc::clone(shared),
+        sessions: 0,
+        sticks: 0,
+        taken: TakenOver::default(),
+        kept: 0,
+    };
     let thread = thread::Builder::new().name("becket-heir".into());
     thread.spawn(move || {
-        if let Err(error) = take_over(&stream, &shared, &heard) {
+        if let Err(error) = take_over(&stream, heir, &heard) {
             tracing::warn!(%error, "no more is taken over from the process before");
         }
     })?;
@@ -67,7 +73,7 @@ pub(crate) fn say_failed(mut stream: &UnixStream, reason: String) {
 
 fn take_over(
     mut stream: &UnixStream,
-    shared: &Shared,
+    mut heir: Heir,
     heard: &UnboundedSender<Heard>,
 ) -> io::Result<()> {
     let mut head = [0; HEAD.len()];
@@ -75,12 +81,6 @@ fn take_over(
     if head != HEAD {
         return Err(invalid("it is of another version"));
     }
-    let mut heir = Heir {
-        shared,
-        sessions: 0,
-        taken: TakenOver::default(),
-        kept: 0,
-    };
     let mut unknown = BTreeSet::new();
     while let Some((length, record)) = next_record(stream, &mut unknown)? {
         if let Some(news) = heir.take(length, record)?
@@ -93,15 +93,16 @@ fn take_over(
 }
 
 /// Whoever takes over.
-struct Heir<'a> {
-    shared: &'a Shared,
+struct Heir {
+    shared: Arc<Shared>,
     sessions: u64,
+    sticks: usize,
     taken: TakenOver,
     /// Bytes of the records in it.
     kept: usize,
 }
 
-impl Heir<'_> {
+impl Heir {
     /// Takes what one record tells. Returns what control is to know of it.
     fn take(&mut self, length: usize, record: Record) -> io::Result<Option<Heard>> {
         match record {
@@ -126,6 +127,7 @@ impl Heir<'_> {
             Record::Forgotten(name) => {
                 self.shared.table.remove(name.policy(), name.id());
             }
+            Record::Sticks { backend, sticks } => self.learn(&backend, &sticks),
             Record::Secrets(told) => self.taken.secrets = Some(told),
             Record::Server(server) => {
                 self.keep(length)?;
@@ -142,6 +144,18 @@ impl Heir<'_> {
         Ok(None)
     }
 
+    /// Remembers where clients stick, of a backend that is configured here too. Its servers need not be known yet.
+    fn learn(&mut self, backend: &str, sticks: &[StickEntry]) {
+        let Some(backend) = self.shared.backends.by_name(backend) else {
+            return;
+        };
+        let now = self.shared.clock.mono();
+        for stick in sticks {
+            backend.learn_key(stick.client, stick.server, now, stick.remaining);
+        }
+        self.sticks += sticks.len();
+    }
+
     fn keep(&mut self, length: usize) -> io::Result<()> {
         self.kept += length;
         if self.kept > MOST_KEPT {
@@ -155,6 +169,7 @@ impl Heir<'_> {
         let (servers, changes) = (taken.servers.len(), taken.changes.len());
         tracing::info!(
             sessions,
+            sticks = self.sticks,
             servers,
             changes,
             "taken over from the process before"

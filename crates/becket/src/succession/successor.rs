@@ -1,8 +1,9 @@
 //! The old process' end: a thread that tells what there is, and what comes.
 //!
-//! Sessions of TLS 1.2 are copied. Those that admit early data move: they leave the table at the cut, when no worker accepts any
-//! more, so that each opens once whichever process is asked. The successor is not trusted to read: a write waits for
-//! [`PATIENCE`] at most, and news that nobody takes are dropped beyond [`MOST_NEWS`].
+//! Sessions of TLS 1.2 are copied, and so is where clients stick: all that there is, and at the cut what came meanwhile. Sessions
+//! that admit early data move: they leave the table at the cut, when no worker accepts any more, so that each opens once whichever
+//! process is asked. The successor is not trusted to read: a write waits for [`PATIENCE`] at most, and news that nobody takes are
+//! dropped beyond [`MOST_NEWS`].
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -17,7 +18,7 @@ use std::time::Duration;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{Listener, Session};
-use becket_proto::succession::{FRAME, HEAD, LONGEST, Record, Secrets, frame};
+use becket_proto::succession::{FRAME, HEAD, LONGEST, Record, Secrets, StickEntry, frame};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::shared::Shared;
@@ -150,6 +151,8 @@ impl Teller {
     fn tell(&mut self, news: &Receiver<News>, waiting: &AtomicUsize) -> io::Result<()> {
         self.frames.extend_from_slice(&HEAD);
         self.copy_table()?;
+        let copied = self.shared.clock.mono();
+        self.copy_sticks(None)?;
         for told in news {
             match told {
                 News::Session(is_early, name) => {
@@ -169,6 +172,7 @@ impl Teller {
                     self.is_cut = true;
                     (cut.yields)();
                     self.move_early()?;
+                    self.copy_sticks(Some(copied))?;
                     for record in cut.known {
                         record.write(&mut self.frames);
                         self.send()?;
@@ -197,6 +201,34 @@ impl Teller {
                 }
             });
             self.send()?;
+        }
+        Ok(())
+    }
+
+    /// Tells which clients stick where: all, or those that came since then.
+    fn copy_sticks(&mut self, since: Option<Duration>) -> io::Result<()> {
+        for backend in self.shared.backends.all() {
+            let life = backend.stick_life();
+            let mut next = Some(Cursor::default());
+            while let Some(from) = next {
+                let now = self.shared.clock.mono();
+                let mut sticks = Vec::with_capacity(AT_ONCE);
+                next = backend.visit_sticks(from, now, AT_ONCE, |client, server, remaining| {
+                    // Each use gives it its whole life again.
+                    if since.is_none_or(|since| now + remaining >= since + life) {
+                        sticks.push(StickEntry {
+                            client,
+                            server,
+                            remaining,
+                        });
+                    }
+                });
+                if !sticks.is_empty() {
+                    let backend = backend.name().to_owned();
+                    Record::Sticks { backend, sticks }.write(&mut self.frames);
+                    self.send()?;
+                }
+            }
         }
         Ok(())
     }
