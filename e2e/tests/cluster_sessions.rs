@@ -8,8 +8,11 @@ use becket_e2e::{
     Becket, Client, LossyPath, Network, Node, OpenSsl, Place, Shape, Trust, becket_program,
     eventually, finish, skip, until,
 };
+use rustls::HandshakeKind;
 use rustls::version::TLS12;
 use serde_json::Value;
+
+use crate::upgrades_lose_nothing::{WITH_PARENT, asking};
 
 /// Port of groups, and of nodes that listen on every address.
 const PORT: u16 = 7443;
@@ -362,4 +365,88 @@ fn a_taken_port_refuses_the_start_and_says_so() {
     assert_eq!(run.code, 2, "{}", run.all());
     let complaint = place.read("stderr.log") + &run.stderr;
     assert!(complaint.contains("cluster.listen"), "{complaint}");
+}
+
+/// Two hosts with parents, that know each other.
+fn two_that_can_be_upgraded(network: &Network) -> Vec<Node<'_>> {
+    let mut nodes: Vec<Node<'_>> = [1, 2].map(|n| Node::new(network, n)).into();
+    nodes[0].secret("secret", &[]);
+    nodes[0].give("secret", &nodes[1]);
+    let peers = Node::peers(&[nodes[0].address(), nodes[1].address()]);
+    for node in &mut nodes {
+        let shape = node.shape.clone().process(WITH_PARENT);
+        node.shape = shape.timeouts("handshake = \"1m\"");
+        node.replicate(&peers);
+    }
+    nodes.iter().for_each(|node| node.has_peers(1));
+    nodes
+}
+
+#[test]
+fn sessions_of_both_hosts_open_at_both_while_one_of_them_is_upgraded() {
+    let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
+        return;
+    };
+    let nodes = two_that_can_be_upgraded(&network);
+    let mut sessions = Vec::new();
+    let mut make = |name: &str| {
+        for (number, node) in nodes.iter().enumerate() {
+            sessions.push(make_session(node, &openssl, &format!("{name}{number}.pem")));
+        }
+    };
+    make("before");
+    let upgraded = &nodes[0];
+    let asked = upgraded.host.within(|| asking(upgraded.becket()));
+    for round in 0.. {
+        make(&format!("meanwhile{round}"));
+        if asked.is_finished() {
+            break;
+        }
+    }
+    let asked = asked.join().unwrap();
+    assert_eq!(asked.code, 0, "{}", asked.all());
+    make("after");
+    nodes.iter().for_each(|node| node.has_peers(1));
+    make("together");
+    for node in &nodes {
+        for session in &sessions {
+            eventually(session, || {
+                visit(node, &openssl, &["-sess_in", session]) == "id"
+            });
+        }
+    }
+    let cluster = upgraded.status()["cluster"].clone();
+    assert_eq!(cluster["faults"], Value::Array(Vec::new()), "{cluster}");
+}
+
+#[test]
+fn a_handshake_that_ends_in_the_old_process_makes_a_session_for_all_hosts() {
+    let Some(network) = Network::of(2) else {
+        return;
+    };
+    let nodes = two_that_can_be_upgraded(&network);
+    let upgraded = &nodes[0];
+    let trust = Trust::only(&upgraded.place, &TLS12).without_tickets();
+    let kind = |node: &Node<'_>| {
+        let client = network.hub.within(|| Client::connect(node.web(), &trust));
+        client.unwrap().tls.handshake_kind().unwrap()
+    };
+    let mut late = network.hub.within(|| {
+        let mut late = Client::begin(upgraded.web(), &trust, "www.example.org").unwrap();
+        late.tls.write_tls(&mut late.socket).unwrap();
+        // The old process has it.
+        late.socket.peek(&mut [0]).unwrap();
+        late
+    });
+    let asked = upgraded.host.within(|| asking(upgraded.becket()));
+    assert_eq!(asked.join().unwrap().code, 0);
+    nodes.iter().for_each(|node| node.has_peers(1));
+    while late.tls.is_handshaking() {
+        late.tls.complete_io(&mut late.socket).unwrap();
+    }
+    assert_eq!(late.tls.handshake_kind(), Some(HandshakeKind::Full));
+    for node in &nodes {
+        eventually("the session is there", || node.holds() >= 1);
+        assert_eq!(kind(node), HandshakeKind::Resumed);
+    }
 }

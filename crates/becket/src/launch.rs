@@ -150,7 +150,7 @@ fn launch_beside(
         ended: sender,
         is_parked: predecessor.is_some(),
     };
-    let succession = succession(predecessor, link.as_mut(), &shared, &config)?;
+    let succession = succession(predecessor, link.as_mut(), &common, &config)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access)?;
     announce(&config, count, source.origin());
     let _pid_file = pid_file(link.as_ref(), &config, &source)?;
@@ -237,13 +237,14 @@ fn start_workers(
 fn succession(
     predecessor: Option<&UnixStream>,
     link: Option<&mut Link>,
-    shared: &Arc<Shared>,
+    common: &Common,
     config: &Config,
 ) -> Result<Succession, StartError> {
-    let heard = |stream: &UnixStream| predecessor::listen(stream.try_clone()?, shared);
+    let (shared, outbox) = (&common.shared, common.outboxes.first().cloned());
+    let heard = |stream: &UnixStream| predecessor::listen(stream.try_clone()?, shared, outbox);
     let heard = predecessor.map(heard).transpose();
     let heard = heard.map_err(|error| system("hearing the process before", error))?;
-    let leases = leases(link, shared, config, predecessor.is_some());
+    let leases = leases(link, shared, config, common.is_parked);
     Ok(Succession::of(heard, leases))
 }
 

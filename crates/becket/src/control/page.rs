@@ -43,7 +43,7 @@ pub fn page(status: &Value, before: Option<&Value>) -> String {
     listeners(&mut page, status);
     backends(&mut page, status);
     tokens(&mut page, status);
-    cluster(&mut page, &status["cluster"]);
+    cluster(&mut page, status);
     stud(&mut page, &status["stud"]);
     page.0
 }
@@ -421,9 +421,14 @@ fn server_line(server: &Value) -> String {
     line
 }
 
-fn cluster(page: &mut Page, cluster: &Value) {
+fn cluster(page: &mut Page, status: &Value) {
+    let cluster = &status["cluster"];
     if cluster.is_null() {
-        return page.line("cluster", "off");
+        // A drain has left it, if there was one.
+        if status["state"] != "draining" {
+            page.line("cluster", "off");
+        }
+        return;
     }
     let (node, listen) = (number(&cluster["node"]), text(&cluster["listen"]));
     page.line("cluster", format_args!("node {node} on {listen}"));
@@ -676,5 +681,7 @@ mod tests {
         let page = page(&json!({}), None);
         assert!(page.starts_with("becket ?, ? for 0 s"), "{page}");
         assert!(page.ends_with("cluster      off\n"), "{page}");
+        let page = super::page(&json!({"state": "draining"}), None);
+        assert!(!page.contains("cluster"), "it was left: {page}");
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use becket_cluster::{Outbox, SessionEvent};
 use becket_proto::session_table::Lives;
 use becket_proto::succession::{
     FRAME, HEAD, OperatorChange, Record, Secrets, Server, StickEntry, Unreadable, frame,
@@ -36,17 +37,20 @@ pub(crate) struct TakenOver {
     pub(crate) changes: Vec<OperatorChange>,
 }
 
-/// Begins to take over.
+/// Begins to take over. What its last handshakes make is told to the cluster by `outbox`, since the predecessor has left it by then.
 ///
 /// # Errors
 /// No thread.
 pub(crate) fn listen(
     stream: UnixStream,
     shared: &Arc<Shared>,
+    outbox: Option<Outbox>,
 ) -> io::Result<UnboundedReceiver<Heard>> {
     let (heard, told) = unbounded_channel();
     let heir = Heir {
         shared: Arc::clone(shared),
+        outbox,
+        is_cut: false,
         sessions: 0,
         sticks: 0,
         taken: TakenOver::default(),
@@ -95,6 +99,9 @@ fn take_over(
 /// Whoever takes over.
 struct Heir {
     shared: Arc<Shared>,
+    /// To the peers of a cluster.
+    outbox: Option<Outbox>,
+    is_cut: bool,
     sessions: u64,
     sticks: usize,
     taken: TakenOver,
@@ -123,9 +130,13 @@ impl Heir {
                 };
                 table.insert(name.policy(), name.id(), session, lives);
                 self.sessions += 1;
+                if !is_early {
+                    self.tell_cluster(SessionEvent::Made(name));
+                }
             }
             Record::Forgotten(name) => {
                 self.shared.table.remove(name.policy(), name.id());
+                self.tell_cluster(SessionEvent::Ended(name));
             }
             Record::Sticks { backend, sticks } => self.learn(&backend, &sticks),
             Record::Secrets(told) => self.taken.secrets = Some(told),
@@ -142,6 +153,13 @@ impl Heir {
             Record::Failed(_) => return Err(invalid("a record of a successor")),
         }
         Ok(None)
+    }
+
+    /// Tells the cluster what the predecessor's last connections make: until the cut it does that itself.
+    fn tell_cluster(&self, event: SessionEvent) {
+        if let Some(outbox) = self.outbox.as_ref().filter(|_| self.is_cut) {
+            outbox.leave(event);
+        }
     }
 
     /// Remembers where clients stick, of a backend that is configured here too. Its servers need not be known yet.
@@ -165,6 +183,7 @@ impl Heir {
     }
 
     fn cut(&mut self) -> Heard {
+        self.is_cut = true;
         let (sessions, taken) = (self.sessions, std::mem::take(&mut self.taken));
         let (servers, changes) = (taken.servers.len(), taken.changes.len());
         tracing::info!(

@@ -283,6 +283,7 @@ impl<V: Vault> Replica<V> {
             return Err(Cause::TooManyPeers);
         }
         let known = self.peers.contains_key(&name);
+        let before = self.process_before(name);
         if !known {
             self.replace_others(name, now);
         }
@@ -294,7 +295,7 @@ impl<V: Vault> Replica<V> {
         let peer = self.peers.entry(name);
         let peer = peer.or_insert_with(|| Peer::new(name, address, limits, now));
         if !known {
-            self.warming.joined(name, now);
+            self.warming.joined(name, before, now);
         } else if dialled.is_none() {
             // It joins again because it had lost us, or to change the secret.
             self.warming.missed(name, peer.heard, now);
@@ -312,6 +313,13 @@ impl<V: Vault> Replica<V> {
         }
         self.joins.answered(address);
         Ok(())
+    }
+
+    /// When another process of this node was last heard, if one was lately.
+    fn process_before(&self, name: PeerName) -> Option<Duration> {
+        let of_node = self.peers.values();
+        let of_node = of_node.filter(|peer| peer.name.node == name.node && peer.name != name);
+        of_node.map(|peer| peer.heard).max()
     }
 
     /// Whether one more process can be live. One that takes the place of another always can.

@@ -1,9 +1,10 @@
 //! How a node comes to hold what the others hold: whom it asks for a dump, and for how much.
 //!
 //! A process that just started asks one peer for everything: that which holds most. A peer that was lost for a while, with
-//! both processes alive, is asked for what was made meanwhile. One dump is asked for at a time, so that what arrives stays
-//! within what one peer may send. A dump that does not come to its end is asked for a few times: everything of another
-//! peer each time, where there is another. What a dump loses on the way is not asked for again.
+//! both processes alive, is asked for what was made meanwhile, and so is a process that takes the place of another: before it
+//! was a peer it told nobody. One dump is asked for at a time, so that what arrives stays within what one peer may send. A dump
+//! that does not come to its end is asked for a few times: everything of another peer each time, where there is another. What a
+//! dump loses on the way is not asked for again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -52,12 +53,12 @@ impl Warming {
         }
     }
 
-    /// A peer became live.
-    pub(super) fn joined(&mut self, peer: PeerName, now: Duration) {
+    /// A peer became live. Another process of its node was heard until `before`.
+    pub(super) fn joined(&mut self, peer: PeerName, before: Option<Duration>, now: Duration) {
         self.first_live.get_or_insert(now);
-        if let Some(at) = self.departed.iter().position(|(name, _)| *name == peer)
-            && let Some((_, heard)) = self.departed.remove(at)
-        {
+        let departed = self.departed.iter().position(|(name, _)| *name == peer);
+        let departed = departed.and_then(|at| self.departed.remove(at));
+        if let Some(heard) = departed.map(|(_, heard)| heard).or(before) {
             self.missed(peer, heard, now);
         }
     }

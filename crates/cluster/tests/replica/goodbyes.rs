@@ -47,6 +47,28 @@ fn who_left_and_comes_back_is_a_peer_at_once_and_is_given_what_it_missed() {
 }
 
 #[test]
+fn what_a_process_makes_before_it_is_a_peer_is_asked_for_where_it_takes_the_place_of_another() {
+    let mut cluster = Cluster::full(35, 3);
+    cluster.run(SECOND * 10);
+    let old = cluster.offer(1);
+    cluster.run(SECOND * 20);
+    for leaves in [true, false] {
+        match leaves {
+            true => cluster.leave(1),
+            false => cluster.kill(1),
+        }
+        cluster.run(SECOND);
+        cluster.restart(1);
+        let ids: Vec<_> = (0..50).map(|_| cluster.offer(1)).collect();
+        cluster.run(SECOND * 5);
+        for node in [0, 2] {
+            assert!(ids.iter().all(|id| cluster.holds(node, id)), "{leaves}");
+            assert_eq!(cluster.came(node, &old), 1, "only what is new");
+        }
+    }
+}
+
+#[test]
 fn a_goodbye_that_was_recorded_ends_nobody() {
     let mut cluster = Cluster::full(32, 2);
     cluster.run(SECOND * 10);
