@@ -57,6 +57,7 @@ mod ocsp_responses_are_sent;
 mod operators_change_a_running_becket;
 mod passthrough;
 mod ports_in_use_are_refused;
+mod processes_of_an_upgrade_are_killed;
 mod proxies_in_front_are_believed;
 mod proxy_header_is_understood;
 mod proxy_header_tells_the_facts_of_tls;

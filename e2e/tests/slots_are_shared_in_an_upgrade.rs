@@ -15,14 +15,14 @@ use crate::upgrades_lose_nothing::{
 };
 
 /// A server that greets, and counts whom it has until they leave.
-struct Counting {
+pub(crate) struct Counting {
     backend: Backend,
     now: Arc<AtomicUsize>,
-    most: Arc<AtomicUsize>,
+    pub(crate) most: Arc<AtomicUsize>,
 }
 
 impl Counting {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (now, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let counts = (Arc::clone(&now), Arc::clone(&most));
         let backend = Backend::new(move |mut stream| {
@@ -41,13 +41,13 @@ impl Counting {
     }
 
     #[track_caller]
-    fn has(&self, count: usize) {
+    pub(crate) fn has(&self, count: usize) {
         eventually(&format!("the server has {count}"), || {
             self.now.load(SeqCst) == count
         });
     }
 
-    fn shape(&self, maxconn: u32) -> Shape {
+    pub(crate) fn shape(&self, maxconn: u32) -> Shape {
         Shape::new(self.backend.address)
             .server_keys(&format!("maxconn = {maxconn}"))
             .backend("queue-timeout = \"10m\"")
@@ -57,13 +57,13 @@ impl Counting {
 }
 
 /// Has said something, and perhaps waits for a slot.
-fn come(becket: &Becket, trust: &Trust) -> Client {
+pub(crate) fn come(becket: &Becket, trust: &Trust) -> Client {
     let mut client = Client::connect(becket.web, trust).unwrap();
     client.write_all(b"abc").unwrap();
     client
 }
 
-fn greeted(client: &mut Client) -> io::Result<()> {
+pub(crate) fn greeted(client: &mut Client) -> io::Result<()> {
     client.read_exact(&mut [0; 4])
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn start(place: &Place, shape: &Shape) -> Becket {
     launch(place, shape, None)
 }
 
-fn launch(place: &Place, shape: &Shape, user: Option<u32>) -> Becket {
+pub(crate) fn launch(place: &Place, shape: &Shape, user: Option<u32>) -> Becket {
     let program = place.path("becket");
     let mut command = Becket::command_of(&program, place, &["run", "--config", "becket.toml"]);
     user.map(|user| command.uid(user));

@@ -152,7 +152,7 @@ fn launch_beside(
     };
     let succession = succession(predecessor, link.as_mut(), &common, &config)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access)?;
-    announce(&config, count, source.origin());
+    tell_of_kernel_tls(&config);
     let _pid_file = pid_file(link.as_ref(), &config, &source)?;
     let (main, heard) = (main_process(&link), heard(&cluster, &stud));
     let state = State::new(main, shared, Arc::clone(&config), &rotation, heard);
@@ -205,13 +205,6 @@ fn confine(
 fn open_access(config: &Config, files: &Files) -> Result<Option<AccessWriter>, StartError> {
     let access = AccessWriter::open(&config.log, files);
     access.map_err(|error| system("log.access", error))
-}
-
-/// Says what serves from now on.
-fn announce(config: &Config, workers: usize, origin: String) {
-    let connections = config.connections;
-    tracing::info!(workers, connections, origin, "serving");
-    tell_of_kernel_tls(config);
 }
 
 fn tell_warnings(warnings: &[Problem]) {

@@ -125,6 +125,7 @@ impl Parent {
         let Some(bytes) = said else {
             return self.give_up("the new process ended before it served", child);
         };
+        let mut yields = Ok(());
         for (at, byte) in bytes.iter().enumerate() {
             let Some(upgrade) = &mut self.upgrade else {
                 // It serves by now, and says on.
@@ -139,16 +140,20 @@ impl Parent {
                     upgrade.is_prepared = true;
                     upgrade.late_at = Instant::now() + upgrade.patience;
                     if let Some(current) = child {
-                        current.serving.send(&Order::Yield, &[])?;
+                        yields = current.serving.send(&Order::Yield, &[]);
                     }
                 }
-                Some(Reply::Ready) if upgrade.is_prepared => self.succeed(child)?,
+                Some(Reply::Ready) if upgrade.is_prepared => {
+                    self.succeed(child)?;
+                    // One that died serves no more, and its successor has said so in the same breath.
+                    yields = Ok(());
+                }
                 _ => {
                     return self.give_up("the new process does not know how to replace one", child);
                 }
             }
         }
-        Ok(())
+        yields
     }
 
     /// The successor serves: it is the child from now on.

@@ -114,7 +114,10 @@ impl Control {
     /// Goes on towards serving.
     pub(super) fn advance(&mut self, step: Step, prober: &mut Prober) {
         match step {
-            Step::Prepared => self.supervisor.tell(Progress::Prepared),
+            Step::Prepared => {
+                self.supervisor.tell(Progress::Prepared);
+                tracing::info!("could serve, waits for the process before to make way");
+            }
             Step::Heard(Some(Heard::Cut(taken))) => {
                 self.take_over(taken, prober);
                 self.serve();
@@ -143,7 +146,8 @@ impl Control {
     }
 
     fn serve(&mut self) {
-        if std::mem::replace(&mut self.succession.serves, true) {
+        // One that is told to drain before that, since its parent has died, takes nobody.
+        if self.state.is_draining() || std::mem::replace(&mut self.succession.serves, true) {
             return;
         }
         if self.succession.prepares.take().is_some() {
@@ -155,6 +159,9 @@ impl Control {
         self.take_admin_socket();
         self.start_admin();
         self.supervisor.tell(Progress::Ready);
+        let connections = self.state.config().connections;
+        let (workers, origin) = (self.workers.len(), self.source.origin());
+        tracing::info!(workers, connections, origin, "serving");
         self.look_first();
     }
 
@@ -205,6 +212,7 @@ impl Control {
         // Only the successor's answers are true from then on.
         self.let_in_to_pages(false);
         let parked = self.workers.park();
+        tracing::info!("new clients are the successor's");
         let now = self.state.shared().clock.now();
         if let Some(successor) = &self.succession.after {
             let secrets = self.rotation.hand_over(now);
