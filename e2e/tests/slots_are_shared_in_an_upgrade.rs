@@ -161,12 +161,17 @@ fn under_load_it_never_has_more_and_nobody_is_refused() {
     let server = Counting::new();
     let becket = start(&place, &server.shape(3));
     let trust = Trust::new(&place);
-    let (over, served) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let [over, served, refused] = [0; 3].map(AtomicUsize::new);
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 while over.load(SeqCst) == 0 {
-                    greeted(&mut come(&becket, &trust)).unwrap();
+                    let Ok(mut client) = Client::connect(becket.web, &trust) else {
+                        refused.fetch_add(1, SeqCst);
+                        continue;
+                    };
+                    client.write_all(b"abc").unwrap();
+                    greeted(&mut client).unwrap();
                     served.fetch_add(1, SeqCst);
                 }
             });
@@ -186,6 +191,12 @@ fn under_load_it_never_has_more_and_nobody_is_refused() {
     assert_eq!(server.most.load(SeqCst), 3, "{}", becket.log());
     eventually("those that were replaced have ended", || {
         children(&becket).len() == 1
+    });
+    // A machine that is slow enough has let some wait for too long, and told them.
+    eventually("each that was refused has a line of its own", || {
+        let access = becket.access();
+        let overload = access.iter().filter(|line| line["reason"] == "overload");
+        refused.load(SeqCst) == overload.count()
     });
 }
 
