@@ -2,8 +2,8 @@
 //!
 //! Sessions of TLS 1.2 are copied, and so is where clients stick: all that there is, and at the cut what came meanwhile. Sessions
 //! that admit early data move: they leave the table at the cut, when no worker accepts any more, so that each opens once whichever
-//! process is asked. The successor is not trusted to read: a write waits for [`PATIENCE`] at most, and news that nobody takes are
-//! dropped beyond [`MOST_NEWS`].
+//! process is asked. The successor is not trusted to read: a write waits until the upgrade is given up, and news that nobody takes
+//! are dropped beyond [`MOST_NEWS`].
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -64,7 +64,6 @@ impl Successor {
     /// # Errors
     /// No thread, or no descriptor.
     pub(crate) fn start(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<Self> {
-        stream.set_write_timeout(Some(PATIENCE))?;
         let (news, told) = channel();
         let waiting = Arc::<AtomicUsize>::default();
         for (is_early, table) in [(false, &shared.table), (true, &shared.early)] {
@@ -278,12 +277,14 @@ impl Teller {
 
     fn send(&mut self) -> io::Result<()> {
         let sent = self.stream.write_all(&self.frames);
-        self.frames.zeroize();
+        // What was in it, and not all of its room: a table is told in thousands of steps, most of them empty.
+        self.frames.as_mut_slice().zeroize();
+        self.frames.clear();
         sent
     }
 }
 
-/// How long a write waits for the successor, and the cut for a worker, which looks up several times a second.
+/// How long the cut waits for a worker, which looks up several times a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// News that may wait, 48 bytes each: a minute of what one core can make.
 const MOST_NEWS: usize = 100_000;
