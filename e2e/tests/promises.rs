@@ -89,4 +89,5 @@ mod tls_to_servers;
 mod tls_versions_and_suites_are_those_configured;
 mod trials_show_who_would_be_lost;
 mod unix_and_v6_backends;
+mod upgrades_are_asked_for_at_any_time;
 mod upgrades_lose_nothing;

@@ -10,7 +10,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use becket_e2e::{
     AS_NOBODY, Backend, Becket, Client, Finished, PATIENCE, Place, REQUEST, Shape, Signal, Trust,
@@ -495,36 +494,6 @@ fn without_root_there_is_a_parent_where_one_is_asked_for() {
     becket.signal(Signal::TERM);
     assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
     assert!(!place.path("becket.pid").exists());
-}
-
-#[test]
-fn reloads_that_are_asked_for_in_an_upgrade_are_answered_by_whoever_serves() {
-    let place = Place::new();
-    let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).process(WITH_PARENT);
-    let mut becket = start(&place, &shape);
-    let trust = Trust::new(&place);
-    let (pid, child) = (becket.pid(), becket.child());
-    thread::scope(|scope| {
-        let upgrades = scope.spawn(|| {
-            for _ in 0..4 {
-                upgrade(&becket);
-                assert!(trust.visit(becket.web).is_ok());
-            }
-        });
-        // Some come in the moment in which the parent becomes another program.
-        while !upgrades.is_finished() {
-            becket.signal(Signal::HUP);
-            thread::sleep(Duration::from_micros(500));
-        }
-    });
-    assert_eq!(becket.pid(), pid);
-    assert_ne!(becket.child(), child);
-    assert_eq!(becket.status()["upgrades"]["done"], 4);
-    let restarts = becket.metrics().sum("becket_restarts_total", &[]);
-    assert_eq!(restarts, 0.0, "{}", becket.logs());
-    becket.signal(Signal::TERM);
-    assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
 }
 
 #[test]

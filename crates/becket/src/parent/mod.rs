@@ -171,6 +171,7 @@ impl Parent {
         }
     }
 
+    /// What was said counts before what is late: this process may not have run for a while.
     async fn next(&mut self, child: &mut Option<Current>, signals: &mut Signals) -> Event {
         let late_at = self.offered.as_ref().and_then(|offer| offer.late_at);
         let successor_late_at = self.upgrade.as_ref().map(|upgrade| upgrade.late_at);
@@ -179,6 +180,7 @@ impl Parent {
         let child = child.as_mut().map(|current| &mut current.serving);
         let successor = self.upgrade.as_mut().map(|upgrade| &mut upgrade.serving);
         tokio::select! {
+            biased;
             said = hear(child) => Event::Said(said),
             said = hear(successor) => Event::SuccessorSaid(said),
             signal = signals.next() => Event::Signal(signal),
@@ -199,8 +201,12 @@ impl Parent {
             (Event::SuccessorSaid(said), _) => self.hear_successor(said.as_deref(), child),
             (Event::SuccessorLate, _) => self.give_up("the new process takes too long", child),
             (Event::Signal(signal), Some(current)) => self.pass_on(signal, current),
-            // What it reads when it is started is as it is then.
-            (Event::Signal(_), None) => Ok(()),
+            (Event::Signal(signal), None) => {
+                // A child that is started reads files as they are then; a successor may have read them.
+                self.again |= signal == Signal::Reload && self.upgrade.is_some();
+                self.upgrades_next |= signal == Signal::Upgrade;
+                Ok(())
+            }
             (Event::Restart, _) => {
                 self.restart_at = None;
                 *child = Some(self.start()?);
@@ -465,10 +471,7 @@ impl Parent {
                 Ok(())
             }
             Signal::Reload => self.offer(child),
-            Signal::Upgrade if self.upgrade.is_some() => {
-                tracing::warn!("an upgrade is under way already");
-                Ok(())
-            }
+            // Also while one is under way: it may have begun with an older program.
             Signal::Upgrade if is_busy => {
                 self.upgrades_next = true;
                 Ok(())
@@ -487,29 +490,34 @@ impl Parent {
                     self.order_all(&Order::Stop);
                 }
                 let within = self.ends_by.map_or(self.drain, |_| Duration::ZERO);
-                self.stop(within);
+                self.stop(within, child)?;
                 child.serving.send(&Order::Drain, &[])
             }
             Signal::Stop => {
                 self.order_all(&Order::Stop);
-                self.stop(Duration::ZERO);
+                self.stop(Duration::ZERO, child)?;
                 child.serving.send(&Order::Stop, &[])
             }
         }
     }
 
     /// Lets go of the sockets, so that they close when the child closes them. It has so long, and some more, to end.
-    fn stop(&mut self, within: Duration) {
+    fn stop(&mut self, within: Duration, child: &Current) -> io::Result<()> {
         let by = Instant::now() + within + GRACE;
         self.ends_by = Some(self.ends_by.map_or(by, |before| before.min(by)));
         self.held.clear();
         self.offered = None;
         (self.again, self.upgrades_next) = (false, false);
-        self.drop_upgrade();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "the admin socket is kept until the end");
         }
         self.notify(&[Notice::Stopping]);
+        if !self.drop_upgrade() {
+            return Ok(());
+        }
+        // It may have made way, and goes on with those who wait, before it ends.
+        let reason = "becket is told to end".to_owned();
+        child.serving.send(&Order::NotUpgraded(reason), &[])
     }
 
     /// Has the child load the configuration as it is now.
@@ -536,16 +544,6 @@ impl Parent {
         {
             tracing::debug!(%error, "service manager not told");
         }
-    }
-
-    /// Waits for those that were replaced.
-    async fn end(mut self, code: ExitCode) -> io::Result<ExitCode> {
-        self.drop_upgrade();
-        while !self.leaving.is_empty() {
-            sleep_until(Instant::now() + LOOK).await;
-            self.look_after_leaving();
-        }
-        Ok(code)
     }
 }
 

@@ -23,6 +23,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use becket_sys::fd_passing::InheritedListener;
@@ -31,7 +32,7 @@ use becket_sys::process::{become_program, hold_signals, receive_signals};
 use becket_sys::socket_file::SocketFile;
 use becket_sys::{fd_messages, root_only};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::child::{Serving, VERSION};
 use super::holding::Held;
@@ -230,13 +231,15 @@ impl Parent {
         self.do_next(child)
     }
 
-    /// Ends a successor that is not wanted any more: this becket ends.
-    pub(super) fn drop_upgrade(&mut self) {
-        if let Some(upgrade) = self.upgrade.take()
-            && let Err(error) = upgrade.serving.end()
-        {
+    /// Ends a successor that is not wanted any more: this becket ends. Returns whether there was one.
+    pub(super) fn drop_upgrade(&mut self) -> bool {
+        let Some(upgrade) = self.upgrade.take() else {
+            return false;
+        };
+        if let Err(error) = upgrade.serving.end() {
             tracing::error!(%error, "a new process is left over");
         }
+        true
     }
 
     /// Gives an order to all that were replaced.
@@ -280,6 +283,16 @@ impl Parent {
         }
     }
 
+    /// Waits for those that were replaced.
+    pub(super) async fn end(mut self, code: ExitCode) -> io::Result<ExitCode> {
+        self.drop_upgrade();
+        while !self.leaving.is_empty() {
+            sleep_until(Instant::now() + LOOK).await;
+            self.look_after_leaving();
+        }
+        Ok(code)
+    }
+
     /// Becomes the program that the child is of. Returns what came in between, or where that fails: then this process goes on.
     pub(super) async fn become_program(
         &mut self,
@@ -304,6 +317,10 @@ impl Parent {
         receive_signals()?;
         tracing::error!(%error, "the child is upgraded, its parent process is not: a child that dies is followed by one of the old program");
         self.notify(&[Notice::Ready, Notice::Status("serving")]);
+        // A child that does not take it has ended, which is heard next.
+        if let Err(error) = self.do_next(child) {
+            tracing::debug!(%error, "the serving process takes no order");
+        }
         Ok(None)
     }
 
@@ -320,6 +337,7 @@ impl Parent {
             workers: self.workers,
             drain: self.drain,
             again: self.again,
+            upgrades_next: self.upgrades_next,
             child: child.serving.pid(),
             asked: child.asked,
             leaving: leaving.collect(),
@@ -418,9 +436,8 @@ impl Parent {
         }
         self.write_pid();
         self.notify(&[Notice::Ready, Notice::Status("serving")]);
-        if will.again {
-            self.offer(&child)?;
-        }
+        (self.again, self.upgrades_next) = (will.again, will.upgrades_next);
+        self.do_next(&child)?;
         Ok(child)
     }
 }
@@ -433,6 +450,8 @@ struct Will {
     workers: usize,
     drain: Duration,
     again: bool,
+    #[serde(default)]
+    upgrades_next: bool,
     child: u32,
     /// Reloads that it has asked for.
     #[serde(default)]

@@ -52,6 +52,12 @@ impl Waiting {
         );
     }
 
+    /// Another process serves. What else this one was asked for, nobody does.
+    pub(super) fn replaced(&mut self) {
+        self.upgraded(&[]);
+        self.answer(|_, _| true, || Err(too_late()));
+    }
+
     /// It drains, and does nothing else any more.
     pub(super) fn drains(&mut self) {
         self.answer(
@@ -175,6 +181,17 @@ mod tests {
         waiting.drains();
         let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
         assert_eq!(outcomes, [false, false, true]);
+        assert!(waiting.all.is_empty());
+    }
+
+    #[test]
+    fn a_successor_answers_an_upgrade_and_nothing_else() {
+        let mut waiting = Waiting::default();
+        let mut asked =
+            [Told::Reload, Told::Upgrade, Told::Drain].map(|told| ask(&mut waiting, told));
+        waiting.replaced();
+        let outcomes = asked.each_mut().map(|it| it.try_recv().unwrap().is_ok());
+        assert_eq!(outcomes, [false, true, false]);
         assert!(waiting.all.is_empty());
     }
 

@@ -262,7 +262,7 @@ impl Control {
 
     /// The successor serves, and has the sockets of these addresses.
     pub(super) async fn leave(&mut self, passed_on: &[SocketAddr]) -> Instant {
-        self.waiting.upgraded(&[]);
+        self.waiting.replaced();
         let until = self.drain(passed_on).await;
         if let Some(pages) = &mut self.pages {
             pages.close();

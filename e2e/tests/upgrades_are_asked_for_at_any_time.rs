@@ -1,0 +1,121 @@
+//! What is asked for while an upgrade is under way is done, by whoever serves then.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+
+use becket_e2e::{Backend, Client, Place, Shape, Signal, Trust, eventually, http_get, until};
+
+use crate::upgrades_lose_nothing::{
+    WITH_PARENT, children, install, install_script, signal, start, upgrade,
+};
+
+/// Whether a process has taken all signals, and waits.
+fn waits(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.contains("State:\tS") && status.contains("ShdPnd:\t0000000000000000")
+}
+
+#[test]
+fn an_upgrade_that_is_asked_for_during_another_follows_it() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let becket = start(&place, &shape);
+    let two = || {
+        until("there are two", || {
+            let children = children(&becket);
+            (children.len() == 2).then_some(children)
+        })
+    };
+    let done = |count: u64| {
+        eventually("another program serves", || {
+            becket.status()["upgrades"]["done"] == count
+        });
+        eventually("it serves alone", || children(&becket).len() == 1);
+    };
+    install_script(&place, "exec sleep 1000");
+    becket.signal(Signal::USR2);
+    let both = two();
+    // A better one comes while that one hangs.
+    install(&place);
+    becket.signal(Signal::USR2);
+    eventually("the parent has heard it", || waits(becket.pid()));
+    signal(both[1], Signal::KILL);
+    done(1);
+    // And where both are good; the parent becomes another program in between.
+    becket.signal(Signal::USR2);
+    two();
+    becket.signal(Signal::USR2);
+    done(3);
+    Trust::new(&place).visit(becket.web).unwrap();
+}
+
+#[test]
+fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
+    let place = Place::new();
+    let backend = Backend::echo();
+    let shape = Shape::new(backend.address)
+        .process(WITH_PARENT)
+        .listener("defer-accept = \"off\"")
+        .timeouts("drain = \"10m\"\ndrain-idle = \"10m\"");
+    let mut becket = start(&place, &shape);
+    let trust = Trust::new(&place);
+    let echo = |client: &mut Client| {
+        client.write_all(b"x").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+    };
+    let mut old = Client::connect(becket.web, &trust).unwrap();
+    echo(&mut old);
+    install_script(&place, "printf p >&0; exec sleep 1000");
+    becket.signal(Signal::USR2);
+    eventually("it makes way: nobody is accepted", || {
+        let probe = TcpStream::connect(becket.admin).unwrap();
+        probe
+            .set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        (&probe)
+            .write_all(b"GET /healthz HTTP/1.0\r\n\r\n")
+            .unwrap();
+        (&probe).read(&mut [0]).is_err()
+    });
+    let mut waiting = Client::begin(becket.web, &trust, "www.example.org").unwrap();
+    waiting.tls.write_tls(&mut waiting.socket).unwrap();
+    becket.signal(Signal::TERM);
+    echo(&mut waiting);
+    assert_eq!(http_get(becket.admin, "/healthz").unwrap().0, 503);
+    drop((old, waiting));
+    assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
+}
+
+#[test]
+fn reloads_that_are_asked_for_in_an_upgrade_are_answered_by_whoever_serves() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).process(WITH_PARENT);
+    let mut becket = start(&place, &shape);
+    let trust = Trust::new(&place);
+    let (pid, child) = (becket.pid(), becket.child());
+    thread::scope(|scope| {
+        let upgrades = scope.spawn(|| {
+            for _ in 0..4 {
+                upgrade(&becket);
+                assert!(trust.visit(becket.web).is_ok());
+            }
+        });
+        // Some come in the moment in which the parent becomes another program.
+        while !upgrades.is_finished() {
+            becket.signal(Signal::HUP);
+            thread::sleep(Duration::from_micros(500));
+        }
+    });
+    assert_eq!(becket.pid(), pid);
+    assert_ne!(becket.child(), child);
+    assert_eq!(becket.status()["upgrades"]["done"], 4);
+    let restarts = becket.metrics().sum("becket_restarts_total", &[]);
+    assert_eq!(restarts, 0.0, "{}", becket.logs());
+    becket.signal(Signal::TERM);
+    assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
+}
