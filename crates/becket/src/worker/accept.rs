@@ -76,9 +76,11 @@ impl Worker {
                 let mut is_served = true;
                 match acceptor.accept() {
                     Accepted::Client(socket, address) => {
-                        let listener = Rc::clone(&acceptor.listener);
-                        is_served = self.admit(socket, address, listener);
+                        // What was told before it came counts for it, such as a reload that is said to be done.
                         self.look_for_mail();
+                        // An acceptor is closed at the end of a turn only.
+                        let listener = Rc::clone(&self.acceptors[key].listener);
+                        is_served = self.admit(socket, address, listener);
                     }
                     Accepted::Nothing | Accepted::Lost => self.shared.release_connection(),
                     Accepted::Exhausted(error) => {
@@ -111,7 +113,11 @@ impl Worker {
         self.counters.accepted.add(1);
         // Where nobody waits for long it is not worth the call.
         let waited = match self.is_overloaded(self.now.mono) {
-            true => becket_sys::socket::silent_for(&socket).unwrap_or_default(),
+            true => {
+                let accepting = self.now.mono.saturating_sub(self.accepts_since);
+                let silent = becket_sys::socket::silent_for(&socket);
+                silent.unwrap_or_default().min(accepting)
+            }
             false => Duration::ZERO,
         };
         let config = listener.config();

@@ -82,9 +82,12 @@ impl Worker {
         }
     }
 
-    /// Accepts clients from now on, also those that have waited. A socket that was not needed before listens from now on.
+    /// Accepts clients from now on, also those that have waited, which is no overload. A socket that was not needed before listens
+    /// from now on.
     fn serve_clients(&mut self) {
         self.is_parked = false;
+        self.accepts_since = self.clock.mono();
+        self.backlog.handle_look(self.accepts_since, 0, true);
         for (_, acceptor) in &mut self.acceptors {
             acceptor.bound_queue(None);
             acceptor.ready = true;

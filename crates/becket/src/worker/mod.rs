@@ -108,6 +108,8 @@ pub(crate) struct Worker {
     pauses: RateLimit,
     /// Nobody is accepted: another process serves these sockets.
     is_parked: bool,
+    /// Since when clients are accepted.
+    accepts_since: Duration,
     ending: Ending,
 }
 
@@ -212,6 +214,7 @@ impl Worker {
             paused_until: None,
             pauses: RateLimit::per_second(1),
             is_parked,
+            accepts_since: now.mono,
             ending: Ending::No,
         };
         worker.take_over(&adopted, start.sockets)?;

@@ -52,7 +52,14 @@ impl Worker {
                 self.set_alarm(index);
                 continue;
             }
-            self.advance(index, Connection::expire);
+            // What has come while this thread did not run came in time.
+            if entry.queued && !entry.handshaking {
+                self.advance(index, Connection::advance);
+            }
+            let left = self.connections.get(index);
+            if left.is_some_and(|entry| entry.connection.deadline() <= self.now.mono) {
+                self.advance(index, Connection::expire);
+            }
             self.look_for_mail();
             steps += 1;
             if steps == STEPS_PER_TURN {

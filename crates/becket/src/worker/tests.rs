@@ -2,7 +2,7 @@
 
 mod signing;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
@@ -30,8 +30,8 @@ const MANY: usize = 120;
 /// A worker that serves without TLS, its clients, and a server that accepts nobody itself.
 struct Scene {
     worker: Worker,
-    _clients: Vec<TcpStream>,
-    _server: TcpListener,
+    clients: Vec<TcpStream>,
+    server: TcpListener,
 }
 
 fn config(server: SocketAddr, listener: &str) -> Arc<Config> {
@@ -111,8 +111,8 @@ fn scene() -> Scene {
     }
     Scene {
         worker,
-        _clients: clients,
-        _server: server,
+        clients,
+        server,
     }
 }
 
@@ -258,6 +258,80 @@ fn connections_that_have_gone_leave_no_alarm_for_long() {
     worker.now.mono += Duration::from_secs(60);
     worker.expire();
     assert!(worker.timers.is_empty());
+}
+
+#[test]
+fn what_has_come_when_nobody_looked_came_in_time() {
+    let mut scene = scene();
+    let (worker, client) = (&mut scene.worker, &mut scene.clients[0]);
+    client.write_all(b"x").unwrap();
+    while worker.counters.server_traffic().sent == 0 {
+        turn(worker);
+    }
+    client.write_all(b"y").unwrap();
+    let mut events = Events::with_capacity(EVENTS);
+    while !worker.connections.iter().any(|(_, entry)| entry.queued) {
+        worker.poll.poll(&mut events, None).unwrap();
+        events
+            .iter()
+            .for_each(|event| worker.note(event.token().0, event));
+    }
+    // As if this thread had not run for a day: every deadline has passed.
+    worker.now.mono += Duration::from_secs(86_400);
+    for _ in 0..MANY {
+        worker.expire();
+    }
+    assert_eq!(worker.connections.len(), 1);
+    let (mut stream, _) = scene.server.accept().unwrap();
+    let mut said = [0; 2];
+    while stream.read_exact(&mut said).is_err() {
+        // That one is not it.
+        stream = scene.server.accept().unwrap().0;
+    }
+    assert_eq!(&said, b"xy");
+}
+
+#[test]
+fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, "tls = false");
+    worker.backlog.handle_look(Duration::ZERO, 0, false);
+    let (parked, _said) = std::sync::mpsc::channel();
+    worker.mailbox.post(Message::Park(parked));
+    worker.read_mail();
+    let client = TcpStream::connect(web).unwrap();
+    (&client).write_all(b"x").unwrap();
+    // Longer than anybody may wait where there is too much to do.
+    let long = becket_proto::fresh_queue::LIMIT * 2;
+    client.set_read_timeout(Some(long)).unwrap();
+    assert!((&client).read(&mut [0]).is_err());
+    worker.mailbox.post(Message::Accept);
+    while worker.counters.accepted.value() == 0 {
+        turn(&mut worker);
+    }
+    let closed = &worker.counters.closed;
+    assert_eq!(closed.of(CloseReason::Overload).value(), 0);
+}
+
+#[test]
+fn a_client_that_comes_behind_a_message_is_served_as_that_says() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, "tls = false");
+    let config = config(
+        server.local_addr().unwrap(),
+        "tls = false\ndeny = ['127.0.0.1']",
+    );
+    worker.mailbox.post(Message::Config {
+        adopted: worker.shared.backends.adopt(&config),
+        added: Vec::new(),
+        outbox: None,
+    });
+    let _client = TcpStream::connect(web).unwrap();
+    // In the middle of a turn that began before.
+    let now = worker.clock.mono();
+    worker.accept(now, now + Duration::from_secs(3600));
+    let denied = worker.counters.closed.of(CloseReason::DeniedNetwork);
+    assert_eq!(denied.value(), 1);
 }
 
 #[test]
