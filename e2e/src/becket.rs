@@ -1,11 +1,13 @@
 //! A running becket: started, asked, signalled, and ended when dropped.
 
-use std::fmt::Display;
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
@@ -90,6 +92,7 @@ impl Becket {
 
     /// Runs a command of [`Self::command`] without waiting for anything.
     pub fn spawn(mut command: Command, folder: &Path, web: SocketAddr, admin: SocketAddr) -> Self {
+        keep_panics();
         Self {
             child: command.spawn().expect("becket starts"),
             folder: folder.to_owned(),
@@ -125,10 +128,8 @@ impl Becket {
     /// When it has none.
     #[track_caller]
     pub fn child(&self) -> u32 {
-        let pid = self.pid();
         until("the parent has a child", || {
-            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-            children.ok()?.split_whitespace().next()?.parse().ok()
+            children(self.pid()).first().copied()
         })
     }
 
@@ -225,12 +226,21 @@ impl Becket {
         self.metrics().sum("process_open_fds", &[]) as usize
     }
 
+    /// Waits until its log says this: what becket does is seen before a thread has written of it.
+    #[track_caller]
+    pub fn says(&self, text: &str) {
+        until(&format!("the log says {text}"), || {
+            self.log().contains(text).then_some(())
+        });
+    }
+
     /// Its log so far.
     pub fn log(&self) -> String {
         let read = |name: &str| fs::read_to_string(self.folder.join(name)).unwrap_or_default();
         read("becket.log") + &read("stderr.log")
     }
 
+    /// All that it has written, and where its processes stand.
     pub fn logs(&self) -> String {
         let names = [
             "becket.toml",
@@ -244,7 +254,10 @@ impl Becket {
             format!("--- {name}\n{}", tail(&text))
         });
         let files = self.open_files().join(" ");
-        format!("{}--- descriptors\n{files}\n", texts.concat())
+        let texts = texts.concat();
+        let processes = [self.pid()].into_iter().chain(children(self.pid()));
+        let processes: String = processes.map(threads).collect();
+        format!("{texts}--- descriptors\n{files}\n--- processes\n{processes}")
     }
 
     fn open_files(&self) -> Vec<String> {
@@ -259,33 +272,73 @@ impl Becket {
 
 impl Drop for Becket {
     fn drop(&mut self) {
-        // A child that has lost its parent would still let its clients finish.
-        let pid = self.pid();
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        if thread::panicking() {
+            // What failed comes last: of a long output the end is read, or kept.
+            let failed = PANIC.with(|panic| panic.borrow().clone());
+            eprintln!("{}--- what failed\n{failed}", self.logs());
+        }
+        // A child that has lost its parent would still let its clients finish. The number of one that was waited for may be another's.
+        let runs = matches!(self.child.try_wait(), Ok(None));
+        let children = runs.then(|| children(self.pid()));
         let _gone: io::Result<()> = self.child.kill();
-        for child in children.unwrap_or_default().split_whitespace() {
-            let pid = child.parse().ok().and_then(Pid::from_raw);
+        for child in children.into_iter().flatten() {
+            let pid = Pid::from_raw(child.cast_signed());
             let _gone = pid.map(|pid| kill_process(pid, Signal::KILL));
             if !thread::panicking() {
                 until("the child has ended", || (!is_alive(child)).then_some(()));
             }
         }
         let _gone = self.child.wait();
-        if thread::panicking() {
-            eprintln!("{}", self.logs());
-        } else {
+        if !thread::panicking() {
             assert!(!self.log().contains(REFUSED), "{}", self.logs());
         }
     }
 }
 
+thread_local! {
+    /// What this thread panicked with, and where.
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Has each thread keep what it panics with.
+fn keep_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            PANIC.set(info.to_string());
+            before(info);
+        }));
+    });
+}
+
 /// What no test is to find: a system call that becket makes and its sandbox lacks.
 const REFUSED: &str = "refused by process.sandbox";
 
-fn is_alive(pid: impl Display) -> bool {
+fn is_alive(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = status.rsplit(')').next().unwrap_or_default();
     !state.is_empty() && !state.starts_with(" Z")
+}
+
+/// The processes that this one's main thread has started.
+fn children(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let numbers = children.split_whitespace();
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
+/// A line of a process: each thread with its state, and where in the kernel it waits.
+fn threads(pid: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let tasks = tasks.into_iter().flatten().flatten().map(|task| {
+        let read = |file| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let (name, stat, waits_in) = (read("comm"), read("stat"), read("wchan"));
+        let state = stat.rsplit(") ").next().and_then(|rest| rest.get(..1));
+        format!(" {} {} {waits_in},", name.trim_end(), state.unwrap_or("?"))
+    });
+    format!("{pid}:{}\n", tasks.collect::<String>())
 }
 
 /// The end of a long text: a soak writes megabytes.

@@ -61,7 +61,7 @@ pub use run_user::{AS_NOBODY, give, nobody, open_to_all};
 pub use scrape::{Metrics, http_get};
 pub use server::{Make, Server};
 pub use shape::Shape;
-pub use time::{PATIENCE, eventually, holds_for, now, unix_now, until};
+pub use time::{Over, PATIENCE, eventually, holds_for, now, unix_now, until};
 pub use token::SoftToken;
 pub use tool::{Finished, Kept, Tool, finish};
 pub use uml::{UserModeLinux, is_inside_uml};

@@ -1,5 +1,6 @@
 //! Waiting for something to become true, with a deadline. The only place that reads the clock.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -26,13 +27,21 @@ pub fn unix_now() -> u64 {
 
 /// Asks until there is an answer.
 #[track_caller]
-pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    match patiently(ask) {
+        Some(answer) => answer,
+        None => panic!("waited in vain: {what}"),
+    }
+}
+
+/// The same; nothing when there was none in time.
+pub(crate) fn patiently<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let start = now();
     loop {
-        if let Some(answer) = ask() {
+        let answer = ask();
+        if answer.is_some() || start.elapsed() >= PATIENCE {
             return answer;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
         thread::sleep(STEP);
     }
 }
@@ -50,5 +59,15 @@ pub fn holds_for(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     while start.elapsed() < time {
         assert!(is_so(), "held no longer: {what}");
         thread::sleep(STEP);
+    }
+}
+
+/// Sets a flag in the end, also when that is a panic: threads that go on until it is set are waited for.
+#[derive(Debug)]
+pub struct Over<'a>(pub &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
     }
 }

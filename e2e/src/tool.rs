@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use crate::time::until;
+use crate::time::patiently;
 
 /// A program that is installed.
 #[derive(Clone, Debug)]
@@ -64,6 +64,7 @@ impl Finished {
 /// Runs a command to its end.
 #[track_caller]
 pub fn finish(mut command: Command, input: &str) -> Finished {
+    let what = format!("{command:?}");
     let child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -76,18 +77,24 @@ pub fn finish(mut command: Command, input: &str) -> Finished {
     thread::spawn(move || stdin.write_all(input.as_bytes()).ok());
     let stdout = child.0.stdout.take().map(drain);
     let stderr = child.0.stderr.take().map(drain);
-    let status = until("a program ends", || child.0.try_wait().expect("a status"));
+    let ended = patiently(|| child.0.try_wait().expect("a status"));
+    // One that does not end is, so that it can be heard what it said.
+    drop(child);
     let text = |reader: Option<thread::JoinHandle<String>>| {
         reader
             .and_then(|reader| reader.join().ok())
             .unwrap_or_default()
     };
+    let (stdout, stderr) = (text(stdout), text(stderr));
+    let Some(status) = ended else {
+        panic!("waited in vain: {what} ends; it said:\n{stdout}{stderr}");
+    };
     Finished {
         code: status
             .code()
             .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
-        stdout: text(stdout),
-        stderr: text(stderr),
+        stdout,
+        stderr,
     }
 }
 

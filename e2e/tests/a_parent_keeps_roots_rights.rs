@@ -106,7 +106,7 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
     // What is refused changes nothing, and the log says why.
     place.write("site.pem", "none");
     assert!(!becket.reload());
-    assert!(becket.log().contains("site.pem"), "{}", becket.log());
+    becket.says("site.pem");
     assert!(answer(low, &trust).is_ok());
     place.write("becket.toml", &shape.text());
     place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
@@ -188,7 +188,7 @@ fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
     });
     assert_ne!(becket.child(), first);
     assert!(answer(becket.web, &trust).is_ok());
-    assert!(becket.log().contains("started again"), "{}", becket.log());
+    becket.says("started again");
     assert_eq!(becket.status()["restarts"], 1);
     assert_eq!(becket.metrics().sum("becket_restarts_total", &[]) as u64, 1);
     // It reloads as the first one did.

@@ -7,7 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread;
 
-use becket_e2e::{Backend, Becket, PATIENCE, Place, Shape, Signal, eventually, http_get, until};
+use becket_e2e::{
+    Backend, Becket, Over, PATIENCE, Place, Shape, Signal, eventually, http_get, until,
+};
 
 fn start(place: &Place) -> Becket {
     let backend = Backend::http("well met");
@@ -106,6 +108,7 @@ fn a_reload_comes_before_the_pages_of_a_flood() {
     let becket = start(&place);
     let (over, pages) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
+        let _over = Over(&over);
         for _ in 0..64 {
             scope.spawn(|| {
                 while !over.load(SeqCst) {
@@ -122,7 +125,6 @@ fn a_reload_comes_before_the_pages_of_a_flood() {
         until("the reload is done", || {
             becket.log().contains("\"reloaded\"").then_some(())
         });
-        over.store(true, SeqCst);
     });
 }
 

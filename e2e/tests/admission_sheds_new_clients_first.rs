@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, PATIENCE, Place, REQUEST, Shape, Trust, eventually, fresh_host, now,
+    Backend, Becket, Client, Over, PATIENCE, Place, REQUEST, Shape, Trust, eventually, fresh_host,
+    now,
 };
 use rustls::pki_types::ServerName;
 use rustls::version::{TLS12, TLS13};
@@ -52,6 +53,7 @@ fn a_flood_of_new_clients_does_not_lock_out_those_who_return() {
     }
     let (over, turned_away) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
+        let _over = Over(&over);
         for version in [&TLS12, &TLS13] {
             let trust = newcomer(&Trust::only(&place, version));
             let (over, turned_away, at) = (&over, &turned_away, becket.web);
@@ -73,7 +75,6 @@ fn a_flood_of_new_clients_does_not_lock_out_those_who_return() {
             Ok::<_, io::Error>(())
         });
         let outcome = visits.unwrap().join();
-        over.store(true, SeqCst);
         outcome.unwrap().expect("who returns is served");
     });
     becket.idle();

@@ -113,7 +113,7 @@ fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
     eventually("half of it is kept out", || kept_out(&becket).len() == 1);
     assert!(kept_out(&becket)[0].contains("belongs to another certificate"));
     assert_eq!(visitor.shown(NAME), der(&first));
-    assert!(becket.log().contains("kept out, what was in use stays"));
+    becket.says("kept out, what was in use stays");
     let metrics = becket.metrics();
     assert_eq!(metrics.sum("becket_watch_kept_out", &[]), 1.0);
     assert!(metrics.sum("becket_watch_failures_total", &[]) >= 1.0);
@@ -260,7 +260,7 @@ fn revocation_lists_are_taken_and_the_configuration_is_not() {
     trust.visit(becket.web).unwrap();
     revoke(&[7, 1]);
     eventually("she is refused", || trust.visit(becket.web).is_err());
-    assert!(becket.log().contains("policy[web]"), "{}", becket.log());
+    becket.says("policy[web]");
     assert!(TcpStream::connect(second).is_err());
     assert!(becket.reload(), "{}", becket.log());
     TcpStream::connect(second).unwrap();

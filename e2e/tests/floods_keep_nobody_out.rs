@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Trust, eventually, fresh_address,
-    read_head, reset,
+    Backend, Becket, Client, Key, Over, Place, REQUEST, Shape, Signal, Trust, eventually,
+    fresh_address, read_head, reset,
 };
 
 /// A client as far as becket sees one: it says this and no more.
@@ -137,6 +137,7 @@ fn downloads_at_full_speed_keep_no_newcomer_out() {
     let trust = Trust::new(&place);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _over = Over(&over);
         for _ in 0..4 {
             let mut client = Client::connect(becket.web, &trust).unwrap();
             client.write_all(b"GET /endless HTTP/1.0\r\n\r\n").unwrap();
@@ -152,7 +153,6 @@ fn downloads_at_full_speed_keep_no_newcomer_out() {
             let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
             assert!(answer.unwrap().ends_with(b"well met"));
         }
-        over.store(true, SeqCst);
     });
     becket.idle();
 }
@@ -182,6 +182,7 @@ fn one_who_downloads_at_full_speed_holds_up_nobody_who_asks_for_a_kilobyte() {
     let connect = || Client::connect(becket.web, &trust).unwrap();
     let (downloaded, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
+        let _over = Over(&over);
         scope.spawn(|| {
             let mut client = connect();
             ask(&mut client, b'e');
@@ -203,7 +204,6 @@ fn one_who_downloads_at_full_speed_holds_up_nobody_who_asks_for_a_kilobyte() {
             downloaded.load(SeqCst) > before,
             "nor do they hold up the download"
         );
-        over.store(true, SeqCst);
     });
 }
 

@@ -47,7 +47,7 @@ fn a_kernel_without_tls_is_told_and_nothing_else_changes() {
     let backend = Backend::http("hello");
     let shape = Shape::new(backend.address).listener("kernel-tls = 'bulk'");
     let becket = Becket::start(&place, &shape);
-    assert!(becket.logs().contains("kernel TLS: "), "{}", becket.logs());
+    becket.says("kernel TLS: ");
     assert!(becket.status()["kernel_tls"].is_string());
     let answer = Trust::new(&place).visit(becket.web).unwrap();
     assert!(answer.ends_with(b"hello"));

@@ -257,6 +257,7 @@ fn as_many_clients_fit_as_it_says_at_the_start_however_few_files_may_be_open() {
         let place = Place::new();
         let shape = Shape::new(server).plain();
         let becket = with_open_files(&place, &shape, limit);
+        becket.says("\"serving\"");
         let log = becket.log();
         let mut lines = log.lines().map(|line| serde_json::from_str(line).unwrap());
         let serving = lines.find(|line: &Value| line["message"] == "serving");

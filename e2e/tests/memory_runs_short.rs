@@ -62,13 +62,11 @@ fn those_at_rest_end_and_newcomers_are_refused_until_there_is_memory_again() {
     asking.write_all(b"x").unwrap();
     asking.read_exact(&mut [0]).unwrap();
     client(b"");
-    let log = becket.log();
-    let said = |words: &str| log.matches(words).count();
-    assert_eq!(
-        said("memory is short"),
-        said("memory is not short any more"),
-        "{log}"
-    );
+    eventually("the end of each shortage is said", || {
+        let log = becket.log();
+        let said = |words: &str| log.matches(words).count();
+        said("memory is short") == said("memory is not short any more")
+    });
     drop((resting, asking));
     becket.idle();
 }

@@ -182,8 +182,10 @@ fn checks_of_haproxy_are_no_failures() {
         for failure in ["handshake-aborted", "proxy-header", "client-reset"] {
             assert_eq!(metrics.closed(failure), 0, "{how}: {failure}");
         }
-        let lines = becket.access();
-        assert!(lines.iter().any(|line| line["reason"] == "health-check"));
+        eventually("they are logged", || {
+            let lines = becket.access();
+            lines.iter().any(|line| line["reason"] == "health-check")
+        });
         let log = becket.log();
         assert!(!log.contains("connection failed"), "{how}: {log}");
     }

@@ -178,13 +178,13 @@ fn no_session_lives_longer_than_max_age() {
         assert_eq!(visit(&becket, &trust), "full");
         // It resumes again and again, each time with a fresh ticket, and yet it dies.
         let mut resumed = 0;
-        eventually("a full handshake again", || {
+        // On a slow machine one may die before it is shown again: then the next one counts.
+        eventually("it resumes, and a full handshake again", || {
             let seen = visit(&becket, &trust);
             assert!(seen == "full" || seen == kind, "{seen}");
             resumed += u32::from(seen == kind);
-            seen == "full"
+            seen == "full" && resumed > 0
         });
-        assert!(resumed > 0, "{kind} never resumed");
     }
 }
 

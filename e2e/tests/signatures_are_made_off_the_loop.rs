@@ -62,7 +62,7 @@ fn clients_of_every_kind_are_served() {
     let metrics = becket.metrics();
     assert_eq!(metrics.sum("becket_crypto_threads", &[]), 2.0);
     assert_eq!(metrics.sum("becket_signatures_failed_total", &[]), 0.0);
-    assert!(becket.log().contains("\"crypto_threads\":2"));
+    becket.says("\"crypto_threads\":2");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn threads_come_with_the_first_expensive_key() {
     place.issue("site.pem", &["www.example.org"], Key::LongRsa);
     assert!(becket.reload());
     assert_eq!(becket.metrics().sum("becket_crypto_threads", &[]), 2.0);
-    assert!(becket.log().contains("\"crypto_threads\":2"));
+    becket.says("\"crypto_threads\":2");
     assert_eq!(visit(&becket, &Trust::only(&place, &TLS13)), "full");
     assert_eq!(signed(&becket), 1);
 }
@@ -162,7 +162,7 @@ fn a_reload_and_a_drain_end_nobodys_handshake() {
     for client in drained {
         client.join().unwrap().expect("an answer");
     }
-    eventually("becket has ended", || becket.ended() == Some(0));
+    assert_eq!(becket.ended(), Some(0));
 }
 
 /// Signatures that are under way in one of two workers with one crypto thread.

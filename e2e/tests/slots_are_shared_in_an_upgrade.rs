@@ -2,12 +2,12 @@
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
 use becket_e2e::{
-    Backend, Becket, Client, Place, Shape, Signal, Trust, eventually, holds_for, until,
+    Backend, Becket, Client, Over, Place, Shape, Signal, Trust, eventually, holds_for, until,
 };
 
 use crate::upgrades_lose_nothing::{
@@ -161,11 +161,13 @@ fn under_load_it_never_has_more_and_nobody_is_refused() {
     let server = Counting::new();
     let becket = start(&place, &server.shape(3));
     let trust = Trust::new(&place);
-    let [over, served, refused] = [0; 3].map(AtomicUsize::new);
+    let (over, [served, refused]) = (AtomicBool::new(false), [0; 2].map(AtomicUsize::new));
     thread::scope(|scope| {
+        let _over = Over(&over);
         for _ in 0..8 {
             scope.spawn(|| {
-                while over.load(SeqCst) == 0 {
+                let _over = Over(&over);
+                while !over.load(SeqCst) {
                     let Ok(mut client) = Client::connect(becket.web, &trust) else {
                         refused.fetch_add(1, SeqCst);
                         continue;
@@ -185,7 +187,6 @@ fn under_load_it_never_has_more_and_nobody_is_refused() {
             upgrade(&becket);
         }
         more();
-        over.store(1, SeqCst);
     });
     server.has(0);
     assert_eq!(server.most.load(SeqCst), 3, "{}", becket.log());

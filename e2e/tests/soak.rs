@@ -178,8 +178,12 @@ fn threads(key: Key) -> u64 {
 
 /// Buffers and tables that stay are no leak.
 fn warm(becket: &Becket, trusts: &[Trust], seed: u64, key: Key) {
-    if key == Key::Rsa {
-        flood(becket, &trusts[1]);
+    // Where the threads of becket take turns with others, too few may wait at once.
+    if key == Key::Rsa && becket.status()["rsa_batches"].is_object() {
+        eventually("a batch was made", || {
+            flood(becket, &trusts[1]);
+            becket.metrics().sum("becket_rsa_batches_total", &[]) > 0.0
+        });
     }
     let mut dice = Rng::with_seed(seed);
     for _ in 0..200 {

@@ -356,17 +356,17 @@ fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
         );
     }
     assert_eq!(asleep(), [Some(0); 2]);
-    let metrics = becket.metrics();
-    assert!(metrics.sum("becket_cancels_total", &["outcome=\"passed\""]) >= 4.0);
-    assert_eq!(
-        metrics.sum("becket_cancels_total", &["outcome=\"failed\""]),
-        0.0
-    );
-    let reasons = becket
-        .access()
-        .into_iter()
-        .map(|line| line["reason"].clone());
-    assert!(reasons.filter(|reason| reason == "cancel").count() >= 2);
+    let cancels = |outcome: &str| {
+        let label = format!("outcome=\"{outcome}\"");
+        becket.metrics().sum("becket_cancels_total", &[&label])
+    };
+    eventually("they are counted", || cancels("passed") >= 4.0);
+    assert_eq!(cancels("failed"), 0.0);
+    eventually("they are logged", || {
+        let lines = becket.access();
+        let cancels = lines.iter().filter(|line| line["reason"] == "cancel");
+        cancels.count() >= 2
+    });
     // Nobody is told where that is not wanted.
     let refusing = shape.listener("cancel-requests = false");
     place.write("becket.toml", &refusing.text());

@@ -44,6 +44,9 @@ fn which(becket: &Becket, trust: &Trust) -> u8 {
     client.close_notify().unwrap();
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).unwrap();
+    drop(client);
+    // Who comes next finds its place free.
+    becket.idle();
     server
 }
 
