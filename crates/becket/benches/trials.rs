@@ -1,7 +1,7 @@
 //! What the trial of a policy costs a worker, for each client.
 //!
 //! Run with `cargo bench -p becket --bench trials`. `look` is what is done with a hello anyway. With `threads = 2` two workers count in
-//! one trial. One that fails is the worst: a name that is in no row of a full table; its fingerprint is in the figure, and alone beside it.
+//! one trial. One that fails asks for a name that mostly has no row yet; its fingerprint is in the figure, and alone beside it.
 
 use std::hint::black_box;
 use std::sync::Arc;
