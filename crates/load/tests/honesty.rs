@@ -42,11 +42,12 @@ fn a_stall_of_the_server_shows_in_the_corrected_latencies_in_full() {
     let url = format!("http://{address}/");
     let pid = responder.pid();
     let stalls = std::thread::spawn(move || {
-        std::thread::park_timeout(Duration::from_millis(700));
+        // In the middle, however long it takes to begin.
+        std::thread::park_timeout(Duration::from_millis(1500));
         stall(&pid, Duration::from_millis(100));
     });
     // Two connections only: the rest of what was due in the stall waits in the client.
-    let report = report(&url, "-R 1000 -d 1500ms -c 2 -t 1 --keepalive 100000");
+    let report = report(&url, "-R 1000 -d 3s -c 2 -t 1 --keepalive 100000");
     stalls.join().unwrap();
     let step = &report.steps[0];
     let corrected = step.latency.whole_corrected.as_ref().unwrap();
