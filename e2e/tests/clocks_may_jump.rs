@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::process::Command;
 
 use becket_e2e::{
-    Backend, Becket, Client, Place, Shape, Signal, Trust, UserModeLinux, is_inside_uml, unix_now,
+    Backend, Becket, Client, Place, Shape, Signal, Trust, UserModeLinux, eventually, is_inside_uml,
+    unix_now,
 };
 
 #[test]
@@ -50,7 +51,7 @@ fn inside() {
         }
     }
     echo(&mut there);
-    assert_eq!(becket.metrics().open(), 1);
+    eventually("all others have left", || becket.metrics().open() == 1);
     drop(there);
     becket.idle();
     becket.signal(Signal::TERM);
