@@ -250,13 +250,14 @@ impl<'a> Worker<'a> {
         while (self.times.len() as u64) < samples {
             let left = self.desk.handshakes.load(SeqCst) > 0;
             let timeout = left.then_some(Duration::ZERO);
-            if self.poll.poll(&mut events, timeout).is_err() {
+            let mailbox = &self.desk.mailbox;
+            if mailbox.wait(&mut self.poll, &mut events, timeout).is_err() {
                 break;
             }
             if events.iter().any(|event| event.token() == STEPS) {
                 let _rung = self.wakeup.read(&mut [0; 4096]);
             }
-            if events.iter().any(|event| event.token() == MAIL) {
+            if self.desk.mailbox.is_loaded() {
                 self.read_mail();
             }
             let relays = self.desk.relays.swap(0, SeqCst);

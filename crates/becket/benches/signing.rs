@@ -94,7 +94,8 @@ impl Worker {
         let _asked = self.signing.ask(0, request);
         let mut messages = self.mailbox.take();
         while messages.is_empty() {
-            self.poll.poll(&mut self.events, None).expect("a poll");
+            let waited = self.mailbox.wait(&mut self.poll, &mut self.events, None);
+            waited.expect("a poll");
             messages = self.mailbox.take();
         }
         for message in &messages {

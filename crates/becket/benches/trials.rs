@@ -1,7 +1,8 @@
 //! What the trial of a policy costs a worker, for each client.
 //!
 //! Run with `cargo bench -p becket --bench trials`. `look` is what is done with a hello anyway. With `threads = 2` two workers count in
-//! one trial. One that fails asks for a name that mostly has no row yet; its fingerprint is in the figure, and alone beside it.
+//! one trial. One that fails asks for a name that mostly has no row yet; its fingerprint is in the figure, and alone beside it. One that
+//! shows a certificate might have failed, so its hello is kept until it does.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use becket::ja4::Ja4;
 use becket::trial::{Judged, Trial, Trials, TriedClient};
+use becket_config::choices::ClientCertificates;
 use becket_config::policy::Policy;
 use becket_config::suites::Version;
 use becket_proto::client_hello::{ClientHello, Peek, peek};
@@ -59,10 +61,9 @@ fn judge(trial: &Arc<Trial>, hello: &ClientHello<'_>) -> Judged {
     })
 }
 
-fn client<'a>(name: &'a str, hello: &ClientHello<'_>) -> TriedClient<'a> {
+fn client(name: &str) -> TriedClient<'_> {
     TriedClient {
         name: Some(name),
-        ja4: Ja4::of(hello),
         address: [192, 0, 2, 7].into(),
     }
 }
@@ -76,19 +77,30 @@ fn look(bencher: Bencher<'_, '_>, sample: Sample) {
 fn one_that_passes(bencher: Bencher<'_, '_>, sample: Sample) {
     let trial = trial(&[Version::Tls12, Version::Tls13]);
     let hello = hello(sample);
-    assert!(!judge(&trial, &hello).may_fail());
-    bencher.bench(|| judge(&trial, &hello).count(false, || client("", &hello), NOW));
+    let fails = || panic!("it fails");
+    bencher.bench(|| judge(&trial, &hello).count(false, fails, NOW));
+}
+
+#[divan::bench(args = [CURL, OLD], threads = [1, 2])]
+fn one_that_shows_a_certificate(bencher: Bencher<'_, '_>, sample: Sample) {
+    let tried = Policy {
+        client_certificates: ClientCertificates::Required,
+        ..Policy::default()
+    };
+    let trial = Trials::default().of(&tried, ALL_CIPHER_SUITES.to_vec());
+    let hello = hello(sample);
+    let fails = || panic!("it fails");
+    bencher.bench(|| judge(&trial, &hello).count(true, fails, NOW));
 }
 
 #[divan::bench(threads = [1, 2])]
 fn one_that_fails(bencher: Bencher<'_, '_>) {
     let trial = trial(&[Version::Tls13]);
     let hello = hello(OLD);
-    assert!(judge(&trial, &hello).may_fail());
     let names: Vec<_> = (0..4096).map(|it| format!("{it}.example.org")).collect();
     let any = || &names[fastrand::usize(..names.len())];
     let bencher = bencher.with_inputs(any);
-    bencher.bench_values(|name| judge(&trial, &hello).count(false, || client(name, &hello), NOW));
+    bencher.bench_values(|name| judge(&trial, &hello).count(false, || client(name), NOW));
 }
 
 #[divan::bench(args = [CURL, OLD])]

@@ -234,7 +234,9 @@ fn succession(
     config: &Config,
 ) -> Result<Succession, StartError> {
     let (shared, outbox) = (&common.shared, common.outboxes.first().cloned());
-    let heard = |stream: &UnixStream| predecessor::listen(stream.try_clone()?, shared, outbox);
+    let heard = |stream: &UnixStream| {
+        predecessor::listen(stream.try_clone()?, shared, config.trials(), outbox)
+    };
     let heard = predecessor.map(heard).transpose();
     let heard = heard.map_err(|error| system("hearing the process before", error))?;
     let leases = leases(link, shared, config, common.is_parked);

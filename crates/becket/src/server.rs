@@ -217,11 +217,19 @@ impl Control {
                 }
             }
         }
+        drop(asked);
+        self.end(outcome).await
+    }
+
+    /// What is to be done when no worker is left.
+    async fn end(mut self, outcome: Outcome) -> Outcome {
         if let Some(cluster) = self.cluster.take() {
             cluster.leave().await;
         }
-        if let Some(pages) = &self.pages {
-            pages.answered().await;
+        // Who waits for an outcome hears that there is none, as does who asks for something now.
+        drop(std::mem::take(&mut self.waiting));
+        if let Some(pages) = self.pages.take() {
+            pages.finish(admin::LAST_MOMENT).await;
         }
         drop(self.access.take());
         self.sandbox.tell();

@@ -5,10 +5,12 @@
 //! nothing to lose, and only then it is known whether it has shown a certificate. What is remembered of clients is in
 //! `last_day.rs`.
 //!
-//! [`Trials`] finds the trial of before for a configuration that is read anew, so that a report outlives a reload that leaves it alone.
+//! [`Trials`] finds the trial of before for a configuration that is read anew, so that a report outlives a reload that leaves it alone. It
+//! outlives an upgrade, too: the process that is replaced tells what it remembers ([`Trial::hours`], [`Trial::take_over`]).
 
 mod last_day;
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,6 +21,7 @@ use becket_config::policy::Policy;
 use becket_config::suites::{Group, Version};
 use becket_proto::client_hello::ClientHello;
 use becket_proto::labelled;
+use becket_proto::succession::TrialHour;
 use rustls::SupportedCipherSuite;
 
 use self::last_day::{LastDay, TrialReport};
@@ -68,6 +71,8 @@ pub struct Judged {
     trial: Arc<Trial>,
     /// [`TrialOutcome::ClientCertificate`] where nothing else is wrong and the trial wants one.
     outcome: TrialOutcome,
+    /// Where the client may not pass. Its fingerprint is made once it is counted: that costs more than a copy.
+    hello: Option<Box<ClientHello<'static>>>,
 }
 
 /// A client whose handshake is complete.
@@ -75,23 +80,24 @@ pub struct Judged {
 pub struct TriedClient<'a> {
     /// The name that it asked for, if a certificate has it.
     pub name: Option<&'a str>,
-    /// Its fingerprint.
-    pub ja4: Option<Ja4>,
     /// Where it is.
     pub address: IpAddr,
 }
 
 impl Trial {
-    /// Judges a hello. `signs` says whether one of our certificates for the client fits a suite. Allocates nothing, and is linear
-    /// in the hello.
+    /// Judges a hello. `signs` says whether one of our certificates for the client fits a suite. Is linear in the hello, and keeps a
+    /// copy of one that may not pass.
     pub fn judge(
         self: &Arc<Self>,
         hello: &ClientHello<'_>,
         signs: impl Fn(&SupportedCipherSuite) -> bool,
     ) -> Judged {
+        let outcome = self.bar.judge(hello, signs);
+        let may_fail = outcome != TrialOutcome::Passed;
         Judged {
             trial: Arc::clone(self),
-            outcome: self.bar.judge(hello, signs),
+            outcome,
+            hello: may_fail.then(|| Box::new(hello.clone().into_owned())),
         }
     }
 
@@ -99,6 +105,27 @@ impl Trial {
     pub(crate) fn totals(&self) -> impl Iterator<Item = (TrialOutcome, u64)> {
         let counts = self.totals.iter().map(|count| count.load(Relaxed));
         TrialOutcome::ALL.into_iter().zip(counts)
+    }
+
+    /// What a process that replaces this one is to know: every hour of the last day, or those that have changed since then.
+    pub(crate) fn hours(
+        &self,
+        since: Option<Duration>,
+        now: Duration,
+    ) -> impl Iterator<Item = TrialHour> {
+        let hours = self.last_day.hours(since, now).into_iter();
+        hours.map(|hour| TrialHour {
+            policy: self.policy.clone(),
+            bar: self.bar.to_string(),
+            ..hour
+        })
+    }
+
+    /// Goes on with what the process before remembers of an hour, if its trial was the same. To be called before clients are counted.
+    pub(crate) fn take_over(&self, told: &TrialHour, now: Duration) {
+        if self.bar.to_string() == told.bar {
+            self.last_day.take_over(told, now);
+        }
     }
 
     /// What the last day came to: this hour and the 23 before; of each table the first `most` rows.
@@ -146,12 +173,23 @@ impl Bar {
     }
 }
 
-impl Judged {
-    /// Whether the client does not pass, or may not yet.
-    pub fn may_fail(&self) -> bool {
-        self.outcome != TrialOutcome::Passed
+/// The same text for the same bar, in other versions of this program as well.
+impl fmt::Display for Bar {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = [self.tls12, self.tls13, self.ems, self.certificate];
+        flags
+            .iter()
+            .try_for_each(|flag| write!(out, "{}", u8::from(*flag)))?;
+        let mut suites = self.suites.iter().map(|suite| u16::from(suite.suite()));
+        let mut groups = self.groups.iter().map(|group| *group as u16);
+        out.write_str(" suites")?;
+        suites.try_for_each(|suite| write!(out, " {suite:x}"))?;
+        out.write_str(" groups")?;
+        groups.try_for_each(|group| write!(out, " {group:x}"))
     }
+}
 
+impl Judged {
     /// Counts the client, whose handshake is complete; `client` says which it is, and is asked only where it does not pass. `now`
     /// is of the monotonic clock.
     pub fn count<'a>(
@@ -167,7 +205,10 @@ impl Judged {
         self.trial.totals[outcome as usize].fetch_add(1, Relaxed);
         match outcome {
             TrialOutcome::Passed => self.trial.last_day.pass(now),
-            failed => self.trial.last_day.fail(failed, client(), now),
+            failed => {
+                let ja4 = self.hello.and_then(|hello| Ja4::of(&hello));
+                self.trial.last_day.fail(failed, client(), ja4, now);
+            }
         }
     }
 }

@@ -474,7 +474,8 @@ impl Link {
         if env.plan.since_queued
             && let Ok(Some(since)) = acknowledged_ago(&self.wire.socket)
         {
-            env.samples(step).since_queued.record(since);
+            // It is read after the whole was.
+            env.samples(step).since_queued.record(since.min(whole));
         }
     }
 

@@ -308,7 +308,12 @@ impl Worker {
     /// Lets what is on its way end, for as long as a transaction may take.
     fn drain(&mut self) -> Result<(), Error> {
         let end = clock::now();
-        let give_up = end + self.env.plan.time_out.min(DRAIN_LIMIT) + SWEEP * 2;
+        let limit = match self.env.plan.load {
+            // All of them were asked for.
+            Load::ClosedCount(_) => Duration::MAX,
+            _ => DRAIN_LIMIT,
+        };
+        let give_up = end + self.env.plan.time_out.min(limit) + SWEEP * 2;
         let stopped = self.task.stop.load(Ordering::Relaxed);
         if !stopped {
             // Only what the last turns just missed is started: a backlog must not go out as one burst.

@@ -4,13 +4,14 @@
 //! done for it then is lost. First come, first served makes that the rule once more come than can
 //! be served: each is served when it is about to give up. So this queue
 //!
-//! * serves the oldest first while that has waited for no longer than [`TARGET`];
+//! * serves the oldest first while that has waited for no longer than [`PATIENCE`];
 //! * serves the newest first while the oldest has, so that those who are served are alive;
 //! * gives up those who have waited for [`LIMIT`], the oldest first: they are told, and may try
 //!   elsewhere.
 //!
 //! Who waits for how long is all that it knows: a burst that can be served within the limit is
-//! served whole, and nothing has to be set. (CoDel, RFC 8289, bounds the time in a queue, not its
+//! served whole, so is a crowd that always comes back and takes no longer than [`PATIENCE`] to serve once,
+//! and nothing has to be set. (CoDel, RFC 8289, bounds the time in a queue, not its
 //! length; to turn to the newest in overload is Facebook's "adaptive LIFO", Maurer, 2015.)
 //!
 //! Owns 24 bytes for each number up to the largest that was ever in it, and reads no clock. Anyone
@@ -71,7 +72,7 @@ impl FreshQueue {
 
     /// Takes out who is served next.
     pub fn pop(&mut self, now: Duration) -> Option<usize> {
-        let next = match self.is_over_target(now) {
+        let next = match self.waited(now).is_some_and(|waited| waited > PATIENCE) {
             true => self.waiting.last(),
             false => self.waiting.first(),
         };
@@ -99,9 +100,12 @@ impl FreshQueue {
     }
 }
 
-/// Beyond this the newest goes first: a tenth of a second is what people notice, and far more than
+/// Beyond this too many wait: a tenth of a second is what people notice, and far more than
 /// what random arrivals make anybody wait below the capacity.
 pub const TARGET: Duration = Duration::from_millis(100);
+/// Beyond this the newest goes first. Not sooner: the oldest of a crowd that always comes back would never be served, though all could be,
+/// one after the other.
+pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Beyond this nobody waits: soon enough for a client with any time-out to try once more.
 pub const LIMIT: Duration = Duration::from_millis(500);
 
@@ -121,8 +125,8 @@ mod tests {
         for index in 0..4 {
             queue.push(index, ms(index as u64));
         }
-        assert_eq!(queue.pop(ms(100)), Some(0));
-        assert_eq!(queue.pop(ms(102)), Some(3));
+        assert_eq!(queue.pop(ms(300)), Some(0));
+        assert_eq!(queue.pop(ms(302)), Some(3));
         assert_eq!(queue.pop_overdue(ms(501)), None);
         assert_eq!(queue.pop_overdue(ms(502)), Some(1));
         assert_eq!(queue.pop_overdue(ms(502)), None);
@@ -172,7 +176,7 @@ mod tests {
                     Step::Pass(time) => now += ms(time),
                     Step::Serve => {
                         let served = match oldest {
-                            Some(waited) if waited > TARGET => list.pop(),
+                            Some(waited) if waited > PATIENCE => list.pop(),
                             Some(_) => Some(list.remove(0)),
                             None => None,
                         };
@@ -187,6 +191,20 @@ mod tests {
             }
         }
 
+        /// A crowd that comes back as soon as it is served, and is served once within the patience, is served whole.
+        #[test]
+        fn nobody_of_a_steady_crowd_is_given_up(crowd in 1..150_u64, serve_us in 500..2000_u64) {
+            let mut queue = FreshQueue::default();
+            (0..crowd).for_each(|index| queue.push(index as usize, Duration::ZERO));
+            let mut now = Duration::ZERO;
+            while now < ms(3000) {
+                now += Duration::from_micros(serve_us);
+                prop_assert_eq!(queue.pop_overdue(now), None);
+                let served = queue.pop(now);
+                served.into_iter().for_each(|index| queue.push(index, now));
+            }
+        }
+
         /// More come than can be served, however much more: all the capacity goes to clients who
         /// have hardly waited, and nobody is kept for longer than the limit.
         #[test]
@@ -197,7 +215,7 @@ mod tests {
             let (mut next, mut came) = (Duration::ZERO, Vec::new());
             let mut now = Duration::ZERO;
             let mut waits = Vec::new();
-            while now < ms(4000) {
+            while now < ms(8000) {
                 while next <= now {
                     queue.push(came.len(), next);
                     came.push(next);
@@ -208,7 +226,9 @@ mod tests {
                 }
                 let served = queue.pop(now);
                 prop_assert!(served.is_some(), "the capacity is used");
-                waits.extend(served.map(|index| now - came[index]));
+                // At first the oldest goes first, the longer the less too many come.
+                let settled = served.filter(|_| now > ms(4000));
+                waits.extend(settled.map(|index| now - came[index]));
                 now += Duration::from_micros(serve_us);
             }
             waits.sort();

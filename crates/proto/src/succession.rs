@@ -18,6 +18,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use crate::health::{Condition, Known};
+use crate::heavy_hitters::Hitter;
 use crate::reader::Reader;
 use crate::session_name::SessionName;
 use crate::session_table::{PolicyTag, Session};
@@ -62,6 +63,8 @@ pub enum Record {
     },
     /// What an operator changed beside the file.
     Change(OperatorChange),
+    /// What the trial of a policy remembers of an hour.
+    TrialHour(TrialHour),
     /// From now on the old process accepts nobody.
     Cut,
     /// The old process has left the addresses of the cluster.
@@ -109,6 +112,29 @@ impl fmt::Debug for OperatorChange {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("OperatorChange").finish_non_exhaustive()
     }
+}
+
+/// Clients of a policy in one hour, by what its trial says of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrialHour {
+    /// The name of the policy.
+    pub policy: String,
+    /// What the trial asks of clients. It is the terminator's business, and the same text for the same trial.
+    pub bar: String,
+    /// The number of the hour.
+    pub number: u32,
+    /// How long ago hour 0 began, in whole seconds.
+    pub elapsed: Duration,
+    /// Clients that passed.
+    pub passed: u64,
+    /// Those that did not, by outcome.
+    pub failed: Vec<Hitter<String>>,
+    /// By name.
+    pub names: Vec<Hitter<String>>,
+    /// By fingerprint.
+    pub ja4s: Vec<Hitter<String>>,
+    /// By network.
+    pub networks: Vec<Hitter<String>>,
 }
 
 /// Why a record is none.
@@ -208,6 +234,10 @@ impl Record {
                 out.push(CHANGE);
                 out.extend_from_slice(&request.0);
             }
+            Self::TrialHour(hour) => {
+                out.push(TRIAL_HOUR);
+                hour.write(out);
+            }
             Self::Cut => out.push(CUT),
             Self::Left => out.push(LEFT),
             Self::Failed(reason) => {
@@ -260,6 +290,7 @@ impl Record {
                 let text = reader.take(reader.rest().len())?;
                 Self::Change(OperatorChange(Zeroizing::new(text.to_vec())))
             }
+            TRIAL_HOUR => Self::TrialHour(TrialHour::read(&mut reader)?),
             CUT => Self::Cut,
             LEFT => Self::Left,
             FAILED => {
@@ -327,6 +358,52 @@ impl Server {
         }
         Some(server)
     }
+}
+
+impl TrialHour {
+    fn write(&self, out: &mut Vec<u8>) {
+        write_text(&self.policy, out);
+        write_text(&self.bar, out);
+        out.extend_from_slice(&self.number.to_be_bytes());
+        out.extend_from_slice(&seconds(self.elapsed).to_be_bytes());
+        out.extend_from_slice(&self.passed.to_be_bytes());
+        for table in [&self.failed, &self.names, &self.ja4s, &self.networks] {
+            let rows = table.len().min(MOST_ROWS);
+            // At most `MOST_ROWS`.
+            out.push(rows as u8);
+            for hitter in &table[..rows] {
+                write_text(&hitter.key, out);
+                out.extend_from_slice(&hitter.count.to_be_bytes());
+                out.extend_from_slice(&hitter.error.to_be_bytes());
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            policy: read_text(reader)?,
+            bar: read_text(reader)?,
+            number: reader.u32()?,
+            elapsed: Duration::from_secs(reader.u32()?.into()),
+            passed: u64::from_be_bytes(reader.array()?),
+            failed: read_hitters(reader)?,
+            names: read_hitters(reader)?,
+            ja4s: read_hitters(reader)?,
+            networks: read_hitters(reader)?,
+        })
+    }
+}
+
+fn read_hitters(reader: &mut Reader<'_>) -> Option<Vec<Hitter<String>>> {
+    let rows = reader.u8()?.into();
+    let hitter = |_| {
+        Some(Hitter {
+            key: read_text(reader)?,
+            count: u64::from_be_bytes(reader.array()?),
+            error: u64::from_be_bytes(reader.array()?),
+        })
+    };
+    (rows <= MOST_ROWS).then(|| (0..rows).map(hitter).collect())?
 }
 
 /// A text, cut off where it is too long.
@@ -416,13 +493,16 @@ const FAILED: u8 = 6;
 const SERVER: u8 = 7;
 const CHANGE: u8 = 8;
 const STICKS: u8 = 9;
+const TRIAL_HOUR: u8 = 10;
 /// Kinds behind it are a newer program's.
-const LAST: u8 = STICKS;
+const LAST: u8 = TRIAL_HOUR;
 
 /// Bytes of a name, a reason or an address.
 const MOST_TEXT: usize = 1024;
 /// Addresses of a server: more than are used.
 const MOST_ADDRESSES: usize = 128;
+/// Rows of a table of a trial: three tables of these with the longest names fit into a record.
+const MOST_ROWS: usize = 64;
 /// A time that is not there.
 const NEVER: u32 = u32::MAX;
 
@@ -487,6 +567,28 @@ mod tests {
         })
     }
 
+    fn trial_hour() -> impl Strategy<Value = Record> {
+        let hitter = (".{0,20}", any::<(u64, u64)>());
+        let hitter = hitter.prop_map(|(key, (count, error))| Hitter { key, count, error });
+        let tables = [(); 4].map(|()| proptest::collection::vec(hitter.clone(), 0..4));
+        let times = any::<(u32, u32, u64)>();
+        (".{0,20}", ".{0,20}", times, tables).prop_map(|(policy, bar, times, tables)| {
+            let (number, elapsed, passed) = times;
+            let [failed, names, ja4s, networks] = tables;
+            Record::TrialHour(TrialHour {
+                policy,
+                bar,
+                number,
+                elapsed: whole(elapsed),
+                passed,
+                failed,
+                names,
+                ja4s,
+                networks,
+            })
+        })
+    }
+
     fn record() -> impl Strategy<Value = Record> {
         let id = proptest::collection::vec(any::<u8>(), 1..=32);
         let name = (any::<u64>(), id)
@@ -526,6 +628,7 @@ mod tests {
         let sticks = sticks.prop_map(|(backend, sticks)| Record::Sticks { backend, sticks });
         prop_oneof![
             session,
+            trial_hour(),
             sticks,
             server(),
             change,

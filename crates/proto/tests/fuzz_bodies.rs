@@ -45,9 +45,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use becket_proto::health::Known;
+use becket_proto::heavy_hitters::Hitter;
 use becket_proto::session_name::SessionName;
 use becket_proto::session_table::{PolicyTag, Session};
-use becket_proto::succession::{OperatorChange, Record, Secrets, Server, StickEntry};
+use becket_proto::succession::{OperatorChange, Record, Secrets, Server, StickEntry, TrialHour};
 use becket_proto::ticket::{Epoch, Origin, SecretId};
 use becket_proto::token::{Answer, Mechanisms, Request};
 use mutations::run_on_mutations;
@@ -74,6 +75,11 @@ fn records_of_a_succession_survive_mutation() {
         rotations: 2,
         due: Duration::from_secs(3),
         epochs: vec![(Epoch(4), Zeroizing::new([5; 32]))],
+    };
+    let hitter = |key: &str| Hitter {
+        key: key.to_owned(),
+        count: 3,
+        error: 1,
     };
     let records = [
         Record::Session {
@@ -104,10 +110,21 @@ fn records_of_a_succession_survive_mutation() {
             }],
         },
         Record::Change(OperatorChange(Zeroizing::new(b"{}".to_vec()))),
+        Record::TrialHour(TrialHour {
+            policy: "web".to_owned(),
+            bar: "0100 suites 1301 groups 1d".to_owned(),
+            number: 1,
+            elapsed: Duration::from_secs(3601),
+            passed: 2,
+            failed: vec![hitter("group")],
+            names: vec![hitter("www.example.org")],
+            ja4s: Vec::new(),
+            networks: vec![hitter("192.0.2.0/24")],
+        }),
     ];
     let mut all = Vec::new();
     records.iter().for_each(|record| record.write(&mut all));
-    assert_eq!(succession::run(&all), 16);
+    assert_eq!(succession::run(&all), 18);
     run_on_mutations(&[all], succession::run);
 }
 

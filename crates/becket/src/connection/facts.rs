@@ -118,7 +118,6 @@ impl Facts {
         let name = self.server_name.as_deref();
         TriedClient {
             name: name.filter(|name| certificates.named(name).is_some()),
-            ja4: self.ja4,
             address: self.client.ip(),
         }
     }

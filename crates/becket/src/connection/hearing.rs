@@ -28,7 +28,6 @@ use crate::log::access_log::AccessSender;
 use crate::scratch::{READ, Scratch};
 use crate::signing::Offload;
 use crate::tls::hello_router::{Choice, Served, server_name};
-use crate::trial::Judged;
 
 /// A client of whom a hello is awaited.
 #[derive(Debug)]
@@ -146,18 +145,16 @@ impl<N: Net> Hello<N> {
         }
     }
 
-    /// Whether the access log, the server or the report of a trial is told the client's fingerprint.
+    /// Whether the access log or the server is told the client's fingerprint.
     fn tells_ja4(&self, choice: &Choice, cx: &Context<'_, '_, N>) -> bool {
-        let (route, judged) = match choice {
-            Choice::Serve(served) => (Some(served.route), served.judged.as_ref()),
-            Choice::Pass(route) => (Some(*route), None),
-            Choice::Refuse { .. } => (None, None),
+        let route = match choice {
+            Choice::Serve(served) => Some(served.route),
+            Choice::Pass(route) => Some(*route),
+            Choice::Refuse { .. } => None,
         };
         let pool = route.and_then(|route| self.listener.pool(route));
         let tells = |pool: &Rc<Pool>| pool.backend().keys.proxy_tlvs.contains(&ProxyTlv::Ja4);
-        cx.turn.access.is_some_and(AccessSender::has_ja4)
-            || pool.is_some_and(tells)
-            || judged.is_some_and(Judged::may_fail)
+        cx.turn.access.is_some_and(AccessSender::has_ja4) || pool.is_some_and(tells)
     }
 
     fn serve(

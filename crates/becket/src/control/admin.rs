@@ -30,9 +30,9 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
-use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
 use super::admin_http::{self, Asker, Refusal};
@@ -108,27 +108,46 @@ pub struct AdminSockets {
 #[derive(Debug)]
 pub(crate) struct Pages {
     /// Dropped when they are closed.
-    open: Option<watch::Sender<bool>>,
-    places: Arc<Semaphore>,
+    door: Option<watch::Sender<Door>>,
+    /// Says nothing, and ends when all who were let in have gone.
+    clients: Receiver<Infallible>,
+}
+
+/// Whether clients of the pages are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Open,
+    Shut,
+    /// Those who wait in the kernel by now, and then nobody any more.
+    Closing,
 }
 
 impl Pages {
     /// Whether clients are let in. Who comes meanwhile waits in the kernel, for this process or another one that has the sockets, too.
     pub(crate) fn let_in(&self, open: bool) {
-        if let Some(is_open) = &self.open {
-            is_open.send_replace(open);
+        if let Some(door) = &self.door {
+            door.send_replace(if open { Door::Open } else { Door::Shut });
         }
     }
 
     /// Lets in nobody any more, and has no more part in the sockets.
     pub(crate) fn close(&mut self) {
-        self.open.take();
+        self.door.take();
     }
 
-    /// Waits until all who have asked have their answers, for a moment at most: the process is about to end.
-    pub(crate) async fn answered(&self) {
-        let all = self.places.acquire_many(PAGES as u32);
-        drop(timeout(LAST_MOMENT, all).await);
+    /// Lets in those who wait by now, unless another process has the sockets, and waits until everybody has an answer or was too slow
+    /// to ask, for `patience` at most: the process is about to end.
+    pub(crate) async fn finish(mut self, patience: Duration) {
+        if let Some(door) = self.door.take() {
+            door.send_if_modified(|door| {
+                let is_open = *door == Door::Open;
+                if is_open {
+                    *door = Door::Closing;
+                }
+                is_open
+            });
+        }
+        drop(timeout(patience, self.clients.recv()).await);
     }
 }
 
@@ -161,8 +180,9 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
         .thread_name("page")
         .max_blocking_threads(1);
     let runtime = runtime.build()?;
-    let (open, is_open) = watch::channel(true);
-    let places = Arc::clone(&desk.places);
+    let (door, at_door) = watch::channel(Door::Open);
+    let (of_tcp, clients) = channel(1);
+    let of_socket = of_tcp.clone();
     let thread = thread::Builder::new().name("admin-http".to_owned());
     let desk = Arc::new(desk);
     thread.spawn(move || {
@@ -172,7 +192,7 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
             };
             let listener = TcpListener::from_std(listener)?;
             let asker = |_: &_, from: std::net::SocketAddr| Asker::Network(from.ip());
-            Ok(admin_http::receive(listener, Arc::clone(&desk), asker).await)
+            Ok(admin_http::receive(listener, Arc::clone(&desk), asker, of_tcp).await)
         };
         let over_socket = async {
             let Some(listener) = unix else {
@@ -180,11 +200,11 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
             };
             let listener = tokio::net::UnixListener::from_std(listener)?;
             let asker = |it: &tokio::net::UnixStream, _| Asker::Local(it.peer_cred().ok());
-            Ok(admin_http::receive(listener, Arc::clone(&desk), asker).await)
+            Ok(admin_http::receive(listener, Arc::clone(&desk), asker, of_socket).await)
         };
         runtime.block_on(async {
             let receive = async { tokio::try_join!(over_tcp, over_socket) };
-            if let Err(error) = while_open(is_open, receive).await {
+            if let Err(error) = while_open(at_door, receive).await {
                 tracing::error!(%error, "admin pages are gone");
             }
             // Who was let in is answered still.
@@ -192,21 +212,32 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
         });
     })?;
     Ok(Pages {
-        open: Some(open),
-        places,
+        door: Some(door),
+        clients,
     })
 }
 
 /// Receives clients whenever the pages are open, until they are closed.
 async fn while_open<T, E>(
-    mut is_open: watch::Receiver<bool>,
+    mut door: watch::Receiver<Door>,
     receive: impl Future<Output = Result<T, E>>,
 ) -> Result<(), E> {
     let mut receive = pin!(receive);
-    while is_open.wait_for(|open| *open).await.is_ok() {
+    let is_not = |it: Door| move |door: &Door| *door != it;
+    while let Ok(door_now) = door.wait_for(is_not(Door::Shut)).await.map(|it| *it) {
+        if door_now == Door::Closing {
+            for _ in 0..LAST_TURNS {
+                tokio::select! {
+                    biased;
+                    failed = &mut receive => return failed.map(drop),
+                    () = yield_now() => {}
+                }
+            }
+            break;
+        }
         tokio::select! {
             biased;
-            shut = is_open.wait_for(|open| !open) => if shut.is_err() {
+            shut = door.wait_for(is_not(Door::Open)) => if shut.is_err() {
                 break;
             },
             failed = &mut receive => return failed.map(drop),
@@ -519,8 +550,11 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
 const PAGES: usize = 32;
 /// For a reload or an upgrade, which have time-outs of their own; longer than `becket reload` waits.
 const MOST_PATIENCE: Duration = Duration::from_secs(65);
-/// For answers that are made already.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// In each of them one client is let in at each socket: as many as the kernel has in a queue of `std`, and as many again for the loop to hear
+/// of them.
+const LAST_TURNS: usize = 256;
+/// For the last answers. Whoever is silent goes before that.
+pub(crate) const LAST_MOMENT: Duration = Duration::from_secs(2);
 /// Rows of one answer: half a megabyte.
 pub(super) const MOST_ROWS: usize = 1000;
 /// Bytes of a change.

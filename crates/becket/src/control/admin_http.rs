@@ -23,6 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::unix::UCred;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::Sender;
 use tokio::task::AbortHandle;
 
 use super::admin::Desk;
@@ -117,11 +118,12 @@ impl Newcomer {
     }
 }
 
-/// Lets connections in for ever; `asker` says who they are.
+/// Lets connections in for ever; `asker` says who they are. Each has a copy of `clients` for as long as it lasts.
 pub(super) async fn receive<L: Listener>(
     mut listener: L,
     desk: Arc<Desk>,
     asker: impl Fn(&L::Io, L::Addr) -> Asker,
+    clients: Sender<Infallible>,
 ) -> Infallible {
     let mut newcomers = Vec::new();
     loop {
@@ -134,10 +136,16 @@ pub(super) async fn receive<L: Listener>(
             desk.count(Refusal::Crowded);
         }
         let connection = Arc::default();
+        let attended = attend(stream, asker, Arc::clone(&connection), Arc::clone(&desk));
+        let client = clients.clone();
+        let task = tokio::spawn(async move {
+            attended.await;
+            drop(client);
+        });
         newcomers.push(Newcomer {
             from: asker.crowd(),
             connection: Arc::downgrade(&connection),
-            task: tokio::spawn(attend(stream, asker, connection, Arc::clone(&desk))).abort_handle(),
+            task: task.abort_handle(),
         });
         // Its request may be here already: that is looked at before more are let in.
         tokio::task::yield_now().await;

@@ -197,7 +197,8 @@ impl Control {
         self.state.begin_upgrade();
         self.succession.leases().expect();
         self.exchange_leases();
-        match Successor::start(stream, self.state.shared()) {
+        let trials = self.state.config().trials();
+        match Successor::start(stream, self.state.shared(), trials) {
             Ok(successor) => self.succession.after = Some(successor),
             Err(error) => tracing::error!(%error, "the successor is told nothing"),
         }

@@ -187,6 +187,12 @@ impl WorkerSigning {
         self.stacks.free()
     }
 
+    /// Signatures that were asked for since the beginning, and those of tokens that were not answered.
+    #[cfg(test)]
+    pub(crate) fn asked_of_tokens(&self) -> (u64, usize) {
+        (self.last.get(), self.tokens.under_way.get())
+    }
+
     /// An answer has come, whoever it is for.
     pub fn note_answer(&self, signed: &Signed) {
         let under_way = &self.lane(signed.by_token).under_way;

@@ -3,7 +3,7 @@
 //! Whatever ends the stream, the new process serves then with what it has: a predecessor that died has nothing more to tell, and one that
 //! speaks another version has nothing that would be understood.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use zeroize::Zeroizing;
 
 use crate::shared::Shared;
+use crate::trial::Trial;
 
 /// What control is to know of what was heard. That there is no more of it is known by the end of the channel.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(crate) enum Heard {
     Left,
 }
 
-/// What was told until the cut, beside sessions and where clients stick.
+/// What was told until the cut, beside sessions, where clients stick and what trials remember.
 #[derive(Debug, Default)]
 pub(crate) struct TakenOver {
     pub(crate) secrets: Option<Secrets>,
@@ -44,11 +45,13 @@ pub(crate) struct TakenOver {
 pub(crate) fn listen(
     stream: UnixStream,
     shared: &Arc<Shared>,
+    trials: BTreeMap<String, Arc<Trial>>,
     outbox: Option<Outbox>,
 ) -> io::Result<UnboundedReceiver<Heard>> {
     let (heard, told) = unbounded_channel();
     let heir = Heir {
         shared: Arc::clone(shared),
+        trials,
         outbox,
         is_cut: false,
         sessions: 0,
@@ -99,6 +102,8 @@ fn take_over(
 /// Whoever takes over.
 struct Heir {
     shared: Arc<Shared>,
+    /// By policy.
+    trials: BTreeMap<String, Arc<Trial>>,
     /// To the peers of a cluster.
     outbox: Option<Outbox>,
     is_cut: bool,
@@ -139,6 +144,13 @@ impl Heir {
                 self.tell_cluster(SessionEvent::Ended(name));
             }
             Record::Sticks { backend, sticks } => self.learn(&backend, &sticks),
+            // What is told behind the cut would take the place of what is counted here by then.
+            Record::TrialHour(hour) if !self.is_cut => {
+                if let Some(trial) = self.trials.get(&hour.policy) {
+                    trial.take_over(&hour, self.shared.clock.mono());
+                }
+            }
+            Record::TrialHour(_) => return Err(invalid("a trial behind the cut")),
             Record::Secrets(told) => self.taken.secrets = Some(told),
             Record::Server(server) => {
                 self.keep(length)?;

@@ -1,10 +1,11 @@
 //! The old process' end: a thread that tells what there is, and what comes.
 //!
-//! Sessions of TLS 1.2 are copied, and so is where clients stick: all that there is, and at the cut what came meanwhile. Sessions
+//! Sessions of TLS 1.2 are copied, and so are where clients stick and what trials remember: all that there is, and at the cut what came meanwhile. Sessions
 //! that admit early data move: they leave the table at the cut, when no worker accepts any more, so that each opens once whichever
 //! process is asked. The successor is not trusted to read: a write waits until the upgrade is given up, and news that nobody takes
 //! are dropped beyond [`MOST_NEWS`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -22,6 +23,7 @@ use becket_proto::succession::{FRAME, HEAD, LONGEST, Record, Secrets, StickEntry
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::shared::Shared;
+use crate::trial::Trial;
 
 /// The way to the process that replaces this one.
 #[derive(Debug)]
@@ -63,7 +65,11 @@ impl Successor {
     ///
     /// # Errors
     /// No thread, or no descriptor.
-    pub(crate) fn start(stream: UnixStream, shared: &Arc<Shared>) -> io::Result<Self> {
+    pub(crate) fn start(
+        stream: UnixStream,
+        shared: &Arc<Shared>,
+        trials: BTreeMap<String, Arc<Trial>>,
+    ) -> io::Result<Self> {
         let (news, told) = channel();
         let waiting = Arc::<AtomicUsize>::default();
         for (is_early, table) in [(false, &shared.table), (true, &shared.early)] {
@@ -79,6 +85,7 @@ impl Successor {
         let mut teller = Teller {
             stream: stream.try_clone()?,
             shared: Arc::clone(shared),
+            trials,
             frames: Zeroizing::new(Vec::with_capacity(2 * LONGEST)),
             is_cut: false,
         };
@@ -141,6 +148,8 @@ fn reason(mut stream: &UnixStream) -> Option<String> {
 struct Teller {
     stream: UnixStream,
     shared: Arc<Shared>,
+    /// By policy.
+    trials: BTreeMap<String, Arc<Trial>>,
     /// To be sent.
     frames: Zeroizing<Vec<u8>>,
     is_cut: bool,
@@ -152,6 +161,7 @@ impl Teller {
         self.copy_table()?;
         let copied = self.shared.clock.mono();
         self.copy_sticks(None)?;
+        self.copy_trials(None)?;
         for told in news {
             match told {
                 News::Session(is_early, name) => {
@@ -172,6 +182,7 @@ impl Teller {
                     (cut.yields)();
                     self.move_early()?;
                     self.copy_sticks(Some(copied))?;
+                    self.copy_trials(Some(copied))?;
                     for record in cut.known {
                         record.write(&mut self.frames);
                         self.send()?;
@@ -230,6 +241,16 @@ impl Teller {
             }
         }
         Ok(())
+    }
+
+    /// Tells what trials remember: of the last day, or of the hours that have changed since then.
+    fn copy_trials(&mut self, since: Option<Duration>) -> io::Result<()> {
+        let now = self.shared.clock.mono();
+        for trial in self.trials.values() {
+            let hours = trial.hours(since, now).map(Record::TrialHour);
+            hours.for_each(|hour| hour.write(&mut self.frames));
+        }
+        self.send()
     }
 
     /// Takes every session that admits early data out of the table, and tells it.

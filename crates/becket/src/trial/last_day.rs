@@ -2,7 +2,7 @@
 //!
 //! A client that passes costs one atomic number. For one that does not a lock is taken, and it is counted by name, fingerprint and
 //! network, in tables of [`ROWS`] rows for each of the last [`HOURS`] hours. Sums are exact; a client that makes up names fills
-//! rows and never adds one.
+//! rows and never adds one. The process that replaces this one takes the hours over, with their numbers.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use becket_proto::heavy_hitters::HeavyHitters;
+use becket_proto::heavy_hitters::{HeavyHitters, Hitter};
 use becket_proto::networks::Network;
+use becket_proto::succession::TrialHour;
 use serde::Serialize;
 
 use super::{TrialOutcome, TriedClient};
@@ -42,6 +43,8 @@ struct TrialRow {
 
 #[derive(Debug, Default)]
 pub(super) struct LastDay {
+    /// Seconds by which hour 0 was before the clock's start: in the first of the processes that replaced each other.
+    ahead: AtomicU64,
     /// By hour, modulo [`HOURS`]: the hour's number in the upper bits, in the others how many passed.
     passed: [AtomicU64; HOURS as usize],
     failed: Mutex<Vec<Hour>>,
@@ -60,7 +63,7 @@ struct Hour {
 impl LastDay {
     /// Counts a client that passed. `now` is of the monotonic clock, here as elsewhere.
     pub(super) fn pass(&self, now: Duration) {
-        let number = hour(now);
+        let number = self.hour(now);
         let add = |count: u64| {
             let is_of_now = count >> COUNT_BITS == number;
             Some(
@@ -77,8 +80,14 @@ impl LastDay {
     }
 
     /// Counts a client that did not pass.
-    pub(super) fn fail(&self, outcome: TrialOutcome, client: TriedClient<'_>, now: Duration) {
-        let number = hour(now);
+    pub(super) fn fail(
+        &self,
+        outcome: TrialOutcome,
+        client: TriedClient<'_>,
+        ja4: Option<Ja4>,
+        now: Duration,
+    ) {
+        let number = self.hour(now);
         let mut hours = self.lock();
         let place = hours.iter().position(|it| it.number == number);
         let place = place.unwrap_or_else(|| {
@@ -87,16 +96,16 @@ impl LastDay {
             hours.push(Hour::new(number));
             hours.len() - 1
         });
-        hours[place].add(outcome, client);
+        hours[place].add(outcome, client, ja4);
     }
 
     /// This hour and the 23 before; of each table the first `most` rows.
     pub(super) fn report(&self, policy: &str, most: usize, now: Duration) -> TrialReport {
-        let now = hour(now);
+        let now = self.hour(now);
         let is_recent = |number: u64| number + HOURS > now;
         let passed = self.passed.iter().map(|it| it.load(Relaxed));
         let passed = passed.filter(|it| is_recent(it >> COUNT_BITS));
-        let passed: u64 = passed.map(|it| it & ((1 << COUNT_BITS) - 1)).sum();
+        let passed: u64 = passed.map(|it| it & COUNT).sum();
         // A copy: no worker waits until the report is made.
         let mut hours = self.lock().clone();
         hours.retain(|it| is_recent(it.number));
@@ -105,20 +114,68 @@ impl LastDay {
         };
         let failed = TrialOutcome::ALL.map(|outcome| (outcome.label(), count(outcome)));
         let failed: BTreeMap<_, _> = failed.into_iter().filter(|(_, count)| *count > 0).collect();
-        let ja4 = |ja4: &Option<Ja4>| ja4.map_or_else(|| NONE.to_owned(), |it| it.to_string());
         TrialReport {
             policy: policy.to_owned(),
             clients: passed + failed.values().sum::<u64>(),
             passed,
             failed,
             names: rows(hours.iter().map(|it| &it.names), most, String::clone),
-            ja4: rows(hours.iter().map(|it| &it.ja4s), most, ja4),
+            ja4: rows(hours.iter().map(|it| &it.ja4s), most, ja4_text),
             networks: rows(
                 hours.iter().map(|it| &it.networks),
                 most,
                 Network::to_string,
             ),
         }
+    }
+
+    /// What the process that replaces this one is to know: every hour, or those that have changed since then. Policy and bar are left
+    /// to the caller.
+    pub(super) fn hours(&self, since: Option<Duration>, now: Duration) -> Vec<TrialHour> {
+        let elapsed = self.elapsed(now);
+        let now = self.hour(now);
+        // A worker may be an hour behind.
+        let first = since.map_or(0, |since| self.hour(since).saturating_sub(1));
+        let first = first.max((now + 1).saturating_sub(HOURS));
+        let is_told = |it: &&Hour| it.number >= first;
+        let mut failed: Vec<_> = self.lock().iter().filter(is_told).cloned().collect();
+        let told = (first..=now).filter_map(|number| {
+            let count = self.passed[(number % HOURS) as usize].load(Relaxed);
+            let is_of_it = count >> COUNT_BITS == number;
+            let passed = if is_of_it { count & COUNT } else { 0 };
+            let place = failed.iter().position(|it| it.number == number);
+            let hour = place.map(|place| failed.swap_remove(place));
+            let hour = hour.or_else(|| (passed > 0).then(|| Hour::new(number)))?;
+            Some(hour.told(passed, elapsed))
+        });
+        told.collect()
+    }
+
+    /// Goes on with an hour of the process before, if all of it is understood.
+    pub(super) fn take_over(&self, told: &TrialHour, now: Duration) {
+        let Some(hour) = Hour::heard(told) else {
+            return;
+        };
+        let ahead = told.elapsed.saturating_sub(now);
+        self.ahead.store(ahead.as_secs(), Relaxed);
+        let now = self.hour(now);
+        let is_recent = |number: u64| number <= now && number + HOURS > now;
+        if !is_recent(hour.number) {
+            return;
+        }
+        let passed = hour.number << COUNT_BITS | told.passed & COUNT;
+        self.passed[(hour.number % HOURS) as usize].store(passed, Relaxed);
+        let mut hours = self.lock();
+        hours.retain(|it| is_recent(it.number) && it.number != hour.number);
+        hours.push(hour);
+    }
+
+    fn elapsed(&self, now: Duration) -> Duration {
+        now + Duration::from_secs(self.ahead.load(Relaxed))
+    }
+
+    fn hour(&self, now: Duration) -> u64 {
+        self.elapsed(now).as_secs() / 3600
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Hour>> {
@@ -137,10 +194,55 @@ impl Hour {
         }
     }
 
-    fn add(&mut self, outcome: TrialOutcome, client: TriedClient<'_>) {
+    /// As it is told to another process; policy and bar are left to the caller.
+    fn told(&self, passed: u64, elapsed: Duration) -> TrialHour {
+        let failed = TrialOutcome::ALL.into_iter().filter_map(|outcome| {
+            let count = self.outcomes[outcome as usize];
+            (count > 0).then(|| Hitter {
+                key: outcome.label().to_owned(),
+                count,
+                error: 0,
+            })
+        });
+        TrialHour {
+            policy: String::new(),
+            bar: String::new(),
+            // Fits: hours of half a million years.
+            number: self.number as u32,
+            elapsed,
+            passed,
+            failed: failed.collect(),
+            names: told(&self.names, String::clone),
+            ja4s: told(&self.ja4s, ja4_text),
+            networks: told(&self.networks, Network::to_string),
+        }
+    }
+
+    /// The one that was told; nothing where something in it is not understood.
+    fn heard(told: &TrialHour) -> Option<Self> {
+        let mut outcomes = [0; TrialOutcome::ALL.len()];
+        for hitter in &told.failed {
+            let mut all = TrialOutcome::ALL.into_iter();
+            let outcome = all.find(|it| it.label() == hitter.key)?;
+            outcomes[outcome as usize] = hitter.count.min(COUNT);
+        }
+        let ja4 = |text: &str| match text {
+            NONE => Some(None),
+            text => Ja4::from_text(text).map(Some),
+        };
+        Some(Self {
+            number: told.number.into(),
+            outcomes,
+            names: heard(&told.names, |text| Some(text.to_owned()))?,
+            ja4s: heard(&told.ja4s, ja4)?,
+            networks: heard(&told.networks, |text| text.parse().ok())?,
+        })
+    }
+
+    fn add(&mut self, outcome: TrialOutcome, client: TriedClient<'_>, ja4: Option<Ja4>) {
         self.outcomes[outcome as usize] += 1;
         self.names.count(client.name.unwrap_or(NONE));
-        self.ja4s.count(&client.ja4);
+        self.ja4s.count(&ja4);
         let length = match client.address.to_canonical() {
             IpAddr::V4(_) => 24,
             IpAddr::V6(_) => 48,
@@ -151,8 +253,32 @@ impl Hour {
     }
 }
 
-fn hour(now: Duration) -> u64 {
-    now.as_secs() / 3600
+fn ja4_text(ja4: &Option<Ja4>) -> String {
+    ja4.map_or_else(|| NONE.to_owned(), |it| it.to_string())
+}
+
+/// The counters of a table with keys that are told.
+fn told<K>(table: &HeavyHitters<K>, text: impl Fn(&K) -> String) -> Vec<Hitter<String>> {
+    let told = |hitter: &Hitter<K>| Hitter {
+        key: text(&hitter.key),
+        count: hitter.count,
+        error: hitter.error,
+    };
+    table.iter().map(told).collect()
+}
+
+/// The table that was told; nothing where a key is not understood.
+fn heard<K>(told: &[Hitter<String>], key: impl Fn(&str) -> Option<K>) -> Option<HeavyHitters<K>> {
+    let heard = |hitter: &Hitter<String>| {
+        let is_count = hitter.error <= hitter.count && hitter.count <= COUNT;
+        Some(Hitter {
+            key: key(&hitter.key).filter(|_| is_count)?,
+            count: hitter.count,
+            error: hitter.error,
+        })
+    };
+    let hitters: Option<Vec<_>> = told.iter().map(heard).collect();
+    Some(HeavyHitters::resume(ROWS, hitters?))
 }
 
 /// The tables of several hours as one, most clients first.
@@ -182,6 +308,7 @@ const HOURS: u64 = 24;
 const ROWS: usize = 64;
 /// Enough to count 300 000 clients a millisecond for an hour, and for the hours of 1900 years.
 const COUNT_BITS: u32 = 40;
+const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// Stands for clients without a name that a certificate has, or without a fingerprint. Neither a name nor a fingerprint.
 const NONE: &str = "(none)";
 
@@ -192,7 +319,6 @@ mod tests {
     fn client(name: Option<&'static str>) -> TriedClient<'static> {
         TriedClient {
             name,
-            ja4: None,
             address: [192, 0, 2, 7].into(),
         }
     }
@@ -207,7 +333,7 @@ mod tests {
         for hour in 0..100 {
             day.pass(at(hour));
             for _ in 0..2 {
-                day.fail(TrialOutcome::Suite, client(Some("a.test")), at(hour));
+                day.fail(TrialOutcome::Suite, client(Some("a.test")), None, at(hour));
             }
         }
         for number in 0..1000_u32 {
@@ -215,7 +341,7 @@ mod tests {
                 address: IpAddr::from((number << 8).to_be_bytes()),
                 ..client(None)
             };
-            day.fail(TrialOutcome::Group, tried, at(99));
+            day.fail(TrialOutcome::Group, tried, None, at(99));
         }
         let report = day.report("web", 1000, at(99));
         assert_eq!((report.clients, report.passed), (24 + 48 + 1000, 24));
@@ -238,7 +364,7 @@ mod tests {
     fn a_worker_that_is_behind_takes_nothing_from_the_hour_that_has_begun() {
         let day = LastDay::default();
         for hour in [7, 6, 7] {
-            day.fail(TrialOutcome::Version, client(None), at(hour));
+            day.fail(TrialOutcome::Version, client(None), None, at(hour));
         }
         assert_eq!(day.report("web", 9, at(7)).clients, 3);
     }
@@ -251,7 +377,7 @@ mod tests {
                 address: address.parse().unwrap(),
                 ..client(None)
             };
-            day.fail(TrialOutcome::Version, tried, at(0));
+            day.fail(TrialOutcome::Version, tried, None, at(0));
         }
         let networks = day.report("web", 9, at(0)).networks;
         let networks = networks.iter().map(|row| (&*row.of, row.clients));

@@ -153,7 +153,11 @@ fn a_trial_passes_those_whom_rustls_would_serve() {
 }
 
 fn report(trial: &Trial) -> Value {
-    serde_json::to_value(trial.report(9, Duration::ZERO)).unwrap()
+    report_at(trial, Duration::ZERO)
+}
+
+fn report_at(trial: &Trial, now: Duration) -> Value {
+    serde_json::to_value(trial.report(9, now)).unwrap()
 }
 
 #[test]
@@ -168,10 +172,8 @@ fn a_certificate_counts_at_the_end() {
         ("openssl-tls12", false),
     ] {
         let judged = wants.judge(&hello(name), |_| true);
-        assert!(judged.may_fail());
         let client = || TriedClient {
             name: Some("www.example.org"),
-            ja4: Ja4::of(&hello(name)),
             address: [192, 0, 2, 7].into(),
         };
         judged.count(has_certificate, client, Duration::ZERO);
@@ -185,7 +187,17 @@ fn a_certificate_counts_at_the_end() {
         found["failed"],
         json!({"client-certificate": 1, "version": 1})
     );
-    assert_eq!(found["ja4"].as_array().unwrap().len(), 2);
+    let ja4 =
+        |name| json!({"of": Ja4::of(&hello(name)).unwrap().to_string(), "clients": 1, "error": 0});
+    let rows = found["ja4"].as_array().unwrap();
+    assert!(
+        rows.len() == 2
+            && ["curl-h2", "openssl-tls12"]
+                .map(ja4)
+                .iter()
+                .all(|row| rows.contains(row)),
+        "{rows:?}"
+    );
     let totals: u64 = wants.totals().map(|(_, count)| count).sum();
     assert_eq!(totals, 3);
 }
@@ -196,6 +208,93 @@ fn one_that_passes_is_not_asked_who_it_is() {
     let judged = any.judge(&hello("curl-h2"), |_| true);
     judged.count(false, || panic!("asked"), Duration::ZERO);
     assert_eq!(report(&any)["passed"], 1);
+}
+
+#[test]
+fn another_process_goes_on_with_what_was_counted_and_forgets_it_in_time() {
+    let policy = Policy::named("web");
+    let trial = || Trials::default().of(&policy, suites(&policy));
+    let count = |trial: &Arc<Trial>, outcome, host: u8, now| {
+        let judged = Judged {
+            trial: Arc::clone(trial),
+            outcome,
+            hello: (host > 1).then(|| Box::new(hello("curl-h2"))),
+        };
+        let client = || TriedClient {
+            name: (host > 1).then_some("www.example.org"),
+            address: [192, 0, 2, host].into(),
+        };
+        judged.count(false, client, now);
+    };
+    let seconds = Duration::from_secs;
+    let old = trial();
+    // 40 hours, the last of them half over.
+    let end = seconds(39 * 3600 + 1800);
+    for hour in 0..40 {
+        for (outcome, host) in [
+            (TrialOutcome::Passed, 1),
+            (TrialOutcome::Suite, 1),
+            (TrialOutcome::Group, 2),
+        ] {
+            count(&old, outcome, host, seconds(hour * 3600));
+        }
+    }
+    count(&old, TrialOutcome::Passed, 1, end);
+    let copied: Vec<_> = old.hours(None, end).collect();
+    count(&old, TrialOutcome::Suite, 3, end);
+    let changed: Vec<_> = old.hours(Some(end), end).collect();
+    assert_eq!((copied.len(), changed.len()), (24, 2));
+    // The new one has not been there for long, and is replaced as soon.
+    let mut told: Vec<_> = copied.into_iter().chain(changed).collect();
+    let before = report_at(&old, end);
+    assert_eq!(before["clients"], 3 * 24 + 2);
+    for now in [seconds(3), seconds(1)] {
+        let new = trial();
+        told.iter().for_each(|hour| new.take_over(hour, now));
+        assert_eq!(report_at(&new, now), before);
+        // Half an hour later an hour is over.
+        assert_eq!(report_at(&new, now + seconds(1799)), before);
+        let later = report_at(&new, now + seconds(1800));
+        assert_eq!(later["clients"], 3 * 23 + 2);
+        told = new.hours(None, now).collect();
+    }
+}
+
+#[test]
+fn what_is_of_another_trial_or_not_understood_is_not_taken_over() {
+    let (policy, now) = (Policy::named("web"), Duration::from_secs(90_000));
+    let trial = Trials::default().of(&policy, suites(&policy));
+    let judged = trial.judge(&hello("openssl-tls12"), |_| false);
+    let client = || TriedClient {
+        name: None,
+        address: [192, 0, 2, 7].into(),
+    };
+    judged.count(false, client, now);
+    let told = trial.hours(None, now).next().unwrap();
+    let other = Policy {
+        versions: vec![Version::Tls13],
+        ..Policy::named("web")
+    };
+    let changes: [fn(&mut TrialHour); 6] = [
+        |it| it.bar.push('2'),
+        |it| it.number += 1,
+        |it| it.number -= 24,
+        |it| it.failed[0].key = "looks".to_owned(),
+        |it| it.networks[0].key = "here".to_owned(),
+        |it| it.ja4s[0].count = u64::MAX,
+    ];
+    let clients = |told: &TrialHour, policy| {
+        let trial = Trials::default().of(policy, suites(policy));
+        trial.take_over(told, now);
+        report_at(&trial, now)["clients"].clone()
+    };
+    assert_eq!(clients(&told, &policy), 1);
+    assert_eq!(clients(&told, &other), 0);
+    for change in changes {
+        let mut told = told.clone();
+        change(&mut told);
+        assert_eq!(clients(&told, &policy), 0, "{told:?}");
+    }
 }
 
 #[test]

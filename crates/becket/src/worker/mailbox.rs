@@ -2,16 +2,20 @@
 //!
 //! Used for reloads, key rotations, lists of connections and the end, a few times a day, for slots of servers that are
 //! handed to a connection of this worker, and for signatures of crypto threads. The lock is held only to push or to take the whole queue;
-//! the waker is used only when the queue was empty, since whoever filled it has woken the worker. A worker
-//! that is awake looks at a flag between two connections: a slot that is handed over does not wait for the
-//! end of its turn.
+//! the waker is used only when the worker sleeps, and once. A worker
+//! that is awake looks at a flag between two connections, so a slot that is handed over does not wait for the
+//! end of its turn, and once more before it sleeps ([`Mailbox::wait`]). Of the two who then write one flag and read the other's, with
+//! sequential consistency, one sees the other: no message waits for a worker that sleeps.
 
+use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use mio::Waker;
+use mio::{Events, Poll, Waker};
 
 use crate::backend::inbox::{BackendEvent, Inbox};
 use crate::backend::registry::Adopted;
@@ -75,6 +79,8 @@ pub struct Mailbox {
     messages: Mutex<Option<Vec<Message>>>,
     /// Whether there are any, readable without the lock.
     loaded: AtomicBool,
+    /// Whether the worker sleeps, or is about to, and nobody has woken it.
+    sleeps: AtomicBool,
     waker: Waker,
 }
 
@@ -84,11 +90,12 @@ impl Mailbox {
         Self {
             messages: Mutex::new(Some(Vec::new())),
             loaded: AtomicBool::new(false),
+            sleeps: AtomicBool::new(false),
             waker,
         }
     }
 
-    /// Leaves a message and wakes the worker. One that has ended gets none: a slot in the message goes
+    /// Leaves a message and wakes the worker if it sleeps. One that has ended gets none: a slot in the message goes
     /// to the next who waits.
     pub(crate) fn post(&self, message: Message) {
         let mut held = self.lock();
@@ -98,10 +105,9 @@ impl Mailbox {
             return;
         };
         messages.push(message);
-        self.loaded.store(true, Relaxed);
-        let first = messages.len() == 1;
+        self.loaded.store(true, SeqCst);
         drop(held);
-        if !first {
+        if !self.sleeps.swap(false, SeqCst) {
             return;
         }
         if let Err(error) = self.waker.wake() {
@@ -109,8 +115,32 @@ impl Mailbox {
         }
     }
 
-    /// Whether messages have come, as far as can be seen without the lock: if this misses one, the waker
-    /// has it seen. A load of what is rarely written.
+    /// Has its owner wait for events, for so long at most. A message ends that, and one that is there already does at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of the poll.
+    pub fn wait(
+        &self,
+        poll: &mut Poll,
+        events: &mut Events,
+        most: Option<Duration>,
+    ) -> io::Result<()> {
+        if most == Some(Duration::ZERO) {
+            return poll.poll(events, most);
+        }
+        self.sleeps.store(true, SeqCst);
+        let most = match self.loaded.load(SeqCst) {
+            true => Some(Duration::ZERO),
+            false => most,
+        };
+        let waited = poll.poll(events, most);
+        self.sleeps.store(false, Relaxed);
+        waited
+    }
+
+    /// Whether messages have come, as far as can be seen without the lock: if this misses one, it is seen before its owner
+    /// sleeps. A load of what is rarely written.
     pub fn is_loaded(&self) -> bool {
         self.loaded.load(Relaxed)
     }
@@ -141,7 +171,7 @@ mod tests {
 
     #[test]
     fn whoever_is_awake_sees_that_letters_have_come() {
-        let poll = mio::Poll::new().unwrap();
+        let poll = Poll::new().unwrap();
         let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
         let mailbox = Mailbox::new(waker);
         for _ in 0..2 {
@@ -157,8 +187,30 @@ mod tests {
     }
 
     #[test]
+    fn only_one_that_sleeps_is_woken_and_no_message_waits_for_it() {
+        let mut poll = Poll::new().unwrap();
+        let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
+        let mailbox = Mailbox::new(waker);
+        let mut events = Events::with_capacity(1);
+        mailbox.post(Message::Accept);
+        for most in [None, Some(Duration::ZERO)] {
+            mailbox.wait(&mut poll, &mut events, most).unwrap();
+            assert!(events.is_empty() && mailbox.is_loaded());
+        }
+        const MANY: usize = 20_000;
+        let mut come = mailbox.take().len() - 1;
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..MANY).for_each(|_| mailbox.post(Message::Accept)));
+            while come < MANY {
+                mailbox.wait(&mut poll, &mut events, None).unwrap();
+                come += mailbox.take().len();
+            }
+        });
+    }
+
+    #[test]
     fn a_slot_for_a_worker_that_has_ended_is_free_again() {
-        let poll = mio::Poll::new().unwrap();
+        let poll = Poll::new().unwrap();
         let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
         let mailbox = Arc::new(Mailbox::new(waker));
         let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);

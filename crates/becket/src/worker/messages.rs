@@ -26,7 +26,7 @@ use crate::worker::overdue::Cause;
 use crate::worker::rests::Rests;
 
 impl Worker {
-    /// Reads what has come during a turn. A slot that was handed over is in nobody's use, and a turn may be
+    /// Reads what has come. A slot that was handed over is in nobody's use, and a turn may be
     /// milliseconds long: it is not to wait for more than one connection.
     pub(super) fn look_for_mail(&mut self) {
         if self.mailbox.is_loaded() {

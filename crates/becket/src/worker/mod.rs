@@ -230,7 +230,7 @@ impl Worker {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {
             let timeout = self.timeout();
-            match self.poll.poll(&mut events, timeout) {
+            match self.mailbox.wait(&mut self.poll, &mut events, timeout) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
@@ -243,17 +243,14 @@ impl Worker {
     fn turn(&mut self, events: &Events) {
         self.now = self.clock.now();
         self.counters.turns.add(1);
-        let mut mail = false;
         for event in events {
             match event.token() {
-                Token(MAILBOX) => mail = true,
+                Token(MAILBOX) => {}
                 Token(token) => self.note(token, event),
             }
         }
         // After what is about sockets: a message may replace one, and the new one has not said a word.
-        if mail {
-            self.read_mail();
-        }
+        self.look_for_mail();
         self.expire();
         self.advance_sweeps();
         self.share_time();

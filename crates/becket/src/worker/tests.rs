@@ -1,11 +1,14 @@
 //! A worker on real sockets, whose turns the test makes.
 
 mod signing;
+mod soak;
+mod tokens;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 
+use becket_config::error::Rejected;
 use becket_config::file::File;
 use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
@@ -19,6 +22,8 @@ use crate::memory::{MemoryStatus, Shortage};
 use crate::prepare::{ServerNames, World, prepare};
 use crate::signing::Offload;
 use crate::signing::queue::SigningQueue;
+use crate::signing::token::Tokens;
+use crate::signing::worker::Room;
 use crate::worker::listing::{Filter, Killing, Listing};
 use crate::worker::mailbox::Message;
 use crate::worker::overdue::Cause;
@@ -35,6 +40,16 @@ struct Scene {
 }
 
 fn config(server: SocketAddr, listener: &str) -> Arc<Config> {
+    let config = config_with(server, listener, Tokens::default());
+    config.unwrap_or_else(|all| panic!("{all}"))
+}
+
+/// The same, with keys that may be on tokens.
+fn config_with(
+    server: SocketAddr,
+    listener: &str,
+    tokens: Tokens,
+) -> Result<Arc<Config>, Rejected> {
     let text = format!(
         "[[listener]]\nname = 'web'\nbind = ['{WEB}']\nbackend = 'app'\n{listener}\n\
          [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '{server}'\n"
@@ -42,6 +57,7 @@ fn config(server: SocketAddr, listener: &str) -> Arc<Config> {
     let now = UnixTime::since_unix_epoch(Duration::ZERO);
     let world = World {
         multibuffer: Some(Multibuffer::portable()),
+        tokens,
         ..World::system(
             Path::new("/"),
             now,
@@ -49,8 +65,8 @@ fn config(server: SocketAddr, listener: &str) -> Arc<Config> {
             crate::files::Files::default(),
         )
     };
-    let prepared = prepare(&File::parse(&text).unwrap(), &world);
-    Arc::new(prepared.unwrap_or_else(|all| panic!("{all}")).config)
+    let prepared = prepare(&File::parse(&text).unwrap(), &world)?;
+    Ok(Arc::new(prepared.config))
 }
 
 /// A worker that has not looked at its socket yet, and where that is.
@@ -96,7 +112,9 @@ fn worker_with(config: &Arc<Config>, signatures: Arc<SigningQueue>) -> (Worker, 
 
 fn turn(worker: &mut Worker) {
     let mut events = Events::with_capacity(EVENTS);
-    worker.poll.poll(&mut events, worker.timeout()).unwrap();
+    let most = worker.timeout();
+    let waited = worker.mailbox.wait(&mut worker.poll, &mut events, most);
+    waited.unwrap();
     worker.turn(&events);
 }
 

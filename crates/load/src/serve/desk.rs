@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +29,8 @@ pub(super) struct Desk {
     service: Service,
     body: u64,
     input: Vec<u8>,
-    output: Vec<u8>,
+    /// What bodies are made of.
+    filler: Vec<u8>,
 }
 
 struct Caller {
@@ -73,7 +74,7 @@ impl Desk {
             service: responder.service,
             body: responder.body,
             input: vec![0; CHUNK],
-            output: Vec::with_capacity(CHUNK),
+            filler: vec![b'b'; CHUNK],
         })
     }
 
@@ -253,18 +254,17 @@ impl Desk {
     }
 
     /// Sends as much as goes; returns whether all has gone.
-    fn answer(&mut self, caller: &mut Caller) -> io::Result<bool> {
+    fn answer(&self, caller: &mut Caller) -> io::Result<bool> {
         loop {
             let body = usize::try_from(caller.body_left)
                 .unwrap_or(CHUNK)
                 .min(CHUNK);
-            self.output.clear();
-            self.output.extend_from_slice(&caller.head);
-            self.output.resize(caller.head.len() + body, b'b');
-            if self.output.is_empty() {
+            let body = self.filler.get(..body).unwrap_or(&[]);
+            if caller.head.is_empty() && body.is_empty() {
                 return Ok(true);
             }
-            match caller.socket.write(&self.output) {
+            let parts = [IoSlice::new(&caller.head), IoSlice::new(body)];
+            match caller.socket.write_vectored(&parts) {
                 Ok(count) => {
                     let of_head = count.min(caller.head.len());
                     caller.head.drain(..of_head);

@@ -32,7 +32,7 @@ fn serving_at(
         unix: None,
     };
     // Nobody carries changes out.
-    let (control, _) = tokio::sync::mpsc::channel(1);
+    let (control, _) = channel(1);
     let desk = Desk::new(Arc::clone(&state), read, control, Vec::new());
     let pages = serve(&sockets, desk).unwrap();
     (state, pages)
@@ -184,6 +184,39 @@ fn who_comes_when_the_pages_are_closed_is_left_to_another_process() {
     drop(pages);
     // This one alone had the socket: it is closed in a moment, and there is nobody else.
     while TcpStream::connect(address).is_ok() {}
+}
+
+#[test]
+fn who_waits_when_the_process_ends_is_answered_before() {
+    let (address, _, pages) = serving_until(State::snapshot);
+    pages.let_in(false);
+    let mut waiting: Vec<_> = (0..20).map(|_| ask(address, "GET /healthz")).collect();
+    pages.let_in(true);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(pages.finish(PATIENCE));
+    for stream in &mut waiting {
+        // It is there already.
+        stream.set_nonblocking(true).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
+#[test]
+fn who_waits_is_left_to_the_process_that_has_the_sockets() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_, old) = serving_at(listener.try_clone().unwrap(), State::snapshot);
+    old.let_in(false);
+    let mut waiting = ask(address, "GET /healthz");
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(old.finish(PATIENCE));
+    let (state, _new) = serving_at(listener, State::snapshot);
+    state.set_draining();
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("draining\n"), "{answer}");
 }
 
 #[test]

@@ -51,8 +51,7 @@ impl Drop for Agent {
 pub(super) struct Link {
     pub(super) id: TokenId,
     start: Start,
-    /// The process that serves is, and so are this thread and the agents.
-    is_sandboxed: bool,
+    confined: Confined,
     state: Mutex<State>,
     changed: Condvar,
     /// Milliseconds that a signature may take.
@@ -60,6 +59,16 @@ pub(super) struct Link {
     pub(super) signatures: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) starts: AtomicU64,
+}
+
+/// Whether the process that serves is sandboxed, and so are this thread and the agents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Confined {
+    No,
+    /// It enters one later, which does not reach threads that are there.
+    Later,
+    /// A thread begins in the one that the process is in, where it cannot enter another.
+    Already,
 }
 
 /// Why an agent is not heard any more.
@@ -95,11 +104,11 @@ pub(crate) struct TokenStatus {
 }
 
 impl Link {
-    pub(super) fn new(id: TokenId, start: Start, is_sandboxed: bool) -> Self {
+    pub(super) fn new(id: TokenId, start: Start, confined: Confined) -> Self {
         Self {
             id,
             start,
-            is_sandboxed,
+            confined,
             state: Mutex::default(),
             changed: Condvar::new(),
             time_out: AtomicU64::new(0),
@@ -244,7 +253,7 @@ impl Link {
     /// Serves the token until it is closed. A sandbox that the process enters later does not reach this thread, so it begins with one of
     /// its own, which has no file at all.
     pub(super) fn run(&self) {
-        if self.is_sandboxed
+        if self.confined == Confined::Later
             && let Err(error) = file_reach::confine::<&Path>([], [])
         {
             tracing::warn!(%error, "the thread of a token is not sandboxed");
@@ -386,7 +395,7 @@ impl Link {
         let (sessions, pin) = (state.sessions, state.pin.as_ref().map(File::try_clone));
         let request = Request::Open {
             sessions,
-            is_confined: self.is_sandboxed,
+            is_confined: self.confined != Confined::No,
             uri: &uri,
         };
         let refused = |error: io::Error| Ended::Failed(error.to_string());
@@ -475,6 +484,12 @@ impl Link {
         }
         self.settle(&mut state);
         Ok(())
+    }
+
+    /// Keys that are in use.
+    #[cfg(test)]
+    pub(super) fn keys(&self) -> usize {
+        self.lock().keys.len()
     }
 
     fn patience(&self) -> Duration {

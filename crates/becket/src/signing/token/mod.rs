@@ -11,6 +11,8 @@ pub mod agent;
 mod link;
 mod module;
 mod public;
+#[cfg(test)]
+pub(crate) mod script;
 pub mod starter;
 
 use std::cell::RefCell;
@@ -30,7 +32,7 @@ use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
 pub(crate) use self::link::TokenStatus;
-use self::link::{Link, Start};
+use self::link::{Confined, Link, Start};
 pub use self::public::PublicKey;
 use self::starter::{Starter, StarterProcess};
 use super::Request;
@@ -126,17 +128,22 @@ impl Tokens {
             return Ok(token);
         }
         starter.make_ready()?;
+        let confined = match is_sandboxed {
+            true if starter.is_sealed() => Confined::Already,
+            true => Confined::Later,
+            false => Confined::No,
+        };
         let module = id.module.clone();
         let start = Box::new(move || starter.start(&module));
-        let token = Arc::new(Token::start(id.clone(), start, is_sandboxed)?);
+        let token = Arc::new(Token::start(id.clone(), start, confined)?);
         tokens.push(Arc::downgrade(&token));
         Ok(token)
     }
 }
 
 impl Token {
-    fn start(id: TokenId, start: Start, is_sandboxed: bool) -> io::Result<Self> {
-        let link = Arc::new(Link::new(id, start, is_sandboxed));
+    fn start(id: TokenId, start: Start, confined: Confined) -> io::Result<Self> {
+        let link = Arc::new(Link::new(id, start, confined));
         let run = Arc::clone(&link);
         let thread = thread::Builder::new().name("becket-token".into());
         thread.spawn(move || run.run())?;

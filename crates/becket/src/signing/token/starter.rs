@@ -220,6 +220,10 @@ impl Starter {
         }
     }
 
+    pub(super) fn is_sealed(&self) -> bool {
+        self.lock().is_sealed
+    }
+
     /// Has one run, which a thread of a token that is sandboxed could not start.
     pub(super) fn make_ready(&self) -> io::Result<()> {
         self.lock().process().map(drop)

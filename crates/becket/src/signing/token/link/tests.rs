@@ -4,7 +4,6 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rcgen::{KeyPair, PublicKeyData};
 use rustls::SignatureScheme;
 
@@ -12,27 +11,12 @@ use super::*;
 use crate::signing::Request as Wanted;
 use crate::signing::queue::{Answers, Asker, Signed};
 use crate::signing::token::Token;
-
-/// What an agent does with a request to sign, once it has proved its keys.
-#[derive(Clone, Copy, Debug)]
-enum Way {
-    Signs,
-    Fails,
-    IsSilent,
-    Dies,
-    Lies,
-    SaysMore,
-    Talks,
-    /// Says that the PIN is wrong.
-    Refuses,
-    /// Has no such token.
-    IsEmpty,
-}
+use crate::signing::token::script::{FIRST_KEY, Way, play};
 
 /// A token whose agents are threads of the test, each of the next way; the last way stays.
 struct Bench {
     link: Arc<Link>,
-    key: Arc<KeyPair>,
+    key: KeyPair,
     answers: (Sender<Signed>, Mutex<Receiver<Signed>>),
 }
 
@@ -55,20 +39,20 @@ impl Drop for Bench {
 
 impl Bench {
     fn with(ways: &'static [Way]) -> Self {
-        let key = Arc::new(KeyPair::generate().unwrap());
-        let (signer, count) = (Arc::clone(&key), AtomicUsize::new(0));
+        let key = KeyPair::generate().unwrap();
+        let (der, count) = (key.serialize_der(), AtomicUsize::new(0));
         let start = move || {
             let at = count.fetch_add(1, Relaxed).min(ways.len() - 1);
             let (here, there) = Seqpacket::pair()?;
-            let signer = Arc::clone(&signer);
-            thread::spawn(move || play(ways[at], &there, &signer));
+            let keys = [KeyPair::try_from(&*der).unwrap()];
+            thread::spawn(move || play(&there, &keys, || ways[at]));
             Ok(Agent {
                 socket: Arc::new(here),
                 process: None,
             })
         };
         let uri = uri();
-        let link = Arc::new(Link::new(uri.token, Box::new(start), false));
+        let link = Arc::new(Link::new(uri.token, Box::new(start), Confined::No));
         link.time_out.store(200, Relaxed);
         let run = Arc::clone(&link);
         thread::spawn(move || run.run());
@@ -136,58 +120,7 @@ impl Bench {
 }
 
 fn uri() -> KeyUri {
-    KeyUri::parse("pkcs11:object=a?module-path=/x").unwrap()
-}
-
-/// An agent whose only key is this one.
-fn play(way: Way, socket: &Seqpacket, key: &KeyPair) {
-    let mut room = [0; LONGEST];
-    let mut proved = false;
-    let say = |number, answer: Answer<'_>| socket.send(&answer.write(number), None).ok();
-    while let Ok(Packet::Message(length, _)) = socket.receive(&mut room) {
-        let (number, request) = Request::read(&room[..length]).unwrap();
-        let input = match request {
-            Request::Open { .. } => {
-                say(
-                    number,
-                    match way {
-                        Way::Refuses => Answer::Refused("C_Login: PinIncorrect"),
-                        Way::IsEmpty => Answer::Failed("no such token"),
-                        _ => Answer::Opened,
-                    },
-                );
-                continue;
-            }
-            Request::Find { .. } => {
-                say(number, Answer::Found(Mechanisms::ECDSA));
-                continue;
-            }
-            Request::Sign { input, .. } => input,
-            _ => panic!("an agent starts nothing"),
-        };
-        let good = sign(key, input);
-        if !std::mem::replace(&mut proved, true) {
-            say(number, Answer::Signed(&good));
-            continue;
-        }
-        match way {
-            Way::Signs => say(number, Answer::Signed(&good)),
-            Way::Fails => say(number, Answer::Failed("C_Sign: DeviceRemoved\n")),
-            Way::IsSilent | Way::Refuses | Way::IsEmpty => None,
-            Way::Dies => return,
-            Way::Lies => say(number, Answer::Opened),
-            Way::SaysMore => say(number + 1000, Answer::Signed(&good)),
-            Way::Talks => socket.send(&[1; 40], None).ok(),
-        };
-    }
-}
-
-/// A signature of a digest. The library signs messages only, so that this one is of the message that has it.
-fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
-    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &key.serialize_der());
-    let digest = aws_lc_rs::digest::Digest::import_less_safe(digest, &aws_lc_rs::digest::SHA256);
-    let signed = pair.unwrap().sign_digest(&digest.unwrap());
-    signed.unwrap().as_ref().to_vec()
+    KeyUri::parse(FIRST_KEY).unwrap()
 }
 
 #[test]
@@ -305,7 +238,7 @@ fn whatever_is_said_each_signature_that_was_asked_for_is_answered_once() {
         let link = Link::new(
             uri().token,
             Box::new(|| Err(io::ErrorKind::NotFound.into())),
-            false,
+            Confined::No,
         );
         let public = PublicKey::of(&bench.key.subject_public_key_info()).unwrap();
         let asked = random.u8(1..6);
@@ -360,13 +293,13 @@ fn the_thread_of_a_token_opens_no_file_in_a_sandbox() {
         println!("skipped: this kernel has no Landlock");
         return;
     }
-    for (is_sandboxed, can_open) in [(false, true), (true, false)] {
+    for (confined, can_open) in [(Confined::No, true), (Confined::Later, false)] {
         let (sender, opened) = channel();
         let start = move || {
             sender.send(File::open("/proc/self/maps").is_ok()).unwrap();
             Err(io::ErrorKind::Other.into())
         };
-        let token = Token::start(uri().token, Box::new(start), is_sandboxed).unwrap();
+        let token = Token::start(uri().token, Box::new(start), confined).unwrap();
         let info = KeyPair::generate().unwrap().subject_public_key_info();
         let proved = token.0.prove(&uri(), PublicKey::of(&info).unwrap());
         assert!(proved.is_err());

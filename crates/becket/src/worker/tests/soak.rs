@@ -1,0 +1,246 @@
+//! What soaks of a worker share: clients that come and leave as the dice fall, a server that sends everybody away, and that
+//! nothing is left of them.
+//!
+//! `BECKET_SOAK=500` is so many lives of a worker in place of a few; `BECKET_SOAK_SEED` is the seed of the first.
+
+use std::env;
+use std::io::ErrorKind;
+use std::ops::Range;
+
+use becket_sys::socket::reset_on_close;
+use fastrand::Rng;
+use mio::net::TcpStream;
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, HandshakeKind, RootCertStore,
+    SupportedProtocolVersion, version,
+};
+
+use super::*;
+
+/// A worker and all around it, and who signs for it.
+pub(super) struct Soak<S> {
+    pub(super) worker: Worker,
+    pub(super) clients: Vec<Client>,
+    pub(super) trusts: Vec<Arc<ClientConfig>>,
+    pub(super) dice: Rng,
+    pub(super) seed: u64,
+    /// Clients whose handshakes were completed.
+    pub(super) served: u64,
+    /// Clients that got a wrong signature.
+    pub(super) deceived: u64,
+    pub(super) signer: S,
+    pub(super) web: SocketAddr,
+    /// Sends everybody away.
+    server: TcpListener,
+}
+
+/// A client that never waits.
+pub(super) struct Client {
+    tls: ClientConnection,
+    socket: TcpStream,
+    /// The signature was not of its handshake, or none.
+    was_deceived: bool,
+}
+
+/// The seeds of all lives, of which there are so many unless somebody wants more.
+pub(super) fn lives(most: u64) -> Range<u64> {
+    let number = |name| env::var(name).ok().and_then(|text| text.parse().ok());
+    let first = number("BECKET_SOAK_SEED").unwrap_or(0);
+    first..first + number("BECKET_SOAK").unwrap_or(most)
+}
+
+pub(super) fn server() -> TcpListener {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    server.set_nonblocking(true).unwrap();
+    server
+}
+
+/// What clients trust that speak this version; each that is made of one may resume a session of another.
+pub(super) fn trust(
+    version: &'static SupportedProtocolVersion,
+    roots: &RootCertStore,
+) -> ClientConfig {
+    let client = ClientConfig::builder_with_provider(Arc::new(default_provider()));
+    let client = client.with_protocol_versions(&[version]).unwrap();
+    client
+        .with_root_certificates(roots.clone())
+        .with_no_client_auth()
+}
+
+/// What makes clients that have no session.
+pub(super) fn without_sessions(mut trust: ClientConfig) -> ClientConfig {
+    trust.resumption = Resumption::disabled();
+    trust
+}
+
+impl Client {
+    /// Says and hears what it can now. False when it is over.
+    pub(super) fn talk(&mut self) -> bool {
+        let later = |error: &io::Error| error.kind() == ErrorKind::WouldBlock;
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.socket) {
+                Ok(_) => {}
+                Err(error) if later(&error) => break,
+                Err(_) => return false,
+            }
+        }
+        loop {
+            match self.tls.read_tls(&mut self.socket) {
+                Ok(0) => return false,
+                Ok(_) => {
+                    if let Err(error) = self.tls.process_new_packets() {
+                        self.was_deceived = error == CertificateError::BadSignature.into();
+                        // The alert: nobody may be there to hear it.
+                        drop(self.tls.write_tls(&mut self.socket));
+                        return false;
+                    }
+                }
+                Err(error) => return later(&error),
+            }
+        }
+    }
+
+    /// What its handshake was, once it is complete.
+    pub(super) fn handshake(&self) -> Option<HandshakeKind> {
+        let kind = self.tls.handshake_kind();
+        kind.filter(|_| !self.tls.is_handshaking())
+    }
+}
+
+impl<S> Soak<S> {
+    pub(super) fn new(
+        (worker, web): (Worker, SocketAddr),
+        server: TcpListener,
+        trusts: Vec<Arc<ClientConfig>>,
+        seed: u64,
+        signer: S,
+    ) -> Self {
+        println!("seed {seed}");
+        Self {
+            worker,
+            clients: Vec::new(),
+            trusts,
+            dice: Rng::with_seed(seed),
+            seed,
+            served: 0,
+            deceived: 0,
+            signer,
+            web,
+            server,
+        }
+    }
+
+    pub(super) fn come(&mut self) {
+        let trust = Arc::clone(self.dice.choice(&self.trusts).unwrap());
+        let client = self.client(&trust);
+        self.clients.extend(client);
+    }
+
+    /// A client whose hello is on its way.
+    pub(super) fn client(&self, trust: &Arc<ClientConfig>) -> Option<Client> {
+        let tls = ClientConnection::new(Arc::clone(trust), "a.test".try_into().unwrap()).unwrap();
+        let socket = TcpStream::connect(self.web).unwrap();
+        let mut client = Client {
+            tls,
+            socket,
+            was_deceived: false,
+        };
+        client.talk().then_some(client)
+    }
+
+    pub(super) fn leave(&mut self) {
+        if self.clients.is_empty() {
+            return;
+        }
+        let client = self
+            .clients
+            .swap_remove(self.dice.usize(..self.clients.len()));
+        if self.dice.bool() {
+            reset_on_close(&client.socket).unwrap();
+        }
+    }
+
+    /// About half of them do.
+    pub(super) fn talk(&mut self) {
+        self.clients.retain_mut(|client| {
+            let was_handshaking = client.tls.is_handshaking();
+            let stays = self.dice.bool() || client.talk();
+            self.served += u64::from(was_handshaking && !client.tls.is_handshaking());
+            self.deceived += u64::from(client.was_deceived);
+            stays
+        });
+    }
+
+    pub(super) fn reload(&self, config: &Arc<Config>) {
+        let adopted = self.worker.shared.backends.adopt(config);
+        self.worker.mailbox.post(Message::Config {
+            adopted,
+            added: Vec::new(),
+            outbox: None,
+        });
+    }
+
+    pub(super) fn turn(&mut self, most: Duration) {
+        while self.server.accept().is_ok() {}
+        let mut events = Events::with_capacity(EVENTS);
+        let worker = &mut self.worker;
+        let most = worker.timeout().unwrap_or(most).min(most);
+        let waited = worker
+            .mailbox
+            .wait(&mut worker.poll, &mut events, Some(most));
+        waited.unwrap();
+        worker.turn(&events);
+    }
+
+    #[track_caller]
+    pub(super) fn until(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..MOST_TURNS {
+            self.turn(TICK);
+            if is_so(self) {
+                return;
+            }
+        }
+        panic!("{} are there still", self.worker.connections.len());
+    }
+
+    /// Nobody is there, nor waits to be accepted.
+    pub(super) fn is_alone(&self) -> bool {
+        let mut acceptors = self.worker.acceptors.iter();
+        self.worker.connections.is_empty() && acceptors.all(|(_, one)| !one.ready)
+    }
+
+    pub(super) fn closed(&self, reason: CloseReason) -> u64 {
+        self.worker.counters.closed.of(reason).value()
+    }
+
+    pub(super) fn resumed(&self) -> u64 {
+        let handshakes = &self.worker.counters.handshakes;
+        [1, 3].iter().map(|kind| handshakes[*kind].value()).sum()
+    }
+
+    /// Of connections; signatures may be under way of which nobody will hear.
+    pub(super) fn nothing_is_left(&self) {
+        let (worker, counters) = (&self.worker, &self.worker.counters);
+        assert!(worker.connections.is_empty());
+        assert_eq!((worker.handshakes, worker.shared.connections()), (0, 0));
+        let anybody = Room {
+            threads: true,
+            tokens: true,
+        };
+        assert!(!worker.unsigned.can_go(anybody));
+        assert!(worker.without_hello.first().is_none());
+        let servers = worker.shared.backends.by_name("app").unwrap();
+        assert_eq!(servers.servers()[0].in_use(), 0);
+        let ended = [&counters.handshakes_begun, &counters.handshakes_ended];
+        assert_eq!(ended[0].value(), ended[1].value());
+        assert_eq!(counters.accepted.value(), counters.closed.total());
+        assert_eq!(self.closed(CloseReason::Internal), 0);
+    }
+}
+
+/// TLS 1.2 and 1.3.
+pub(super) const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
+/// Many more than anything here takes.
+pub(super) const MOST_TURNS: usize = 5000;

@@ -1,0 +1,345 @@
+//! A soak of keys on a token: clients come, leave and say half a hello; who speaks with the token fails, lies, hangs for longer than
+//! it may, stands still and goes on, dies, or finds the token gone; reloads keep the key, change it and remove it; and then all is as
+//! it was. Whoever has a session resumes it meanwhile.
+//!
+//! Steps go by a seed. The token's process is a thread of the test, so that each fault is had on command, and speaks with the token's
+//! own thread as the process does; when which of them runs is the machine's.
+
+use std::fs;
+use std::io::Write;
+use std::thread::{self, JoinHandle};
+
+use becket_sys::clock::Stopwatch;
+use rcgen::KeyPair;
+use rustls::{ClientConfig, HandshakeKind, RootCertStore};
+
+use super::soak::{MOST_TURNS, Soak, VERSIONS, lives, server, trust, without_sessions};
+use super::*;
+use crate::signing::token::script::{FIRST_KEY, SECOND_KEY, Script, Way};
+
+#[test]
+fn whatever_becomes_of_a_token_nothing_is_left_of_it_and_sessions_resume() {
+    let mut seen = [0; 7];
+    for seed in lives(LIVES) {
+        let new = Soak::<OnToken>::begin(seed).live();
+        seen = std::array::from_fn(|i| seen[i] + new[i]);
+    }
+    println!("{NAMES:?}: {seen:?}");
+    assert!(seen[..6].iter().all(|count| *count > 0));
+}
+
+/// Keys on a token.
+struct OnToken {
+    script: Arc<Script>,
+    tokens: Tokens,
+    /// With the first key of the token, with the second, and with one in a file.
+    texts: [String; 3],
+    /// One that is being prepared, as control does it beside the workers.
+    reload: Option<JoinHandle<Option<Arc<Config>>>>,
+    /// Reloads that were refused, and that were taken.
+    reloads: [u64; 2],
+    /// Clients that have said a part of a hello.
+    halves: Vec<TcpStream>,
+    roots: RootCertStore,
+    server: SocketAddr,
+    /// Clients that resumed while no signature was to be had.
+    resumed: u64,
+    _folder: tempfile::TempDir,
+}
+
+impl Soak<OnToken> {
+    fn begin(seed: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut roots = RootCertStore::empty();
+        let keys = [(); 3].map(|()| KeyPair::generate().unwrap());
+        let files = [0, 1, 2].map(|at| folder.path().join(format!("{at}.pem")));
+        for (key, file) in keys.iter().zip(&files) {
+            let params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
+            let certificate = params.self_signed(key).unwrap();
+            roots.add(certificate.der().clone()).unwrap();
+            fs::write(file, certificate.pem() + &key.serialize_pem()).unwrap();
+        }
+        let files = files.map(|file| file.display().to_string());
+        let text = |chain: &str, key: &str| {
+            let millis = TIME_OUT.as_millis();
+            format!(
+                "certificates = [{{ chain = '{chain}', key = '{key}' }}]\n[process]\ntoken-sessions = {SESSIONS}\n\
+                 [timeouts]\ntoken = '{millis}ms'"
+            )
+        };
+        let texts = [
+            text(&files[0], FIRST_KEY),
+            text(&files[1], SECOND_KEY),
+            text(&files[2], &files[2]),
+        ];
+        let [first, second, _] = keys;
+        let (script, tokens) = (Script::new(vec![first, second]), Tokens::with_agents());
+        let server = server();
+        let address = server.local_addr().unwrap();
+        let plugged = script.plug_in(&tokens);
+        let config = config_with(address, &texts[0], tokens.clone());
+        let config = config.unwrap_or_else(|all| panic!("{all}"));
+        drop(plugged);
+        let worker = worker_with(&config, Arc::new(SigningQueue::new(0, None)));
+        let trusts = VERSIONS.map(|version| {
+            let trust = trust(version, &roots);
+            [Arc::new(trust.clone()), Arc::new(without_sessions(trust))]
+        });
+        let on_token = OnToken {
+            script,
+            tokens,
+            texts,
+            reload: None,
+            reloads: [0; 2],
+            halves: Vec::new(),
+            roots,
+            server: address,
+            resumed: 0,
+            _folder: folder,
+        };
+        Self::new(worker, server, trusts.concat(), seed, on_token)
+    }
+
+    /// What happened in it, by [`NAMES`].
+    fn live(mut self) -> [u64; 7] {
+        let mut stacks = 0;
+        for _ in 0..ROUNDS {
+            (0..STEPS).for_each(|_| self.step());
+            self.come_to_rest();
+            self.nothing_is_asked();
+            self.sessions_resume();
+            self.come_to_rest();
+            self.nothing_is_asked();
+            let free = self.worker.signing.free_stacks();
+            assert!(free >= stacks, "{free} stacks of {stacks}");
+            stacks = free;
+        }
+        (0..STEPS).for_each(|_| self.step());
+        self.end()
+    }
+
+    fn step(&mut self) {
+        match self.dice.u8(..40) {
+            0..12 => self.come(),
+            12 => self.say_half_a_hello(),
+            13..17 => self.leave(),
+            17..19 => {
+                let way = *self.dice.choice(&WAYS).unwrap();
+                self.signer.script.go(way);
+            }
+            19..23 => self.signer.script.go(Way::Signs),
+            23 => self.signer.script.kill(),
+            24..26 => self.begin_reload(),
+            _ => self.talk(),
+        }
+        self.end_reload(false);
+        self.turn(Duration::ZERO);
+    }
+
+    fn say_half_a_hello(&mut self) {
+        let hello = include_bytes!("../../../../proto/testdata/client_hello/openssl-tls13.bin");
+        let length = self.dice.usize(..hello.len());
+        let mut socket = TcpStream::connect(self.web).unwrap();
+        socket.write_all(&hello[..length]).unwrap();
+        self.signer.halves.push(socket);
+    }
+
+    /// Has another configuration prepared, or the same again, unless one is.
+    fn begin_reload(&mut self) {
+        let text = self.dice.usize(..self.signer.texts.len());
+        let OnToken {
+            script,
+            tokens,
+            texts,
+            server,
+            ..
+        } = &self.signer;
+        let (plugged, tokens, server) = (script.plug_in(tokens), tokens.clone(), *server);
+        let text = texts[text].clone();
+        self.signer.reload.get_or_insert_with(|| {
+            thread::spawn(move || {
+                let config = config_with(server, &text, tokens).ok();
+                drop(plugged);
+                config
+            })
+        });
+    }
+
+    /// Serves by what was prepared, once it is, unless it was refused.
+    fn end_reload(&mut self, waits: bool) {
+        let is_over = |reload: &mut JoinHandle<_>| waits || reload.is_finished();
+        let Some(reload) = self.signer.reload.take_if(is_over) else {
+            return;
+        };
+        let config = reload.join().unwrap();
+        self.signer.reloads[usize::from(config.is_some())] += 1;
+        if let Some(config) = config {
+            self.reload(&config);
+        }
+    }
+
+    /// The token signs again, and all are served, or all leave.
+    fn come_to_rest(&mut self) {
+        self.signer.script.go(Way::Signs);
+        self.end_reload(true);
+        if self.dice.bool() {
+            self.until(|soak| {
+                soak.talk();
+                soak.clients.is_empty()
+            });
+        }
+        self.clients.clear();
+        self.signer.halves.clear();
+        // Signatures of which the token said nothing are given up when their time is over.
+        self.until(|soak| soak.is_alone() && soak.worker.signing.asked_of_tokens().1 == 0);
+        self.nothing_is_left();
+    }
+
+    /// Each signature was made, or was not, once; each key is held by whom it serves.
+    fn nothing_is_asked(&self) {
+        let (asked, _) = self.worker.signing.asked_of_tokens();
+        let counts = self.signer.script.counts();
+        assert_eq!(asked, counts.iter().sum::<u64>(), "{counts:?}");
+        assert!(self.closed(CloseReason::Token) <= counts[1]);
+        assert!(self.deceived <= self.signer.script.odd());
+        let status = self.signer.tokens.status();
+        assert!(status.iter().all(|token| token.in_flight == 0));
+        assert!(self.signer.script.keys() <= 1 && status.len() <= 1);
+    }
+
+    /// Those who have a session, while nobody is signed for.
+    fn sessions_resume(&mut self) {
+        let version = *self.dice.choice(&VERSIONS).unwrap();
+        let trust = Arc::new(trust(version, &self.signer.roots));
+        self.serve_by_token();
+        self.until(|soak| soak.visit(&trust) == Some(HandshakeKind::Full));
+        let way = *self.dice.choice(&WAYS).unwrap();
+        self.signer.script.go(way);
+        for _ in 0..CROWD {
+            let fresh = Arc::clone(&self.trusts[self.dice.usize(..2) * 2 + 1]);
+            let client = self.client(&fresh);
+            self.clients.extend(client);
+            self.turn(Duration::ZERO);
+        }
+        let overloaded = self.closed(CloseReason::Overload);
+        let resumed = self.visit(&trust) == Some(HandshakeKind::Resumed);
+        // On a machine that stood still nobody is served.
+        assert!(resumed || self.closed(CloseReason::Overload) > overloaded);
+        self.signer.resumed += u64::from(resumed);
+    }
+
+    /// Until the token signs for the worker: a reload does not wait until another process may be started.
+    fn serve_by_token(&mut self) {
+        for _ in 0..MOST_TURNS {
+            let status = self.signer.tokens.status();
+            if status.iter().any(|token| token.available) {
+                return;
+            }
+            let (script, tokens) = (&self.signer.script, &self.signer.tokens);
+            let plugged = script.plug_in(tokens);
+            let config = config_with(self.signer.server, &self.signer.texts[0], tokens.clone());
+            drop(plugged);
+            if let Ok(config) = config {
+                self.reload(&config);
+                self.turn(Duration::ZERO);
+            }
+        }
+        panic!("the token does not come back");
+    }
+
+    /// What the handshake of a client was that is served to its end.
+    fn visit(&mut self, trust: &Arc<ClientConfig>) -> Option<HandshakeKind> {
+        let mut client = self.client(trust)?;
+        self.until(|_| !client.talk());
+        client.handshake()
+    }
+
+    /// By a drain, a stop, or after an hour. Then nothing speaks with the token any more.
+    fn end(mut self) -> [u64; 7] {
+        match self.seed % 3 {
+            0 => {
+                self.worker.mailbox.post(Message::Drain([].into()));
+                for _ in 0..STEPS {
+                    self.talk();
+                    self.turn(Duration::ZERO);
+                }
+            }
+            1 => {
+                self.worker.mailbox.post(Message::Stop);
+                self.turn(TICK);
+                assert!(self.worker.is_over());
+                self.worker.cut_off();
+            }
+            _ => {
+                for _ in 0..MOST_TURNS {
+                    self.worker.now.mono += Duration::from_secs(3600);
+                    self.worker.expire();
+                }
+            }
+        }
+        self.signer.script.go(Way::Signs);
+        self.clients.clear();
+        self.signer.halves.clear();
+        self.end_reload(true);
+        if self.worker.ending == Ending::Draining {
+            self.until(|soak| soak.worker.is_over());
+        } else if self.worker.ending == Ending::No {
+            self.until(|soak| soak.is_alone());
+        }
+        self.nothing_is_left();
+        let (asked, _) = self.worker.signing.asked_of_tokens();
+        let (refused, resumed) = (self.closed(CloseReason::Token), self.signer.resumed);
+        let Self {
+            worker,
+            signer,
+            served,
+            ..
+        } = self;
+        drop(worker);
+        // What was under way is answered all the same, though nobody hears of it.
+        let clock = Stopwatch::start();
+        while signer.script.threads().1 + signer.script.agents() > 0 {
+            assert!(clock.elapsed() < LONG, "somebody speaks with it");
+            thread::yield_now();
+        }
+        assert!(signer.tokens.status().is_empty() && signer.script.keys() == 0);
+        let [signed, failed] = signer.script.counts();
+        assert_eq!(asked, signed + failed);
+        let [not_taken, taken] = signer.reloads;
+        [served, refused, resumed, signed, failed, taken, not_taken]
+    }
+}
+
+/// Of clients: those served, those refused for the token's sake, and those that resumed while it did not sign. Of signatures: those
+/// that it made, and did not. Of reloads: those that were taken, and were not.
+const NAMES: [&str; 7] = [
+    "served",
+    "refused",
+    "resumed",
+    "signed",
+    "failed",
+    "reloaded",
+    "not reloaded",
+];
+/// All but that it signs.
+const WAYS: [Way; 9] = [
+    Way::Fails,
+    Way::SignsOddly,
+    Way::IsSilent,
+    Way::Stands,
+    Way::Dies,
+    Way::Lies,
+    Way::SaysMore,
+    Way::Talks,
+    Way::IsEmpty,
+];
+const LIVES: u64 = 3;
+const ROUNDS: usize = 4;
+const STEPS: usize = 120;
+/// More than may be asked of the token at a time.
+const CROWD: usize = 12;
+const SESSIONS: u16 = 4;
+/// More than a thread takes to end.
+const LONG: Duration = Duration::from_secs(60);
+/// For a signature: enough for a machine that is busy.
+const TIME_OUT: Duration = Duration::from_millis(200);
