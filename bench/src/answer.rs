@@ -1,5 +1,8 @@
 //! A scenario's answer: one sentence that says what was asked, computed from its figures.
 
+use std::collections::BTreeMap;
+
+use becket_stats::ratio::Interval;
 use becket_stats::units::show_rate;
 
 use crate::figure::{self, Figure};
@@ -20,9 +23,11 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
         ("Scraped", _) => scraped(run, outcome),
         ("Storm", _) => storm(run, outcome),
         ("AddedLatency", _) => latency(run, outcome),
-        ("Capacity", _) => overload(outcome),
+        ("Capacity", _) => overload(run, outcome),
         ("Transactions", "cores") => cores(outcome),
         ("Transactions", "implementations") => beside(run, outcome),
+        ("Transactions", "signing") => beside_itself(run, outcome),
+        ("Transactions", "relay") => relayed(run, outcome).or_else(|| range(outcome)),
         ("Transactions" | "Burst", id) if outcome.cases.len() > 1 => {
             let setting = STEPS.iter().find(|(of, _)| *of == id);
             let steps = setting.and_then(|(_, setting)| steps(outcome, setting));
@@ -121,11 +126,15 @@ fn range(outcome: &Outcome) -> Option<String> {
     let (mut cases, mut wins) = (0, 0);
     for case in contested {
         cases += 1;
-        wins += usize::from(
-            figure
-                .best(case)
-                .is_some_and(|(best, _)| best.peer == "becket"),
-        );
+        let ours = verdict::subject(case).and_then(|column| column.median(&figure.name));
+        let best = verdict::rival(case, &figure).and_then(|column| column.median(&figure.name));
+        let wins_it = ours
+            .zip(best)
+            .is_some_and(|(ours, best)| match figure.less_is_better {
+                true => ours <= best,
+                false => ours >= best,
+            });
+        wins += usize::from(wins_it);
     }
     let times = match most / least {
         times @ 100.0.. => format!("{times:.0}"),
@@ -143,6 +152,56 @@ fn range(outcome: &Outcome) -> Option<String> {
         figure.show(most),
         high.label
     ))
+}
+
+/// What becket needs beside itself with other settings.
+fn beside_itself(run: &Run, outcome: &Outcome) -> Option<String> {
+    let figures = figure::shown(outcome);
+    let figure = figures.first()?;
+    let told = outcome.cases.iter().flat_map(|case| {
+        let standings = verdict::of_beckets(case, figure, run.certainty());
+        standings.into_iter().map(|standing| {
+            let times = verdict::show(&standing.interval);
+            format!(
+                "{times} times that of {} ({})",
+                standing.against, case.label
+            )
+        })
+    });
+    let told: Vec<String> = told.collect();
+    (!told.is_empty()).then(|| format!("becket's {} is {}.", figure.heading, told.join("; ")))
+}
+
+/// What bulk costs that only passes, in the case of each kind with the largest bodies: beside the best other, and beside becket that copies.
+fn relayed(run: &Run, outcome: &Outcome) -> Option<String> {
+    let figures = figure::shown(outcome);
+    let figure = figures.iter().find(|f| f.name == figures::MB_PER_CPU_S)?;
+    let told = outcome.cases.iter().filter_map(|case| {
+        let value = figure.show(verdict::subject(case)?.median(&figure.name)?);
+        let rival = verdict::of_rivals(case, figure, run.certainty());
+        let own = verdict::of_beckets(case, figure, run.certainty());
+        let times = own.iter().chain(&rival).map(|standing| {
+            let ratio = verdict::show(&standing.interval);
+            format!("{ratio} times that of {}", standing.against)
+        });
+        let times: Vec<String> = times.collect();
+        let kind = case.settings.get("passthrough")?;
+        (!times.is_empty()).then(|| {
+            (
+                kind,
+                format!("{value} ({}), {}", case.label, times.join(", ")),
+            )
+        })
+    });
+    // Bodies grow from case to case.
+    let largest: BTreeMap<&String, String> = told.collect();
+    let largest: Vec<String> = largest.into_values().rev().collect();
+    (!largest.is_empty()).then(|| {
+        format!(
+            "becket passes on, by the second of its CPU time, {}.",
+            largest.join("; ")
+        )
+    })
 }
 
 /// The one case that becket has a figure of, and why it has none of the others.
@@ -239,8 +298,19 @@ fn storm(run: &Run, outcome: &Outcome) -> Option<String> {
     Some(counted(run, outcome, Measure::Storm, &told))
 }
 
-/// Adds in how many places becket is better, worse, or not to be told from the best other.
+/// Adds in how many places becket is better, worse, or not to be told from the best other, and whether the client had a part in it.
 fn counted(run: &Run, outcome: &Outcome, measure: Measure, told: &str) -> String {
+    let of_becket = outcome.cases.iter().filter_map(verdict::subject);
+    let slow = of_becket
+        .filter_map(figure::client_was_slow)
+        .next()
+        .is_some();
+    let end = match slow {
+        true => {
+            "; where the remarks say that the client was slow, a part of becket's is the client's own."
+        }
+        false => ".",
+    };
     let figures = figure::deciding(measure);
     let words = outcome.cases.iter().flat_map(|case| {
         let standings = figures
@@ -251,10 +321,10 @@ fn counted(run: &Run, outcome: &Outcome, measure: Measure, told: &str) -> String
     let words: Vec<&str> = words.collect();
     let count = |word: &str| words.iter().filter(|w| **w == word).count();
     if words.is_empty() {
-        return format!("{told}.");
+        return format!("{told}{end}");
     }
     format!(
-        "{told}; of all its p50 and p99, {} of {} are lower than the best other's, {} higher, {} not distinguishable.",
+        "{told}; of all its p50 and p99, {} of {} are lower than the best other's, {} higher, {} not distinguishable{end}",
         count("better"),
         words.len(),
         count("worse"),
@@ -262,28 +332,35 @@ fn counted(run: &Run, outcome: &Outcome, measure: Measure, told: &str) -> String
     )
 }
 
-fn overload(outcome: &Outcome) -> Option<String> {
+fn overload(run: &Run, outcome: &Outcome) -> Option<String> {
     let figures = figure::shown(outcome);
     let kept = figures
         .iter()
         .filter(|figure| figure.name.starts_with(figures::KEPT));
     // The largest flood that the clients could make.
-    kept.rev().find_map(|kept| goodput(outcome, kept))
+    kept.rev().find_map(|kept| goodput(run, outcome, kept))
 }
 
-fn goodput(outcome: &Outcome, kept: &Figure) -> Option<String> {
+fn goodput(run: &Run, outcome: &Outcome, kept: &Figure) -> Option<String> {
     let cases = outcome.cases.iter().filter_map(|case| {
         let ours = verdict::subject(case)?.median(&kept.name)?;
-        let rival = verdict::rival(case, kept)?;
+        let rival = verdict::rival(case, kept);
+        let rival = rival.and_then(|rival| Some((&rival.peer, rival.median(&kept.name)?)));
+        let rival = rival.map(|(peer, share)| format!(", {peer} {}", kept.show(share)));
         let label = match case.label.as_str() {
             "" => String::new(),
             label => format!(" ({label})"),
         };
+        let sure = verdict::of_kept(case, kept, run.certainty());
+        let sure = sure.map(|standing| {
+            let Interval { low, high, .. } = standing.interval;
+            format!(" (95 % interval {} to {})", kept.show(low), kept.show(high))
+        });
         Some(format!(
-            "{} of what it can, {} {}{label}",
+            "{}{} of what it can{}{label}",
             kept.show(ours),
-            rival.peer,
-            kept.show(rival.median(&kept.name)?)
+            sure.unwrap_or_default(),
+            rival.unwrap_or_default(),
         ))
     });
     let cases: Vec<String> = cases.collect();
@@ -463,11 +540,55 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_passes_is_told_of_the_largest_bodies_of_each_kind() {
+        let case = |kind: &str, body: &str, ours: f64| Case {
+            label: format!("{kind}, {body}"),
+            settings: [("passthrough", kind), ("body", body)]
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .into(),
+            columns: [
+                ("becket", ours),
+                ("becket@copies", 1000.0),
+                ("nginx", 800.0),
+            ]
+            .map(|(peer, mb)| sampled(peer, &[("mb_per_cpu_s", mb), ("cpu_us", 1.0)]))
+            .into(),
+            ..Case::default()
+        };
+        let cases = vec![
+            case("plain", "1m", 1600.0),
+            case("plain", "1g", 2000.0),
+            case("on", "1g", 1500.0),
+        ];
+        let outcome = Outcome {
+            cases,
+            ..outcome("relay", Vec::new())
+        };
+        assert_eq!(
+            of(&Run::default(), &outcome),
+            "becket passes on, by the second of its CPU time, 2000 MB (plain, 1g), 2.00 (2.00 to 2.00) times that of becket@copies, 2.50 (2.50 to 2.50) times that of nginx; 1500 MB (on, 1g), 1.50 (1.50 to 1.50) times that of becket@copies, 1.88 (1.88 to 1.88) times that of nginx."
+        );
+    }
+
+    #[test]
+    fn what_a_crypto_thread_costs_is_told_beside_becket_without() {
+        let cpu = |peer: &str, cpu: f64| sampled(peer, &[("cpu_us", cpu)]);
+        let columns = vec![cpu("becket", 110.0), cpu("becket@inline", 100.0)];
+        assert_eq!(
+            of(
+                &Run::default(),
+                &outcome("signing", vec![("P-256", columns)])
+            ),
+            "becket's server CPU per transaction is 1.10 (1.10 to 1.10) times that of becket@inline (P-256)."
+        );
+    }
+
     fn sampled(peer: &str, figures: &[(&str, f64)]) -> Column {
         let figures = figures
             .iter()
             .map(|(name, value)| ((*name).to_owned(), *value));
-        let figures: std::collections::BTreeMap<String, f64> = figures.collect();
+        let figures: BTreeMap<String, f64> = figures.collect();
         let of_round = |round| Sample {
             round,
             figures: figures.clone(),
@@ -508,6 +629,49 @@ mod tests {
         };
         let said = of(&Run::default(), &outcome);
         assert!(said.starts_with("Under 150 % of its capacity becket's clients inside wait 900.0 us, beside haproxy's 3.00 ms (p99, RSA-2048); of all"), "{said}");
+        assert!(said.ends_with("not distinguishable."), "{said}");
+        let busy = [
+            ("p99_us_at_150", 900.0),
+            ("client_cpu_busy_share_at_150", 0.99),
+        ];
+        let slow = Outcome {
+            measure: "Storm".to_owned(),
+            ..self::outcome(
+                "storm",
+                vec![(
+                    "RSA-2048",
+                    vec![sampled("becket", &busy), sampled("haproxy", &busy)],
+                )],
+            )
+        };
+        assert!(of(&Run::default(), &slow).ends_with("a part of becket's is the client's own."));
+    }
+
+    #[test]
+    fn what_is_kept_in_the_largest_flood_is_told_with_its_interval() {
+        let kept = |peer: &str, share: f64| {
+            let at = ["goodput_kept_share_at_150", "goodput_kept_share_at_300"];
+            sampled(peer, &at.map(|name| (name, share)))
+        };
+        let outcome = Outcome {
+            measure: "Capacity".to_owned(),
+            ..outcome(
+                "overload",
+                vec![("P-256", vec![kept("becket", 0.96), kept("nginx", 0.5)])],
+            )
+        };
+        let alone = Outcome {
+            measure: "Capacity".to_owned(),
+            ..self::outcome("overload", vec![("P-256", vec![kept("becket", 0.96)])])
+        };
+        assert_eq!(
+            of(&Run::default(), &alone),
+            "Under 300 % of capacity becket still serves 96 % (95 % interval 96 % to 96 %) of what it can (P-256)."
+        );
+        assert_eq!(
+            of(&Run::default(), &outcome),
+            "Under 300 % of capacity becket still serves 96 % (95 % interval 96 % to 96 %) of what it can, nginx 50 % (P-256)."
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::figure::{self, Figure};
 use crate::result::{Outcome, Run};
 use crate::table::heading;
-use crate::{conditions, control, verdict};
+use crate::{conditions, control, scenario, verdict};
 
 /// Says where two runs differ by more than chance and machine explain.
 pub fn runs(before: &Run, after: &Run) -> String {
@@ -39,8 +39,8 @@ pub fn runs(before: &Run, after: &Run) -> String {
         let Some(earlier) = before.outcome(&outcome.id) else {
             continue;
         };
-        for figure in figure::shown(outcome) {
-            let (table, count) = differences((before, earlier), (after, outcome), &figure);
+        for figure in figure::shown(outcome).iter().filter(|f| f.is_contested) {
+            let (table, count) = differences((before, earlier), (after, outcome), figure);
             tables += &table;
             different += count;
         }
@@ -60,7 +60,11 @@ fn differences(
 ) -> (String, usize) {
     let (mut rows, mut different) = (String::new(), 0);
     for case in &is.cases {
-        let Some(earlier) = was.cases.iter().find(|c| c.settings == case.settings) else {
+        let Some(earlier) = was
+            .cases
+            .iter()
+            .find(|c| scenario::alike(&c.settings, &case.settings))
+        else {
             continue;
         };
         for column in case.columns.iter().filter(|c| !figure::is_floor(&c.peer)) {

@@ -152,9 +152,11 @@ const FEATURES: &[&str] = &[
 const SETTINGS: &[&str] = &[
     "net.core.somaxconn",
     "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_congestion_control",
+    CONGESTION,
     "net.ipv4.tcp_tw_reuse",
 ];
+/// What TCP paces by.
+pub const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
 /// Open loops have up to 4000 connections, of which a server needs two descriptors each.
 const LEAST_FILES: u64 = 9_000;
 /// Some programs make tables of this size.

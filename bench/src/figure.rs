@@ -15,6 +15,8 @@ pub struct Figure {
     pub heading: String,
     /// Whether less is better.
     pub less_is_better: bool,
+    /// Whether servers are compared in it. What they were under is nobody's merit.
+    pub is_contested: bool,
 }
 
 impl Figure {
@@ -23,6 +25,15 @@ impl Figure {
             name: name.to_owned(),
             heading: heading.to_owned(),
             less_is_better,
+            is_contested: true,
+        }
+    }
+
+    /// What a measurement was made under.
+    fn condition(name: &str, heading: &str) -> Self {
+        Self {
+            is_contested: false,
+            ..Self::new(name, heading, true)
         }
     }
 
@@ -45,8 +56,11 @@ impl Figure {
         }
     }
 
-    /// Returns the best peer's median: the floor is nobody's competitor.
+    /// Returns the best peer's median: the floor is nobody's competitor, and a condition no contest.
     pub fn best<'a>(&self, case: &'a Case) -> Option<(&'a Column, f64)> {
+        if !self.is_contested {
+            return None;
+        }
         let all = case.columns.iter().filter(|column| !is_floor(&column.peer));
         let medians = all.filter_map(|column| Some((column, column.median(&self.name)?)));
         medians.reduce(|a, b| {
@@ -152,7 +166,7 @@ pub fn deciding(measure: Measure) -> Vec<Figure> {
         Measure::Storm => storm::LOADS.iter().flat_map(|load| both(load)).collect(),
         Measure::Capacity => overload::FLOODS
             .iter()
-            .map(|percent| Figure::new(&figures::at(figures::KEPT, percent), "goodput", false))
+            .map(|(percent, _)| Figure::new(&figures::at(figures::KEPT, percent), "goodput", false))
             .collect(),
         Measure::Burst => vec![Figure::new(figures::MEAN, "average", true)],
         Measure::Scraped => data_path_figures(),
@@ -233,32 +247,97 @@ fn load(name: &str) -> String {
 }
 
 fn latency_figures() -> Vec<Figure> {
-    let each = ["", "added_"].iter().flat_map(|kind| {
-        latency::LOADS.iter().flat_map(move |at| {
-            [("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")].map(|(name, quantile)| {
-                let added = kind.trim_end_matches('_');
-                Figure::new(
-                    &format!("{kind}{name}_us_at_{at}"),
-                    format!("{added} {quantile} at {}", load(at)).trim(),
-                    true,
-                )
-            })
+    let quantiles = |kind: &'static str, at: &'static str| {
+        [("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")].map(|(name, quantile)| {
+            let added = kind.trim_end_matches('_');
+            Figure::new(
+                &format!("{kind}{name}_us_at_{at}"),
+                format!("{added} {quantile} at {}", load(at)).trim(),
+                true,
+            )
         })
-    });
-    each.collect()
+    };
+    let under = |at: &'static str| {
+        let heading = format!("offered rate at {}", load(at));
+        let offered = Figure::condition(&figures::at(figures::OFFERED, at), &heading);
+        std::iter::once(offered).chain(clients_own("", at))
+    };
+    let loads = || latency::LOADS.iter().copied();
+    let whole = loads().flat_map(|at| quantiles("", at).into_iter().chain(under(at)));
+    let added = loads().flat_map(|at| quantiles("added_", at));
+    whole.chain(added).collect()
 }
+
+/// What of a latency may be the client's own: how late it began, and how busy its CPU was.
+fn clients_own(who: &str, at: &str) -> [Figure; 2] {
+    let late = figures::at(&format!("{who}{}", figures::LATE), at);
+    let busy = figures::at(figures::CLIENT_CPU_BUSY, at);
+    let whose = who.trim_end_matches('_');
+    [
+        Figure::condition(
+            &late,
+            format!("{whose} client's own late start (p99) at {}", load(at)).trim(),
+        ),
+        Figure::condition(
+            &busy,
+            &format!("busy share of the client's CPU at {}", load(at)),
+        ),
+    ]
+}
+
+/// Says under which loads a part of the latency is the client's own: it began later than a tenth of the p99, or its CPU, on which
+/// the backend may be, too, was busy for more than nine tenths of the time.
+pub fn client_was_slow(column: &Column) -> Option<String> {
+    let mut loads = latency::LOADS.to_vec();
+    loads.extend(
+        storm::LOADS
+            .iter()
+            .filter(|at| !latency::LOADS.contains(at)),
+    );
+    loads.retain(|at| {
+        let median = |name: &str| column.median(&figures::at(name, at));
+        let late = ["", "returning_"].iter().any(|who| {
+            let late = median(&format!("{who}{}", figures::LATE));
+            let p99 = median(&format!("{who}{}", figures::P99));
+            late.zip(p99).is_some_and(|(late, p99)| late > p99 * LATE)
+        });
+        late || median(figures::CLIENT_CPU_BUSY).is_some_and(|busy| busy > BUSY)
+    });
+    let loads: Vec<String> = loads.into_iter().map(load).collect();
+    (!loads.is_empty()).then(|| {
+        format!(
+            "{CLIENT_WAS_SLOW} at {}: part of the latency is its own",
+            loads.join(", ")
+        )
+    })
+}
+
+/// How [`client_was_slow`] begins.
+pub const CLIENT_WAS_SLOW: &str = "the client was what was slow";
+/// A client that begins later than this share of the p99.
+const LATE: f64 = 0.1;
+/// A CPU that is busy for more of the time than this.
+const BUSY: f64 = 0.9;
 
 fn storm_figures() -> Vec<Figure> {
     let whose = [("", "probe's"), ("returning_", "returning client's")];
     let each = whose.iter().flat_map(|(who, whose)| {
         storm::LOADS.iter().flat_map(move |at| {
-            ["p99", "p50"].map(|quantile| {
+            let quantiles = ["p99", "p50"].map(|quantile| {
                 Figure::new(
                     &format!("{who}{quantile}_us_at_{at}"),
                     &format!("{whose} {quantile} under {}", load(at)),
                     true,
                 )
-            })
+            });
+            let [late, busy] = clients_own(who, at);
+            let flood = Figure::condition(
+                &figures::at(storm::FLOOD, at),
+                &format!("full handshakes begun at {}", load(at)),
+            );
+            // The flood and the CPU are the same for both.
+            let shared = [flood, busy].into_iter().filter(|_| who.is_empty());
+            quantiles.into_iter().chain([late]).chain(shared)
         })
     });
     each.collect()
@@ -267,11 +346,21 @@ fn storm_figures() -> Vec<Figure> {
 fn overload_figures() -> Vec<Figure> {
     let mut shown = vec![
         Figure::new(figures::CAPACITY, "capacity", false),
+        Figure::new(
+            overload::LOOP,
+            "rate of a closed loop between the floods",
+            false,
+        ),
         Figure::new(figures::KEPT, "goodput kept at 150 %", false),
         Figure::new(figures::RECOVERY, "time to recover", true),
     ];
-    let kinds: [(&str, &str, bool); 7] = [
+    let kinds: [(&str, &str, bool); 8] = [
         (figures::KEPT, "goodput kept", false),
+        (
+            overload::COST,
+            "server CPU per served client, as a share of the closed loop's,",
+            true,
+        ),
         (overload::QUEUED_P99, "p99 since the accept queue", true),
         (figures::P99, "p99 since the intended start", true),
         (figures::RECOVERY, "time to recover", true),
@@ -285,7 +374,7 @@ fn overload_figures() -> Vec<Figure> {
     ];
     for (name, heading, less_is_better) in kinds {
         let floods = overload::FLOODS.iter();
-        shown.extend(floods.map(|percent| {
+        shown.extend(floods.map(|(percent, _)| {
             let heading = format!("{heading} under {}", load(percent));
             Figure::new(&figures::at(name, percent), &heading, less_is_better)
         }));
@@ -393,6 +482,43 @@ mod tests {
         assert_eq!(show(&figures::at(overload::DROPS, "150"), 13740.0), "13740");
         assert_eq!(show(&figures::at(overload::SOFTIRQ, "150"), 0.02), "2 %");
         assert_eq!(show(&figures::at(figures::RECOVERY, "150"), 0.25), "0.25 s");
+        assert_eq!(
+            show(&figures::at(figures::CLIENT_CPU_BUSY, "80"), 0.955),
+            "96 %"
+        );
+        assert_eq!(show(&figures::at(figures::OFFERED, "80"), 850.0), "850/s");
+    }
+
+    #[test]
+    fn a_client_that_began_late_or_had_no_time_left_is_named_with_the_loads() {
+        let figures = |figures: &[(&str, f64)]| {
+            let mut column = column("becket", &[1.0]);
+            let sample = &mut column.samples[0];
+            figures
+                .iter()
+                .for_each(|(name, value)| sample.put(name, *value));
+            client_was_slow(&column)
+        };
+        let calm = [("p99_us_at_50", 1000.0), ("late_start_p99_us_at_50", 90.0)];
+        assert_eq!(figures(&calm), None);
+        let slow = [
+            ("p99_us_at_1", 1000.0),
+            ("late_start_p99_us_at_1", 110.0),
+            ("client_cpu_busy_share_at_150", 0.95),
+            ("returning_p99_us_at_same", 100.0),
+            ("returning_late_start_p99_us_at_same", 50.0),
+        ];
+        assert_eq!(
+            figures(&slow).unwrap(),
+            "the client was what was slow at 1 % of capacity, the flood that is the same for all, 150 % of capacity: part of the latency is its own"
+        );
+    }
+
+    #[test]
+    fn a_condition_is_shown_and_nobody_is_best_in_it() {
+        let case = case(vec![column("becket", &[1.0]), column("nginx", &[2.0])]);
+        assert!(Figure::new(figures::CPU, "", true).best(&case).is_some());
+        assert!(Figure::condition(figures::CPU, "").best(&case).is_none());
     }
 
     #[test]

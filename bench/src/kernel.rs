@@ -1,5 +1,6 @@
 //! What the kernel did meanwhile that no process is charged for: work on packets, and connections refused.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
@@ -8,12 +9,14 @@ use becket_sys::kernel_tls::{self, Cipher, Version};
 use crate::scenario::Settings;
 
 /// A reading of the kernel's counters, or what they grew by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Time of all CPUs in softirq.
     softirq: Duration,
     /// Time of all CPUs in anything, idling included.
     all: Duration,
+    /// Time of each CPU by its number: at work for whomever, and in anything.
+    cpus: BTreeMap<usize, (Duration, Duration)>,
     /// SYNs and connections dropped at listening sockets (`ListenDrops`).
     pub drops: u64,
 }
@@ -25,19 +28,30 @@ impl Kernel {
         Self::parse(&text("/proc/stat"), &text("/proc/net/netstat"))
     }
 
-    /// See proc(5) for the first line of `stat`: user, nice, system, idle, iowait, irq, softirq, steal, in ticks.
+    /// See proc(5) for the lines of `stat`: user, nice, system, idle, iowait, irq, softirq, steal, in ticks. The first
+    /// line is the sum of all CPUs.
     fn parse(stat: &str, netstat: &str) -> Self {
+        let times = |line: &str| {
+            let numbers = line.split_ascii_whitespace().take(8);
+            let ticks = numbers.filter_map(|number| number.parse().ok());
+            let times = ticks.map(|ticks: u64| Duration::from_millis(ticks * 10));
+            times.collect::<Vec<Duration>>()
+        };
+        let of = |times: &[Duration], places: &[usize]| -> Duration {
+            places.iter().filter_map(|place| times.get(*place)).sum()
+        };
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "));
-        let ticks: Vec<u64> = line
-            .unwrap_or_default()
-            .split_ascii_whitespace()
-            .take(8)
-            .filter_map(|number| number.parse().ok())
-            .collect();
-        let time = |ticks: u64| Duration::from_millis(ticks * 10);
+        let sum = times(line.unwrap_or_default());
+        let cpus = stat.lines().filter_map(|line| {
+            let (number, rest) = line.strip_prefix("cpu")?.split_once(' ')?;
+            let times = times(rest);
+            let all: Duration = times.iter().sum();
+            Some((number.parse().ok()?, (all - of(&times, &[3, 4]), all)))
+        });
         Self {
-            softirq: time(ticks.get(6).copied().unwrap_or(0)),
-            all: time(ticks.iter().sum()),
+            softirq: of(&sum, &[6]),
+            all: sum.iter().sum(),
+            cpus: cpus.collect(),
             drops: counter(netstat, "ListenDrops").unwrap_or(0),
         }
     }
@@ -45,7 +59,13 @@ impl Kernel {
     /// Returns what was added since an earlier reading.
     #[must_use]
     pub fn since(self, earlier: &Self) -> Self {
+        let cpus = self.cpus.into_iter().map(|(number, (busy, all))| {
+            let before = earlier.cpus.get(&number).copied().unwrap_or_default();
+            let grown = (busy.saturating_sub(before.0), all.saturating_sub(before.1));
+            (number, grown)
+        });
         Self {
+            cpus: cpus.collect(),
             softirq: self.softirq.saturating_sub(earlier.softirq),
             all: self.all.saturating_sub(earlier.all),
             drops: self.drops.saturating_sub(earlier.drops),
@@ -55,6 +75,13 @@ impl Kernel {
     /// Returns the share of all CPUs' time that went into softirq.
     pub fn softirq_share(&self) -> f64 {
         self.softirq.as_secs_f64() / self.all.as_secs_f64()
+    }
+
+    /// Returns the share of the time in which the busiest of these CPUs was at work.
+    pub fn busiest(&self, cpus: &[usize]) -> f64 {
+        let times = cpus.iter().filter_map(|number| self.cpus.get(number));
+        let shares = times.map(|(busy, all)| busy.as_secs_f64() / all.as_secs_f64());
+        shares.fold(f64::NAN, f64::max)
     }
 }
 
@@ -90,12 +117,19 @@ mod tests {
 
     #[test]
     fn counters_are_found_by_name_and_ticks_by_place() {
-        let stat = "cpu  10 0 10 70 0 0 10 0 5 5\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        let stat =
+            "cpu  10 0 10 70 0 0 10 0 5 5\ncpu0 1 1 1 1 1 1 1 1 1 1\ncpu1 50 0 0 40 5 0 5 0 0 0\n";
         let netstat =
             "TcpExt: A ListenOverflows ListenDrops B\nTcpExt: 1 2 30 4\nIpExt: X\nIpExt: 9\n";
         let kernel = Kernel::parse(stat, netstat);
         assert_eq!(kernel.drops, 30);
         assert!((kernel.softirq_share() - 0.1).abs() < 1e-9);
+        assert!((kernel.busiest(&[1]) - 0.55).abs() < 1e-9);
+        assert!((kernel.busiest(&[0, 1]) - 0.75).abs() < 1e-9);
+        assert!(kernel.busiest(&[7]).is_nan());
+        let later = "cpu1 60 0 0 130 5 0 5 0 0 0\n";
+        let since = Kernel::parse(later, "").since(&kernel);
+        assert!((since.busiest(&[1]) - 0.1).abs() < 1e-9);
         assert_eq!(Kernel::parse("", ""), Kernel::default());
     }
 }

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use becket_load::plan::Load;
+
 use crate::Error;
-use crate::peer::Peer;
+use crate::peer::{Kind, Peer};
 use crate::scenario::{Scenario, Settings};
 
 /// How much of a run.
@@ -89,11 +91,12 @@ impl Effort {
         (1..self.looks()).fold(self.rounds, |rounds, _| rounds + rounds.div_ceil(2))
     }
 
-    /// Returns the length of a closed loop: large bodies need longer for the clock's ticks to mean something.
-    pub fn length(&self, body: u64) -> Duration {
+    /// Returns a closed loop. Of large bodies there are so few that one which is cut in the middle would count for a fifth: a number of
+    /// them is measured from beginning to end.
+    pub fn closed(&self, body: u64) -> Load {
         match body {
-            0..LARGE => self.time,
-            _ => self.time * 4,
+            0..LARGE => Load::ClosedFor(self.time),
+            _ => Load::ClosedCount(((self.time.as_secs_f64() * BYTES_PER_S) as u64 / body).max(1)),
         }
     }
 
@@ -122,17 +125,75 @@ pub struct Order {
 }
 
 impl Order {
-    /// Returns the peers that a scenario is about.
-    pub fn asked<'a>(&'a self, scenario: &'a Scenario) -> impl Iterator<Item = &'a Peer> {
-        self.peers.iter().filter(|peer| {
+    /// Returns the peers that a scenario is about, and becket once more for each column beside it that is no other build.
+    pub fn asked(&self, scenario: &Scenario) -> Vec<Peer> {
+        let named = self.peers.iter().filter(|peer| {
             let named = || scenario.peers.iter().any(|name| name == peer.kind.name());
             scenario.peers.is_empty() || named()
-        })
+        });
+        let becket = self.peers.iter().find(|p| p.name == Kind::Becket.name());
+        let beside = becket.into_iter().flat_map(|becket| {
+            let columns = scenario.beside.keys();
+            let columns = columns.filter(|name| self.peers.iter().all(|peer| peer.name != **name));
+            columns.map(|name| Peer {
+                name: name.clone(),
+                ..becket.clone()
+            })
+        });
+        named.cloned().chain(beside).collect()
     }
 }
 
 /// A body from which one at a time keeps a core busy.
 pub const LARGE: u64 = 64 * 1024 * 1024;
+/// Of large bodies a measurement has as many as are this, by the second of its length.
+const BYTES_PER_S: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
 
 /// Looks at a case that stay undecided, each after half as many rounds again: 3, 5, 8, 12 and 18 rounds.
 const LOOKS: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_large_bodies_a_whole_number_is_measured_and_never_none() {
+        const GIB: u64 = 1 << 30;
+        let count = |effort: Effort, body| match effort.closed(body) {
+            Load::ClosedCount(count) => Some(count),
+            _ => None,
+        };
+        assert_eq!(count(Effort::full(), GIB), Some(4));
+        assert_eq!(count(Effort::full(), LARGE), Some(64));
+        assert_eq!(count(Effort::full(), LARGE - 1), None);
+        assert_eq!(count(Effort::smoke(), GIB), Some(1));
+    }
+
+    #[test]
+    fn becket_stands_beside_itself_once_with_its_own_program_or_another() {
+        let peer = |name: &str, program: &str| Peer {
+            name: name.to_owned(),
+            kind: Kind::Becket,
+            program: PathBuf::from(program),
+        };
+        let asked = |peers: Vec<Peer>| {
+            let order = Order {
+                scenarios: crate::catalog::find(&["relay".to_owned()]).unwrap(),
+                peers,
+                effort: Effort::full(),
+                busy_ok: false,
+                out: PathBuf::new(),
+                command: Vec::new(),
+            };
+            order.asked(&order.scenarios[0])
+        };
+        let (becket, copies) = (peer("becket", "/new"), peer("becket@copies", "/old"));
+        let beside = peer("becket@copies", "/new");
+        assert_eq!(asked(vec![becket.clone()]), [becket.clone(), beside]);
+        assert_eq!(
+            asked(vec![becket.clone(), copies.clone()]),
+            [becket, copies.clone()]
+        );
+        assert_eq!(asked(vec![copies.clone()]), [copies]);
+    }
+}

@@ -4,7 +4,7 @@
 //! least; where nobody can be told from becket it goes on, to the last look or until patience is over.
 
 use crate::measure::scraped;
-use crate::order::Order;
+use crate::order::{LARGE, Order};
 use crate::place::Place;
 use crate::scenario::{Measure, Scenario, Settings};
 use crate::{Error, figure};
@@ -41,7 +41,7 @@ fn planned(
     (order, place): (&Order, &Place),
 ) -> Planned {
     let effort = &order.effort;
-    let servers = order.asked(scenario).filter(|peer| {
+    let servers = order.asked(scenario).into_iter().filter(|peer| {
         let reason = scenario.reason(peer.kind.name(), settings);
         reason.is_none() && place.has_room(settings)
     });
@@ -78,10 +78,14 @@ fn seconds(measure: Measure, settings: &Settings, order: &Order, servers: f64) -
     let control = time * 1.1;
     let (once, round) = match measure {
         Measure::Transactions => {
-            let each = effort.length(settings.body).as_secs_f64() * 1.2 + 0.1;
+            let each = match settings.body {
+                0..LARGE => time * 1.2 + 0.1,
+                // A core encrypts some half a GiB in a second.
+                _ => time * 4.0 + 0.1,
+            };
             (0.2, (servers + 2.0) * each + time / 4.0)
         }
-        Measure::Capacity => (0.0, servers * (capacity + time * 20.0 + 9.0)),
+        Measure::Capacity => (servers * capacity, servers * (time * 26.0 + 9.0)),
         Measure::AddedLatency => (servers * capacity, servers * (time * 10.0 + 2.0)),
         Measure::Storm if settings.full_handshakes > 0 => (0.0, servers * (time * 6.0 + 3.0)),
         Measure::Storm => (servers * capacity, servers * (time * 6.0 + 3.0)),

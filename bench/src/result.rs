@@ -45,6 +45,12 @@ pub mod figures {
     pub const CLIENT_BUSY: &str = "client_busy";
     /// Client CPU microseconds per transaction.
     pub const CLIENT_CPU: &str = "client_cpu_us";
+    /// Transactions that were to begin in a second.
+    pub const OFFERED: &str = "offered_per_s";
+    /// 99 in 100 transactions of an open loop began at most this late, because the client was not ready.
+    pub const LATE: &str = "late_start_p99_us";
+    /// Share of the time in which the busiest CPU of the client's was at work, for whomever, 0 to 1.
+    pub const CLIENT_CPU_BUSY: &str = "client_cpu_busy_share";
     /// Megabytes (10^6) of response bodies per second of server CPU.
     pub const MB_PER_CPU_S: &str = "mb_per_cpu_s";
     /// Proportional set size of all processes of the server, bytes.
@@ -59,7 +65,7 @@ pub mod figures {
     pub const CAPACITY: &str = "capacity_per_s";
     /// 1 when the client was what was slow, so that the capacity is a lower bound.
     pub const CAPACITY_BOUND: &str = "capacity_is_lower_bound";
-    /// What was served under a flood, as a share of the most that the server was seen to serve in that round.
+    /// What was served under a flood, as a share of what closed loops got just before it and just after.
     pub const KEPT: &str = "goodput_kept_share";
     /// Seconds from the end of the overload until a quarter of a second passed the criteria again.
     pub const RECOVERY: &str = "recovery_s";

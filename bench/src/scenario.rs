@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::Error;
 use crate::keys::Key;
+use crate::peer::{BECKETS, OLD};
 
 /// A question with its method.
 #[derive(Clone, Debug, Deserialize)]
@@ -38,6 +39,9 @@ pub struct Scenario {
     /// Columns that cannot be measured, with reasons.
     #[serde(default)]
     pub unavailable: Vec<Unavailable>,
+    /// Columns of becket that stand beside it in every round, by their names: what is set otherwise for them.
+    #[serde(default)]
+    pub beside: BTreeMap<String, BTreeMap<String, toml::Value>>,
 }
 
 /// How a scenario is measured.
@@ -154,8 +158,10 @@ pub struct Settings {
     pub cluster: bool,
     /// Whether the kernel takes over the TLS of connections that carry bulk.
     pub ktls: bool,
-    /// Whether the server relays TLS without ending it; a becket behind it does.
-    pub passthrough: bool,
+    /// What becomes of clients' TLS.
+    pub front: Front,
+    /// Pipes of each worker, for bytes that only pass; `None` where the server decides.
+    pub pipes: Option<u64>,
     /// All settings as text, for the report.
     pub text: BTreeMap<String, String>,
 }
@@ -171,14 +177,32 @@ pub enum Files {
     Behind,
 }
 
+/// What becomes of clients' TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// The server ends it.
+    Terminate,
+    /// The server passes it on, and a becket behind ends it.
+    Passthrough,
+    /// Nobody speaks TLS.
+    Plain,
+}
+
 impl Scenario {
     /// Reads a scenario and unfolds it once, so that every fault is found here.
     pub fn parse(name: &str, text: &str) -> Result<Self, Error> {
-        let scenario: Self =
-            toml::from_str(text).map_err(|e| Error::Asked(format!("scenario {name}: {e}")))?;
-        scenario
-            .cases(false)
-            .map_err(|e| Error::Asked(format!("scenario {name}: {e}")))?;
+        let of = |e: &dyn std::fmt::Display| Error::Asked(format!("scenario {name}: {e}"));
+        let scenario: Self = toml::from_str(text).map_err(|e| of(&e))?;
+        for (_, settings) in scenario.cases(false).map_err(|e| of(&e))? {
+            for column in scenario.beside.keys() {
+                if column == OLD || !column.starts_with(BECKETS) {
+                    return Err(of(&format!("beside.{column:?} (accepted: {BECKETS}WORD)")));
+                }
+                scenario
+                    .settings_of(column, &settings)
+                    .map_err(|e| of(&e))?;
+            }
+        }
         Ok(scenario)
     }
 
@@ -208,13 +232,7 @@ impl Scenario {
                 .collect();
             let base = self.base.iter().map(|(name, value)| (name.as_str(), value));
             for (name, value) in base.chain(product.iter().copied()) {
-                if text.insert(name.to_owned(), plain(value)).is_none() {
-                    let known: Vec<&str> = DEFAULTS.iter().map(|(name, _)| *name).collect();
-                    return Err(Error::Asked(format!(
-                        "unknown setting `{name}` (accepted: {})",
-                        known.join(", ")
-                    )));
-                }
+                set(&mut text, name, value)?;
             }
             let label: Vec<String> = product
                 .iter()
@@ -223,6 +241,15 @@ impl Scenario {
             cases.push((label.join(", "), Settings::new(text)?));
         }
         Ok(cases)
+    }
+
+    /// Returns the settings of a column in a case: the case's, but for what is set otherwise beside becket.
+    pub fn settings_of(&self, column: &str, settings: &Settings) -> Result<Settings, Error> {
+        let mut text = settings.text.clone();
+        for (name, value) in self.beside.get(column).into_iter().flatten() {
+            set(&mut text, name, value)?;
+        }
+        Settings::new(text)
     }
 
     /// Returns why a peer has no figure in a case.
@@ -263,9 +290,9 @@ impl Settings {
         };
         let number =
             |name: &str| parse_size(&of(name)).map_err(|e| Error::Asked(format!("{name} = {e}")));
-        let crypto_threads = match of("crypto-threads").as_str() {
-            "auto" => None,
-            _ => Some(number("crypto-threads")?),
+        let auto_or_number = |name: &str| match of(name).as_str() {
+            "auto" => Ok(None),
+            _ => number(name).map(Some),
         };
         let settings = Self {
             tls: one_of("tls", &["1.2", "1.3"])?,
@@ -281,7 +308,7 @@ impl Settings {
             },
             requests: number("requests")?.max(1),
             workers: usize::try_from(number("workers")?.max(1)).unwrap_or(1),
-            crypto_threads,
+            crypto_threads: auto_or_number("crypto-threads")?,
             rsa_batch: one_of("rsa-batch", &["off", "auto"])?,
             spread: one_of("spread", &["true", "false"])? == "true",
             connections: usize::try_from(number("connections")?.max(1)).unwrap_or(1),
@@ -293,7 +320,12 @@ impl Settings {
             servers: usize::try_from(number("servers")?.clamp(1, 1000)).unwrap_or(1),
             cluster: one_of("cluster", &["on", "off"])? == "on",
             ktls: one_of("ktls", &["off", "bulk"])? == "bulk",
-            passthrough: one_of("passthrough", &["on", "off"])? == "on",
+            front: match one_of("passthrough", &["off", "on", "plain"])?.as_str() {
+                "on" => Front::Passthrough,
+                "plain" => Front::Plain,
+                _ => Front::Terminate,
+            },
+            pipes: auto_or_number("pipes")?,
             text: text.clone(),
         };
         settings.asked_resumed()?;
@@ -323,6 +355,26 @@ impl Settings {
 /// Returns whether there is a setting of this name.
 pub fn is_setting(name: &str) -> bool {
     DEFAULTS.iter().any(|(known, _)| *known == name)
+}
+
+/// Returns whether two cases have the same settings. A stored run may be older than a setting: then it had the default.
+pub fn alike(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> bool {
+    DEFAULTS.iter().all(|(name, default)| {
+        let [one, other] = [one, other].map(|of| of.get(*name).map_or(*default, String::as_str));
+        one == other
+    })
+}
+
+/// Changes a setting that there is.
+fn set(text: &mut BTreeMap<String, String>, name: &str, value: &toml::Value) -> Result<(), Error> {
+    if text.insert(name.to_owned(), plain(value)).is_some() {
+        return Ok(());
+    }
+    let known: Vec<&str> = DEFAULTS.iter().map(|(name, _)| *name).collect();
+    Err(Error::Asked(format!(
+        "unknown setting `{name}` (accepted: {})",
+        known.join(", ")
+    )))
 }
 
 /// Returns a value as the settings have it.
@@ -388,6 +440,12 @@ pub(crate) fn label(name: &str, value: &str) -> String {
         }
         .to_owned(),
         "ktls" => format!("kernel TLS {value}"),
+        "passthrough" => match value {
+            "plain" => "no TLS",
+            "on" => "TLS passed on",
+            _ => "TLS ended",
+        }
+        .to_owned(),
         _ => format!("{name} {value}"),
     }
 }
@@ -451,6 +509,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("servers", "1"),
     ("cluster", "off"),
     ("passthrough", "off"),
+    ("pipes", "auto"),
     ("ktls", "off"),
 ];
 
@@ -493,6 +552,36 @@ mod tests {
         let settings = &scenario.cases(false).unwrap()[0].1;
         assert_eq!(settings.tls, "1.2");
         assert_eq!(settings.asked_resumed().unwrap(), 0.75);
+    }
+
+    #[test]
+    fn a_column_beside_becket_has_settings_of_its_own_and_the_others_have_the_cases() {
+        let beside = |entry: &str| format!("{HEAD}[base]\nbody = \"1m\"\n[beside.{entry}\n");
+        let scenario = Scenario::parse("x", &beside("\"becket@copies\"]\npipes = 0")).unwrap();
+        let settings = &scenario.cases(false).unwrap()[0].1;
+        let pipes = |column: &str| scenario.settings_of(column, settings).unwrap().pipes;
+        assert_eq!((pipes("becket"), pipes("becket@copies")), (None, Some(0)));
+        for wrong in [
+            "\"nginx@copies\"]\npipes = 0",
+            "\"becket@old\"]\npipes = 0",
+            "\"becket@copies\"]\ncolour = 1",
+        ] {
+            let error = Scenario::parse("x", &beside(wrong))
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("accepted"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_case_of_before_a_setting_is_alike_with_the_default() {
+        let scenario = Scenario::parse("x", HEAD).unwrap();
+        let now = scenario.cases(false).unwrap().remove(0).1.text;
+        let mut before = now.clone();
+        before.remove("pipes");
+        assert!(alike(&before, &now));
+        before.insert("body".to_owned(), "2k".to_owned());
+        assert!(!alike(&before, &now));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::conditions::CONGESTION;
 use crate::figure::{self, Figure};
 use crate::result::{Case, Column, Conditions, Outcome, Run, figures};
 use crate::{answer, catalog, control, spread, verdict};
@@ -42,6 +43,13 @@ pub fn warnings(run: &Run) -> Vec<String> {
             before * 100.0,
             during * 100.0
         ));
+    }
+    let congestion = run.conditions.settings.get(CONGESTION);
+    if congestion.is_some_and(|name| name == "bbr") {
+        warnings.push(
+            "TCP sent by timers here, over loopback, too (congestion control bbr): bulk cost more CPU than with the kernel's default."
+                .to_owned(),
+        );
     }
     warnings
 }
@@ -92,7 +100,10 @@ pub fn figures_of(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
 pub fn column_head(run: &Run, peer: &str) -> String {
     // A column such as `becket, cluster` is of the program before the comma.
     let program = peer.split(',').next().unwrap_or(peer);
-    let known = run.peers.iter().find(|known| known.name == program);
+    let known = |name: &str| run.peers.iter().find(|known| known.name == name);
+    // One such as `becket@copies` may be no program of its own.
+    let own = || known(program.split('@').next().unwrap_or(program));
+    let known = known(program).or_else(own);
     match known {
         Some(known) => format!("{peer} {} ({})", known.version, known.library),
         None => heading(peer).to_owned(),
@@ -148,25 +159,29 @@ pub fn etas(case: &Case, column: &Column) -> Option<String> {
     Some(eta(figure::RELAY)? + &true_eta)
 }
 
-/// Returns how becket stands to the best of the others, and to an earlier build of it, where there is one.
+/// Returns how becket stands to the best of the others, and to another becket, where there is one.
 pub fn standing_rows(run: &Run, outcome: &Outcome) -> Vec<[String; 5]> {
     let certainty = run.certainty();
     let figures = figure::shown(outcome);
     let rows = outcome.cases.iter().flat_map(|case| {
-        let each = figures.iter().flat_map(|figure| {
-            let old = verdict::of_old(case, figure, certainty);
-            let rival = verdict::of_rivals(case, figure, certainty);
-            let standings = old.into_iter().chain(rival);
-            standings.map(|standing| {
-                [
-                    case.label.clone(),
-                    figure.heading.clone(),
-                    standing.against,
-                    verdict::show(&standing.interval),
-                    standing.word.to_owned(),
-                ]
-            })
-        });
+        let each = figures
+            .iter()
+            .filter(|f| f.is_contested)
+            .flat_map(|figure| {
+                let beckets = verdict::of_beckets(case, figure, certainty);
+                let rival = verdict::of_rivals(case, figure, certainty);
+                let kept = verdict::of_kept(case, figure, certainty);
+                let standings = beckets.into_iter().chain(kept).chain(rival);
+                standings.map(|standing| {
+                    [
+                        case.label.clone(),
+                        figure.heading.clone(),
+                        standing.against,
+                        verdict::show(&standing.interval),
+                        standing.word.to_owned(),
+                    ]
+                })
+            });
         each.collect::<Vec<_>>()
     });
     rows.collect()
@@ -215,7 +230,9 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
                 .or_else(|| figure::beaten(case, column, figure::ROUND_TRIP));
             let reason = reason.map(|reason| format!("not available: {reason}"));
             let own = reason.chain(held(column));
-            for text in own.chain(beaten).chain(column.notes.iter().cloned()) {
+            let slow = figure::client_was_slow(column);
+            let own = own.chain(beaten).chain(slow);
+            for text in own.chain(column.notes.iter().cloned()) {
                 let shape = shape(&text);
                 let known = remarks
                     .iter_mut()
@@ -265,9 +282,9 @@ impl Remark<'_> {
     }
 }
 
-/// A remark without its numbers. Reasons keep theirs: they are what is said.
+/// A remark without its numbers. Reasons and loads keep theirs: they are what is said.
 fn shape(text: &str) -> String {
-    if text.starts_with("not available") {
+    if text.starts_with("not available") || text.starts_with(figure::CLIENT_WAS_SLOW) {
         return text.to_owned();
     }
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
@@ -359,4 +376,22 @@ pub fn condition_rows(run: &Run) -> Vec<(String, String)> {
         ));
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_whose_tcp_paces_says_so_in_red() {
+        let mut run = Run {
+            schema: crate::result::SCHEMA_VERSION,
+            ..Run::default()
+        };
+        for (congestion, warned) in [("cubic", 0), ("bbr", 1)] {
+            let setting = (CONGESTION.to_owned(), congestion.to_owned());
+            run.conditions.settings.extend([setting]);
+            assert_eq!(warnings(&run).len(), warned, "{congestion}");
+        }
+    }
 }

@@ -8,9 +8,10 @@ use becket_stats::ratio::{Interval, Verdict, level};
 
 use crate::control;
 use crate::figure::{self, Figure};
-use crate::peer::OLD;
+use crate::measure::overload;
+use crate::peer::BECKETS;
 use crate::result::{Case, Column, Run, Sample, figures};
-use crate::spread;
+use crate::{scenario, spread};
 
 /// What a run knows about its own certainty.
 #[derive(Clone, Copy, Debug)]
@@ -45,12 +46,16 @@ pub fn subject(case: &Case) -> Option<&Column> {
     case.column("becket").filter(|c| !c.samples.is_empty())
 }
 
-/// Returns the best of the others in a figure: neither a floor nor another build of becket.
+/// Returns becket once more: another build, or with other settings.
+fn beckets(case: &Case) -> impl Iterator<Item = &Column> {
+    case.columns.iter().filter(|c| c.peer.starts_with(BECKETS))
+}
+
+/// Returns the best of the others in a figure: neither a floor nor another becket.
 pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
-    let others = case
-        .columns
-        .iter()
-        .filter(|c| !figure::is_floor(&c.peer) && c.peer != "becket" && !c.peer.starts_with(OLD));
+    let others = case.columns.iter().filter(|c| {
+        !figure::is_floor(&c.peer) && c.peer != "becket" && !c.peer.starts_with(BECKETS)
+    });
     let medians = others.filter_map(|column| Some((column, column.median(&figure.name)?)));
     let best = medians.reduce(|a, b| {
         if (a.1 <= b.1) == figure.less_is_better {
@@ -63,7 +68,7 @@ pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
 }
 
 /// Returns whether more rounds could not change what a case says: each of the figures tells becket from the
-/// best of the others, and an old build from one that is worse by [`TOLERATED`].
+/// best of the others, and another becket from one that is worse by [`TOLERATED`].
 pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) -> bool {
     let Some(subject) = subject(case) else {
         return true;
@@ -76,8 +81,8 @@ pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) ->
         };
         let measured = subject.median(&figure.name).is_some();
         let rival = rival(case, figure).is_none_or(|rival| apart(rival, 1.0));
-        let old = case.column(OLD).is_none_or(|old| apart(old, worse(figure)));
-        !measured || (rival && old)
+        let own = beckets(case).all(|other| apart(other, worse(figure)));
+        !measured || (rival && own)
     };
     deciding.iter().all(decided)
 }
@@ -106,19 +111,52 @@ pub fn of_rivals(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Opti
     })
 }
 
-/// Says how becket stands to an earlier build of it in a figure.
-pub fn of_old(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
-    let old = case.column(OLD)?;
-    let interval = certainty.between(subject(case)?, old, &figure.name)?;
-    let word = match (interval.against(worse(figure)), figure.less_is_better) {
-        (Verdict::Unclear, _) => "cannot be told",
-        (Verdict::Less, true) | (Verdict::More, false) => "not worse by more than 2 %",
-        _ => "worse by more than 2 %",
+/// Says how becket stands to each other build of it, and to itself with other settings, in a figure.
+pub fn of_beckets(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec<Standing> {
+    let standing = |other: &Column| {
+        let interval = certainty.between(subject(case)?, other, &figure.name)?;
+        let is_better = |times| match (interval.against(times), figure.less_is_better) {
+            (Verdict::Unclear, _) => None,
+            (Verdict::Less, true) | (Verdict::More, false) => Some(true),
+            _ => Some(false),
+        };
+        let word = match (is_better(1.0), is_better(worse(figure))) {
+            (Some(true), _) => "better",
+            (_, Some(true)) => "not worse by more than 2 %",
+            (_, Some(false)) => "worse by more than 2 %",
+            (_, None) => "cannot be told",
+        };
+        Some(Standing {
+            against: other.peer.clone(),
+            interval,
+            word,
+        })
     };
+    beckets(case).filter_map(standing).collect()
+}
+
+/// Says whether becket keeps under a flood what it is to keep of its closed loop's rate.
+pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
+    let is_of = |percent: &str| figure.name == figures::at(figures::KEPT, percent);
+    let (_, mark) = overload::FLOODS
+        .iter()
+        .find(|(percent, _)| is_of(percent))?;
+    let kept = subject(case)?.values(&figure.name);
+    // Each is a ratio of the round already.
+    let pairs: Vec<(f64, f64)> = kept.into_iter().map(|kept| (kept, 1.0)).collect();
+    let interval = Interval::paired(&pairs, level(certainty.looks))?;
+    let interval = interval.widened(control::movement(certainty.control, pairs.len()));
     Some(Standing {
-        against: OLD.to_owned(),
+        against: format!(
+            "its closed loop, of which {:.0} % are to be kept",
+            mark * 100.0
+        ),
+        word: match interval.against(*mark) {
+            Verdict::More => "kept",
+            Verdict::Less => "not kept",
+            Verdict::Unclear => "cannot be told",
+        },
         interval,
-        word,
     })
 }
 
@@ -187,7 +225,8 @@ pub fn machine_moved(before: &Run, after: &Run) -> f64 {
     let relays = after.scenarios.iter().flat_map(|outcome| {
         let cases = outcome.cases.iter().filter_map(|case| {
             let earlier = before.outcome(&outcome.id)?;
-            let earlier = earlier.cases.iter().find(|c| c.settings == case.settings)?;
+            let mut earlier = earlier.cases.iter();
+            let earlier = earlier.find(|c| scenario::alike(&c.settings, &case.settings))?;
             let (was, is) = (earlier.column("relay")?, case.column("relay")?);
             change(&was.values(figures::CPU), &is.values(figures::CPU))
         });
@@ -211,6 +250,7 @@ mod tests {
             name: figures::CPU.to_owned(),
             heading: String::new(),
             less_is_better: true,
+            is_contested: true,
         }
     }
 
@@ -241,15 +281,39 @@ mod tests {
     #[test]
     fn an_old_build_is_no_rival_and_a_little_worse_is_tolerated() {
         let becket = column("becket", &[101.0, 101.1, 100.9]);
-        let with = |old: &[f64]| case(vec![becket.clone(), column(OLD, old)]);
-        let word = |case: &Case| of_old(case, &cpu(), SURE).unwrap().word;
+        let with = |old: &[f64]| case(vec![becket.clone(), column("becket@old", old)]);
+        let word = |case: &Case| of_beckets(case, &cpu(), SURE)[0].word;
         assert_eq!(
             word(&with(&[100.0, 100.1, 99.9])),
             "not worse by more than 2 %"
         );
         assert_eq!(word(&with(&[90.0, 90.1, 89.9])), "worse by more than 2 %");
         assert_eq!(word(&with(&[95.0, 105.0, 100.0])), "cannot be told");
+        assert_eq!(word(&with(&[180.0, 180.1, 179.9])), "better");
         assert!(rival(&with(&[1.0]), &cpu()).is_none());
+    }
+
+    #[test]
+    fn what_is_kept_is_held_to_its_mark_with_an_interval() {
+        let kept = |values: &[f64]| {
+            let mut column = column("becket", values);
+            for (sample, value) in column.samples.iter_mut().zip(values) {
+                sample.put("goodput_kept_share_at_150", *value);
+            }
+            let figure = Figure {
+                name: "goodput_kept_share_at_150".to_owned(),
+                ..cpu()
+            };
+            of_kept(&case(vec![column]), &figure, SURE)
+        };
+        assert_eq!(kept(&[0.99, 0.991, 0.989]).unwrap().word, "kept");
+        assert_eq!(kept(&[0.9, 0.901, 0.899]).unwrap().word, "not kept");
+        let apart = kept(&[0.888, 0.966]).unwrap();
+        assert_eq!(apart.word, "cannot be told");
+        assert!(apart.interval.low < 0.7 && apart.interval.high > 1.2);
+        assert!(kept(&[0.97]).is_none());
+        let cpu = case(vec![column("becket", &[1.0, 1.0])]);
+        assert!(of_kept(&cpu, &self::cpu(), SURE).is_none());
     }
 
     #[test]

@@ -93,6 +93,28 @@ fn a_peer_that_does_not_start_shows_its_log_and_no_result_is_stored() {
 }
 
 #[test]
+fn a_peer_that_ends_during_the_run_shows_its_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("haproxy");
+    // It lasts until somebody has seen that it listens.
+    let script = "#!/usr/bin/perl\nuse IO::Socket::INET;\nexit if $ARGV[0] eq '-vv';\nopen my $file, '<', $ARGV[2];\nmy ($address) = join('', <$file>) =~ /bind (\\S+)/;\nmy $listener = IO::Socket::INET->new(LocalAddr => $address, Listen => 5);\n$listener->accept;\ndie 'no more of this';\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let out = directory.path().join("run").display().to_string();
+    let build = format!("haproxy={}", program.display());
+    let args = [
+        "run", "pq", "--smoke", "--peers", "haproxy", "--peer", &build, "--out", &out,
+    ];
+    let output = bench(&args);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(
+        said(&output).contains("no more of this"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
 fn a_directory_that_cannot_be_written_is_an_error_of_the_system() {
     let build = format!("becket={}", becket().display());
     let output = bench(&[

@@ -82,11 +82,6 @@ impl Capacities {
         let server = stage.servers.get(index)?;
         stage.capacities.0.get(&key(server, stage)).cloned()
     }
-
-    /// Keeps what another round has found, so that later scenarios use the latest.
-    pub fn forget(&mut self) {
-        self.0.clear();
-    }
 }
 
 /// What a capacity is kept by. A limit on admission is none of the server's own.

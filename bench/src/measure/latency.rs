@@ -4,7 +4,8 @@
 use super::{Capacities, Stage, capacity, order};
 use crate::Error;
 use crate::figure::SAME;
-use crate::result::{Column, Sample};
+use crate::kernel::Kernel;
+use crate::result::{Column, Sample, figures};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
@@ -45,7 +46,9 @@ fn at(
     };
     let time = stage.effort.time * if load == LOWEST { 2 } else { 1 };
     let through = stage.ask(server.address, None);
+    let kernel = Kernel::read();
     let through = capacity::climb(through, stage, &[rate], time)?;
+    let kernel = Kernel::read().since(&kernel);
     let direct = stage.ask_plain(stage.backend, None);
     let direct = capacity::climb(direct, stage, &[rate], time)?;
     let (Some(through), Some(direct)) = (through.steps.first(), direct.steps.first()) else {
@@ -74,7 +77,12 @@ fn at(
         put(format!("direct_{name}_us_at_{load}"), without);
         put(format!("added_{name}_us_at_{load}"), with - without);
     }
-    sample.put(&format!("offered_per_s_at_{load}"), rate);
+    sample.put(&figures::at(figures::OFFERED, load), rate);
+    if let Some(late) = through.generator.late_start_p99_us {
+        sample.put(&figures::at(figures::LATE, load), late);
+    }
+    let busy = kernel.busiest(stage.client);
+    sample.put(&figures::at(figures::CLIENT_CPU_BUSY, load), busy);
     if load == SHAPED {
         column.histogram = through_whole.buckets;
     }

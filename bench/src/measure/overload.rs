@@ -3,7 +3,9 @@
 //!
 //! Clients give up after [`PATIENCE`], and a flood is longer than that: what is served late is served in vain.
 //! A flood is so many per cent of what a closed loop got just before it, and what is served in it is a share of what
-//! the loop got just before and just after, on average: machines are not as fast in one minute as in the next. A flood of
+//! the loop got just before and just after, on average: machines are not as fast in one second as in the next. Both loops
+//! together are as long as the flood, so that neither side of the ratio is surer than the other. What a client who is served costs the
+//! server, as a share of what it costs in the loops, stands beside it: that is also right where the loop left the server a rest. A flood of
 //! which the client missed a part says nothing, and has no figures.
 
 use std::time::Duration;
@@ -20,9 +22,6 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     let mut rounds = stage.rounds();
     while let Some(round) = rounds.next(stage, &columns)? {
-        if round > 0 {
-            stage.capacities.forget();
-        }
         for index in order(columns.len(), round) {
             stage.check_signal()?;
             let found = Capacities::of(stage, index)?;
@@ -50,22 +49,29 @@ fn past(
         round,
         ..Sample::default()
     };
-    sample.put(figures::CAPACITY, found.rate);
-    sample.put(figures::CAPACITY_BOUND, f64::from(u8::from(found.bound)));
+    if column.samples.is_empty() {
+        // Measured once: the rounds' time is for what they ask.
+        sample.put(figures::CAPACITY, found.rate);
+        sample.put(figures::CAPACITY_BOUND, f64::from(u8::from(found.bound)));
+    }
     let first = saturated(stage, index)?;
-    let (mut before, mut steps) = (first, Vec::new());
-    for percent in FLOODS {
+    let (mut loops, mut before, mut steps) = (vec![first.rate], first, Vec::new());
+    for (percent, _) in FLOODS {
         stage.check_signal()?;
-        let step = flood(stage, index, (before, percent), &mut sample, column)?;
+        let step = flood(stage, index, (before.rate, percent), &mut sample, column)?;
         let after = saturated(stage, index)?;
         if let Some(step) = step {
-            let kept = step.rate_succeeded_per_s / f64::midpoint(before, after).max(1e-9);
+            let kept = step.rate_succeeded_per_s / f64::midpoint(before.rate, after.rate);
             sample.put(&figures::at(figures::KEPT, percent), kept);
+            let cost = Saturated::of(&step).cpu_us / f64::midpoint(before.cpu_us, after.cpu_us);
+            sample.put(&figures::at(COST, percent), cost);
             steps.push(capacity::point(&step));
         }
+        loops.push(after.rate);
         before = after;
     }
-    sample.put(AFTER, before / first.max(1e-9));
+    sample.put(AFTER, before.rate / first.rate);
+    sample.put(LOOP, loops.iter().sum::<f64>() / loops.len() as f64);
     column.samples.push(sample);
     column.curve = found.curve.iter().cloned().chain(steps).collect();
     column
@@ -74,17 +80,35 @@ fn past(
     Ok(())
 }
 
-/// Returns what is served when some dozens of clients never rest.
-fn saturated(stage: &Stage<'_>, index: usize) -> Result<f64, Error> {
+/// What is served in a second, and what each who is served costs the server.
+#[derive(Clone, Copy, Debug, Default)]
+struct Saturated {
+    rate: f64,
+    cpu_us: f64,
+}
+
+impl Saturated {
+    fn of(step: &Step) -> Self {
+        let cpu_us = step.server.as_ref().and_then(|s| s.cpu_us_per_transaction);
+        Self {
+            rate: step.rate_succeeded_per_s,
+            cpu_us: cpu_us.unwrap_or(f64::NAN),
+        }
+    }
+}
+
+/// Measures a server while some dozens of clients never rest.
+fn saturated(stage: &Stage<'_>, index: usize) -> Result<Saturated, Error> {
     let Some(server) = stage.servers.get(index) else {
-        return Ok(0.0);
+        return Ok(Saturated::default());
     };
+    let time = stage.effort.time;
     let report = stage
-        .ask(server.address, None)
+        .ask(server.address, Some(server.process.pid()))
         .with("-c", stage.settings.connections)
-        .run(load::closed(stage.effort.time), stage.stop)?;
-    let step = report.steps.first();
-    Ok(step.map_or(0.0, |step| step.rate_succeeded_per_s))
+        .with("--warm-up", format!("{}ms", (time / 5).as_millis()))
+        .run(load::closed(time * LENGTH / 2), stage.stop)?;
+    Ok(report.steps.first().map(Saturated::of).unwrap_or_default())
 }
 
 /// Floods a server and watches it recover; returns nothing when the client missed a part of its own plan.
@@ -160,8 +184,12 @@ fn note(column: &mut Column, text: &str) {
     }
 }
 
-/// Per cent of the capacity.
-pub(crate) const FLOODS: &[&str] = &["150", "300", "1000"];
+/// Per cent of the capacity, and the share of it that becket is to keep.
+pub(crate) const FLOODS: &[(&str, f64)] = &[("150", 0.97), ("300", 0.95), ("1000", 0.85)];
+/// Server CPU per client who is served in a flood, as a share of what it is in the closed loops before and after.
+pub(crate) const COST: &str = "cpu_per_served_share";
+/// What the closed loops got in a second, on average.
+pub(crate) const LOOP: &str = "closed_loop_per_s";
 /// Latency of those who were served, from when they came into the accept queue.
 pub(crate) const QUEUED_P99: &str = "queued_p99_us";
 /// Share of all CPUs' time in which the kernel worked on packets.

@@ -15,7 +15,8 @@ use becket_stats::report::Step;
 use super::{Capacities, Stage, capacity, order};
 use crate::Error;
 use crate::figure::SAME;
-use crate::result::{Column, Sample};
+use crate::kernel::Kernel;
+use crate::result::{Column, Sample, figures};
 use crate::scenario::Settings;
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
@@ -85,16 +86,18 @@ fn flooded(
         .ask(server.address, None)
         .with("--keepalive", 1_000_000);
     let time = stage.effort.time * 2;
-    let (flooded, probed, returned) = thread::scope(|scope| {
+    let (flooded, probed, returned, kernel) = thread::scope(|scope| {
         let returned = scope.spawn(move || returning(stage, server.address, time));
         // Until then, who returns was here once.
         thread::sleep(BEFORE);
+        let kernel = Kernel::read();
         let flood = scope.spawn(move || capacity::climb(new, stage, &[*rate], time));
         let probed = capacity::climb(probe, stage, &[*probes], time);
+        let kernel = Kernel::read().since(&kernel);
         let lost = || Error::Asked("the flood's thread ended".to_owned());
         let flooded = flood.join().unwrap_or_else(|_| Err(lost()));
         let returned = returned.join().unwrap_or_else(|_| Err(lost()));
-        (flooded, probed, returned)
+        (flooded, probed, returned, kernel)
     });
     let (flooded, probed, returned) = (flooded?, probed?, returned?);
     let steps = (
@@ -120,18 +123,9 @@ fn flooded(
         &format!("flood_failed_share_at_{load}"),
         share(flooded.failed, flooded.attempted),
     );
-    sample.put(
-        &format!("flood_rate_per_s_at_{load}"),
-        flooded.rate_attempted_per_s,
-    );
-    if flooded.generator.bound {
-        let note = format!(
-            "under the load `{load}` the client was what was slow: part of the latency is its own"
-        );
-        if !column.notes.contains(&note) {
-            column.notes.push(note);
-        }
-    }
+    sample.put(&figures::at(FLOOD, load), flooded.rate_attempted_per_s);
+    let busy = kernel.busiest(stage.client);
+    sample.put(&figures::at(figures::CLIENT_CPU_BUSY, load), busy);
     Ok(())
 }
 
@@ -168,6 +162,9 @@ fn note(sample: &mut Sample, who: &str, load: &str, step: &Step) {
         .as_ref()
         .unwrap_or(&step.latency.whole);
     let of = if who.is_empty() { "probe_" } else { who };
+    if let Some(late) = step.generator.late_start_p99_us {
+        sample.put(&format!("{who}{}_at_{load}", figures::LATE), late);
+    }
     // Where nobody was served, nobody was served soon.
     if whole.count > 0 {
         sample.put(&format!("{who}p50_us_at_{load}"), whole.p50_us);
@@ -181,6 +178,8 @@ fn note(sample: &mut Sample, who: &str, load: &str, step: &Step) {
 
 /// Per cent of the own capacity, and the rate that is the same for all.
 pub(crate) const LOADS: &[&str] = &["80", "150", SAME];
+/// Full handshakes that began in a second.
+pub(crate) const FLOOD: &str = "flood_rate_per_s";
 /// How long who returns is alone.
 const BEFORE: Duration = Duration::from_millis(500);
 const RETURNS_PER_S: f64 = 10.0;

@@ -6,7 +6,7 @@ use crate::floors::Floors;
 use crate::load::{self, Ask};
 use crate::order::LARGE;
 use crate::result::{Column, figures};
-use crate::scenario::{Files, Settings};
+use crate::scenario::{Files, Front, Settings};
 use crate::{Error, peer::Server};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
@@ -36,7 +36,7 @@ fn server<'a>(stage: &'a Stage<'_>, index: usize) -> Option<(&'a Server, bool)> 
 /// Returns what is asked of a server, or of a floor.
 fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
     let pid = Some(server.process.pid());
-    if !is_floor || stage.settings.passthrough {
+    if !is_floor || stage.settings.front != Front::Terminate {
         let ask = stage.ask(server.address, pid);
         return match &server.companion {
             // Files cost what all cost who serve them.
@@ -57,10 +57,10 @@ fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
 }
 
 fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Result<(), Error> {
-    let time = stage.effort.length(stage.settings.body);
+    let time = stage.effort.time;
     let Some((server, is_floor)) = server(stage, index) else {
         let floors = stage.floors.as_ref();
-        let sample = floors.map(|floors| floors.measure_library(round, stage.effort.time / 4));
+        let sample = floors.map(|floors| floors.measure_library(round, time / 4));
         column.samples.extend(sample.transpose()?.flatten());
         return Ok(());
     };
@@ -71,7 +71,7 @@ fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Resu
             "--time-out",
             format!("{}s", time_out(stage.settings).as_secs()),
         );
-    let report = ask.run(load::closed(time), stage.stop)?;
+    let report = ask.run(stage.effort.closed(stage.settings.body), stage.stop)?;
     let Some(step) = report.steps.first() else {
         return Ok(());
     };

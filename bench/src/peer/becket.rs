@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{BACKLOG, SESSIONS, Site};
-use crate::scenario::Files;
+use crate::scenario::{Files, Front};
 
 pub(super) fn args(file: &str) -> Vec<String> {
     ["run", "--config", file].map(str::to_owned).to_vec()
@@ -28,6 +28,10 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
     let rsa_batch = match site.settings.rsa_batch.as_str() {
         "off" => String::new(),
         choice => format!("rsa-batch = \"{choice}\"\n"),
+    };
+    let pipes = match site.settings.pipes {
+        None => String::new(),
+        Some(count) => format!("pipes = {count}\n"),
     };
     let server =
         |address: &SocketAddr| format!("[[backend.server]]\naddress = \"{address}\"\n{limit}");
@@ -54,7 +58,7 @@ table-entries = {SESSIONS}
 
 [limits]
 connections = {connections}
-
+{pipes}
 [admission]
 {HALF_OPEN}{admission}
 [process]
@@ -86,9 +90,10 @@ fn front(site: &Site<'_>) -> String {
         true => "kernel-tls = \"bulk\"\n",
         false => "",
     };
-    match site.settings.passthrough {
-        true => "mode = \"passthrough\"\n".to_owned(),
-        false => format!(
+    match site.settings.front {
+        Front::Passthrough => "mode = \"passthrough\"\n".to_owned(),
+        Front::Plain => "tls = false\n".to_owned(),
+        Front::Terminate => format!(
             "{kernel_tls}certificates = [\"{}\"]\n\n[[policy]]\nname = \"bench\"\nversions = [\"{}\"]\nsuites = [\"{suite}\"]\ngroups = [{groups}]\n",
             site.certificate.display(),
             site.settings.tls,

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{BACKLOG, SESSIONS, Site, groups, suite_names};
+use crate::scenario::Front;
 
 pub(super) fn args(file: &str) -> Vec<String> {
     ["-db", "-f", file].map(str::to_owned).to_vec()
@@ -14,9 +15,10 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         0 => String::new(),
         limit => format!(" maxconn {limit}"),
     };
-    let bind = match site.settings.passthrough {
-        true => format!("bind {} backlog {BACKLOG}\n  {PEEK}", site.address),
-        false => format!(
+    let bind = match site.settings.front {
+        Front::Passthrough => format!("bind {} backlog {BACKLOG}\n  {PEEK}", site.address),
+        Front::Plain => format!("bind {} backlog {BACKLOG}", site.address),
+        Front::Terminate => format!(
             "bind {} ssl crt {} ssl-min-ver TLSv{tls} ssl-max-ver TLSv{tls} ciphers {old} ciphersuites {new} curves {} backlog {BACKLOG}",
             site.address,
             site.certificate.display(),
@@ -28,9 +30,9 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         format!("  server bench{index} {address}{limit}\n")
     };
     let servers: String = site.backends().iter().enumerate().map(server).collect();
-    let splice = match site.settings.passthrough {
-        true => "\n  option splice-auto",
-        false => "",
+    let splice = match site.settings.front {
+        Front::Terminate => "",
+        Front::Passthrough | Front::Plain => "\n  option splice-auto",
     };
     format!(
         "global

@@ -316,6 +316,8 @@ fn groups(settings: &Settings) -> &'static str {
     }
 }
 
+/// How the columns of other beckets begin: other builds, or other settings.
+pub const BECKETS: &str = "becket@";
 /// The column of an earlier build of becket.
 pub const OLD: &str = "becket@old";
 const SESSIONS: u32 = 200_000;
@@ -347,7 +349,7 @@ mod tests {
 
     #[test]
     fn haproxys_frontend_and_backend_have_names_of_their_own() {
-        let text = "id = \"x\"\ntitle = \"x\"\nquestion = \"x?\"\nmeasure = \"transactions\"\n[then]\ntext = \"x\"\n[[axis]]\nsetting = \"passthrough\"\nvalues = [\"off\", \"on\"]\n";
+        let text = "id = \"x\"\ntitle = \"x\"\nquestion = \"x?\"\nmeasure = \"transactions\"\n[then]\ntext = \"x\"\n[[axis]]\nsetting = \"passthrough\"\nvalues = [\"off\", \"on\", \"plain\"]\n";
         for (_, settings) in Scenario::parse("x", text).unwrap().cases(false).unwrap() {
             let address = SocketAddr::from(([127, 0, 0, 1], 1));
             let configuration = haproxy::configuration(&Site {

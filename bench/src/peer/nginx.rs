@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{BACKLOG, SESSIONS, Site, groups, suite_names};
-use crate::scenario::Files;
+use crate::scenario::{Files, Front};
 
 pub(super) fn args(file: &str) -> Vec<String> {
     ["-c", file, "-e", "stderr"].map(str::to_owned).to_vec()
@@ -20,12 +20,13 @@ pub(super) fn configuration(site: &Site<'_>, said: &str) -> String {
         Files::Behind => "",
         _ => " ssl",
     };
-    let (listen, target) = match site.settings.passthrough {
-        true => {
+    let (listen, target) = match site.settings.front {
+        Front::Passthrough => {
             behind += "  map $ssl_preread_server_name $chosen { bench.example.org bench; default bench; }\n";
             ("", "$chosen; ssl_preread on")
         }
-        false => (sealed, "bench"),
+        Front::Plain => ("", "bench"),
+        Front::Terminate => (sealed, "bench"),
     };
     let (module, kind, server) = match site.settings.files {
         Files::None => (

@@ -292,6 +292,7 @@ fn capacity_figure() -> Figure {
         name: figures::CAPACITY.to_owned(),
         heading: String::new(),
         less_is_better: false,
+        is_contested: true,
     }
 }
 

@@ -21,7 +21,7 @@ use crate::peer::{Kind, Peer, Site};
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::result::{Case, Column, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
-use crate::scenario::{Measure, Scenario, Settings};
+use crate::scenario::{Front, Measure, Scenario, Settings};
 use crate::{Error, conditions, guard, store};
 
 /// Runs everything and stores it.
@@ -157,7 +157,7 @@ impl<'a> Runner<'a> {
                 ..Case::default()
             });
         }
-        let terminator = settings.passthrough;
+        let terminator = settings.front == Front::Passthrough;
         let terminator = terminator.then(|| self.terminator(settings, &certificate, backend.1));
         let terminator = terminator.transpose()?;
         let behind = terminator

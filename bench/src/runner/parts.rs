@@ -1,5 +1,6 @@
 //! What a case needs: the backend, the servers before it, the floors.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::Place;
 use crate::process::{Launch, Process, free_address};
 use crate::result::Column;
-use crate::scenario::{Files, Measure, Scenario, Settings};
+use crate::scenario::{Files, Front, Measure, Scenario, Settings};
 
 impl Runner<'_> {
     /// Starts the servers of a case; those that have no figure are returned with their places and reasons.
@@ -43,7 +44,8 @@ impl Runner<'_> {
             Measure::Capacity => self.order.effort.most_clients().max(OPEN_LOOP) + ROOM,
             _ => settings.connections.max(OPEN_LOOP) + ROOM,
         };
-        for (index, peer) in self.order.asked(scenario).enumerate() {
+        for (index, peer) in self.order.asked(scenario).iter().enumerate() {
+            let settings = &scenario.settings_of(&peer.name, settings)?;
             if let Some(reason) = self.reason(scenario, peer, settings) {
                 reasons.push((index, Column::without(&peer.name, reason)));
                 continue;
@@ -147,7 +149,7 @@ impl Runner<'_> {
         backend: SocketAddr,
     ) -> Result<Server, Error> {
         let terminating = Settings {
-            passthrough: false,
+            front: Front::Terminate,
             servers: 1,
             ..settings.clone()
         };
@@ -220,8 +222,9 @@ impl Runner<'_> {
     ) -> Result<Floors, Error> {
         let cpus = self.place.server(1);
         let cpu = cpus.first().copied().unwrap_or(0);
-        // The bench hides no CPU features from itself, and whoever passes TLS on makes no handshake.
-        let alike = settings.mask == "none" && !settings.passthrough && settings.requests == 1;
+        // The bench hides no CPU features from itself, and whoever does not end TLS makes no handshake.
+        let alike =
+            settings.mask == "none" && settings.front == Front::Terminate && settings.requests == 1;
         let library = alike.then(|| Library::new(settings, certificate, cpu));
         let library = library.transpose()?;
         let preface = library.as_ref().map(Floors::preface).transpose()?;
@@ -323,7 +326,8 @@ impl Launcher<'_> {
     }
 }
 
-/// Makes the file that is asked for. It is all zeros and takes no room on the disk; what is measured is served from memory.
+/// Makes the file that is asked for. It is all zeros and takes no room on the disk; what is measured is served from memory, where
+/// all of it is read into once.
 fn write_file(site: &Site<'_>) -> Result<(), Error> {
     let path = site.files().join(format!("bytes/{}", site.settings.body));
     let failed = |e| Error::os(format!("writing {}", path.display()), e);
@@ -332,7 +336,11 @@ fn write_file(site: &Site<'_>) -> Result<(), Error> {
     }
     std::fs::create_dir_all(site.files().join("bytes")).map_err(failed)?;
     let file = std::fs::File::create(&path).map_err(failed)?;
-    file.set_len(site.settings.body).map_err(failed)
+    file.set_len(site.settings.body).map_err(failed)?;
+    let file = std::fs::File::open(&path).map_err(failed)?;
+    let mut file = io::BufReader::with_capacity(1024 * 1024, file);
+    io::copy(&mut file, &mut io::sink()).map_err(failed)?;
+    Ok(())
 }
 
 /// The service time of the burst's backend: 9 ms for up to 30 at once, then 9 ms * (n / 30)^2.
