@@ -5,10 +5,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use becket_e2e::{
-    Backend, Becket, Client, Key, Place, Shape, Trust, becket_program, eventually, finish,
+    Backend, Becket, Client, Key, Place, Shape, Signal, Trust, becket_program, eventually, finish,
 };
 use serde_json::Value;
 
+use crate::processes_of_an_upgrade_are_killed::{close_gate, open_gate};
 use crate::upgrades_lose_nothing::{WITH_PARENT, start, upgrade};
 
 fn server(becket: &Becket, index: usize) -> Value {
@@ -160,4 +161,36 @@ fn clients_stick_where_they_did_also_to_a_server_that_is_not_in_the_file() {
         assert_eq!(becket.status()["backends"][0]["stick_entries"], 1);
         assert!(goes_to(b"two"));
     }
+}
+
+#[test]
+fn a_client_that_came_while_the_new_process_loaded_sticks_as_well() {
+    let place = Place::new();
+    let backends = ["one", "two"].map(Backend::http);
+    let shape = Shape::new(backends[0].address)
+        .server(backends[1].address)
+        .backend("stick = \"source\"")
+        .admin_keys("socket = \"admin.sock\"")
+        .process(WITH_PARENT);
+    let becket = start(&place, &shape);
+    let [first, second] = backends
+        .each_ref()
+        .map(|backend| format!("app/{}", backend.address));
+    let trust = Trust::new(&place);
+    let goes_to = |server: &[u8]| trust.visit(becket.web).unwrap().ends_with(server);
+    // Whom it has by now is told already.
+    close_gate(&place);
+    becket.signal(Signal::USR2);
+    eventually("a successor is told", || {
+        becket.log().contains("a successor is started")
+    });
+    ctl(&place, &["servers", "drain", &first]);
+    assert!(goes_to(b"two"));
+    ctl(&place, &["servers", "ready", &first]);
+    ctl(&place, &["servers", "drain", &second]);
+    open_gate(&place);
+    eventually("it is upgraded", || {
+        becket.status()["upgrades"]["done"] == 1
+    });
+    assert!(goes_to(b"two"));
 }

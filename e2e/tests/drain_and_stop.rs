@@ -30,6 +30,32 @@ fn echo(client: &mut Client) {
 }
 
 #[test]
+fn who_asked_for_a_page_has_it_before_the_process_ends() {
+    let (place, backend) = (Place::new(), Backend::echo());
+    let mut becket = Becket::start(&place, &Shape::new(backend.address));
+    // It finds all of them at once, and that it is to end.
+    becket.signal(Signal::STOP);
+    let asked: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = TcpStream::connect(becket.admin).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client
+                .write_all(b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                .unwrap();
+            client
+        })
+        .collect();
+    becket.signal(Signal::INT);
+    becket.signal(Signal::CONT);
+    for mut client in asked {
+        let mut page = String::new();
+        client.read_to_string(&mut page).unwrap();
+        assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
+    }
+    assert_eq!(becket.ended(), Some(0));
+}
+
+#[test]
 fn a_drain_lets_connections_finish_and_exits_with_0() {
     let place = Place::new();
     let backend = Backend::echo();

@@ -14,6 +14,8 @@ use rustls::version::{TLS12, TLS13};
 
 use crate::upgrades_lose_nothing::{WITH_PARENT, upgrade};
 
+mod soak;
+
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
 /// A place with a token that has keys.

@@ -29,7 +29,6 @@ const STEPS: [Step; 4] = [Step::Loading, Step::Prepared, Step::MadeWay, Step::Se
 
 /// A becket with a client, and an upgrade of it that stands still.
 struct Scene {
-    place: Place,
     server: Counting,
     shape: Shape,
     becket: Becket,
@@ -39,6 +38,8 @@ struct Scene {
     old: u32,
     new: u32,
     step: Step,
+    /// The last to go: a failure shows the logs that are in it.
+    place: Place,
 }
 
 impl Scene {
@@ -51,10 +52,7 @@ impl Scene {
         let mut client = come(&becket, &trust);
         greeted(&mut client).unwrap();
         let old = becket.child();
-        let made = Command::new("mkfifo").arg(place.path("gate")).status();
-        assert!(made.unwrap().success());
-        // Before it is becket it waits, and is the program that is there by then.
-        install_script(&place, "read -r _ < gate; exec ./becket \"$@\"");
+        close_gate(&place);
         becket.signal(Signal::USR2);
         let new = until("there are two", || children(&becket).get(1).copied());
         let scene = Self {
@@ -82,7 +80,7 @@ impl Scene {
         }
         let parent = self.becket.pid();
         stop(parent);
-        self.open_gate();
+        open_gate(&self.place);
         self.logged("could serve", 1);
         if self.step == Step::Prepared {
             return;
@@ -98,15 +96,10 @@ impl Scene {
         self.logged("\"serving\"", 2);
     }
 
-    fn open_gate(&self) {
-        install(&self.place);
-        fs::write(self.place.path("gate"), "\n").unwrap();
-    }
-
     /// Lets all go on that stand still, but one that was killed.
     fn go_on_without(&self, killed: u32) {
         if self.step == Step::Loading && killed != self.new {
-            self.open_gate();
+            open_gate(&self.place);
         }
         for pid in [self.becket.pid(), self.new] {
             if pid != killed {
@@ -161,6 +154,19 @@ impl Scene {
         [&upgrades["done"], &upgrades["refused"], &status["restarts"]]
             .map(|count| count.as_u64().unwrap())
     }
+}
+
+/// Lets a new process wait before it is becket.
+pub(crate) fn close_gate(place: &Place) {
+    let made = Command::new("mkfifo").arg(place.path("gate")).status();
+    assert!(made.unwrap().success());
+    install_script(place, "read -r _ < gate; exec ./becket \"$@\"");
+}
+
+/// Lets it become the program that is there now.
+pub(crate) fn open_gate(place: &Place) {
+    install(place);
+    fs::write(place.path("gate"), "\n").unwrap();
 }
 
 /// Stops a process, and waits until it is.

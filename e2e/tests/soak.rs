@@ -21,7 +21,7 @@ const THREADS: u64 = 6;
 const RELOADS: usize = 3;
 
 /// A server that reads the first byte and does what it says.
-fn moody() -> Backend {
+pub(crate) fn moody() -> Backend {
     Backend::new(|mut stream| {
         let mut first = [0];
         stream.read_exact(&mut first)?;
@@ -43,7 +43,7 @@ fn moody() -> Backend {
 }
 
 /// One connection that goes as the dice fall. That peers break is the point: nothing is asserted.
-fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Rng) -> io::Result<()> {
+pub(crate) fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Rng) -> io::Result<()> {
     let trust = &trusts[dice.usize(..trusts.len())];
     match dice.u8(..10) {
         0 => {
