@@ -2,7 +2,8 @@
 //!
 //! It is the plain relay with a backend of its own, under one load throughout the run: closed loop, 50
 //! connections, 1 KiB. It takes its turn in every round of every case. What it moves from round to round
-//! the machine did, so no figure of the run is surer than that: [`movement`] widens every verdict.
+//! the machine did, so no figure of the run is surer than that: [`movement`] widens every verdict. Where servers are
+//! measured in [turns](crate::turns) so is the control, and what widens is by how much every other of its turns differs from the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,6 +16,7 @@ use crate::load::{self, Ask};
 use crate::peer::Server;
 use crate::process::Process;
 use crate::result::{Run, Sample, figures};
+use crate::turns;
 
 /// The relay and its backend, which are up as long as the run lasts.
 #[derive(Debug)]
@@ -24,6 +26,8 @@ pub struct Control {
     client: Vec<usize>,
     /// What was measured so far.
     pub samples: Vec<Sample>,
+    /// Turns of the round that is being measured.
+    turns: Vec<Sample>,
 }
 
 impl Control {
@@ -34,10 +38,19 @@ impl Control {
             _backend: backend,
             client: client.to_vec(),
             samples: Vec::new(),
+            turns: Vec::new(),
         }
     }
 
+    /// Measures a round that is one turn.
     pub fn measure(&mut self, time: Duration, stop: &Arc<AtomicBool>) -> Result<(), Error> {
+        self.turn(time, stop)?;
+        self.end_round();
+        Ok(())
+    }
+
+    /// Measures one turn of a round.
+    pub fn turn(&mut self, time: Duration, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         let url = format!("http://{}/bytes/{BODY}", self.relay.address);
         let report = Ask::plain(url)
             .on(&self.client)
@@ -47,10 +60,27 @@ impl Control {
             .with("--warm-up", format!("{}ms", (time / 10).as_millis()))
             .run(load::closed(time), stop)?;
         if let Some(step) = report.steps.first() {
-            let round = u32::try_from(self.samples.len()).unwrap_or(u32::MAX);
-            self.samples.push(load::sample(round, step, BODY));
+            self.turns.push(load::sample(0, step, BODY));
         }
         Ok(())
+    }
+
+    /// Makes a round of the turns since the last.
+    pub fn end_round(&mut self) {
+        let turns = std::mem::take(&mut self.turns);
+        let round = u32::try_from(self.samples.len()).unwrap_or(u32::MAX);
+        let Some(mut sample) = turns::join(round, &turns) else {
+            return;
+        };
+        let every_other = |first: usize| -> Vec<Sample> {
+            turns.iter().skip(first).step_by(2).cloned().collect()
+        };
+        let [odd, even] = [0, 1].map(|first| turns::join(round, &every_other(first)));
+        let cpu = |half: &Sample| half.figures.get(figures::CPU).copied();
+        if let (Some(odd), Some(even)) = (odd.as_ref().and_then(cpu), even.as_ref().and_then(cpu)) {
+            sample.put(figures::MOVED, odd / even);
+        }
+        self.samples.push(sample);
     }
 }
 
@@ -67,13 +97,30 @@ pub fn movement(samples: &[Sample], rounds: usize) -> f64 {
     spread / (rounds.max(1) as f64).sqrt()
 }
 
+/// Returns what the control moved from turn to turn, for rounds in turns, as [`movement`] does.
+pub fn movement_in_turns(samples: &[Sample], rounds: usize) -> f64 {
+    let moved = values(samples, figures::MOVED);
+    if moved.len() < 2 {
+        return movement(samples, rounds);
+    }
+    ratio::spread(&moved) / (rounds.max(1) as f64).sqrt()
+}
+
 /// Says what the control did over a run.
 pub fn describe(run: &Run) -> Option<String> {
     let cpu = values(&run.control, figures::CPU);
     let (low, high) = crate::spread::range(&cpu)?;
     let median = crate::spread::median(&cpu)?;
+    let moved = values(&run.control, figures::MOVED);
+    let in_turns = match moved.len() {
+        0 | 1 => String::new(),
+        _ => format!(
+            ", {:.1} % from turn to turn within a round",
+            ratio::spread(&moved) * 100.0
+        ),
+    };
     Some(format!(
-        "{median:.1} us per transaction, {:.1} to {:.1} over {} rounds, spread {:.1} %",
+        "{median:.1} us per transaction, {:.1} to {:.1} over {} rounds, spread {:.1} %{in_turns}",
         low,
         high,
         cpu.len(),
@@ -102,5 +149,21 @@ mod tests {
         assert!((0.02..0.025).contains(&one), "{one}");
         assert!((movement(&samples, 4) - one / 2.0).abs() < 1e-12);
         assert!((movement(&[], 3) - 0.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn a_machine_that_is_slow_for_a_whole_round_moves_no_turn_beside_another() {
+        let round = |cpu: f64, moved: f64| {
+            let mut sample = Sample::default();
+            sample.put(figures::CPU, cpu);
+            sample.put(figures::MOVED, moved);
+            sample
+        };
+        let rounds = [(80.0, 1.01), (120.0, 0.99), (80.0, 1.01), (120.0, 0.99)];
+        let rounds = rounds.map(|(cpu, moved)| round(cpu, moved));
+        assert!(movement(&rounds, 4) > 0.1 && movement_in_turns(&rounds, 4) < 0.01);
+        // Without turns there is nothing else to go by.
+        let whole = [round(80.0, f64::NAN), round(120.0, f64::NAN)];
+        assert!((movement_in_turns(&whole, 2) - movement(&whole, 2)).abs() < f64::EPSILON);
     }
 }

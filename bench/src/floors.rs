@@ -41,15 +41,12 @@ impl Floors {
         columns.collect()
     }
 
-    /// Measures the library for one round.
-    pub fn measure_library(&self, round: u32, time: Duration) -> Result<Option<Sample>, Error> {
+    /// Measures the library for one turn.
+    pub fn measure_library(&self, time: Duration) -> Result<Option<Sample>, Error> {
         let Some(library) = &self.library else {
             return Ok(None);
         };
-        let mut sample = Sample {
-            round,
-            ..Sample::default()
-        };
+        let mut sample = Sample::default();
         sample.put(figures::CPU, rounded(library.transaction_us(time)?));
         Ok(Some(sample))
     }

@@ -51,6 +51,7 @@ pub mod scenario;
 pub mod spread;
 pub mod store;
 pub mod table;
+pub mod turns;
 pub mod verdict;
 
 use std::path::PathBuf;

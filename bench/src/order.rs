@@ -93,10 +93,10 @@ impl Effort {
 
     /// Returns a closed loop. Of large bodies there are so few that one which is cut in the middle would count for a fifth: a number of
     /// them is measured from beginning to end.
-    pub fn closed(&self, body: u64) -> Load {
+    pub fn closed(&self, body: u64, time: Duration) -> Load {
         match body {
-            0..LARGE => Load::ClosedFor(self.time),
-            _ => Load::ClosedCount(((self.time.as_secs_f64() * BYTES_PER_S) as u64 / body).max(1)),
+            0..LARGE => Load::ClosedFor(time),
+            _ => Load::ClosedCount(((time.as_secs_f64() * BYTES_PER_S) as u64 / body).max(1)),
         }
     }
 
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn of_large_bodies_a_whole_number_is_measured_and_never_none() {
         const GIB: u64 = 1 << 30;
-        let count = |effort: Effort, body| match effort.closed(body) {
+        let count = |effort: Effort, body| match effort.closed(body, effort.time) {
             Load::ClosedCount(count) => Some(count),
             _ => None,
         };

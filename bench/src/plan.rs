@@ -79,11 +79,13 @@ fn seconds(measure: Measure, settings: &Settings, order: &Order, servers: f64) -
     let (once, round) = match measure {
         Measure::Transactions => {
             let each = match settings.body {
-                0..LARGE => time * 1.2 + 0.1,
+                0..LARGE => time * 1.2 + 0.2,
                 // A core encrypts some half a GiB in a second.
                 _ => time * 4.0 + 0.1,
             };
-            (0.2, (servers + 2.0) * each + time / 4.0)
+            // Before it, everybody takes a turn once.
+            let trial = (servers + 2.0) * time * 0.2;
+            (0.2 + trial, (servers + 2.0) * each + time / 4.0)
         }
         Measure::Capacity => (servers * capacity, servers * (time * 26.0 + 9.0)),
         Measure::AddedLatency => (servers * capacity, servers * (time * 10.0 + 2.0)),

@@ -55,6 +55,10 @@ pub mod figures {
     pub const MB_PER_CPU_S: &str = "mb_per_cpu_s";
     /// Proportional set size of all processes of the server, bytes.
     pub const PSS: &str = "pss_bytes";
+    /// Turns in which a round was measured, the servers one after the other.
+    pub const TURNS: &str = "turns";
+    /// The control's CPU per transaction in the first, third... turn of a round, as a ratio to that in the others.
+    pub const MOVED: &str = "cpu_moved_ratio";
     /// Threads of all processes of the server.
     pub const THREADS: &str = "threads";
     /// Growth of the proportional set size per idle connection, bytes.

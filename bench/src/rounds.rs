@@ -21,6 +21,8 @@ pub struct Rounds {
     /// The round after which somebody looks.
     look_at: u32,
     looks_left: u32,
+    /// The control takes its turns with the others.
+    is_in_turns: bool,
     begun: Instant,
 }
 
@@ -32,7 +34,17 @@ impl Rounds {
             least: least.max(1),
             look_at: least.max(1),
             looks_left: looks,
+            is_in_turns: false,
             begun: clock::now(),
+        }
+    }
+
+    /// Leaves the control to who measures in turns.
+    #[must_use]
+    pub fn in_turns(self) -> Self {
+        Self {
+            is_in_turns: true,
+            ..self
         }
     }
 
@@ -48,7 +60,9 @@ impl Rounds {
         if !self.is_next(time_left, || decided(stage, columns)) {
             return Ok(None);
         }
-        stage.control.measure(stage.effort.time, stage.stop)?;
+        if !self.is_in_turns {
+            stage.control.measure(stage.effort.time, stage.stop)?;
+        }
         self.done += 1;
         Ok(Some(self.done - 1))
     }

@@ -27,7 +27,12 @@ impl Certainty<'_> {
     pub fn between(&self, first: &Column, second: &Column, figure: &str) -> Option<Interval> {
         let pairs = first.pairs(second, figure);
         let interval = Interval::paired(&pairs, level(self.looks))?;
-        Some(interval.widened(control::movement(self.control, pairs.len())))
+        let turns = first.values(figures::TURNS);
+        let movement = match turns.first() {
+            Some(turns) if *turns > 1.0 => control::movement_in_turns,
+            _ => control::movement,
+        };
+        Some(interval.widened(movement(self.control, pairs.len())))
     }
 }
 

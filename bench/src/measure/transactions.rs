@@ -1,27 +1,54 @@
-//! Closed loops: CPU per transaction, the figure that repeats.
+//! Closed loops in turns: CPU per transaction, the figure that repeats.
+
+use std::time::Duration;
 
 use super::{Stage, order, time_out};
 use crate::figure::ROUND_TRIP;
 use crate::floors::Floors;
 use crate::load::{self, Ask};
 use crate::order::LARGE;
-use crate::result::{Column, figures};
+use crate::result::{Column, Sample, figures};
 use crate::scenario::{Files, Front, Settings};
-use crate::{Error, peer::Server};
+use crate::{Error, peer::Server, turns};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     columns.extend(stage.floors.iter().flat_map(Floors::columns));
-    let mut rounds = stage.rounds();
+    let count = turns_of_round(stage, &mut columns)?;
+    let mut rounds = stage.rounds().in_turns();
     while let Some(round) = rounds.next(stage, &columns)? {
-        for index in order(columns.len(), round) {
-            stage.check_signal()?;
-            if let Some(column) = columns.get_mut(index) {
-                one(stage, index, round, column)?;
+        let mut measured = vec![Vec::new(); columns.len()];
+        for turn in 0..count {
+            let time = stage.effort.time / count;
+            stage.control.turn(time, stage.stop)?;
+            for index in order(columns.len(), round * count + turn) {
+                stage.check_signal()?;
+                measured[index].extend(one(stage, (index, time), &mut columns[index])?);
             }
+        }
+        stage.control.end_round();
+        for (column, turns) in columns.iter_mut().zip(measured) {
+            column.samples.extend(turns::join(round, &turns));
         }
     }
     Ok(columns)
+}
+
+/// Has everybody take one short turn, which is in no figure: in how many a round is measured.
+fn turns_of_round(stage: &Stage<'_>, columns: &mut [Column]) -> Result<u32, Error> {
+    let time = stage.effort.time;
+    let most = turns::of_round(time, f64::INFINITY, 1);
+    if most == 1 || stage.settings.body >= LARGE {
+        return Ok(1);
+    }
+    let mut slowest = f64::INFINITY;
+    for (index, column) in columns.iter_mut().enumerate() {
+        stage.check_signal()?;
+        let sample = one(stage, (index, time / most), column)?;
+        let rate = sample.and_then(|sample| sample.figures.get(figures::RATE).copied());
+        slowest = slowest.min(rate.unwrap_or(f64::INFINITY));
+    }
+    Ok(turns::of_round(time, slowest, connections(stage.settings)))
 }
 
 /// Returns the server of a column, and whether it is a floor.
@@ -56,13 +83,16 @@ fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
     }
 }
 
-fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Result<(), Error> {
-    let time = stage.effort.time;
+/// Measures one turn of a server or a floor.
+fn one(
+    stage: &Stage<'_>,
+    (index, time): (usize, Duration),
+    column: &mut Column,
+) -> Result<Option<Sample>, Error> {
     let Some((server, is_floor)) = server(stage, index) else {
         let floors = stage.floors.as_ref();
-        let sample = floors.map(|floors| floors.measure_library(round, time / 4));
-        column.samples.extend(sample.transpose()?.flatten());
-        return Ok(());
+        let sample = floors.map(|floors| floors.measure_library(time / 4));
+        return Ok(sample.transpose()?.flatten());
     };
     let ask = ask(stage, server, is_floor)
         .with("-c", connections(stage.settings))
@@ -71,11 +101,11 @@ fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Resu
             "--time-out",
             format!("{}s", time_out(stage.settings).as_secs()),
         );
-    let report = ask.run(stage.effort.closed(stage.settings.body), stage.stop)?;
+    let report = ask.run(stage.effort.closed(stage.settings.body, time), stage.stop)?;
     let Some(step) = report.steps.first() else {
-        return Ok(());
+        return Ok(None);
     };
-    let mut sample = load::sample(round, step, stage.settings.body);
+    let mut sample = load::sample(0, step, stage.settings.body);
     let weight = server.process.weight();
     sample
         .figures
@@ -83,11 +113,10 @@ fn one(stage: &Stage<'_>, index: usize, round: u32, column: &mut Column) -> Resu
     sample
         .figures
         .insert(figures::THREADS.to_owned(), weight.threads as f64);
-    column.samples.push(sample);
     column.negotiated = report.negotiated.or(column.negotiated.take());
     column.histogram.clone_from(&step.latency.whole.buckets);
     remark(column, step);
-    Ok(())
+    Ok(Some(sample))
 }
 
 /// One large body at a time keeps a core busy; more of them only finish later.
