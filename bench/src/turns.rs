@@ -40,7 +40,8 @@ fn mean(name: &str, turns: &[Sample]) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for turn in turns {
         let of = |name: &str| turn.figures.get(name).copied();
-        let rate = of(figures::RATE).unwrap_or(0.0);
+        // The library in memory has none.
+        let rate = of(figures::RATE).unwrap_or(1.0);
         let weight = match name {
             figures::RATE | figures::CPUS_USED | figures::CLIENT_BUSY => 1.0,
             // Its seconds of CPU.
@@ -96,6 +97,17 @@ mod tests {
         assert!((of(figures::TURNS) - 2.0).abs() < 1e-9);
         // A megabyte each: 400 in 6 ms.
         assert!((of(figures::MB_PER_CPU_S) - 400.0 / 0.006).abs() < 1.0);
+    }
+
+    #[test]
+    fn what_has_no_rate_weighs_the_same_in_each_turn() {
+        let turns = [10.0, 20.0].map(|cpu| {
+            let mut turn = Sample::default();
+            turn.put(figures::CPU, cpu);
+            turn
+        });
+        let joined = join(0, &turns).unwrap();
+        assert!((joined.figures[figures::CPU] - 15.0).abs() < 1e-9);
     }
 
     #[test]
