@@ -461,7 +461,7 @@ mod tests {
 
     #[test]
     fn bulk_is_what_keeps_coming() {
-        const BULK: u32 = 128 * 1024;
+        const BULK: u32 = 32 * 1024;
         let mut pipe = HalfPipe::<Kernel>::default();
         // Sixteen KiB at a time, however often, are none.
         for _ in 0..100 {
