@@ -78,9 +78,10 @@ impl Worker {
                     Accepted::Client(socket, address) => {
                         // What was told before it came counts for it, such as a reload that is said to be done.
                         self.look_for_mail();
+                        let waited = self.waited_in_kernel(key, &socket);
                         // An acceptor is closed at the end of a turn only.
                         let listener = Rc::clone(&self.acceptors[key].listener);
-                        is_served = self.admit(socket, address, listener);
+                        is_served = self.admit(socket, (address, waited), listener);
                     }
                     Accepted::Nothing | Accepted::Lost => self.shared.release_connection(),
                     Accepted::Exhausted(error) => {
@@ -102,24 +103,27 @@ impl Worker {
         now
     }
 
+    /// How long a client waited to be accepted. Where nobody waits for long it is not worth the call.
+    fn waited_in_kernel(&mut self, key: usize, socket: &TcpStream) -> Duration {
+        let now = self.now.mono;
+        if !self.is_overloaded(now) {
+            return Duration::ZERO;
+        }
+        let acceptor = self.acceptors.get_mut(key);
+        let waited = acceptor.map(|acceptor| acceptor.waited(socket, now));
+        let accepting = now.saturating_sub(self.accepts_since);
+        waited.unwrap_or_default().min(accepting)
+    }
+
     /// Lets a client in, or turns it away. Returns whether it was served what it wants now, as far as
     /// it goes: the others wait for a signature, or have gone.
     fn admit(
         &mut self,
         mut socket: TcpStream,
-        address: SocketAddr,
+        (address, waited): (SocketAddr, Duration),
         listener: Rc<ListenerState>,
     ) -> bool {
         self.counters.accepted.add(1);
-        // Where nobody waits for long it is not worth the call.
-        let waited = match self.is_overloaded(self.now.mono) {
-            true => {
-                let accepting = self.now.mono.saturating_sub(self.accepts_since);
-                let silent = becket_sys::socket::silent_for(&socket);
-                silent.unwrap_or_default().min(accepting)
-            }
-            false => Duration::ZERO,
-        };
         let config = listener.config();
         let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.now);
         if self.shared.memory.shortage() == Shortage::Refusing {

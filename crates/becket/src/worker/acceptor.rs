@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use becket_proto::fresh_queue::TARGET;
 use mio::Registry;
 use mio::net::{TcpListener, TcpStream};
 
@@ -31,6 +32,8 @@ pub(crate) struct Acceptor {
     pub(crate) ready: bool,
     /// When a retiring acceptor may be closed.
     retired_at: Option<Duration>,
+    /// How long the last client that was asked about had waited in the queue, and when it was.
+    asked: Option<(Duration, Duration)>,
 }
 
 /// What one call of accept got.
@@ -61,6 +64,7 @@ impl Acceptor {
             inherited,
             ready: true,
             retired_at: None,
+            asked: None,
         }
     }
 
@@ -93,6 +97,16 @@ impl Acceptor {
                 _ => Accepted::Exhausted(error),
             },
         }
+    }
+
+    /// How long a client that was just accepted has waited in the queue. Where one has not for long, those right behind it have not either,
+    /// and are not asked about: that costs a system call.
+    pub(crate) fn waited(&mut self, client: &TcpStream, now: Duration) -> Duration {
+        lately(self.asked, now).unwrap_or_else(|| {
+            let waited = becket_sys::socket::silent_for(client).unwrap_or_default();
+            self.asked = Some((waited, now));
+            waited
+        })
     }
 
     /// Turns new clients away and gives those on their way [`GRACE`] to be accepted. An inherited
@@ -162,5 +176,29 @@ impl Acceptor {
     }
 }
 
+/// What is known of a client that is accepted now, by one that was asked about: how long that had waited, and when.
+fn lately(asked: Option<(Duration, Duration)>, now: Duration) -> Option<Duration> {
+    let (waited, at) = asked?;
+    (waited < TARGET && now.saturating_sub(at) < RIGHT_BEHIND).then_some(waited)
+}
+
 /// A client whose SYN was answered needs one round trip to get into the queue.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
+/// Who is accepted within this time of another has waited longer by no more than this.
+const RIGHT_BEHIND: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_right_behind_a_short_wait_has_had_it_and_nobody_else() {
+        let at = Duration::from_secs(7);
+        let moment = Duration::from_millis(1);
+        let short = Some((TARGET - moment, at));
+        assert_eq!(lately(short, at + moment), Some(TARGET - moment));
+        assert_eq!(lately(short, at + RIGHT_BEHIND), None);
+        assert_eq!(lately(Some((TARGET, at)), at), None);
+        assert_eq!(lately(None, at), None);
+    }
+}
