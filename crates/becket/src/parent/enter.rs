@@ -65,7 +65,8 @@ pub fn enter(source: &Source, task: Task) -> io::Result<Role> {
     };
     let passed = inherited_listeners()?;
     let seen = Seen::by(source, privileges::is_root());
-    let identity = identity(&seen);
+    let inherited = inheritance.as_ref().and_then(Inheritance::identity);
+    let identity = inherited.or_else(|| identity(&seen));
     if identity.is_some() {
         // For the files that are handed over; the child needs it, too.
         if let Err(error) = rlimit::raise_open_files(rlimit::most_open_files()) {

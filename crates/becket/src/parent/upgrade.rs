@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use becket_sys::fd_passing::InheritedListener;
+use becket_sys::identity::Identity;
 use becket_sys::notify::Notice;
 use becket_sys::process::{become_program, hold_signals, receive_signals};
 use becket_sys::socket_file::SocketFile;
@@ -41,7 +42,7 @@ use super::rows::RowKeeper;
 use super::{Current, Event, GRACE, LOOK, Parent, Signal, chroot};
 use crate::control::signals::Signals;
 use crate::handover::rows::Rows;
-use crate::handover::{Order, Past, Reply, SocketKind};
+use crate::handover::{Order, Past, Reply, RunAs, SocketKind};
 
 /// A child that is to replace the one that runs.
 #[derive(Debug)]
@@ -333,6 +334,7 @@ impl Parent {
         });
         let admin_socket = self.admin_socket.as_ref();
         let will = Will {
+            user: self.user(None, &[]),
             past: self.past,
             workers: self.workers,
             drain: self.drain,
@@ -446,6 +448,9 @@ impl Parent {
 /// the admin socket, and the memory of rows follow in this order.
 #[derive(Debug, Serialize, Deserialize)]
 struct Will {
+    /// Whom children become. The configuration may be half written when the next program reads it.
+    #[serde(default)]
+    user: Option<RunAs>,
     past: Past,
     workers: usize,
     drain: Duration,
@@ -483,6 +488,11 @@ impl Inheritance {
         let (text, fds) = received.ok_or(io::ErrorKind::UnexpectedEof)?;
         let will = serde_json::from_slice(&text)?;
         Ok(Self { will, fds })
+    }
+
+    /// Whom children become.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        self.will.user.as_ref().map(RunAs::identity)
     }
 }
 
