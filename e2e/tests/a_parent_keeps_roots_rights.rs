@@ -79,6 +79,7 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
     mode(&place, "", 0o755);
     let (code, said) = check(&place);
     assert_eq!(code, 0, "{said}");
+    assert!(said.contains("site.pem: read by root"), "{said}");
     let becket = start(&place, &shape);
     let trust = Trust::new(&place);
     let shown = || {
@@ -139,7 +140,14 @@ fn what_another_chose_is_not_read_by_root() {
             let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);
             assert_eq!(becket.ended(), Some(2), "{}", becket.logs());
             let said = becket.logs();
-            assert!(said.contains("permission denied"), "{said}");
+            assert!(
+                said.contains("permission denied: becket runs as nobody, and /"),
+                "{said}"
+            );
+            assert!(
+                said.contains("site.pem belongs to root, mode 0600"),
+                "{said}"
+            );
         }
     };
     refused(&place, "becket.toml");

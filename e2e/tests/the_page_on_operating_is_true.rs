@@ -84,7 +84,7 @@ fn every_command_prints_what_the_page_says() {
     let toml = real(toml).replace("[admin]", &admin);
     place.write(
         "becket.toml",
-        &toml.replace("parent = true", "parent = true\nworkers = 2"),
+        &toml.replace("user = \"becket\"", "workers = 2"),
     );
     let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
     let mut becket = Becket::spawn(command, place.folder(), shape.web, shape.admin);

@@ -6,10 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use becket_config::dialect::Parts;
+use becket_sys::identity::user_name;
+use becket_sys::privileges::effective_user;
 use becket_sys::regular;
 
 /// Where files come from. The default is the file system alone.
@@ -114,9 +117,20 @@ impl Files {
     fn here<T>(&self, path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
         self.opened().insert(path.to_owned());
         open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::PermissionDenied => self.check_reach(path).err().unwrap_or(error),
+            io::ErrorKind::PermissionDenied => {
+                let beyond = self.check_reach(path).err();
+                beyond.or_else(|| denied(path)).unwrap_or(error)
+            }
             _ => error,
         })
+    }
+
+    /// Files that the parent opened, and this process may not.
+    pub(crate) fn closed(&self) -> Vec<PathBuf> {
+        let is_closed = |path: &&PathBuf| {
+            regular::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        };
+        self.handed.keys().filter(is_closed).cloned().collect()
     }
 
     /// Whether paths of the host lead nowhere in this process.
@@ -216,17 +230,50 @@ impl Parts for Files {
     }
 }
 
+/// Names the file, or the folder on the way to it, that is closed to the user of this process, and what helps.
+fn denied(path: &Path) -> Option<io::Error> {
+    let (place, metadata) = farthest(path)?;
+    let text = format!(
+        "permission denied: becket runs as {}, and {} belongs to {}, mode {:04o}; \
+         let that user read it, or start becket as root with process.user",
+        user_name(effective_user()),
+        place.display(),
+        user_name(metadata.uid()),
+        metadata.mode() & 0o7777,
+    );
+    Some(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// How far this process can follow a path: what is there, or else the folder that it cannot look into.
+fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_STEPS {
+        if let Ok(place) = fs::canonicalize(&path) {
+            return Some((place.clone(), fs::metadata(place).ok()?));
+        }
+        let folder = path.parent()?;
+        path = match fs::read_link(&path) {
+            Ok(target) => folder.join(target),
+            Err(_) => folder.to_owned(),
+        };
+    }
+    None
+}
+
 /// What the system says, without its number.
 pub fn reason(error: &io::Error) -> String {
-    let text = error.to_string().to_lowercase();
+    let text = error.to_string();
+    // Other texts may have paths and names in them.
     match text.split_once(" (os error") {
-        Some((text, _)) => text.to_owned(),
+        Some((text, _)) => text.to_lowercase(),
         None => text,
     }
 }
 
 /// Of a file, or a part, of a configuration of another program.
 pub(crate) const LARGEST: u64 = 16 * 1024 * 1024;
+/// Of links and folders on the way to a file.
+const MOST_STEPS: usize = 100;
 /// What is said of folders, sockets and links that lead nowhere.
 const IS_NO_FILE: [io::ErrorKind; 3] = [
     io::ErrorKind::InvalidInput,
@@ -237,6 +284,16 @@ const IS_NO_FILE: [io::ErrorKind; 3] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_followed_as_far_as_it_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("gone/../away/file", &link).unwrap();
+        let (place, metadata) = farthest(&link).unwrap();
+        assert_eq!(place, fs::canonicalize(folder.path()).unwrap());
+        assert!(metadata.is_dir());
+    }
 
     #[test]
     fn what_was_handed_over_needs_no_path_and_is_read_from_its_beginning_each_time() {

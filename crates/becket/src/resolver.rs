@@ -172,7 +172,7 @@ impl fmt::Debug for Resolver {
 }
 
 fn found(answer: io::Result<Vec<IpAddr>>) -> Found {
-    let all = answer.map_err(|error| reason(&error))?;
+    let all = answer.map_err(|error| reason(&error).to_lowercase())?;
     let mut seen = HashSet::new();
     let each: Arc<[IpAddr]> = all.into_iter().filter(|ip| seen.insert(*ip)).collect();
     match each.is_empty() {

@@ -51,6 +51,16 @@ impl Identity {
     }
 }
 
+/// Returns the name of a user, or its number where the database has none.
+#[must_use]
+pub fn user_name(uid: u32) -> String {
+    let number = uid.to_string();
+    match find_user(&number) {
+        Ok(Some(entry)) => entry.name.to_string_lossy().into_owned(),
+        Ok(None) | Err(_) => number,
+    }
+}
+
 struct UserEntry {
     name: CString,
     uid: u32,
@@ -188,6 +198,12 @@ mod tests {
         assert_eq!((root.uid, root.gid), (0, 0));
         assert!(root.groups.contains(&0));
         assert_eq!(Identity::find("0", None).unwrap(), root);
+    }
+
+    #[test]
+    fn a_user_has_a_name_or_else_a_number() {
+        assert_eq!(user_name(0), "root");
+        assert_eq!(user_name(987_654), "987654");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::io;
 use std::path::Path;
 
-use rustix::process::{geteuid, getgid, getgroups};
+use rustix::process::{DumpableBehavior, geteuid, getgid, getgroups, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
 use crate::identity::Identity;
@@ -106,6 +106,14 @@ pub fn enter_root(folder: &Path) -> io::Result<()> {
 /// What prctl(2) returns; on Linux 3.5 and later, nothing.
 pub fn forbid_new_privileges() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
+}
+
+/// Closes this process to debuggers of the same user, and to core dumps, until it becomes another program.
+///
+/// # Errors
+/// None that prctl(2) lists.
+pub fn forbid_tracing() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// To the kernel the greatest number means "leave as it is": who asked to become that user would stay root.

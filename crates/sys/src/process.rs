@@ -9,7 +9,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
@@ -17,6 +17,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal,
     set_parent_process_death_signal, setsid, waitpid,
 };
+use rustix::thread::{CapabilitySet, configure_capability_in_ambient_set};
 
 /// Leaves the terminal and the process group from which this process was started: setsid(2).
 ///
@@ -81,11 +82,19 @@ pub fn tell(pid: u32, told: Told) -> io::Result<()> {
 pub struct ChildProcess(Pid);
 
 impl ChildProcess {
-    /// Starts a command.
+    /// Starts a command, which does not inherit the right to bind low ports. (Root's programs have their rights from the kernel.)
     ///
     /// # Errors
     /// What the system refuses.
     pub fn start(command: &mut Command) -> io::Result<Self> {
+        let without_low_ports = || {
+            Ok(configure_capability_in_ambient_set(
+                CapabilitySet::NET_BIND_SERVICE,
+                false,
+            )?)
+        };
+        // SAFETY: between fork and execve it makes one system call, and allocates nothing.
+        unsafe { command.pre_exec(without_low_ports) };
         Self::of(command.spawn()?.id())
     }
 

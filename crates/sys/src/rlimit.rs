@@ -7,10 +7,10 @@
 use std::io;
 
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
-};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::privileges::forbid_tracing;
 
 /// How many descriptors [`raise_open_files`] can reach without further rights: the hard limit.
 #[must_use]
@@ -65,7 +65,7 @@ pub fn forbid_core_dumps() -> io::Result<()> {
             maximum: Some(0),
         },
     )?;
-    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+    forbid_tracing()
 }
 
 /// Keeps the memory of this process, also what it has yet to allocate, from being swapped out. A page counts once it was touched.

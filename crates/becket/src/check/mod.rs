@@ -107,7 +107,7 @@ pub fn check(source: &Source, handed: &Handed, now: UnixTime, connect: bool) -> 
                 origin,
                 errors: report.errors,
                 warnings: report.warnings,
-                running: Some(Running::of(&prepared.config, now)),
+                running: Some(Running::of(&prepared.config, source.read_by_root(), now)),
                 handshakes,
                 connects,
             }
@@ -185,6 +185,9 @@ pub(crate) struct Running {
     digests: BTreeMap<String, String>,
     /// Folders whose files are served, by backend.
     files: BTreeMap<String, PathBuf>,
+    /// Files that the user may not read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    read_by_root: Vec<PathBuf>,
     /// Addresses of servers and peers, by their names.
     addresses: BTreeMap<String, Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -207,7 +210,7 @@ struct SharedFacts {
 }
 
 impl Running {
-    fn of(config: &Config, now: UnixTime) -> Self {
+    fn of(config: &Config, read_by_root: Vec<PathBuf>, now: UnixTime) -> Self {
         let routes = config.listeners.iter().flat_map(|one| &one.routes);
         let policies = routes.filter_map(|route| route.policy.as_ref());
         let servers = config.backends.iter().flat_map(|backend| &backend.servers);
@@ -223,6 +226,7 @@ impl Running {
                 .map(|one| (one.keys.name.to_string(), one.digest_in_hex()))
                 .collect(),
             files: config.backends.iter().filter_map(folder).collect(),
+            read_by_root,
             addresses: servers.chain(peers).collect(),
             shared: config
                 .cluster
@@ -300,6 +304,13 @@ impl Display for Running {
         }
         for (backend, folder) in &self.files {
             writeln!(f, "files {} of {backend}", folder.display())?;
+        }
+        for path in &self.read_by_root {
+            let path = path.display();
+            writeln!(
+                f,
+                "{path}: read by root, as the user may not; started as that user, becket refuses it"
+            )?;
         }
         for (name, addresses) in &self.addresses {
             match &addresses[..] {

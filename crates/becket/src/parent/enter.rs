@@ -139,6 +139,8 @@ fn run(
     passed: Vec<InheritedListener>,
     inheritance: Option<Inheritance>,
 ) -> io::Result<ExitCode> {
+    // A child that was taken over may be of the same user.
+    privileges::forbid_tracing()?;
     let (file, level) = (&seen.file.log, &seen.file.log.level);
     let log = Log {
         level: log::check_level(level).map_or_else(|_| "info".to_owned(), |()| level.clone()),

@@ -180,6 +180,11 @@ impl Source {
         paths
     }
 
+    /// Files that the parent opened, and this process may not.
+    pub(crate) fn read_by_root(&self) -> Vec<PathBuf> {
+        self.files.closed()
+    }
+
     /// Reads and checks everything. Blocks on files and names.
     ///
     /// # Errors
