@@ -97,13 +97,14 @@ pub fn movement(samples: &[Sample], rounds: usize) -> f64 {
     spread / (rounds.max(1) as f64).sqrt()
 }
 
-/// Returns what the control moved from turn to turn, for rounds in turns, as [`movement`] does.
+/// Returns what the control moved from turn to turn, for rounds in turns, as [`movement`] does: what is seen of halves of rounds is less by the
+/// root of two in whole ones.
 pub fn movement_in_turns(samples: &[Sample], rounds: usize) -> f64 {
     let moved = values(samples, figures::MOVED);
     if moved.len() < 2 {
         return movement(samples, rounds);
     }
-    ratio::spread(&moved) / (rounds.max(1) as f64).sqrt()
+    ratio::spread(&moved) / (2.0 * rounds.max(1) as f64).sqrt()
 }
 
 /// Says what the control did over a run.
