@@ -3,7 +3,7 @@
 //! It is the plain relay with a backend of its own, under one load throughout the run: closed loop, 50
 //! connections, 1 KiB. It takes its turn in every round of every case. What it moves from round to round
 //! the machine did, so no figure of the run is surer than that: [`movement`] widens every verdict. Where servers are
-//! measured in [turns](crate::turns) so is the control, and what widens is by how much every other of its turns differs from the rest.
+//! measured in [`turns`] so is the control, and what widens is by how much every other of its turns differs from the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
