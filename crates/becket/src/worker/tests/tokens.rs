@@ -13,7 +13,7 @@ use becket_sys::clock::Stopwatch;
 use rcgen::KeyPair;
 use rustls::{ClientConfig, HandshakeKind, RootCertStore};
 
-use super::soak::{MOST_TURNS, Soak, VERSIONS, lives, server, trust, without_sessions};
+use super::soak::{LONG, MOST_TURNS, Soak, VERSIONS, lives, server, trust, without_sessions};
 use super::*;
 use crate::signing::token::script::{FIRST_KEY, SECOND_KEY, Script, Way};
 
@@ -339,7 +339,5 @@ const STEPS: usize = 120;
 /// More than may be asked of the token at a time.
 const CROWD: usize = 12;
 const SESSIONS: u16 = 4;
-/// More than a thread takes to end.
-const LONG: Duration = Duration::from_secs(60);
 /// For a signature: enough for a machine that is busy.
 const TIME_OUT: Duration = Duration::from_millis(200);
