@@ -10,6 +10,7 @@ use becket_load::clock;
 
 use crate::measure::Stage;
 use crate::result::{Case, Column};
+use crate::scenario::Measure;
 use crate::verdict::{self, Certainty};
 use crate::{Error, figure};
 
@@ -21,8 +22,6 @@ pub struct Rounds {
     /// The round after which somebody looks.
     look_at: u32,
     looks_left: u32,
-    /// The control takes its turns with the others.
-    is_in_turns: bool,
     begun: Instant,
 }
 
@@ -34,17 +33,7 @@ impl Rounds {
             least: least.max(1),
             look_at: least.max(1),
             looks_left: looks,
-            is_in_turns: false,
             begun: clock::now(),
-        }
-    }
-
-    /// Leaves the control to who measures in turns.
-    #[must_use]
-    pub fn in_turns(self) -> Self {
-        Self {
-            is_in_turns: true,
-            ..self
         }
     }
 
@@ -60,7 +49,8 @@ impl Rounds {
         if !self.is_next(time_left, || decided(stage, columns)) {
             return Ok(None);
         }
-        if !self.is_in_turns {
+        // Closed loops are in turns, and the control takes its own among them.
+        if stage.measure != Measure::Transactions {
             stage.control.measure(stage.effort.time, stage.stop)?;
         }
         self.done += 1;

@@ -56,7 +56,7 @@ fn mean(name: &str, turns: &[Sample]) -> f64 {
     sum / weights.max(f64::MIN_POSITIVE)
 }
 
-/// As long as the control is moved by no more than by a round of eight times that.
+/// Short beside the seconds in which a machine changes its speed, and 25 of the 10 ms in which the kernel counts CPU time.
 const SHORTEST: Duration = Duration::from_millis(250);
 /// Transactions of each connection in a turn: those that are cut at its ends weigh a tenth.
 const PER_CONNECTION: f64 = 10.0;

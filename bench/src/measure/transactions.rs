@@ -15,7 +15,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     columns.extend(stage.floors.iter().flat_map(Floors::columns));
     let count = turns_of_round(stage, &mut columns)?;
-    let mut rounds = stage.rounds().in_turns();
+    let mut rounds = stage.rounds();
     while let Some(round) = rounds.next(stage, &columns)? {
         let mut measured = vec![Vec::new(); columns.len()];
         for turn in 0..count {
