@@ -67,7 +67,8 @@ pub enum CloseReason {
     /// `limits.handshakes` was reached, and it was the oldest without a whole hello: a newcomer has
     /// its place.
     HandshakeDisplaced = "handshake-displaced",
-    /// More clients waited for full handshakes than could be served, and it had waited for half a second.
+    /// More clients waited for full handshakes than could be served, and it had waited for half a second, or came when enough
+    /// waited.
     Overload = "overload",
     /// It came from a network that `deny` names, or from none that `allow` names.
     DeniedNetwork = "denied-network",

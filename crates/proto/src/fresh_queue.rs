@@ -6,6 +6,7 @@
 //!
 //! * serves the oldest first while that has waited for no longer than [`PATIENCE`];
 //! * serves the newest first while the oldest has, so that those who are served are alive;
+//! * keeps three for two that it serves meanwhile, and [`SPARE`] more: the others would only wait to be given up;
 //! * gives up those who have waited for [`LIMIT`], the oldest first: they are told, and may try
 //!   elsewhere.
 //!
@@ -26,6 +27,8 @@ use crate::index_queue::IndexQueue;
 pub struct FreshQueue {
     waiting: IndexQueue,
     arrived: Vec<Duration>,
+    /// How many have come beyond those that are kept, while the newest goes first, in halves; negative where more are.
+    excess: i32,
 }
 
 impl FreshQueue {
@@ -39,6 +42,7 @@ impl FreshQueue {
             self.arrived.resize(index + 1, Duration::ZERO);
         }
         self.arrived[index] = arrived;
+        self.excess += ONE;
     }
 
     /// A number had waited for so long when it was put into the queue. Returns whether it is there.
@@ -72,11 +76,28 @@ impl FreshQueue {
 
     /// Takes out who is served next.
     pub fn pop(&mut self, now: Duration) -> Option<usize> {
-        let next = match self.waited(now).is_some_and(|waited| waited > PATIENCE) {
+        let next = match self.is_out_of_patience(now) {
             true => self.waiting.last(),
             false => self.waiting.first(),
         };
+        self.excess = (self.excess - ONE - ONE / 2).max(-ONE * SPARE);
         self.take(next)
+    }
+
+    /// Takes out the newest if more have come than are kept. To be asked whenever one has come.
+    pub fn pop_excess(&mut self, now: Duration) -> Option<usize> {
+        if !self.is_out_of_patience(now) {
+            self.excess = -ONE * SPARE;
+        }
+        if self.excess <= 0 {
+            return None;
+        }
+        self.excess -= ONE;
+        self.take(self.waiting.last())
+    }
+
+    fn is_out_of_patience(&self, now: Duration) -> bool {
+        self.waited(now).is_some_and(|waited| waited > PATIENCE)
     }
 
     /// Takes out one who has waited for too long.
@@ -106,6 +127,10 @@ pub const TARGET: Duration = Duration::from_millis(100);
 /// Beyond this the newest goes first. Not sooner: the oldest of a crowd that always comes back would never be served, though all could be,
 /// one after the other.
 pub const PATIENCE: Duration = Duration::from_millis(300);
+/// How many may come at once while too many wait.
+pub const SPARE: i32 = 32;
+/// One client in [`FreshQueue::excess`].
+const ONE: i32 = 2;
 /// Beyond this nobody waits: soon enough for a client with any time-out to try once more.
 pub const LIMIT: Duration = Duration::from_millis(500);
 
@@ -214,11 +239,15 @@ mod tests {
             let mut queue = FreshQueue::default();
             let (mut next, mut came) = (Duration::ZERO, Vec::new());
             let mut now = Duration::ZERO;
-            let mut waits = Vec::new();
+            let (mut waits, mut excess) = (Vec::new(), 0);
             while now < ms(8000) {
                 while next <= now {
                     queue.push(came.len(), next);
                     came.push(next);
+                    if let Some(index) = queue.pop_excess(now) {
+                        prop_assert_eq!(index, came.len() - 1, "the newest");
+                        excess += 1;
+                    }
                     next += Duration::from_micros(every_us);
                 }
                 while let Some(index) = queue.pop_overdue(now) {
@@ -226,11 +255,17 @@ mod tests {
                 }
                 let served = queue.pop(now);
                 prop_assert!(served.is_some(), "the capacity is used");
+                let settled = now > ms(2000);
+                // No more than can be served within the limit, however many come.
+                let kept = u64::try_from(queue.len()).unwrap();
+                prop_assert!(!settled || kept < 500_000 / serve_us + 64, "{kept} are kept");
                 // At first the oldest goes first, the longer the less too many come.
                 let settled = served.filter(|_| now > ms(4000));
                 waits.extend(settled.map(|index| now - came[index]));
                 now += Duration::from_micros(serve_us);
             }
+            prop_assert!(excess == 0 || 3 * every_us < 2 * serve_us + 10, "kept as long as it is worth while");
+            prop_assert!(excess > 0 || 2 * every_us > serve_us, "{} came", came.len());
             waits.sort();
             prop_assert!(waits[waits.len() * 9 / 10] <= TARGET, "{:?}", waits[waits.len() * 9 / 10]);
             prop_assert!(waits[waits.len() - 1] <= LIMIT);

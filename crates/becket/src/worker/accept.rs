@@ -14,7 +14,7 @@ use std::time::Duration;
 use becket_proto::fresh_queue::LIMIT;
 use mio::net::TcpStream;
 
-use super::slices::SLICE;
+use super::slices::{GATHER, SLICE};
 use super::{Entry, Worker, token_of};
 use crate::admission::Admitted;
 use crate::close_reason::CloseReason;
@@ -34,6 +34,11 @@ impl Worker {
             return now;
         }
         self.paused_until = None;
+        if now >= self.quiet_until {
+            self.quiet_until = now + GATHER;
+            let quiet = self.acceptors.iter_mut().filter(|(_, one)| one.is_quiet());
+            quiet.for_each(|(_, acceptor)| acceptor.ready = true);
+        }
         if !self.reserve.is_held() {
             // Another thread may have been faster with the last descriptor; it will be back.
             let _later = self.reserve.restore();
@@ -176,7 +181,8 @@ impl Worker {
         }));
         self.handshakes += 1;
         self.advance_newcomer(index);
-        !self.unsigned.came_before(index, waited)
+        let waits = self.unsigned.came_before(index, waited);
+        self.connections.contains(index) && !waits
     }
 
     /// Gives up the oldest client without a whole hello. False when all have one.

@@ -8,14 +8,14 @@
 //! that no routed packet has), what the kernel had completed is accepted, and only then is the
 //! socket closed. To close it at once would reset every connection in its queue.
 
-use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
+use std::{io, mem};
 
 use becket_proto::fresh_queue::TARGET;
-use mio::Registry;
 use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Registry, Token};
 
 use crate::connection::listener::ListenerState;
 
@@ -28,6 +28,8 @@ pub(crate) struct Acceptor {
     pub(crate) listener: Rc<ListenerState>,
     /// Others listen on it after us: a process that the service manager starts, or that replaces this one.
     inherited: bool,
+    /// The poll reports who comes. Where it does not, it is looked at now and then.
+    reported: bool,
     /// There may be connections to accept.
     pub(crate) ready: bool,
     /// When a retiring acceptor may be closed.
@@ -62,6 +64,7 @@ impl Acceptor {
             address,
             listener,
             inherited,
+            reported: true,
             ready: true,
             retired_at: None,
             asked: None,
@@ -135,9 +138,30 @@ impl Acceptor {
 
     /// Ends the reports of the poll, which would go on for as long as others have the socket.
     pub(crate) fn leave(&mut self, registry: &Registry) {
-        if let Err(error) = registry.deregister(&mut self.socket) {
+        if mem::take(&mut self.reported)
+            && let Err(error) = registry.deregister(&mut self.socket)
+        {
             tracing::warn!(address = %self.address, %error, "a closed listener still wakes a worker");
         }
+    }
+
+    /// Has the poll report who comes again. Where that fails it is looked at now and then for good, which is slower and no more.
+    pub(crate) fn join(&mut self, registry: &Registry, token: Token) {
+        if self.reported || self.is_retiring() {
+            return;
+        }
+        self.ready = true;
+        match registry.register(&mut self.socket, token, Interest::READABLE) {
+            Ok(()) => self.reported = true,
+            Err(error) => {
+                tracing::warn!(address = %self.address, %error, "a listener does not wake a worker");
+            }
+        }
+    }
+
+    /// Whether it has to be looked at without a report.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.reported && !self.is_retiring()
     }
 
     /// Lifts, from a client that was on its way, what keeps new ones out.

@@ -105,6 +105,8 @@ pub(crate) struct Worker {
     alarms: u32,
     reserve: ReserveFd,
     paused_until: Option<Duration>,
+    /// When listening sockets are looked at of which the poll says nothing.
+    quiet_until: Duration,
     pauses: RateLimit,
     /// Nobody is accepted: another process serves these sockets.
     is_parked: bool,
@@ -212,6 +214,7 @@ impl Worker {
             alarms: 0,
             reserve: ReserveFd::new()?,
             paused_until: None,
+            quiet_until: Duration::ZERO,
             pauses: RateLimit::per_second(1),
             is_parked,
             accepts_since: now.mono,
@@ -419,18 +422,21 @@ impl Worker {
             return Some(Duration::ZERO);
         }
         let until = |at: Duration| at.saturating_sub(self.now.mono);
-        let (mut retiring, mut waiting) = (false, false);
+        let (mut retiring, mut waiting, mut quiet) = (false, false, false);
         for (_, acceptor) in &self.acceptors {
             retiring |= acceptor.is_retiring();
+            quiet |= acceptor.is_quiet() && !self.is_parked;
             waiting |= acceptor.ready && !acceptor.is_retiring() && !self.is_parked;
         }
         let accept = match self.paused_until {
             Some(at) => Some(until(at).max(Duration::from_millis(1))),
-            None => waiting.then_some(Duration::ZERO),
+            None if waiting => Some(Duration::ZERO),
+            None => quiet.then(|| until(self.quiet_until)),
         };
         let look = retiring.then_some(TICK);
         let alarm = self.timers.next_deadline().map(until);
-        let bound = self.backlog.deadline().map(until);
+        let bound = self.backlog.deadline().filter(|_| !self.is_parked);
+        let bound = bound.map(until);
         [accept, look, alarm, bound].into_iter().flatten().min()
     }
 

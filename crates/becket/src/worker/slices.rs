@@ -16,13 +16,16 @@
 //! the kernel's queue is empty now and then. Who waits for another is in a queue ([`Unsigned`](super::unsigned::Unsigned)): the newest goes first once there are too many,
 //! and who has waited for too long is reset. What has waited in the kernel counts, and that queue is
 //! bounded ([`Backlog`](becket_proto::backlog::Backlog)): while clients wait for too long, it holds what
-//! is accepted within the target. The shares are [`TimeShare`]'s.
+//! is accepted within the target, and is looked at every [`GATHER`]: nobody who comes wakes the worker then, which takes
+//! the core from a crypto thread each time. The shares are [`TimeShare`]'s.
 
 use std::time::Duration;
 
 use becket_proto::share::TimeShare;
 
-use super::Worker;
+use mio::Token;
+
+use super::{FIRST_ACCEPTOR, Worker};
 use crate::close_reason::CloseReason;
 use crate::connection::{Advanced, Connection};
 use crate::signing::Offload;
@@ -121,11 +124,20 @@ impl Worker {
     pub(super) fn advance_newcomer(&mut self, index: usize) {
         let is_behind = self.backlog.is_falling_behind(self.now.mono);
         let is_calm = self.unsigned.is_empty_here() && !is_behind;
+        let before = self.connections.get(index);
+        let is_new = before.is_some_and(|entry| entry.connection.lacks_hello());
         self.advance(index, Connection::advance);
-        let entry = self.connections.get(index).filter(|_| is_calm);
+        let entry = self.connections.get(index);
         let offload = entry.and_then(|entry| entry.connection.wants_signature());
-        if offload == Some(Offload::Pointless) {
-            self.advance(index, Connection::sign);
+        match offload {
+            Some(Offload::Pointless) if is_calm => self.advance(index, Connection::sign),
+            // Who has been in the queue before, and has a slot since, is no newcomer.
+            Some(_) if is_new => {
+                if let Some(one_too_many) = self.unsigned.pop_excess(self.now.mono) {
+                    self.give_up(one_too_many);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -147,13 +159,17 @@ impl Worker {
         while at < end
             && let Some(index) = self.unsigned.pop_overdue(now)
         {
-            self.advance(index, |connection, turn, _| {
-                connection.make_room(turn);
-                Advanced::Ended(CloseReason::Overload)
-            });
+            self.give_up(index);
             at = self.clock.mono();
         }
         at
+    }
+
+    fn give_up(&mut self, index: usize) {
+        self.advance(index, |connection, turn, _| {
+            connection.make_room(turn);
+            Advanced::Ended(CloseReason::Overload)
+        });
     }
 
     /// Whether clients wait for longer than they should, here or in the kernel's queue.
@@ -162,7 +178,7 @@ impl Worker {
     }
 
     /// Bounds the kernel's queues in overload, and has them as configured in calm.
-    fn bound_queues(&mut self, now: Duration) {
+    pub(super) fn bound_queues(&mut self, now: Duration) {
         // Others serve the queues.
         if self.is_parked {
             return;
@@ -172,8 +188,13 @@ impl Worker {
             return;
         };
         self.counters.backlog_changes.add(1);
-        for (_, acceptor) in &self.acceptors {
+        let registry = self.poll.registry();
+        for (key, acceptor) in &mut self.acceptors {
             acceptor.bound_queue(bound);
+            match bound {
+                Some(_) => acceptor.leave(registry),
+                None => acceptor.join(registry, Token(FIRST_ACCEPTOR + key)),
+            }
         }
     }
 
@@ -183,6 +204,8 @@ impl Worker {
     }
 }
 
+/// Between two looks at a kernel's queue in overload. Who comes to resume waits for so long.
+pub(super) const GATHER: Duration = Duration::from_millis(2);
 /// For newcomers, between two looks at the sockets. To look costs half a microsecond where nothing
 /// has come; a request that comes meanwhile waits for half of this on average.
 pub(super) const SLICE: Duration = Duration::from_micros(200);

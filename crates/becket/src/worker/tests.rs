@@ -158,7 +158,7 @@ fn newcomers(
     let clients = (0..many).map(|_| client()).collect();
     let end = worker.clock.mono() + Duration::from_secs(3600);
     before(&mut worker);
-    while worker.connections.len() < many {
+    while worker.counters.accepted.value() < many as u64 {
         worker.accept(Duration::ZERO, end);
     }
     (worker, clients, folder)
@@ -329,6 +329,60 @@ fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
     }
     let closed = &worker.counters.closed;
     assert_eq!(closed.of(CloseReason::Overload).value(), 0);
+}
+
+#[test]
+fn in_overload_no_more_newcomers_are_kept_than_have_a_prospect() {
+    // Somebody waits for longer than the patience.
+    let late = |worker: &mut Worker| {
+        worker.unsigned.push(1000, Offload::Never, Duration::ZERO);
+        assert_eq!(worker.unsigned.pop_excess(Duration::ZERO), None);
+        worker.now.mono = becket_proto::fresh_queue::PATIENCE * 2;
+    };
+    let (worker, mut clients, _folder) = newcomers(40, &rcgen::PKCS_ECDSA_P384_SHA384, late);
+    let closed = &worker.counters.closed;
+    assert_eq!(closed.of(CloseReason::Overload).value(), 8);
+    assert_eq!(waiting(&worker), 32);
+    let told = clients.iter_mut().filter_map(|client| {
+        client.set_nonblocking(true).unwrap();
+        client.read(&mut [0]).err()
+    });
+    let reset = told.filter(|error| error.kind() == io::ErrorKind::ConnectionReset);
+    assert_eq!(reset.count(), 8);
+}
+
+#[test]
+fn in_overload_nobody_who_comes_wakes_the_worker_and_all_are_looked_at_nevertheless() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, "tls = false");
+    let is_quiet = |worker: &Worker| worker.acceptors.iter().all(|(_, one)| one.is_quiet());
+    let accepted = |worker: &Worker| worker.counters.accepted.value();
+    turn(&mut worker);
+    assert!(!is_quiet(&worker));
+    // Somebody was left in the kernel's queue for a second.
+    worker.now.mono += Duration::from_secs(1);
+    worker.backlog.handle_look(Duration::ZERO, 0, false);
+    worker.bound_queues(worker.now.mono);
+    assert!(is_quiet(&worker));
+    let _first = TcpStream::connect(web).unwrap();
+    let mut events = Events::with_capacity(EVENTS);
+    let (mailbox, poll) = (&worker.mailbox, &mut worker.poll);
+    mailbox
+        .wait(poll, &mut events, Some(Duration::ZERO))
+        .unwrap();
+    assert!(events.is_empty());
+    while accepted(&worker) == 0 {
+        turn(&mut worker);
+    }
+    // It is calm again: who comes is reported, as is who came meanwhile.
+    while is_quiet(&worker) {
+        turn(&mut worker);
+    }
+    let _second = TcpStream::connect(web).unwrap();
+    while accepted(&worker) == 1 {
+        turn(&mut worker);
+    }
+    assert_eq!(worker.counters.backlog_changes.value(), 2);
 }
 
 #[test]

@@ -98,6 +98,12 @@ impl Unsigned {
         kinds.find_map(|queue| queue.pop_overdue(now))
     }
 
+    /// Takes out the newest, if more have come than are worth keeping.
+    pub(super) fn pop_excess(&mut self, now: Duration) -> Option<usize> {
+        let mut kinds = self.kinds().into_iter();
+        kinds.find_map(|queue| queue.pop_excess(now))
+    }
+
     /// Whether somebody has waited for longer than the target.
     pub(super) fn is_over_target(&self, now: Duration) -> bool {
         let kinds = [&self.here, &self.elsewhere, &self.on_tokens];
