@@ -15,6 +15,7 @@
 //! * back-pressure: the source is not read while bytes wait for the sink;
 //! * order: bytes leave in the order in which they were offered, each once;
 //! * the end of the source reaches the sink after the last byte, once;
+//! * what is held ([`HalfPipe::hold`]) keeps nobody waiting: it leaves in front of the next bytes, or with the end;
 //! * heap is owned only while bytes wait, and given back when they are gone;
 //! * bytes wait on the heap or in a pipe, never in both.
 //!
@@ -53,6 +54,8 @@ pub struct HalfPipe<P> {
 enum Waiting<P> {
     /// The first `gone` of them are sent already.
     Heap { bytes: Vec<u8>, gone: usize },
+    /// They do not wait, and are sent with what comes next.
+    Held(Vec<u8>),
     /// `filled` of them, perhaps none yet.
     Pipe { pipe: P, filled: usize },
 }
@@ -62,6 +65,7 @@ impl<P> fmt::Debug for HalfPipe<P> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting = match &self.waiting {
             Waiting::Heap { bytes, gone } => bytes.len() - gone,
+            Waiting::Held(bytes) => bytes.len(),
             Waiting::Pipe { filled, .. } => *filled,
         };
         out.debug_struct("HalfPipe")
@@ -108,7 +112,8 @@ impl<P> HalfPipe<P> {
         if self.finished {
             return Next::Done;
         }
-        if self.waits() {
+        let is_last = self.source_ended && !self.is_empty();
+        if self.waits() || is_last {
             return if self.sink_writable {
                 Next::Write
             } else {
@@ -146,30 +151,78 @@ impl<P> HalfPipe<P> {
     /// When a pipe is lent, behind whose bytes they could not wait.
     pub fn offer(&mut self, more: &[u8]) {
         debug_assert!(!self.finished, "offered bytes after the end");
+        if !more.is_empty() {
+            self.release();
+        }
         match &mut self.waiting {
-            Waiting::Heap { bytes, .. } => bytes.extend_from_slice(more),
+            Waiting::Heap { bytes, .. } | Waiting::Held(bytes) => bytes.extend_from_slice(more),
             Waiting::Pipe { .. } => unreachable!("offered bytes to a direction that has a pipe"),
         }
     }
 
-    /// The bytes on the heap that wait for the sink, oldest first.
+    /// Keeps bytes for which no send of their own is worth while, until there are more or the end comes. Where others wait already they
+    /// go with those.
+    pub fn hold(&mut self, bytes: &[u8]) {
+        match &self.waiting {
+            Waiting::Heap { bytes: others, .. } if others.is_empty() && !bytes.is_empty() => {
+                self.waiting = Waiting::Held(bytes.to_vec());
+            }
+            _ => self.offer(bytes),
+        }
+    }
+
+    /// Takes what is held, which the caller sends in front of something else.
+    pub fn take_held(&mut self) -> Vec<u8> {
+        match &mut self.waiting {
+            Waiting::Held(bytes) => {
+                let bytes = mem::take(bytes);
+                self.waiting = Waiting::none();
+                bytes
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether bytes are held.
+    pub fn is_holding(&self) -> bool {
+        matches!(self.waiting, Waiting::Held(_))
+    }
+
+    /// What is held waits for the sink from now on.
+    pub fn release(&mut self) {
+        let held = self.take_held();
+        if !held.is_empty() {
+            self.waiting = Waiting::Heap {
+                bytes: held,
+                gone: 0,
+            };
+        }
+    }
+
+    /// The bytes on the heap that wait for the sink or are held, oldest first.
     pub fn waiting(&self) -> &[u8] {
         match &self.waiting {
             Waiting::Heap { bytes, gone } => &bytes[*gone..],
+            Waiting::Held(bytes) => bytes,
             Waiting::Pipe { .. } => &[],
         }
     }
 
-    /// Whether bytes wait for the sink, wherever.
+    /// Whether bytes wait for the sink, wherever. What is held does not.
     pub fn waits(&self) -> bool {
+        !self.is_holding() && !self.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
         match &self.waiting {
-            Waiting::Heap { bytes, .. } => !bytes.is_empty(),
-            Waiting::Pipe { filled, .. } => *filled > 0,
+            Waiting::Heap { bytes, .. } | Waiting::Held(bytes) => bytes.is_empty(),
+            Waiting::Pipe { filled, .. } => *filled == 0,
         }
     }
 
     /// The sink took `n` of the bytes that wait. Gives the heap back when none waits any more.
     pub fn sent(&mut self, n: usize) {
+        self.release();
         match &mut self.waiting {
             Waiting::Heap { bytes, gone } => {
                 *gone = (*gone + n).min(bytes.len());
@@ -177,6 +230,7 @@ impl<P> HalfPipe<P> {
                     self.waiting = Waiting::none();
                 }
             }
+            Waiting::Held(_) => {}
             Waiting::Pipe { filled, .. } => *filled = filled.saturating_sub(n),
         }
     }
@@ -189,7 +243,7 @@ impl<P> HalfPipe<P> {
 
     /// Whether bytes may go to the sink directly, with nothing before them.
     pub fn is_clear(&self) -> bool {
-        !self.waits() && self.sink_writable
+        self.is_empty() && self.sink_writable
     }
 
     /// Whether the source has ended.
@@ -215,14 +269,14 @@ impl<P> HalfPipe<P> {
 
     /// Lends a pipe. Only to a direction in which nothing waits.
     pub fn lend(&mut self, pipe: P) {
-        debug_assert!(!self.waits(), "lent a pipe to bytes on the heap");
+        debug_assert!(self.is_empty(), "lent a pipe to bytes on the heap");
         self.waiting = Waiting::Pipe { pipe, filled: 0 };
     }
 
     /// The pipe that was lent, and how many bytes are in it.
     pub fn lent(&self) -> Option<(&P, usize)> {
         match &self.waiting {
-            Waiting::Heap { .. } => None,
+            Waiting::Heap { .. } | Waiting::Held(_) => None,
             Waiting::Pipe { pipe, filled } => Some((pipe, *filled)),
         }
     }
@@ -419,9 +473,16 @@ mod tests {
         #[test]
         fn no_byte_is_lost_doubled_or_moved_under_any_interleaving(
             bulk in prop_oneof![Just(0), 1..100_u32, Just(u32::MAX)],
+            held in prop::option::of(1..9_usize),
             events in prop::collection::vec(event(), 0..200)
         ) {
-            let mut world = World::new(bulk);
+            // Nothing that is held is in a direction that carries bulk from its first byte on.
+            let mut world = World::new(if held.is_some() { u32::MAX } else { bulk });
+            if let Some(held) = held {
+                let bytes: Vec<u8> = (0..held).map(|i| i as u8).collect();
+                world.pipe.hold(&bytes);
+                world.sent_total = held;
+            }
             for event in &events {
                 world.apply(event);
                 let expected: Vec<u8> = (0..world.received.len()).map(|i| i as u8).collect();
@@ -449,6 +510,44 @@ mod tests {
         pipe.block_sink();
         pipe.handle_readable();
         assert_eq!(pipe.next(), Next::Wait);
+    }
+
+    #[test]
+    fn what_is_held_goes_with_the_next_bytes_or_with_the_end() {
+        let holding = || {
+            let mut pipe = HalfPipe::<Kernel>::default();
+            pipe.hold(b"ticket");
+            pipe.handle_readable();
+            assert_eq!((pipe.next(), pipe.waits()), (Next::Read, false));
+            assert!(pipe.is_holding());
+            assert!(!pipe.is_clear(), "nothing goes in front of it");
+            pipe
+        };
+        let mut pipe = holding();
+        pipe.offer(b" and answer");
+        assert_eq!(
+            (pipe.next(), pipe.waiting()),
+            (Next::Write, &b"ticket and answer"[..])
+        );
+        let mut pipe = holding();
+        pipe.end_source();
+        assert_eq!(pipe.next(), Next::Write);
+        pipe.sent(6);
+        assert_eq!(pipe.next(), Next::Finish);
+        let mut pipe = holding();
+        pipe.release();
+        assert_eq!(pipe.next(), Next::Write);
+        let mut pipe = holding();
+        assert_eq!(
+            (pipe.take_held(), pipe.next()),
+            (b"ticket".to_vec(), Next::Read)
+        );
+        assert!(pipe.is_clear() && pipe.take_held().is_empty());
+        // Behind bytes that wait it waits like them.
+        let mut pipe = HalfPipe::<Kernel>::default();
+        pipe.offer(b"x");
+        pipe.hold(b"y");
+        assert_eq!((pipe.next(), pipe.take_held()), (Next::Write, Vec::new()));
     }
 
     #[test]

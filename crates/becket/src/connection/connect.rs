@@ -382,8 +382,7 @@ impl Pending {
             match introduction::introduction((kind, also), cx.core, self.client_tls.as_ref()) {
                 Ok(encoded) => header = encoded,
                 Err(_) => {
-                    let nothing = HalfPipe::default();
-                    return Closing::begin(CloseReason::Internal, nothing, cx);
+                    return Closing::begin(CloseReason::Internal, self.to_client, cx);
                 }
             }
         }
@@ -452,7 +451,7 @@ impl Pending {
     ///
     /// When the client is gone.
     pub(super) fn send_flight<N: Net>(&mut self, cx: &mut Context<'_, '_, N>) -> Result<(), Fault> {
-        if !cx.core.client.ready.writable {
+        if !cx.core.client.ready.writable || !self.to_client.waits() {
             return Ok(());
         }
         cx.flush(&mut self.to_client)
@@ -467,7 +466,7 @@ impl Pending {
         let detail = format!("backend {}: {detail}", &*self.pool.backend().keys.name);
         cx.note(reason, &detail);
         // No close_notify: the client must not take nothing for a whole answer.
-        Closing::begin(reason, HalfPipe::default(), cx)
+        Closing::begin(reason, self.to_client, cx)
     }
 }
 

@@ -5,6 +5,10 @@
 //! 2. When keys are ready (or early data has come, which is before that), the connection goes on to
 //!    its server with whatever plaintext has come already.
 //!
+//! Where the client's first request comes with its Finished, tickets of TLS 1.3 leave with the answer, with the end, or after
+//! [`TICKETS_WAIT`]: a send of their own costs as much as one with an answer. Else they leave at once, and with them the acknowledgement for
+//! which Nagle's algorithm (RFC 896) has the request wait.
+//!
 //! Where an expensive key is to sign, the step of rustls may wait for a crypto thread (`signing.rs`).
 //!
 //! A client that is asked for a second hello waits for its turn to be signed for, as it would have
@@ -18,9 +22,10 @@
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use becket_proto::half_pipe::HalfPipe;
-use rustls::{CertificateError, HandshakeKind};
+use rustls::{CertificateError, HandshakeKind, ProtocolVersion};
 
 use super::answering::Unanswered;
 use super::connect::{Pending, Purpose};
@@ -112,6 +117,10 @@ pub(super) struct Chosen {
     /// What the trial of the policy makes of the hello, where there is one.
     pub(super) judged: Option<Judged>,
 }
+
+/// How long tickets wait for an answer with which they leave. Most servers answer sooner, and a client that wants to resume before that, or the rest
+/// of whose request waits for an acknowledgement, is not kept for long.
+pub(super) const TICKETS_WAIT: Duration = Duration::from_millis(50);
 
 impl<N: Net> Handshaking<N> {
     pub(super) fn new(listener: Rc<ListenerState>) -> Self {
@@ -307,7 +316,9 @@ impl<N: Net> Flights<N> {
                     ended: received.ended,
                 };
                 self.note_completion(received, cx);
-                if cx.push(out.filled(), &mut self.ahead.flight).is_err() {
+                if !said.bytes.is_empty() && self.chosen.has_only_tickets_to_send(received) {
+                    self.ahead.flight.hold(out.filled());
+                } else if cx.push(out.filled(), &mut self.ahead.flight).is_err() {
                     return ControlFlow::Break(Next::End(CloseReason::ClientReset));
                 }
                 ControlFlow::Break(self.leave(said, out, cx))
@@ -383,6 +394,12 @@ impl<N: Net> Flights<N> {
 }
 
 impl Chosen {
+    /// Whether what TLS answers to the client's Finished is not what the client waits for.
+    fn has_only_tickets_to_send(&self, received: Received) -> bool {
+        let version = self.engine.facts().protocol_version();
+        version == Some(ProtocolVersion::TLSv1_3) && !received.early
+    }
+
     /// Before anything is given to TLS.
     pub(super) fn tell_time<N: Net>(&mut self, turn: &Turn<'_, N>) {
         let kind = self.engine.handshake_kind();

@@ -14,8 +14,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use becket_proto::half_pipe::HalfPipe;
-
 use super::answering::Unanswered;
 use super::closing::Closing;
 use super::connect::Pending;
@@ -49,12 +47,14 @@ pub(super) enum AfterQueue<N: Net> {
 
 impl<N: Net> Queued<N> {
     /// Joins the queue, or refuses the client if that is full.
-    pub(super) fn begin(then: AfterQueue<N>, cx: &mut Context<'_, '_, N>) -> Next<N> {
-        let (pool, tried, before) = match &then {
+    pub(super) fn begin(mut then: AfterQueue<N>, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        let (pool, tried, before) = match &mut then {
             AfterQueue::Handshake(unanswered) => {
                 (Rc::clone(unanswered.pool()), [].as_slice(), None)
             }
             AfterQueue::Connect(pending) => {
+                // An answer is not near.
+                pending.to_client.release();
                 let pool = Rc::clone(&pending.pool);
                 (pool, pending.tried(), pending.arrival())
             }
@@ -164,7 +164,7 @@ impl<N: Net> AfterQueue<N> {
     fn refuse(self, reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Next<N> {
         match self {
             // No close_notify: the client must not take nothing for a whole answer.
-            Self::Connect(_) => Closing::begin(reason, HalfPipe::default(), cx),
+            Self::Connect(pending) => Closing::begin(reason, pending.to_client, cx),
             Self::Handshake(..) => {
                 cx.core.client.socket.reset_on_close();
                 cx.end_handshake(reason)

@@ -85,6 +85,25 @@ fn refusals(stage: &Stage, why: KernelTlsRefusal) -> u64 {
 }
 
 #[test]
+fn tickets_are_sent_before_the_kernel_takes_over() {
+    let house = bulk();
+    let (mut stage, mut client) = joined(&house, &TLS13, (NEW, None));
+    let mut got = Vec::new();
+    for at in (0..2 * AFTER).step_by(5000) {
+        assert_eq!(
+            client.tls.tls13_tickets_received() > 0,
+            is_in_kernel(&client)
+        );
+        client.say(&pattern(at, 5000));
+        assert_eq!(client.talk(&mut stage), None);
+        got.extend(server_got(&mut stage));
+    }
+    assert!(is_in_kernel(&client));
+    assert_eq!(got, pattern(0, 2 * AFTER));
+    download(&mut stage, &mut client, 5000);
+}
+
+#[test]
 fn a_connection_that_carries_bulk_goes_on_in_the_kernel_by_splice() {
     for version in [&TLS12, &TLS13] {
         let house = bulk();

@@ -76,6 +76,9 @@ fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
         client.talk(&mut stage);
         let before = place == "before-handshake";
         assert_eq!(client.tls.is_handshaking(), before);
+        let has_tickets = version == &TLS13 && !before;
+        let tickets = client.tls.tls13_tickets_received();
+        assert_eq!(tickets > 0, has_tickets, "an answer is not near");
         assert!(stage.net.dialled.is_empty());
         assert_eq!((waiting(&house), in_use(&house)), (1, 1));
         stage.wait(Duration::from_millis(300));

@@ -1,15 +1,18 @@
 //! Sessions: by ID, by ticket, by PSK, and never across policies.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::script::net::Plan;
 use crate::script::stage::Stage;
+use becket::close_reason::CloseReason;
 use becket::log::access::ResumedBy;
 use becket::metrics::{Offer, Resumption};
 use rustls::ClientConfig;
 use rustls::version::{TLS12, TLS13};
 
-use crate::common::{BACKEND, Client, House, house, without_tickets};
+use crate::common::{BACKEND, Client, House, house, server_got, server_says, without_tickets};
 
 /// Makes a handshake and says how it was resumed.
 fn visit(
@@ -126,4 +129,70 @@ fn a_ticket_outlives_one_rotation_and_not_two() {
     rotate(&mut house, &mut stage);
     rotate(&mut house, &mut stage);
     assert_eq!(visit(&house, &mut stage, 0, &config), None);
+}
+
+#[test]
+fn tickets_of_tls13_leave_with_the_answer_where_there_is_a_request() {
+    let house = house("");
+    let (mut stage, mut client) = asking(&house);
+    assert_eq!(client.tls.tls13_tickets_received(), 0);
+    server_says(&mut stage, b"answer");
+    client.talk(&mut stage);
+    assert_eq!(client.tls.tls13_tickets_received(), 2);
+    assert_eq!(client.received, b"answer");
+    // Nagle's algorithm may have the request wait for them, and for nothing else.
+    let (_stage, client) = house.relaying(&TLS13);
+    assert_eq!(client.tls.tls13_tickets_received(), 2);
+}
+
+/// A client whose request came with its Finished.
+fn asking(house: &House) -> (Stage, Client) {
+    let mut stage = house.stage();
+    let config = Arc::new(house.client(&TLS13));
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
+    client.say(b"request");
+    assert_eq!(client.talk(&mut stage), None);
+    assert_eq!(server_got(&mut stage), b"request");
+    (stage, client)
+}
+
+#[test]
+fn a_client_that_is_not_answered_soon_has_its_tickets_all_the_same() {
+    let house = house("");
+    let (mut stage, mut client) = asking(&house);
+    stage.wait(Duration::from_millis(50));
+    assert_eq!(client.talk(&mut stage), None);
+    assert_eq!(client.tls.tls13_tickets_received(), 2);
+    // From then on it is idle.
+    stage.wait(house.config.file.timeouts.idle);
+    client.talk(&mut stage);
+    drop(client);
+    stage.settle();
+    assert_eq!(stage.closed(), Some(CloseReason::IdleTimeout));
+}
+
+#[test]
+fn a_client_that_says_more_and_more_does_not_keep_its_tickets_waiting() {
+    let house = house("");
+    let (mut stage, mut client) = asking(&house);
+    for _ in 0..2 {
+        stage.wait(Duration::from_millis(30));
+        client.say(b"more");
+        assert_eq!(client.talk(&mut stage), None);
+    }
+    assert_eq!(client.tls.tls13_tickets_received(), 2);
+}
+
+#[test]
+fn a_client_whose_server_cannot_be_had_has_its_tickets_with_the_end() {
+    let house = house("");
+    let mut stage = house.stage();
+    let config = Arc::new(house.client(&TLS13));
+    let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
+    client.say(b"request");
+    let refuse = Plan::Refuse(ErrorKind::ConnectionRefused);
+    stage.net.plans = [refuse; 8].into();
+    client.talk(&mut stage);
+    assert_eq!(client.tls.tls13_tickets_received(), 2);
+    assert!(client.end.watch().is_ended() && !client.closed);
 }

@@ -61,10 +61,16 @@ impl Site {
 
     /// A client of TLS that has keys.
     fn secure(&self, capacity: usize) -> (Stage, Client) {
+        self.secure_saying(capacity, b"")
+    }
+
+    /// The same, of whom this comes with the end of the handshake.
+    fn secure_saying(&self, capacity: usize, said: &[u8]) -> (Stage, Client) {
         let mut stage = self.house.stage_of(capacity);
         let config = Arc::new(self.house.client(&TLS13));
         let listener = self.house.listener(0);
         let mut client = Client::enter_before(&mut stage, listener, &config, "a.test", []);
+        client.say(said);
         client.talk(&mut stage);
         assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
         (stage, client)
@@ -461,6 +467,17 @@ fn each_wait_has_its_time() {
     }
     assert_eq!(stage.closed(), None);
     wait(&mut stage, timeouts.request / 4);
+    assert_eq!(stage.closed(), Some(CloseReason::RequestTimeout));
+    // One that says a part behind its handshake, and no more: it has its tickets soon.
+    let (mut stage, mut client) = site.secure_saying(64 * 1024, b"GET");
+    assert_eq!(client.tls.tls13_tickets_received(), 0);
+    wait(&mut stage, Duration::from_millis(50));
+    assert_eq!(client.talk(&mut stage), None);
+    assert_eq!(client.tls.tls13_tickets_received(), 2);
+    wait(&mut stage, timeouts.request);
+    assert!(client.talk(&mut stage).is_none() && !client.closed);
+    drop(client);
+    stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::RequestTimeout));
     // One that has nothing more to ask.
     let (mut stage, mut client) = site.secure(64 * 1024);

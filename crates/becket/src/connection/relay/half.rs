@@ -167,6 +167,9 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         let bytes = match to.tls.as_deref_mut().and_then(Tls::engine_mut) {
             Some(engine) => {
                 let end = to.pipe.source_ended() && !self.truncated;
+                if end || !plain.is_empty() {
+                    sealed_out.push(&to.pipe.take_held());
+                }
                 let sealed = engine.seal(plain, end, sealed_out);
                 sealed.map_err(|_| CloseReason::Internal)?;
                 sealed_out.filled()

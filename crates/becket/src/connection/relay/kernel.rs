@@ -65,7 +65,11 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
 
     /// Has the kernel take over, if it is time; `onward` is the direction that begins at the peer.
     pub(super) fn enter_kernel(&mut self, onward: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
-        if !self.is_due() || self.pipe.waits() {
+        if !self.is_due() {
+            return Ok(());
+        }
+        self.pipe.release();
+        if self.pipe.waits() {
             return Ok(());
         }
         let ends = self.pipe.source_ended() || onward.source_ended();

@@ -28,6 +28,7 @@ use rustls::server::UnbufferedServerConnection;
 
 pub(super) use self::half::Half;
 use super::closing::Closing;
+use super::handshake::TICKETS_WAIT;
 use super::passing::Learner;
 use super::{Context, Core, Net, Next, Phase, Said, Side};
 use crate::backend::slot::Slot;
@@ -127,7 +128,12 @@ impl<N: Net> Relaying<N> {
             return self.complete(cx);
         }
         if done.moved {
-            cx.core.deadline = self.deadline(cx);
+            let deadline = self.deadline(cx);
+            // What the client says meanwhile does not keep its tickets.
+            cx.core.deadline = match self.to_client.is_holding() {
+                true => deadline.min(cx.core.deadline),
+                false => deadline,
+            };
         }
         if done.spent {
             return Next::Yield(Phase::Relaying(self));
@@ -228,7 +234,11 @@ impl<N: Net> Relaying<N> {
         self.abort(CloseReason::ServerDown, cx)
     }
 
-    pub(super) fn expire(self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+    pub(super) fn expire(mut self, cx: &mut Context<'_, '_, N>) -> Next<N> {
+        if self.to_client.is_holding() {
+            self.to_client.release();
+            return self.begin(cx);
+        }
         let reason = if self.is_unfinished() {
             CloseReason::HandshakeTimeout
         } else if self.is_half_closed() {
@@ -287,6 +297,9 @@ impl<N: Net> Relaying<N> {
         let idle = cx.turn.now.mono + patience;
         if self.is_unfinished() {
             return idle.min(cx.core.handshake_until);
+        }
+        if self.to_client.is_holding() {
+            return idle.min(cx.turn.now.mono + TICKETS_WAIT);
         }
         idle
     }

@@ -30,6 +30,7 @@ use rustls::server::UnbufferedServerConnection;
 use self::reply::{Content, Reply};
 pub(super) use self::site::Site;
 use super::closing::Closing;
+use super::handshake::TICKETS_WAIT;
 use super::relay::Half;
 use super::{Context, Net, Next, Phase, Said, Side};
 use crate::backend::file_service::{Awaited, FileService, ReaderAnswer};
@@ -113,6 +114,9 @@ impl Serving {
         cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
         cx.core.deadline = cx.turn.now.mono + cx.turn.timeouts.request;
+        if to_client.is_holding() {
+            cx.core.deadline = cx.turn.now.mono + TICKETS_WAIT;
+        }
         let tls = tls.map(|mut engine| {
             // The kernel takes over where bytes are spliced, and here they are read.
             engine.stay();
@@ -179,6 +183,11 @@ impl Serving {
         if self.is_unfinished() && cx.turn.now.mono >= cx.core.handshake_until {
             return self.abort(CloseReason::HandshakeTimeout, cx);
         }
+        if self.to_client.is_holding() {
+            self.to_client.release();
+            cx.core.deadline = self.deadline(cx);
+            return Next::Go(Phase::Serving(self));
+        }
         match self.waits_for() {
             Wait::Answer => self.abort(CloseReason::IdleTimeout, cx),
             Wait::NextRequest if self.answered > 0 => {
@@ -202,9 +211,10 @@ impl Serving {
         }
     }
 
-    /// Nothing was asked that has no answer yet.
+    /// All that was asked has its answer.
     pub(super) fn rests(&self) -> bool {
-        matches!(self.waits_for(), Wait::NextRequest) && !self.is_unfinished()
+        let waits = matches!(self.waits_for(), Wait::NextRequest);
+        waits && self.answered > 0 && !self.is_unfinished()
     }
 
     /// When to give up if nothing more moves. While the process drains, a connection at rest has less time.
@@ -214,7 +224,12 @@ impl Serving {
             Wait::Answer => timeouts.idle,
             Wait::RestOfHead => timeouts.request,
             Wait::NextRequest if cx.turn.draining => timeouts.drain_idle.min(timeouts.keep_alive),
+            Wait::NextRequest if self.answered == 0 => timeouts.request,
             Wait::NextRequest => timeouts.keep_alive,
+        };
+        let patience = match self.to_client.is_holding() {
+            true => patience.min(TICKETS_WAIT),
+            false => patience,
         };
         cx.turn.now.mono + patience
     }
@@ -546,6 +561,7 @@ impl Serving {
             None => plain.filled(),
             Some(engine) => {
                 sealed_out.clear();
+                sealed_out.push(&self.to_client.take_held());
                 let sealed = engine.seal(plain.filled(), end, sealed_out);
                 sealed.map_err(|_| CloseReason::Internal)?;
                 sealed_out.filled()
