@@ -21,6 +21,7 @@ use crate::program::becket_program;
 use crate::scrape::{Metrics, http_get};
 use crate::shape::Shape;
 use crate::time::until;
+use crate::tool::Tool;
 
 /// A becket that runs.
 #[derive(Debug)]
@@ -212,6 +213,21 @@ impl Becket {
             let metrics = self.metrics();
             let handshakes = metrics.sum("becket_handshakes_in_flight", &[]) as u64;
             (metrics.open() == 0 && handshakes == 0).then_some(())
+        });
+    }
+
+    /// Waits until the kernel's queues of its listener are as long as configured: while clients wait for too long they are shorter, and not
+    /// all that come while it is stopped find a place.
+    #[track_caller]
+    pub fn queues_are_whole(&self) {
+        let Some(ss) = Tool::find("ss") else { return };
+        let most = fs::read_to_string("/proc/sys/net/core/somaxconn").expect("a bound");
+        let most = most.trim().parse().map_or(0, |most: u32| most.min(4096));
+        until("the kernel's queues are whole", || {
+            let sockets = ss.run(["-Hltn", "src", &self.web.to_string()], "").stdout;
+            let mut lengths = sockets.lines().map(|line| line.split_whitespace().nth(2));
+            let whole = lengths.all(|length| length.and_then(|it| it.parse().ok()) == Some(most));
+            (whole && !sockets.is_empty()).then_some(())
         });
     }
 

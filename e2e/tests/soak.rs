@@ -192,9 +192,9 @@ fn warm(becket: &Becket, trusts: &[Trust], seed: u64, key: Key) {
     becket.idle();
 }
 
-/// So many at once that they are signed for in batches, where the processor can; every third has left when becket looks. All find a place in the
-/// kernel's queue, however short the flood before has made that.
+/// So many at once that they are signed for in batches, where the processor can; every third has left when becket looks.
 fn flood(becket: &Becket, trust: &Trust) {
+    becket.queues_are_whole();
     becket.signal(Signal::STOP);
     let begin = |at: usize| {
         let mut client = Client::begin(becket.web, trust, "www.example.org").unwrap();
@@ -205,7 +205,7 @@ fn flood(becket: &Becket, trust: &Trust) {
         }
         Some(client)
     };
-    let clients: Vec<_> = (0..15).filter_map(begin).collect();
+    let clients: Vec<_> = (0..60).filter_map(begin).collect();
     becket.signal(Signal::CONT);
     for mut client in clients {
         client.ask(b"c").ok();
