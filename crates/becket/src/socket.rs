@@ -171,7 +171,7 @@ impl KernelTlsSocket for ServerSocket {
 
     fn next_record(&self, cipher: Cipher) -> io::Result<u64> {
         match self {
-            Self::Tcp(socket) => socket.next_record(cipher),
+            Self::Tcp(socket, _) => socket.next_record(cipher),
             Self::Unix(_) => Err(ErrorKind::Unsupported.into()),
         }
     }
@@ -186,7 +186,7 @@ impl KernelTlsSocket for ServerSocket {
 
     fn has_room(&self) -> bool {
         match self {
-            Self::Tcp(socket) => socket.has_room(),
+            Self::Tcp(socket, _) => socket.has_room(),
             Self::Unix(_) => true,
         }
     }
@@ -195,7 +195,7 @@ impl KernelTlsSocket for ServerSocket {
 impl ServerSocket {
     fn tcp(&mut self) -> io::Result<&mut TcpStream> {
         match self {
-            Self::Tcp(socket) => Ok(socket),
+            Self::Tcp(socket, _) => Ok(socket),
             Self::Unix(_) => Err(ErrorKind::Unsupported.into()),
         }
     }
@@ -278,10 +278,38 @@ impl From<io::Error> for Fault {
 /// A socket towards a server.
 #[derive(Debug)]
 pub enum ServerSocket {
-    /// TCP.
-    Tcp(TcpStream),
+    /// TCP, and what it sends.
+    Tcp(TcpStream, Sends),
     /// A unix stream socket.
     Unix(UnixStream),
+}
+
+/// What a socket has sent. The first segment leaves at once: Nagle's algorithm (RFC 896) holds back what is small only behind
+/// what is not acknowledged. So `TCP_NODELAY` is set by who sends again, and a server that is asked once costs a system call less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sends {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Something, with one call.
+    Once,
+    /// More than that: it delays nothing.
+    Promptly,
+}
+
+impl Sends {
+    /// Before each call that sends.
+    fn note(&mut self, socket: &TcpStream) {
+        *self = match self {
+            Self::Nothing => Self::Once,
+            Self::Once => {
+                // Fails only where the connection is gone, which the call will tell.
+                let _gone = socket.set_nodelay(true);
+                Self::Promptly
+            }
+            Self::Promptly => return,
+        };
+    }
 }
 
 impl Socket for TcpStream {
@@ -347,49 +375,55 @@ impl Socket for UnixStream {
 impl Socket for ServerSocket {
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(socket) => socket.receive(buffer),
+            Self::Tcp(socket, _) => socket.receive(buffer),
             Self::Unix(socket) => socket.receive(buffer),
         }
     }
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Tcp(socket) => Socket::send(socket, bytes),
+            Self::Tcp(socket, sends) => {
+                sends.note(socket);
+                Socket::send(socket, bytes)
+            }
             Self::Unix(socket) => Socket::send(socket, bytes),
         }
     }
 
     fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
         match self {
-            Self::Tcp(socket) => socket.splice_in(pipe, most),
+            Self::Tcp(socket, _) => socket.splice_in(pipe, most),
             Self::Unix(socket) => socket.splice_in(pipe, most),
         }
     }
 
     fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize> {
         match self {
-            Self::Tcp(socket) => socket.splice_out(pipe, most),
+            Self::Tcp(socket, sends) => {
+                sends.note(socket);
+                socket.splice_out(pipe, most)
+            }
             Self::Unix(socket) => socket.splice_out(pipe, most),
         }
     }
 
     fn finish(&mut self) {
         match self {
-            Self::Tcp(socket) => socket.finish(),
+            Self::Tcp(socket, _) => socket.finish(),
             Self::Unix(socket) => socket.finish(),
         }
     }
 
     fn local_address(&self) -> Option<SocketAddr> {
         match self {
-            Self::Tcp(socket) => socket.local_address(),
+            Self::Tcp(socket, _) => socket.local_address(),
             Self::Unix(socket) => socket.local_address(),
         }
     }
 
     fn reset_on_close(&mut self) {
         match self {
-            Self::Tcp(socket) => socket.reset_on_close(),
+            Self::Tcp(socket, _) => socket.reset_on_close(),
             Self::Unix(socket) => socket.reset_on_close(),
         }
     }
@@ -400,6 +434,27 @@ fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         match call() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_sent_a_second_segment_as_promptly_as_the_first() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut server = ServerSocket::Tcp(TcpStream::from_std(socket), Sends::default());
+        let mut peer = listener.accept().unwrap().0;
+        for (promptly, byte) in [(false, b"a"), (true, b"b"), (true, b"c")] {
+            assert_eq!(server.send(byte).unwrap(), 1);
+            assert_eq!(server.tcp().unwrap().nodelay().unwrap(), promptly);
+            let mut got = [0];
+            peer.read_exact(&mut got).unwrap();
+            assert_eq!(&got, byte);
         }
     }
 }

@@ -8,7 +8,7 @@ use mio::{Interest, Registry, Token};
 
 use crate::config::ServerAddress;
 use crate::connection::Net;
-use crate::socket::ServerSocket;
+use crate::socket::{Sends, ServerSocket};
 
 /// Makes sockets for the connection that is being advanced.
 #[derive(Debug)]
@@ -47,9 +47,8 @@ impl Net for RealNet {
             ServerAddress::Tcp(address) => {
                 let socket = becket_sys::socket::connect(*address, source, fast_open)?;
                 let mut socket = TcpStream::from_std(socket);
-                socket.set_nodelay(true)?;
                 self.registry.register(&mut socket, self.token, BOTH)?;
-                Ok(ServerSocket::Tcp(socket))
+                Ok(ServerSocket::Tcp(socket, Sends::default()))
             }
             ServerAddress::Unix(path) => {
                 let mut socket = UnixStream::connect(path)?;
@@ -61,7 +60,7 @@ impl Net for RealNet {
 
     fn connected(server: &ServerSocket) -> io::Result<()> {
         let error = match server {
-            ServerSocket::Tcp(socket) => socket.take_error()?,
+            ServerSocket::Tcp(socket, _) => socket.take_error()?,
             ServerSocket::Unix(socket) => socket.take_error()?,
         };
         error.map_or(Ok(()), Err)
