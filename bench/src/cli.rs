@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use becket_stats::units::parse_duration;
@@ -92,6 +92,16 @@ pub struct RunArgs {
     /// Where the result goes [default: becket-bench/DATE]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+}
+
+/// An argument as others can repeat it: a file of this machine by its name alone, also behind `NAME=`.
+pub fn without_folder(argument: String) -> String {
+    let start = argument.find('=').map_or(0, |at| at + 1);
+    let path = Path::new(&argument[start..]);
+    match path.file_name() {
+        Some(name) if path.is_absolute() => argument[..start].to_owned() + &name.to_string_lossy(),
+        _ => argument,
+    }
 }
 
 impl RunArgs {
@@ -233,6 +243,19 @@ mod tests {
             panic!("it is a run")
         };
         args.order(Vec::new())
+    }
+
+    #[test]
+    fn folders_of_a_machine_are_nobody_elses() {
+        for (argument, repeated) in [
+            ("/opt/a b/becket-bench", "becket-bench"),
+            ("becket@old=/opt/becket", "becket@old=becket"),
+            ("key=p256,rsa2048", "key=p256,rsa2048"),
+            ("bench/results/1", "bench/results/1"),
+            ("/", "/"),
+        ] {
+            assert_eq!(without_folder(argument.to_owned()), repeated);
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use becket_bench::cli::{Cli, Command};
+use becket_bench::cli::{self, Cli, Command};
 use becket_bench::{Error, catalog, compare, page, plan, readme, runner, store, table};
 use clap::Parser;
 
@@ -32,7 +32,7 @@ fn program() -> Result<(), Error> {
             Ok(())
         }
         Command::Run(args) => {
-            let order = args.order(std::env::args().collect())?;
+            let order = args.order(std::env::args().map(cli::without_folder).collect())?;
             if args.plan {
                 say(&plan::show(&order)?);
                 return Ok(());

@@ -113,16 +113,12 @@ impl Serving {
         said: Said<'_>,
         cx: &mut Context<'_, '_, N>,
     ) -> Next<N> {
-        cx.core.deadline = cx.turn.now.mono + cx.turn.timeouts.request;
-        if to_client.is_holding() {
-            cx.core.deadline = cx.turn.now.mono + TICKETS_WAIT;
-        }
         let tls = tls.map(|mut engine| {
             // The kernel takes over where bytes are spliced, and here they are read.
             engine.stay();
             Tls::Own(engine)
         });
-        Next::Go(Phase::Serving(Box::new(Self {
+        let serving = Box::new(Self {
             site,
             tls,
             to_client,
@@ -134,7 +130,9 @@ impl Serving {
             ended: said.ended,
             is_last: false,
             record: None,
-        })))
+        });
+        cx.core.deadline = serving.deadline(cx);
+        Next::Go(Phase::Serving(serving))
     }
 
     pub(super) fn advance<N: Net>(
