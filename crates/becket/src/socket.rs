@@ -284,8 +284,9 @@ pub enum ServerSocket {
     Unix(UnixStream),
 }
 
-/// What a socket has sent. The first segment leaves at once: Nagle's algorithm (RFC 896) holds back what is small only behind
-/// what is not acknowledged. So `TCP_NODELAY` is set by who sends again, and a server that is asked once costs a system call less.
+/// What a socket has sent. What the first call sends leaves at once, its last segment too: Linux has Nagle's algorithm (RFC 896) hold back
+/// what is small only behind something small that is not acknowledged. So `TCP_NODELAY` is set before the second, and a server that is asked
+/// once costs a system call less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sends {
     /// Nothing.
