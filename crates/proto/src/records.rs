@@ -57,6 +57,8 @@ impl Default for Allowance {
     }
 }
 
+/// Type of records that hold handshake messages in clear.
+pub const HANDSHAKE: u8 = 22;
 /// Type of records that hold data, and in TLS 1.3 of all that are sealed.
 pub const APPLICATION_DATA: u8 = 23;
 /// Type, version, length.

@@ -8,7 +8,7 @@
 //!
 //! So each record is tried here first, on a copy, with the key that rustls derived ([`ClientSecrets`], by way of its
 //! key log). The client's first message has number 0, so nothing else has to be known. One that does not open is
-//! skipped, [`MOST`] bytes of them; with the first that opens this is over. A record is tried once, and counts as
+//! skipped, [`MOST`] bytes of them; with the first that opens this is over. After a HelloRetryRequest the client's second hello ends it. A record is tried once, and counts as
 //! [`LEAST`] bytes at least, which bounds the work.
 //!
 //! Where early data may be taken and the session resumed, only rustls knows whether it is: it is shown the
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf;
-use becket_proto::records::APPLICATION_DATA;
+use becket_proto::records::{APPLICATION_DATA, HANDSHAKE as HANDSHAKE_RECORD};
 use rustls::{CipherSuite, CommonState, Error, HandshakeKind, KeyLog, PeerMisbehaved};
 use zeroize::Zeroizing;
 
@@ -97,10 +97,14 @@ impl Skipping {
     ///
     /// When more was sent than is skipped.
     pub(crate) fn judge(&mut self, record: &[u8], common: &CommonState) -> Result<Verdict, Error> {
-        if record.first() != Some(&APPLICATION_DATA) {
-            return Ok(Verdict::Pass);
-        }
         let kind = common.handshake_kind();
+        let is_retried = kind == Some(HandshakeKind::FullWithHelloRetryRequest);
+        match record.first() {
+            Some(&APPLICATION_DATA) => {}
+            // RFC 8446, section 4.1.2: "Early data is not permitted after a HelloRetryRequest."
+            Some(&HANDSHAKE_RECORD) if is_retried => return Ok(Verdict::Over),
+            _ => return Ok(Verdict::Pass),
+        }
         if self.may_be_taken && kind == Some(HandshakeKind::Resumed) {
             let key = key_of(common, |secrets| &secrets.early);
             let holds = key.and_then(|key| key.open(record));
@@ -114,7 +118,7 @@ impl Skipping {
         }
         match &self.key {
             // The client is to send another hello, and what is sealed before it is early data.
-            None if kind == Some(HandshakeKind::FullWithHelloRetryRequest) => {}
+            None if is_retried => {}
             Some(key) if key.open(record).is_none() => {}
             None | Some(_) => return Ok(Verdict::Over),
         }

@@ -10,10 +10,10 @@ use becket::backend::slot::Slot;
 use becket::close_reason::CloseReason;
 use becket::log::access::ResumedBy;
 use becket::signing::Request;
-use rustls::ClientConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::version::TLS13;
+use rustls::{AlertDescription, ClientConfig};
 
 use crate::common::{COSTLY, Client, House, server_got, server_says};
 
@@ -361,6 +361,32 @@ fn early_data_is_refused_whole_and_in_any_pieces() {
                 }
             }
         }
+    }
+}
+
+/// RFC 8446, section 4.1.2: "Early data is not permitted after a HelloRetryRequest."
+#[test]
+fn no_record_is_skipped_after_the_second_hello() {
+    for resumes in [true, false] {
+        let house = early_house("groups = ['X25519', 'P-256']");
+        let mut stage = house.stage_of(1 << 20);
+        let [config, later] = visitors(&house, Refusal::Retry);
+        first_visit(&house, &mut stage, &config);
+        if !resumes {
+            house.early.set_limits(0, 0);
+            house.early.set_limits(1000, 1 << 20);
+        }
+        let (mut client, flight) = first_flight(&house, &mut stage, &later, b"GET /");
+        client.end.write_all(&flight).unwrap();
+        assert!(stage.settle());
+        while client.bite() {}
+        client.flush();
+        let undecryptable = [&[23, 3, 3, 0, 64][..], &[7; 64]].concat();
+        client.end.write_all(&undecryptable).unwrap();
+        client.talk(&mut stage);
+        let refused = rustls::Error::AlertReceived(AlertDescription::BadRecordMac);
+        assert_eq!(client.fault, Some(refused), "resumes: {resumes}");
+        assert!(stage.net.dialled.is_empty());
     }
 }
 
