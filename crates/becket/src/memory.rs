@@ -91,9 +91,10 @@ impl MemoryWatch {
         &mut self,
         limit: MemoryLimit,
         now: Duration,
+        connections: usize,
         standing: &MemoryStanding,
     ) -> Option<Relief> {
-        let reading = self.read(limit);
+        let reading = self.read(limit, connections);
         let shortage = self.steps.shortage(reading, now);
         let (used, watermark) = reading.map_or((0, 0), |it| (it.used, it.watermark));
         if shortage != standing.shortage() {
@@ -112,7 +113,7 @@ impl MemoryWatch {
     }
 
     /// Nothing where memory is not limited, or cannot be read.
-    fn read(&self, limit: MemoryLimit) -> Option<Reading> {
+    fn read(&self, limit: MemoryLimit, connections: usize) -> Option<Reading> {
         match limit {
             MemoryLimit::Off => None,
             MemoryLimit::Bytes(watermark) => {
@@ -122,7 +123,7 @@ impl MemoryWatch {
             MemoryLimit::Auto => {
                 let group = self.group.as_ref()?;
                 let watermark = group.limit()? / 100 * PERCENT_OF_GROUP;
-                let used = group.used().ok()?;
+                let used = group.used(connections).ok()?;
                 Some(Reading { used, watermark })
             }
         }

@@ -280,7 +280,10 @@ impl Control {
     fn watch_memory(&mut self, now: Duration) {
         let shared = self.state.shared();
         let limit = self.state.config().file.limits.memory;
-        match self.memory.look(limit, now, &shared.memory) {
+        match self
+            .memory
+            .look(limit, now, shared.connections(), &shared.memory)
+        {
             None => {}
             Some(Relief::GiveBack) => give_back(shared.clock),
             Some(Relief::End(share)) => self.workers.end_rests(share),
