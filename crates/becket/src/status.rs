@@ -35,6 +35,16 @@ pub enum NoStatus {
         /// What the system said.
         error: io::Error,
     },
+    /// The request is for a unix socket.
+    #[error(
+        "{address}: {what} is sent over a unix socket only, since this address has no encryption; set admin.socket, or use --socket PATH"
+    )]
+    NeedsSocket {
+        /// Where it would have been sent.
+        address: String,
+        /// What is not sent there.
+        what: &'static str,
+    },
     /// Something else answers there.
     #[error("{0}: the answer is not a becket's")]
     Foreign(String),
@@ -120,6 +130,18 @@ impl Place {
             error,
         })?;
         answer(&bytes).ok_or_else(|| NoStatus::Foreign(at.to_string()))
+    }
+
+    /// Fails if a becket would be asked over TCP: for a request with `what` may not be sent there, before that is read or anything sent.
+    ///
+    /// # Errors
+    ///
+    /// The place is an address, or the configuration file does not say where.
+    pub(crate) fn refuse_tcp(&self, what: &'static str) -> Result<(), NoStatus> {
+        match self.at()? {
+            At::Socket(_) => Ok(()),
+            At::Address(address) => Err(NoStatus::NeedsSocket { address, what }),
+        }
     }
 
     fn at(&self) -> Result<At, NoStatus> {

@@ -435,6 +435,7 @@ fn of_certificates(
             key,
             keep,
         }) => {
+            place.refuse_tcp("a private key")?;
             let (chain, key) = (read(chain)?, read(key)?);
             let body = json!({"listener": listener, "chain": *chain, "key": *key, "keep": keep});
             let object = ask(place, "PUT", "/certificates", Some(&body))?;
@@ -620,6 +621,31 @@ mod tests {
         let given: Vec<String> = flags.fields().keys().cloned().collect();
         assert_eq!(given, fields);
         assert!(query(flags.fields()).contains("age=1&"));
+    }
+
+    #[test]
+    fn a_key_is_neither_read_nor_sent_where_a_becket_is_asked_over_tcp() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing.pem");
+        let place = Place {
+            admin: Some(listener.local_addr().unwrap().to_string()),
+            token_file: Some(missing.clone()),
+            ..Place::default()
+        };
+        let set = CertificateTask::Set {
+            listener: "web".to_owned(),
+            chain: missing.clone(),
+            key: missing,
+            keep: false,
+        };
+        let change = Some(set);
+        let refused = done(&place, &CtlTask::Certificates { change }).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("use --socket PATH"), "{text}");
+        listener.set_nonblocking(true).unwrap();
+        let came = listener.accept().unwrap_err();
+        assert_eq!(came.kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]
