@@ -4,12 +4,12 @@
 //! and changes, are for whoever may open the unix socket, or has the token ([`Desk::trusts`]); each change is logged with who
 //! made it.
 //!
-//! They have two threads of their own: one lets clients in and speaks with them ([`admin_http`]), answers
-//! `/healthz` and gathers lists, one makes the other pages, one at a time, from a [`Snapshot`] of the server. So whoever floods
-//! them takes time from other pages, but health checks do not wait for pages, and signals, reloads and
-//! rotation, which are control's, wait for neither.
+//! They have threads of their own: one accepts clients and speaks with them ([`admin_http`]), answers `/healthz` and gathers lists; for each
+//! socket one more makes the other pages, one at a time, from a [`Snapshot`] of the server. So a flood takes time from other pages of
+//! its socket, but health checks and the other socket do not wait for it, and signals, reloads and rotation, which are control's, wait
+//! for no page at all.
 //!
-//! At most [`PAGES`] are on their way; further ones are refused. [`host`] says which names are ours.
+//! [`visitors`](super::visitors) bounds the room that clients take. [`host`] says which names are ours.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 
@@ -43,6 +43,7 @@ use super::host;
 use super::snapshot::Snapshot;
 use super::state::State;
 use super::trials;
+use super::visitors::{PLACES, SHARE_OF_AN_ADDRESS, Visitor, Visitors};
 use super::web::web;
 use crate::log::Escaped;
 use crate::worker::mailbox::Mailbox;
@@ -178,11 +179,12 @@ fn serve(sockets: &AdminSockets, desk: Desk) -> io::Result<Pages> {
     runtime
         .enable_all()
         .thread_name("page")
-        .max_blocking_threads(1);
+        .max_blocking_threads(SOCKETS);
     let runtime = runtime.build()?;
     let (door, at_door) = watch::channel(Door::Open);
-    let (of_tcp, clients) = channel(1);
-    let of_socket = of_tcp.clone();
+    let (present, clients) = channel(1);
+    let of_tcp = Visitors::new(SHARE_OF_AN_ADDRESS, present.clone());
+    let of_socket = Visitors::new(PLACES, present);
     let thread = thread::Builder::new().name("admin-http".to_owned());
     let desk = Arc::new(desk);
     thread.spawn(move || {
@@ -250,7 +252,6 @@ async fn while_open<T, E>(
 pub(super) struct Desk {
     state: Arc<State>,
     read: fn(&State) -> Snapshot,
-    places: Arc<Semaphore>,
     control: Sender<ChangeRequest>,
     workers: Vec<Arc<Mailbox>>,
 }
@@ -265,7 +266,6 @@ impl Desk {
         Self {
             state,
             read,
-            places: Arc::new(Semaphore::new(PAGES)),
             control,
             workers,
         }
@@ -276,48 +276,57 @@ impl Desk {
         self.state.refusals().of(refusal).add(1);
     }
 
-    /// Answers, and returns the place of the page, to be given back when all of it was sent.
+    /// Answers a request.
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
-        asker: Asker,
-    ) -> (Response, Option<OwnedSemaphorePermit>) {
+        visitor: &Arc<Visitor>,
+    ) -> Response {
+        let asker = visitor.asker;
         let path = request.uri().path();
         // Health tells nothing that is worth a foreign site's while, and balancers send names of their own.
         if path != "/healthz"
             && let Asker::Network(_) = asker
             && let Some(answer) = self.misdirected(&request)
         {
-            return (answer, None);
+            return answer;
         }
         let action = match find(path, request.method()) {
             Ok(action) => action,
-            Err(refused) => return (refused.into_response(), None),
+            Err(refused) => return refused.into_response(),
         };
         let is_page = matches!(action, Action::Health | Action::Page(_));
         if !is_page && let Err(refused) = self.trusts(&request, asker) {
             self.count(Refusal::Forbidden);
-            return (refused.into_response(), None);
+            return refused.into_response();
         }
         if matches!((action, asker), (Action::TakeKey(_), Asker::Network(_))) {
             let text = "a private key is not taken over the network";
             let refused = Refused::new(StatusCode::FORBIDDEN, text, "admin.socket");
-            return (refused.into_response(), None);
+            return refused.into_response();
         }
         if let Action::Health = action {
-            return (self.health(), None);
+            return self.health();
         }
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        if !visitor.take_place(matches!(action, Action::Tell(_))) {
             self.count(Refusal::Busy);
-            let text = "too many pages are on their way";
+            let text = "too many requests are being answered";
             let refused = Refused::new(StatusCode::SERVICE_UNAVAILABLE, text, "fewer at a time");
-            return (refused.into_response(), None);
-        };
+            return refused.into_response();
+        }
         if let Action::Page(make) = action {
+            let turn = Arc::clone(&visitor.among.page).acquire_owned().await;
             let (state, read) = (Arc::clone(&self.state), self.read);
-            // With its place: whoever leaves does not make room before the page that it asked for is made.
-            let made = spawn_blocking(move || (make(read(&state)), Some(place))).await;
-            return made.unwrap_or_else(|_| (page("text/plain", Err(fmt::Error)), None));
+            // A client that leaves keeps its place until the page that it asked for is made.
+            let place = (turn, Arc::clone(visitor));
+            let made = spawn_blocking(move || {
+                let page = make(read(&state));
+                drop(place);
+                page
+            });
+            return made
+                .await
+                .unwrap_or_else(|_| page("text/plain", Err(fmt::Error)));
         }
         let done = timeout(MOST_PATIENCE, self.act(action, request, asker)).await;
         let late = |_| {
@@ -325,15 +334,7 @@ impl Desk {
             let accepted = "patience: the log and /status will tell it";
             Err(Refused::new(StatusCode::GATEWAY_TIMEOUT, text, accepted))
         };
-        (answer_of(done.unwrap_or_else(late)), Some(place))
-    }
-
-    /// Whether the answer to a request may take longer than a page does.
-    pub(super) fn takes_time(&self, request: &Request<Incoming>) -> bool {
-        matches!(
-            find(request.uri().path(), request.method()),
-            Ok(Action::Tell(_))
-        )
+        answer_of(done.unwrap_or_else(late))
     }
 
     /// Lists or changes something.
@@ -546,8 +547,8 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
     }
 }
 
-/// Pages on their way at a time: bounds the memory that clients hold who do not read.
-const PAGES: usize = 32;
+/// TCP and unix.
+const SOCKETS: usize = 2;
 /// For a reload or an upgrade, which have time-outs of their own; longer than `becket reload` waits.
 const MOST_PATIENCE: Duration = Duration::from_secs(65);
 /// In each of them one client is let in at each socket: as many as the kernel has in a queue of `std`, and as many again for the loop to hear

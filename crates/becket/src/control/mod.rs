@@ -2,7 +2,7 @@
 //!
 //! [`admin`] serves pages over HTTP, on a thread of its own, each made of a [`snapshot::Snapshot`] of the [`state`];
 //! [`exposition`] is `/metrics`, [`page`] is text for people, [`web`] the page
-//! for browsers with its [`history`]. [`admin_http`] lets clients of the pages in. [`api`] is what
+//! for browsers with its [`history`]. [`admin_http`] lets clients of the pages in, as far as [`visitors`] has room. [`api`] is what
 //! may be asked and changed there, [`connections`] lists and ends connections.
 //! [`ebb`] says when their memory is given back.
 
@@ -24,6 +24,7 @@ pub(crate) mod snapshot;
 pub mod state;
 pub mod supervisor;
 mod trials;
+mod visitors;
 mod web;
 
 #[cfg(test)]

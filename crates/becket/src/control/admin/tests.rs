@@ -4,7 +4,11 @@ use super::super::sample;
 use super::*;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
+
+use becket_sys::socket::{ListenOptions, listen};
+use becket_sys::socket_file::SocketAccess;
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -268,7 +272,9 @@ fn health_is_told_while_a_page_is_made_and_pages_beyond_the_places_are_refused()
         drop(GATE.lock().unwrap_or_else(PoisonError::into_inner));
         state.snapshot()
     });
-    let pages: Vec<_> = (0..=PAGES).map(|_| ask(address, "GET /metrics")).collect();
+    let pages: Vec<_> = (0..=SHARE_OF_AN_ADDRESS)
+        .map(|_| ask(address, "GET /metrics"))
+        .collect();
     let busy = || state.refusals().of(Refusal::Busy).value();
     while busy() == 0 {
         let answer = request(address, "GET /healthz");
@@ -282,4 +288,51 @@ fn health_is_told_while_a_page_is_made_and_pages_beyond_the_places_are_refused()
     });
     let refused = answers.filter(|answer| answer.starts_with("HTTP/1.1 503 "));
     assert_eq!(refused.count(), 1);
+}
+
+#[test]
+fn clients_that_read_no_answer_hold_up_neither_the_socket_nor_other_pages() {
+    let options = ListenOptions {
+        send_buffer: Some(4096),
+        ..ListenOptions::default()
+    };
+    let listener = listen("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let address = listener.local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("admin.sock");
+    let access = SocketAccess {
+        mode: 0o600,
+        owner: None,
+        group: None,
+    };
+    let sockets = AdminSockets {
+        tcp: Some(listener),
+        unix: Some(SocketFile::bind(&path, &access).unwrap()),
+    };
+    // More than the kernel holds between two sockets.
+    let large = |state: &State| {
+        let mut snapshot = state.snapshot();
+        let certificate = snapshot.certificates[0].clone();
+        snapshot.certificates = vec![certificate; 5000].into();
+        snapshot
+    };
+    let (control, _) = channel(1);
+    let desk = Desk::new(Arc::new(sample::state()), large, control, Vec::new());
+    let _pages = serve(&sockets, desk).unwrap();
+    let began = |mut stream: TcpStream| {
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        assert_eq!(status, *b"HTTP/1.1 200");
+        stream
+    };
+    let _slow: Vec<_> = (0..PLACES)
+        .map(|_| began(ask(address, "GET /status")))
+        .collect();
+    let mut operator = UnixStream::connect(&path).unwrap();
+    operator.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(operator, "GET /connections HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    operator.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200 "), "{answer}");
+    began(ask(address, "GET /status"));
 }
