@@ -1,12 +1,14 @@
 //! With `process.chroot` the process that serves sees one folder; what a reload needs still comes, from the parent outside.
 
 use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
 use becket_e2e::{
     AS_NOBODY, Backend, Becket, Client, Key, Place, REQUEST, Shape, Signal, Trust, eventually,
-    give, nobody, open_to_all,
+    fresh_address, give, nobody, open_to_all,
 };
 
 use crate::upgrades_lose_nothing::{children, install, upgrade};
@@ -96,6 +98,32 @@ fn logs_outside_of_it_stay_the_files_that_they_were() {
     assert!(!place.path("becket.log").exists());
     assert!(!place.path("jail/becket.log").exists());
     assert!(becket.reload());
+}
+
+#[test]
+fn files_are_served_from_it_without_proc() {
+    if nobody().is_none() {
+        return;
+    }
+    let place = Place::new();
+    open_to_all(&place);
+    fs::create_dir_all(place.path("jail/www")).unwrap();
+    place.write("jail/www/a.txt", "alpha");
+    let [plain, admin] = [(); 2].map(|()| fresh_address());
+    let text = format!(
+        "[[listener]]\nname = 'plain'\nbind = ['{plain}']\ntls = false\nbackend = 'site'\n\
+         [[backend]]\nname = 'site'\nfiles = '/www'\n[process]\n{AS_NOBODY}\nchroot = 'jail'\n\
+         [admin]\naddress = '{admin}'\n[log]\nfile = 'stderr'\n"
+    );
+    place.write("becket.toml", &text);
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), plain, admin);
+    becket.ready();
+    let mut client = TcpStream::connect(plain).unwrap();
+    client.write_all(b"GET /a.txt HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.ends_with("alpha"), "{answer}");
 }
 
 #[test]

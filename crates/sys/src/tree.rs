@@ -6,7 +6,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
@@ -41,26 +41,47 @@ impl Tree {
         }
     }
 
-    /// Opens what is at a path below the folder, for reading, and says what it is. That may be a folder or a FIFO, too: to open
-    /// it waits for nobody.
+    /// Opens the regular file at a path below the folder for reading, and returns its metadata. Anything else is found and not opened,
+    /// so that a device and the writer of a FIFO notice nothing; its descriptor can only be closed.
     ///
     /// # Errors
     /// What openat2(2) says: `CrossesDevices` where a path leaves the folder, `FilesystemLoop` for a link that is not followed,
     /// `WouldBlock` where it would have to wait and may not.
     pub fn file(&self, path: &[u8], how: Lookup) -> io::Result<(File, Metadata)> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        resolve.set(ResolveFlags::NO_SYMLINKS, !how.links);
-        resolve.set(ResolveFlags::CACHED, !how.waits);
-        let file = match openat2(&self.0, path, flags, Mode::empty(), resolve) {
-            // A kernel that does not know RESOLVE_CACHED.
-            Err(Errno::INVAL) if !how.waits => return Err(io::ErrorKind::WouldBlock.into()),
+        let found = self.resolve(path, OFlags::PATH, how)?;
+        let metadata = found.metadata()?;
+        if !metadata.is_file() {
+            return Ok((found, metadata));
+        }
+        // Through the descriptor: the path may lead to something else by now.
+        let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+        let file = match rustix::fs::open(link, READ, Mode::empty()) {
+            // A chroot has no /proc.
+            Err(Errno::NOENT) => self.resolve(path, READ, how)?,
             opened => File::from(opened?),
         };
         let metadata = file.metadata()?;
         Ok((file, metadata))
     }
+
+    fn resolve(&self, path: &[u8], flags: OFlags, how: Lookup) -> io::Result<File> {
+        let flags = flags | OFlags::CLOEXEC;
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        resolve.set(ResolveFlags::NO_SYMLINKS, !how.links);
+        resolve.set(ResolveFlags::CACHED, !how.waits);
+        match openat2(&self.0, path, flags, Mode::empty(), resolve) {
+            // A kernel that does not know RESOLVE_CACHED.
+            Err(Errno::INVAL) if !how.waits => Err(io::ErrorKind::WouldBlock.into()),
+            opened => Ok(File::from(opened?)),
+        }
+    }
 }
+
+/// Waits for no writer of a FIFO and becomes no terminal's session, whatever has taken the place of a file.
+const READ: OFlags = OFlags::RDONLY
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
 
 /// Reads from a place of a file what is in memory. 0 is the end of the file.
 ///
@@ -123,13 +144,17 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_and_a_folder_are_opened_without_waiting_and_told_apart() {
+    fn a_fifo_is_recognised_and_its_writer_meets_no_reader() {
         let root = tempfile::tempdir().unwrap();
         let fifo = root.path().join("fifo");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         let tree = Tree::open(root.path()).unwrap();
-        let kind = |path: &[u8]| tree.file(path, NO_LINKS).unwrap().1.file_type();
-        assert!(kind(b"fifo").is_fifo() && kind(b".").is_dir());
+        let (_found, metadata) = tree.file(b"fifo", NO_LINKS).unwrap();
+        assert!(metadata.file_type().is_fifo());
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let writer = rustix::fs::open(&fifo, flags, Mode::empty());
+        assert_eq!(writer.err(), Some(Errno::NXIO), "the FIFO has a reader");
+        assert!(tree.file(b".", NO_LINKS).unwrap().1.is_dir());
     }
 
     #[test]

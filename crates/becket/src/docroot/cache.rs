@@ -95,7 +95,9 @@ const MOST_CLOSED: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File, FileTimes};
+    use std::io::Write;
+    use std::time::UNIX_EPOCH;
 
     use becket_config::backend::Files;
     use becket_http::coding::Codings;
@@ -134,6 +136,24 @@ mod tests {
         fs::write(folder.path().join("a"), "longer").unwrap();
         let third = cache.keep(&a, open(&docroot, "a"), (2 * SECOND, 2));
         assert!(!Arc::ptr_eq(&third, &first) && third.len == 6);
+    }
+
+    #[test]
+    fn a_file_of_equal_length_and_time_that_replaces_another_is_served_under_a_tag_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a", "b"] {
+            let mut file = File::create(folder.path().join(name)).unwrap();
+            file.write_all(name.as_bytes()).unwrap();
+            let times = FileTimes::new().set_modified(UNIX_EPOCH + SECOND);
+            file.set_times(times).unwrap();
+        }
+        let docroot = Docroot::open(folder.path().into(), Files::default()).unwrap();
+        let (mut cache, a) = (Cache::default(), wanted("a"));
+        let old = cache.keep(&a, open(&docroot, "a"), (Duration::ZERO, 2));
+        fs::rename(folder.path().join("b"), folder.path().join("a")).unwrap();
+        let new = cache.keep(&a, open(&docroot, "a"), (SECOND, 2));
+        assert_eq!(new.read(0, 1).unwrap(), b"b");
+        assert_ne!(new.representation().etag, old.representation().etag);
     }
 
     #[test]

@@ -113,15 +113,17 @@ impl Docroot {
         })
     }
 
-    /// The compressed variant that is there and that the client takes, or else the file itself.
+    /// The file at a path, or the variant of it that the client prefers. A path that leads nowhere costs one look-up.
     fn best(&self, path: &[u8], codings: Codings, waits: bool) -> Option<AtPath> {
-        let mut taken = Coding::ALL.into_iter().filter(|one| codings.has(*one));
-        while let Some(coding) = taken.next().filter(|_| self.keys.precompressed) {
-            if let found @ AtPath::File(_) = self.at(path, Some(coding), waits)? {
-                return Some(found);
+        let plain = self.at(path, None, waits)?;
+        if self.keys.precompressed && matches!(plain, AtPath::File(_)) {
+            for coding in Coding::ALL.into_iter().filter(|one| codings.has(*one)) {
+                if let variant @ AtPath::File(_) = self.at(path, Some(coding), waits)? {
+                    return Some(variant);
+                }
             }
         }
-        self.at(path, None, waits)
+        Some(plain)
     }
 
     fn at(&self, path: &[u8], coding: Option<Coding>, waits: bool) -> Option<AtPath> {
@@ -156,7 +158,7 @@ fn status_of(error: &io::Error) -> Status {
         | ErrorKind::NotADirectory
         | ErrorKind::CrossesDevices
         | ErrorKind::InvalidFilename => Status::NotFound,
-        _ if matches!(error.raw_os_error(), Some(LINK | NO_SUCH_DEVICE)) => Status::NotFound,
+        _ if error.raw_os_error() == Some(LINK) => Status::NotFound,
         _ if becket_sys::socket::is_local_shortage(error) => Status::ServiceUnavailable,
         ErrorKind::WouldBlock | ErrorKind::OutOfMemory => Status::ServiceUnavailable,
         _ => Status::InternalServerError,
@@ -165,5 +167,3 @@ fn status_of(error: &io::Error) -> Status {
 
 /// ELOOP: a symbolic link that is not followed.
 const LINK: i32 = 40;
-/// ENXIO: a socket, or a device that is not there.
-const NO_SUCH_DEVICE: i32 = 6;

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use becket_config::backend::Files;
 use becket_config::glob;
 use becket_http::coding::Coding;
@@ -33,9 +34,8 @@ impl OpenFile {
         keys: &Files,
     ) -> Self {
         let path = String::from_utf8_lossy(path);
-        let (nanoseconds, len) = (nanoseconds(metadata), metadata.len());
         let suffix = coding.map_or("", Coding::suffix);
-        let etag = format!("\"{nanoseconds:x}-{len:x}{suffix}\"");
+        let etag = format!("\"{}{suffix}\"", version(metadata));
         let modified = u64::try_from(metadata.mtime()).unwrap_or(0);
         let mut content = format!("Content-Type: {}\r\n", media_type(&path));
         if let Some(coding) = coding {
@@ -52,7 +52,7 @@ impl OpenFile {
         }
         Self {
             file,
-            len,
+            len: metadata.len(),
             modified,
             etag,
             content,
@@ -102,11 +102,21 @@ impl OpenFile {
     }
 }
 
-/// The time of the last change since 1970; a file of before has 0, as one of 1970.
-fn nanoseconds(metadata: &Metadata) -> u128 {
-    let nanoseconds =
-        i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-    u128::try_from(nanoseconds).unwrap_or(0)
+/// A digest of what tells one content of a path from another. Length and modification time are not enough: archives and copies set that
+/// time. No program sets the time of the last change of an inode. As a digest it shows clients nothing of the file system.
+fn version(metadata: &Metadata) -> String {
+    let facts = [
+        metadata.dev(),
+        metadata.ino(),
+        metadata.len(),
+        metadata.ctime().cast_unsigned(),
+        metadata.ctime_nsec().cast_unsigned(),
+        metadata.mtime().cast_unsigned(),
+        metadata.mtime_nsec().cast_unsigned(),
+    ];
+    let digest = digest(&SHA256, facts.map(u64::to_le_bytes).as_flattened());
+    let digits = digest.as_ref()[..16].iter();
+    digits.map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The media type by the end of the name. Text is taken for UTF-8.

@@ -255,6 +255,9 @@ fn keys_say_what_else_goes_with_a_file() {
         (gzip.text(), gzip.field("Content-Encoding")),
         ("GZ", Some("gzip"))
     );
+    site.put("alone.txt.gz", b"GZ");
+    let alone = site.get("/alone.txt", "Accept-Encoding: gzip\r\n");
+    assert_eq!(alone.status, "404", "its plain file is missing");
     let gone = site.get("/nothing", "");
     assert_eq!((gone.status.as_str(), gone.text()), ("404", "<p>Gone"));
     assert_eq!(gone.field("Content-Type"), Some("text/html; charset=utf-8"));
