@@ -3,7 +3,7 @@
 
 use becket_http::answer::{After, Answer};
 use becket_http::coding::accepted;
-use becket_http::head::{Request, Room, blank, end, parse, too_long};
+use becket_http::head::{Request, blank, check_line, end, parse, too_long};
 use becket_http::path::decode;
 use becket_http::select::{Representation, Selected, date_text, select};
 use becket_http::status::Status;
@@ -23,8 +23,7 @@ pub fn run(data: &[u8]) -> usize {
     let Some(length) = find_end(said) else {
         return 0;
     };
-    let mut room = Room::default();
-    let head = match parse(&said[..length], &mut room) {
+    let head = match parse(&said[..length]) {
         Ok(head) => head,
         Err(status) => {
             assert!(status.is_error());
@@ -74,6 +73,10 @@ fn find_end(said: &[u8]) -> Option<usize> {
             before.is_some() || end(said, searched) == whole,
             "searched {searched}"
         );
+        if let (Err(status), Some(length)) = (check_line(&said[..searched], 0), whole) {
+            let refused = parse(&said[..length]).map(|_| ());
+            assert_eq!(refused, Err(status), "refused early and not at the end");
+        }
     }
     assert!(whole.is_some() || too_long(said).is_error());
     whole

@@ -57,7 +57,7 @@ impl Codings {
 
 /// The codings that a client takes. One that says nothing of codings takes none: it may not know any.
 #[must_use]
-pub fn accepted(head: &Head<'_, '_>) -> Codings {
+pub fn accepted(head: &Head<'_>) -> Codings {
     let (mut codings, mut named) = (Codings::default(), Codings::default());
     let mut any = false;
     let values = head.values("accept-encoding");
@@ -98,12 +98,11 @@ fn is_zero(parameter: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::head::{Room, parse};
+    use crate::head::parse;
 
     fn taken(value: &str) -> String {
         let head = format!("GET / HTTP/1.1\r\nAccept-Encoding: {value}\r\n\r\n");
-        let mut room = Room::default();
-        let codings = accepted(&parse(head.as_bytes(), &mut room).unwrap());
+        let codings = accepted(&parse(head.as_bytes()).unwrap());
         let taken = Coding::ALL
             .into_iter()
             .filter(|coding| codings.has(*coding));

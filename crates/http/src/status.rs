@@ -29,7 +29,7 @@ pub enum Status {
     UriTooLong = "414",
     /// No byte of the range exists.
     RangeNotSatisfiable = "416",
-    /// The head is longer than it may be, or has too many fields.
+    /// The head is longer than it may be.
     FieldsTooLarge = "431",
     /// The file cannot be read.
     InternalServerError = "500",

@@ -418,11 +418,15 @@ fn bodies_and_heads_that_are_too_long_are_refused_for_good() {
         (format!("GET / HTTP/1.1\r\nX: {long}\r\n\r\n"), "431"),
         ("GET / HTTP/1.1\r\n\r\n".to_owned(), "400"),
         (
-            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".to_owned(),
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".to_owned(),
             "413",
         ),
         (
-            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".to_owned(),
+            "405",
+        ),
+        (
+            "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
             "501",
         ),
         ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "505"),
@@ -446,6 +450,54 @@ fn bodies_and_heads_that_are_too_long_are_refused_for_good() {
     assert_eq!(
         (other.status.as_str(), other.field("Allow")),
         ("405", Some("GET, HEAD"))
+    );
+}
+
+#[test]
+fn bytes_that_are_no_request_are_refused_as_soon_as_that_is_known() {
+    let site = Site::new();
+    for (says, status) in [
+        // A client of TLS.
+        (&b"\x16\x03\x01\x02\0\x01"[..], "400"),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "400"),
+        (b"GET /a.txt\r\n", "400"),
+        (b"GET /\xe4", "400"),
+        (b"PRI * HTTP/2.0\r\n", "505"),
+    ] {
+        let (_stage, mut end) = site.plain(1, says);
+        let answer = Answer::of(&end.receive_all());
+        assert_eq!(answer.status, status, "{says:?}");
+        assert_eq!(answer.field("Connection"), Some("close"));
+    }
+}
+
+#[test]
+fn an_answer_to_head_never_has_a_body() {
+    let site = Site::new();
+    let long = "x".repeat(9000);
+    for says in [
+        "HEAD /a.txt HTTP/1.1\r\n\r\n",
+        "HEAD /a.txt HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n",
+        "HEAD /a.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n",
+        "HEAD /a.txt\r\n\r\n",
+        &format!("HEAD /{long}"),
+    ] {
+        let answer = Answer::of(&site.plain(1, says.as_bytes()).1.receive_all());
+        assert!(answer.status.starts_with('4'), "{}", answer.head);
+        assert_eq!(answer.text(), "", "{}", answer.head);
+    }
+}
+
+#[test]
+fn a_head_has_as_many_fields_as_fit_and_any_minor_version() {
+    let site = Site::new();
+    let fields = "X: y\r\n".repeat(1000);
+    assert_eq!(site.get("/a.txt", &fields).status, "200");
+    let says = b"GET /a.txt HTTP/1.2\r\nHost: a\r\n\r\n";
+    let answer = Answer::of(&site.plain(1, says).1.receive_all());
+    assert_eq!(
+        (answer.status.as_str(), answer.field("Connection")),
+        ("200", None)
     );
 }
 

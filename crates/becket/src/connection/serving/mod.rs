@@ -22,7 +22,7 @@ use std::time::Duration;
 use std::{io, mem};
 
 use becket_http::answer::note;
-use becket_http::head::{self, Head, Refusal, Room};
+use becket_http::head::{self, Head, Refusal};
 use becket_http::status::Status;
 use becket_proto::half_pipe::HalfPipe;
 use rustls::server::UnbufferedServerConnection;
@@ -54,6 +54,8 @@ pub(super) struct Serving {
     said: Vec<u8>,
     /// How much of that has no end of a head in it.
     searched: usize,
+    /// The first line of that is whole, and one of a request.
+    has_line: bool,
     /// The length of the head that is being answered.
     head: usize,
     doing: Doing,
@@ -124,6 +126,7 @@ impl Serving {
             to_client,
             said: said.bytes.to_vec(),
             searched: 0,
+            has_line: false,
             head: 0,
             doing: Doing::Hearing,
             answered: 0,
@@ -303,15 +306,11 @@ impl Serving {
             self.respond(None, cx, scratch)?;
             return Ok(Step::Moved);
         }
-        if end.is_some() || self.said.len() > most {
-            let head = &self.said[..most];
-            let reply = Reply::refusing(Refusal {
-                status: head::too_long(head),
-                persists: false,
-            });
+        let is_too_long = end.is_some() || self.said.len() > most;
+        if let Err(status) = self.check(is_too_long, most) {
             self.note_request(None, cx);
             self.head = self.said.len();
-            self.write(reply, cx, scratch)?;
+            self.write(Reply::refusing(Refusal::last(status)), cx, scratch)?;
             return Ok(Step::Moved);
         }
         self.searched = self.said.len();
@@ -320,6 +319,15 @@ impl Serving {
             return Ok(Step::Over);
         }
         self.receive(cx, scratch)
+    }
+
+    /// Fails for bytes that begin no request, or are too many for one.
+    fn check(&mut self, is_too_long: bool, most: usize) -> Result<(), Status> {
+        self.has_line = self.has_line || head::check_line(&self.said, self.searched)?;
+        match is_too_long {
+            true => Err(head::too_long(&self.said[..most])),
+            false => Ok(()),
+        }
     }
 
     /// Reads what the client says.
@@ -358,17 +366,13 @@ impl Serving {
         scratch: &mut Scratch,
     ) -> Result<(), CloseReason> {
         let said = mem::take(&mut self.said);
-        let mut room = Room::default();
-        let parsed = head::parse(&said[..self.head], &mut room);
+        let parsed = head::parse(&said[..self.head]);
         if found.is_none() {
             self.note_request(parsed.as_ref().ok(), cx);
         }
         let decided = match parsed {
             Ok(head) => self.site.decide(&head, found, cx.turn.now),
-            Err(status) => {
-                let persists = false;
-                ControlFlow::Continue(Reply::refusing(Refusal { status, persists }))
-            }
+            Err(status) => ControlFlow::Continue(Reply::refusing(Refusal::last(status))),
         };
         self.said = said;
         let service = self.site.service();
@@ -430,11 +434,12 @@ impl Serving {
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Result<(), CloseReason> {
+        let head_only = self.said.starts_with(b"HEAD ");
         self.said.drain(..self.head);
         if self.said.is_empty() {
             self.said = Vec::new();
         }
-        (self.head, self.searched) = (0, 0);
+        (self.head, self.searched, self.has_line) = (0, 0, false);
         self.answered += 1;
         self.is_last =
             !reply.persists || self.answered >= cx.turn.limits.requests || cx.turn.draining;
@@ -448,11 +453,11 @@ impl Serving {
         let head = reply.head(cx.turn.now.unix.as_secs(), hsts, self.is_last);
         scratch.plain.push(head.as_bytes());
         match reply.content {
-            Content::File(file, rest) if !reply.head_only && !rest.is_empty() => {
+            Content::File(file, rest) if !head_only && !rest.is_empty() => {
                 let asked = None;
                 return self.fill(Body { file, rest, asked }, cx, scratch);
             }
-            Content::Note if !reply.head_only => {
+            Content::Note if !head_only => {
                 let text = note(reply.status);
                 self.count_body(text.len());
                 scratch.plain.push(text.as_bytes());
@@ -480,9 +485,8 @@ impl Serving {
                 }
                 ReaderAnswer::Done(Ok(bytes)) if !bytes.is_empty() => {
                     scratch.plain.push(&bytes);
-                    return self
-                        .pass(body, bytes.len(), cx, scratch)
-                        .map(|()| Step::Moved);
+                    self.pass(body, bytes.len(), cx, scratch)?;
+                    return Ok(Step::Moved);
                 }
                 _ => return Err(CloseReason::FileCut),
             }
@@ -570,7 +574,7 @@ impl Serving {
     }
 
     /// Begins the line of a request, where there is a log.
-    fn note_request<N: Net>(&mut self, head: Option<&Head<'_, '_>>, cx: &Context<'_, '_, N>) {
+    fn note_request<N: Net>(&mut self, head: Option<&Head<'_>>, cx: &Context<'_, '_, N>) {
         self.record = cx.turn.access.map(|_| {
             let facts = &cx.core.facts;
             Box::new(facts.request(head.map(|head| (head.method, head.target)), cx.turn.now))

@@ -20,8 +20,6 @@ pub(super) struct Reply {
     pub(super) content: Content,
     /// Which bytes these are of how many; of none where no byte of the range exists.
     pub(super) range: Option<(Option<Range<u64>>, u64)>,
-    /// The client asked for the head alone.
-    pub(super) head_only: bool,
     /// The client speaks HTTP/1.0.
     pub(super) is_old: bool,
     /// The connection may go on.
@@ -73,7 +71,6 @@ impl Reply {
             fields: fields.to_owned(),
             content: Content::Note,
             range: None,
-            head_only: false,
             is_old: false,
             persists: refusal.persists,
         }

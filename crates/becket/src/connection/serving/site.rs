@@ -36,7 +36,7 @@ impl Site {
     /// What a request is answered; or what it wants, where that is to be looked for on a disk.
     pub(super) fn decide(
         &self,
-        head: &Head<'_, '_>,
+        head: &Head<'_>,
         found: Option<AtPath>,
         now: Now,
     ) -> ControlFlow<FileKey, Reply> {
@@ -53,7 +53,6 @@ impl Site {
             fields: String::new(),
             content: Content::Note,
             range: None,
-            head_only: request.head_only,
             is_old,
             persists: request.persists,
         };
