@@ -261,6 +261,38 @@ impl Cases {
         }
     }
 
+    /// Requests for files within one connection without TLS, with each coding of `precompressed`. The first is not counted.
+    pub(crate) fn files(&mut self) {
+        let to = self.places.of("files");
+        let bound = "`limits.bytes-per-turn`, each as 4 KiB at least";
+        let mut number = 0;
+        for (what, path, who) in [
+            ("request for a file of 1 KiB", Some("present"), Who::Worker),
+            (
+                "request for a missing file",
+                Some("missing"),
+                Who::WorkerAndReaders,
+            ),
+            (
+                "request for a missing file, each another",
+                None,
+                Who::WorkerAndReaders,
+            ),
+        ] {
+            let requests = |messages| {
+                let texts = (0..=messages).map(|_| {
+                    number += 1;
+                    let name = path.map_or_else(|| format!("{number:07}"), str::to_owned);
+                    format!("GET /{name} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: *\r\n\r\n")
+                });
+                texts.collect::<String>()
+            };
+            let act = |requests: String| exchange(to, requests.as_bytes(), true);
+            let kind = Kind { what, who, bound };
+            self.meter.within(kind, REQUESTS, requests, act);
+        }
+    }
+
     /// What the admin address is asked.
     pub(crate) fn pages(&mut self) {
         let admin = self.places.of("admin");
@@ -303,6 +335,8 @@ pub(crate) const TICKETS: usize = 32;
 const BINDERS: usize = 2 + 1 + 32;
 /// Before it, behind the ticket.
 const AGE: usize = 4;
+/// In one connection; fewer than `limits.requests`, and together less than one read takes.
+const REQUESTS: usize = 100;
 /// Datagrams that are sent together.
 const BURST: usize = 32;
 /// Fewer than becket opens of one address in a second.

@@ -35,6 +35,8 @@ pub(crate) fn write(folder: &Path) -> Identities {
         let pem = made.pem() + &key.serialize_pem();
         fs::write(folder.join(name), pem).expect("a file");
     }
+    fs::create_dir(folder.join("www")).expect("a folder");
+    fs::write(folder.join("www/present"), [7; 1024]).expect("a file");
     file::create(&folder.join("secret"), &base64::encode(&[7; 32])).expect("a file");
     let (usual, authority) = usual();
     let strays = ["A", "B", "C"].map(|name| tangle(&[(name, name)], 0).chain.remove(1));

@@ -48,6 +48,7 @@ fn main() {
     cases.hellos();
     cases.handshakes();
     cases.datagrams(&greeting);
+    cases.files();
     cases.pages();
     let cpus = allowed_cpus().map_or(0, |cpus| cpus.len());
     println!(

@@ -12,6 +12,7 @@ pub(crate) enum Who {
     Worker,
     Control,
     WorkerAndControl,
+    WorkerAndReaders,
     Pages,
 }
 
@@ -150,6 +151,7 @@ impl Who {
             Self::Worker => &["becket-0"],
             Self::Control => &["becket"],
             Self::WorkerAndControl => &["becket-0", "becket"],
+            Self::WorkerAndReaders => &["becket-0", "becket-reader"],
             Self::Pages => &["admin-http", "page"],
         }
     }
@@ -159,6 +161,7 @@ impl Who {
             Self::Worker => "worker",
             Self::Control => "control",
             Self::WorkerAndControl => "both",
+            Self::WorkerAndReaders => "worker, readers",
             Self::Pages => "pages",
         }
     }

@@ -75,6 +75,7 @@ impl Places {
             let address = self.of(name);
             text += &format!("[[listener]]\nname = '{name}'\nbind = ['{address}']\n{more}\n");
         }
+        text += "[[backend]]\nname = 'site'\n[backend.files]\nroot = 'www'\nprecompressed = true\n";
         for (name, more, servers) in [
             ("app", "", &[app][..]),
             ("marked", "proxy-header = 'v2'\n", &[app]),
@@ -192,6 +193,7 @@ const LISTENERS: &[(&str, &str)] = &[
         "base",
         "certificates = ['p256.pem']\nbackend = 'base'\npolicy = 'web'\nstarttls = 'postgresql'",
     ),
+    ("files", "tls = false\nbackend = 'site'"),
     ("to-tls", "tls = false\nbackend = 'tls'"),
     ("to-tickets", "tls = false\nbackend = 'tickets'"),
 ];
