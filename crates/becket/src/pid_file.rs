@@ -1,18 +1,20 @@
 //! `process.pid-file`: tells service managers which process to signal.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use becket_config::process::Process;
+use becket_sys::pid_file;
 
-/// A file with the number of this process, gone when dropped.
+/// A file with the number of this process, removed when dropped.
 #[derive(Debug)]
-pub(crate) struct PidFile(PathBuf);
+pub(crate) struct PidFile {
+    file: pid_file::PidFile,
+    path: PathBuf,
+}
 
 impl PidFile {
-    /// Writes it, if there is to be one; a relative path starts at `folder`. It comes by a new name and is renamed, so that
-    /// nobody reads half of it, and a link that somebody left there is replaced and not followed.
+    /// Writes it, if there is to be one; a relative path starts at `folder`.
     ///
     /// # Errors
     /// What the system says.
@@ -21,29 +23,15 @@ impl PidFile {
             return Ok(None);
         };
         let path = folder.join(path);
-        let pid = std::process::id();
-        let mut fresh = path.clone().into_os_string();
-        fresh.push(format!(".{pid}"));
-        let written =
-            create(Path::new(&fresh), &format!("{pid}\n")).and_then(|()| fs::rename(&fresh, &path));
-        written?;
-        Ok(Some(Self(path)))
+        let file = pid_file::PidFile::write(&path)?;
+        Ok(Some(Self { file, path }))
     }
-}
-
-fn create(path: &Path, text: &str) -> io::Result<()> {
-    use std::io::Write;
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(path)?;
-    file.write_all(text.as_bytes())
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "pid file not removed");
+        if let Err(error) = self.file.remove() {
+            tracing::warn!(path = %self.path.display(), %error, "pid file not removed");
         }
     }
 }

@@ -24,6 +24,7 @@ pub mod kernel_tls;
 pub mod log_file;
 pub mod memory;
 pub mod notify;
+pub mod pid_file;
 pub mod pipe;
 pub mod priority;
 pub mod privileges;

@@ -113,15 +113,38 @@ pub fn is_program(path: &Path) -> io::Result<bool> {
     Ok(stat.st_uid == 0 && !others)
 }
 
+/// Opens the folder that the last name of an absolute path lies in. The folder and what has that name may be anybody's. Returns `None`
+/// where another than root may change the way to the folder.
+///
+/// # Errors
+/// What the system says.
+pub fn folder_of(path: &Path) -> io::Result<Option<OwnedFd>> {
+    Ok(walk_to(path, Last::Unseen)?.map(|(folder, _)| folder))
+}
+
 /// The folder in which a path ends, and the name in it, which may not be there; no name where the path leads to the
 /// folder itself. Nothing where another than root may change the way.
 fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
+    walk_to(path, Last::Checked)
+}
+
+/// Whether the last name of a path is looked at, and the folder that it lies in.
+#[derive(PartialEq, Eq)]
+enum Last {
+    Checked,
+    Unseen,
+}
+
+fn walk_to(path: &Path, last: Last) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
     if !path.is_absolute() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mut ahead = names_to_walk(path);
     let mut folder = openat(CWD, "/", FOLDER, Mode::empty())?;
     for _ in 0..LONGEST {
+        if last == Last::Unseen && ahead.len() == 1 {
+            return Ok(Some((folder, ahead.pop())));
+        }
         let stat = fstat(&folder)?;
         let mode = Mode::from_raw_mode(stat.st_mode);
         let others = mode.intersects(Mode::WGRP | Mode::WOTH);
