@@ -1,8 +1,9 @@
 //! Which files this process may open from now on: Landlock.
 //!
 //! A rule is for a folder with everything below it, or for a file; whatever no rule names cannot be opened, made, removed or executed,
-//! and no other process can be signalled or traced. Open files stay open. Walking a path, metadata, and connecting to unix
-//! sockets are not restricted. There is no way back, and later threads and programs inherit it. A kernel that knows less restricts less.
+//! and no other process can be signalled, traced, or reached by an abstract unix socket. Open files stay open. Walking a path, reading and
+//! changing metadata, and connecting to the path of a unix socket are not restricted. There is no way back, and later threads and programs
+//! inherit it. A kernel that knows less restricts less.
 //!
 //! Source: landlock(7).
 
@@ -28,7 +29,7 @@ pub fn confine<P: AsRef<Path>>(
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))
-        .and_then(|ruleset| ruleset.scope(Scope::Signal))
+        .and_then(|ruleset| ruleset.scope(Scope::from_all(NEWEST)))
         .and_then(Ruleset::create)
         .map_err(io::Error::other)?;
     let read = read

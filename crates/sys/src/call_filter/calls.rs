@@ -16,14 +16,17 @@ pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 pub(super) fn rules() -> Result<Rules, BackendError> {
     let always = ALWAYS.iter().chain(ALWAYS_X86_64);
     let mut rules: Rules = always.map(|call| (call.0, Vec::new())).collect();
-    for (call, argument, comparison) in SOMETIMES {
-        let comparison = match comparison {
-            Is(value) => (SeccompCmpOp::Eq, u64::from(*value)),
-            Has(bits) => (SeccompCmpOp::MaskedEq(u64::from(*bits)), u64::from(*bits)),
-            HasNot(bits) => (SeccompCmpOp::MaskedEq(u64::from(*bits)), 0),
-        };
-        let condition = SeccompCondition::new(*argument, Dword, comparison.0, comparison.1)?;
-        let rule = SeccompRule::new(vec![condition])?;
+    for (call, arguments) in SOMETIMES {
+        let conditions = arguments.iter().map(|(argument, comparison)| {
+            let (operator, value) = match *comparison {
+                Is(value) => (SeccompCmpOp::Eq, value),
+                Has(bits) => (SeccompCmpOp::MaskedEq(bits.into()), bits),
+                HasNot(bits) => (SeccompCmpOp::MaskedEq(bits.into()), 0),
+                IsOwnProcess => (SeccompCmpOp::Eq, std::process::id()),
+            };
+            SeccompCondition::new(*argument, Dword, operator, value.into())
+        });
+        let rule = SeccompRule::new(conditions.collect::<Result<_, _>>()?)?;
         rules.entry(call.0).or_default().push(rule);
     }
     Ok(rules)
@@ -31,7 +34,7 @@ pub(super) fn rules() -> Result<Rules, BackendError> {
 
 pub(super) fn is_listed(number: i64) -> bool {
     let always = ALWAYS.iter().chain(ALWAYS_X86_64);
-    let sometimes = SOMETIMES.iter().map(|(call, ..)| call);
+    let sometimes = SOMETIMES.iter().map(|(call, _)| call);
     always.chain(sometimes).any(|call| call.0 == number)
 }
 
@@ -39,7 +42,7 @@ pub(super) fn is_listed(number: i64) -> bool {
 #[must_use]
 pub fn name(number: usize) -> Option<&'static str> {
     let always = ALWAYS.iter().chain(ALWAYS_X86_64);
-    let sometimes = SOMETIMES.iter().map(|(call, ..)| call);
+    let sometimes = SOMETIMES.iter().map(|(call, _)| call);
     let others = REFUSED.iter().chain(REFUSED_X86_64);
     let mut all = always.chain(sometimes).chain(others);
     let call = all.find(|call| usize::try_from(call.0) == Ok(number))?;
@@ -53,17 +56,18 @@ enum Comparison {
     Is(u32),
     Has(u32),
     HasNot(u32),
+    IsOwnProcess,
 }
 
-use Comparison::{Has, HasNot, Is};
+use Comparison::{Has, HasNot, Is, IsOwnProcess};
 
 macro_rules! calls {
     ($($name:ident)*) => { &[$(Call($name, stringify!($name))),*] };
 }
 
 macro_rules! sometimes {
-    ($($name:ident $argument:literal $comparison:expr;)*) => {
-        &[$((Call($name, stringify!($name)), $argument, $comparison)),*]
+    ($($(#[$where:meta])? $name:ident $($argument:literal $comparison:expr),+;)*) => {
+        &[$($(#[$where])? (Call($name, stringify!($name)), &[$(($argument, $comparison)),+])),*]
     };
 }
 
@@ -72,22 +76,22 @@ const ALWAYS: &[Call] = calls! {
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
     SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg SYS_sendfile SYS_splice SYS_tee
     SYS_connect SYS_accept SYS_accept4 SYS_bind SYS_listen SYS_shutdown SYS_close SYS_close_range
-    SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_pipe2 SYS_fcntl SYS_dup SYS_dup3
+    SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_pipe2 SYS_dup SYS_dup3
     SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_ppoll SYS_pselect6
     SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
     SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch
     // Files by their paths: which, is for Landlock to say.
     SYS_openat SYS_openat2 SYS_newfstatat SYS_statx SYS_statfs SYS_fstat SYS_fstatfs SYS_faccessat SYS_faccessat2
     SYS_readlinkat SYS_getdents64 SYS_lseek SYS_getcwd SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fadvise64 SYS_readahead
-    SYS_flock SYS_renameat SYS_renameat2 SYS_unlinkat SYS_fchmod SYS_fchmodat SYS_fchown SYS_fchownat SYS_umask
+    SYS_flock SYS_renameat SYS_renameat2 SYS_unlinkat SYS_fchown SYS_fchownat SYS_umask
     // Memory. What is executed is below.
     SYS_brk SYS_munmap SYS_mremap SYS_madvise SYS_mincore SYS_msync SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall
-    // Threads, their turns, and signals to themselves. Another filter answers clone3, without a signal.
+    // Threads and the signals that they take. Another filter answers clone3, without a signal.
     SYS_clone3
     SYS_futex SYS_set_robust_list SYS_get_robust_list SYS_set_tid_address SYS_rseq SYS_membarrier SYS_exit SYS_exit_group
-    SYS_gettid SYS_getpid SYS_getppid SYS_sched_yield SYS_sched_getaffinity SYS_sched_setaffinity SYS_sched_getparam
-    SYS_sched_getscheduler SYS_sched_setscheduler SYS_sched_getattr SYS_sched_setattr SYS_sched_get_priority_max
-    SYS_sched_get_priority_min SYS_getpriority SYS_setpriority SYS_getcpu SYS_tgkill SYS_rt_sigaction SYS_rt_sigprocmask
+    SYS_gettid SYS_getpid SYS_getppid SYS_sched_yield SYS_sched_getaffinity SYS_sched_getparam
+    SYS_sched_getscheduler SYS_sched_getattr SYS_sched_get_priority_max
+    SYS_sched_get_priority_min SYS_getpriority SYS_getcpu SYS_rt_sigaction SYS_rt_sigprocmask
     SYS_rt_sigreturn SYS_rt_sigpending SYS_rt_sigtimedwait SYS_sigaltstack SYS_restart_syscall
     // Time, chance, and what this process is.
     SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_gettimeofday SYS_getrandom SYS_uname SYS_sysinfo
@@ -97,12 +101,12 @@ const ALWAYS: &[Call] = calls! {
 
 #[cfg(target_arch = "x86_64")]
 const ALWAYS_X86_64: &[Call] = calls! {
-    SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_rename SYS_unlink SYS_chmod SYS_chown SYS_getdents
+    SYS_open SYS_stat SYS_lstat SYS_access SYS_readlink SYS_rename SYS_unlink SYS_chown SYS_getdents
     SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_inotify_init SYS_pipe SYS_dup2 SYS_time
 };
 
-/// With one argument, counted from zero, that fits.
-const SOMETIMES: &[(Call, u8, Comparison)] = sometimes! {
+/// With arguments, counted from zero, that all fit. A call may have several lines.
+const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     // The network and unix sockets; nothing raw, no netlink, no packets of an interface.
     SYS_socket 0 Is(AF_INET as u32);
     SYS_socket 0 Is(AF_INET6 as u32);
@@ -121,6 +125,29 @@ const SOMETIMES: &[(Call, u8, Comparison)] = sometimes! {
     SYS_prctl 0 Is(PR_SET_VMA as u32);
     // Its own limits.
     SYS_prlimit64 0 Is(0);
+    // No signal to another process, also not by a descriptor that is ready (F_SETOWN).
+    SYS_tgkill 0 IsOwnProcess;
+    SYS_fcntl 1 Is(F_DUPFD as u32);
+    SYS_fcntl 1 Is(F_DUPFD_CLOEXEC as u32);
+    SYS_fcntl 1 Is(F_GETFD as u32);
+    SYS_fcntl 1 Is(F_SETFD as u32);
+    SYS_fcntl 1 Is(F_GETFL as u32);
+    SYS_fcntl 1 Is(F_SETFL as u32);
+    SYS_fcntl 1 Is(F_GETLK as u32);
+    SYS_fcntl 1 Is(F_SETLK as u32);
+    SYS_fcntl 1 Is(F_SETLKW as u32);
+    SYS_fcntl 1 Is(F_GETPIPE_SZ as u32);
+    SYS_fcntl 1 Is(F_SETPIPE_SZ as u32);
+    // Priority and CPUs of the calling thread; the first argument is PRIO_PROCESS.
+    SYS_setpriority 0 Is(0), 1 Is(0);
+    SYS_sched_setaffinity 0 Is(0);
+    SYS_sched_setscheduler 0 Is(0);
+    SYS_sched_setattr 0 Is(0);
+    // No file is given set-user-ID or set-group-ID.
+    SYS_fchmod 1 HasNot(S_ISUID | S_ISGID);
+    SYS_fchmodat 2 HasNot(S_ISUID | S_ISGID);
+    #[cfg(target_arch = "x86_64")]
+    SYS_chmod 1 HasNot(S_ISUID | S_ISGID);
     // No terminal is typed into.
     SYS_ioctl 1 Is(FIONBIO as u32);
     SYS_ioctl 1 Is(FIONREAD as u32);

@@ -20,6 +20,26 @@ pub(super) fn rules() -> Result<Rules, BackendError> {
     for signals in [SYS_kill, SYS_tgkill] {
         rules.insert(signals, vec![all(&[(0, Ne, own)])?]);
     }
+    // A descriptor that is ready signals its owner.
+    let owners = [
+        (SYS_fcntl, [F_SETOWN as u64, F_SETOWN_EX]),
+        (SYS_ioctl, [FIOSETOWN, SIOCSPGRP]),
+    ];
+    for (call, commands) in owners {
+        let is = commands.map(|command| all(&[(1, Eq, command)]));
+        rules.insert(call, is.into_iter().collect::<Result<_, _>>()?);
+    }
+    for turns in [
+        SYS_sched_setaffinity,
+        SYS_sched_setscheduler,
+        SYS_sched_setparam,
+        SYS_sched_setattr,
+    ] {
+        rules.insert(turns, vec![all(&[(0, Ne, 0)])?]);
+    }
+    // PRIO_PROCESS, and the calling thread.
+    let others_priority = [all(&[(0, Ne, 0)])?, all(&[(1, Ne, 0)])?];
+    rules.insert(SYS_setpriority, others_priority.into());
     let others_limits = all(&[(0, Ne, 0), (0, Ne, own)])?;
     rules.insert(SYS_prlimit64, vec![others_limits]);
     let families = FAMILIES.map(|family| (0, Ne, family as u64));
@@ -42,13 +62,19 @@ fn all(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, BackendErro
 /// Devices announce themselves by netlink; enclaves speak by vsock.
 const FAMILIES: [c_int; 5] = [AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_VSOCK];
 
+/// asm-generic/fcntl.h.
+const F_SETOWN_EX: u64 = 15;
+/// asm-generic/sockios.h.
+const FIOSETOWN: u64 = 0x8901;
+const SIOCSPGRP: u64 = 0x8902;
+
 #[rustfmt::skip]
 const NEVER: &[c_long] = &[
     SYS_execve, SYS_execveat,
     // Other processes.
     SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_kcmp,
     SYS_pidfd_open, SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
-    SYS_move_pages, SYS_migrate_pages,
+    SYS_move_pages, SYS_migrate_pages, SYS_ioprio_set,
     // Keys that the kernel has for this user.
     SYS_keyctl, SYS_add_key, SYS_request_key,
     // The system.

@@ -1,12 +1,18 @@
 //! What a process gives up for good: files, programs, other processes and system calls.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::Command;
 use std::sync::mpsc::channel;
 
+use becket_sys::affinity::{allowed_cpus, pin_current_thread};
+use becket_sys::priority::{give_way, only_computes};
 use becket_sys::privileges::forbid_new_privileges;
 use becket_sys::rlimit::forbid_core_dumps;
 use becket_sys::{call_filter, file_reach};
@@ -20,6 +26,9 @@ pub(super) fn confined() {
         fs::write(at(folder).join("file"), "text").unwrap();
     }
     let open = File::open(at("other/file")).unwrap();
+    let name = root.path().as_os_str().as_encoded_bytes();
+    let name = SocketAddr::from_abstract_name(name).unwrap();
+    let _outside = UnixListener::bind_addr(&name).unwrap();
     forbid_new_privileges().unwrap();
     let (read, write) = ([at("read"), at("nowhere")], [at("write")]);
     let Some(version) = file_reach::confine(&read, &write).unwrap() else {
@@ -59,6 +68,8 @@ pub(super) fn confined() {
     });
     let signalled = test_kill_process(getppid().unwrap());
     assert_eq!(signalled.is_err(), version >= 6, "since Linux 6.12");
+    let connected = UnixStream::connect_addr(&name);
+    assert_eq!(connected.is_err(), version >= 6, "since Linux 6.12");
 }
 
 pub(super) fn filtered() {
@@ -86,6 +97,14 @@ pub(super) fn filtered() {
         Err(libc::EPERM)
     );
     assert_eq!(call(libc::SYS_kill, [0, 0, 0]), Err(libc::ENOSYS));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let set_mode = |mode| fs::set_permissions(file.path(), Permissions::from_mode(mode));
+    set_mode(0o660).unwrap();
+    for mode in [0o4755, 0o2755] {
+        let refused = set_mode(mode).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM), "{mode:o}");
+    }
+    touches_only_itself();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let client = std::thread::spawn(move || TcpStream::connect(address).unwrap());
@@ -93,17 +112,48 @@ pub(super) fn filtered() {
     assert!(("localhost", 80).to_socket_addrs().is_ok());
     let refused = call_filter::refused().into_iter();
     let refused = refused.map(|(number, count)| (call_filter::name(number).unwrap(), count));
-    let once = [
-        "socket",
-        "clone",
-        "execve",
-        "kill",
-        "mmap",
-        "personality",
-        "ptrace",
+    let counts = [
+        ("chmod", 2),
+        ("clone", 1),
+        ("execve", 1),
+        ("fcntl", 1),
+        ("kill", 1),
+        ("mmap", 1),
+        ("personality", 1),
+        ("ptrace", 1),
+        ("sched_setaffinity", 1),
+        ("sched_setattr", 1),
+        ("sched_setscheduler", 1),
+        ("setpriority", 2),
+        ("socket", 1),
+        ("tgkill", 1),
     ];
-    let once: BTreeMap<_, u64> = once.map(|name| (name, 1)).into();
-    assert_eq!(refused.collect::<BTreeMap<_, _>>(), once);
+    assert_eq!(refused.collect::<BTreeMap<_, u64>>(), counts.into());
+}
+
+/// Signals, priority and CPUs: of this process, and of no other.
+fn touches_only_itself() {
+    let own = u64::from(std::process::id());
+    let other = u64::from(std::os::unix::process::parent_id());
+    let socket = UnixStream::pair().unwrap().0;
+    let of_socket = [socket.as_raw_fd() as u64, libc::F_SETOWN as u64, other];
+    let process = libc::PRIO_PROCESS as u64;
+    let refused = [
+        (libc::SYS_tgkill, [other, other, 0]),
+        (libc::SYS_fcntl, of_socket),
+        (libc::SYS_setpriority, [process, other, 19]),
+        (libc::SYS_setpriority, [libc::PRIO_USER as u64, 0, 19]),
+        (libc::SYS_sched_setaffinity, [other, 0, 0]),
+        (libc::SYS_sched_setscheduler, [other, 0, 0]),
+        (libc::SYS_sched_setattr, [other, 0, 0]),
+    ];
+    for (of, arguments) in refused {
+        assert_eq!(call(of, arguments), Err(libc::EPERM), "{of} {arguments:?}");
+    }
+    call(libc::SYS_tgkill, [own, own, 0]).unwrap();
+    give_way(1).unwrap();
+    only_computes().unwrap();
+    pin_current_thread(allowed_cpus().unwrap()[0]).unwrap();
 }
 
 pub(super) fn foreign() {
@@ -121,6 +171,10 @@ pub(super) fn foreign() {
         (libc::SYS_pidfd_open, [parent, 0, 0]),
         (libc::SYS_kill, [parent, 0, 0]),
         (libc::SYS_tgkill, [parent, parent, 0]),
+        (libc::SYS_fcntl, [0, number(libc::F_SETOWN), parent]),
+        (libc::SYS_setpriority, [0, parent, 19]),
+        (libc::SYS_sched_setaffinity, [parent, 0, 0]),
+        (libc::SYS_ioprio_set, [1, parent, 0]),
         (libc::SYS_prlimit64, [parent, 0, 0]),
         (libc::SYS_prctl, [number(libc::PR_SET_DUMPABLE), 1, 0]),
         (libc::SYS_prctl, [number(libc::PR_SET_PDEATHSIG), 0, 0]),
@@ -148,7 +202,7 @@ pub(super) fn foreign() {
     let address = listener.local_addr().unwrap();
     let client = std::thread::spawn(move || TcpStream::connect(address).unwrap());
     drop((listener.accept().unwrap(), client.join().unwrap()));
-    std::os::unix::net::UnixStream::pair().unwrap();
+    UnixStream::pair().unwrap();
     assert!(("localhost", 80).to_socket_addrs().is_ok());
 }
 
