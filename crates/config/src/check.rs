@@ -28,6 +28,8 @@ use crate::suites::Version;
 pub struct Way<'a> {
     /// Its number and itself; absent for the listener's own.
     pub route: Option<(usize, &'a Route)>,
+    /// The number of the certificate whose clients take it.
+    pub certificate: Option<usize>,
     /// Their TLS ends here; else it passes, or there is none.
     pub ends_tls: bool,
     /// Name of the policy: that of the route, of the listener, or the listener's own name.
@@ -47,17 +49,30 @@ impl Listener {
         let ends_tls = |mode| self.tls && mode == Mode::Terminate;
         let own = Way {
             route: None,
+            certificate: None,
             ends_tls: ends_tls(self.mode),
             policy,
             backend: self.backend.as_deref(),
         };
         let ways = self.route.iter().enumerate().map(|(index, route)| Way {
             route: Some((index, route)),
+            certificate: None,
             ends_tls: ends_tls(route.mode.unwrap_or(self.mode)),
             policy: route.policy.as_deref().unwrap_or(policy),
             backend: route.backend.as_deref().or(own.backend),
         });
-        let mut ways: Vec<Way<'_>> = ways.collect();
+        let mut seen = HashSet::new();
+        let policies = self.certificates.iter().enumerate();
+        let policies = policies.filter_map(|(index, entry)| Some((index, entry.policy()?)));
+        let of_certificates =
+            policies
+                .filter(|(_, policy)| seen.insert(*policy))
+                .map(|(index, policy)| Way {
+                    certificate: Some(index),
+                    policy,
+                    ..own
+                });
+        let mut ways: Vec<Way<'_>> = ways.chain(of_certificates).collect();
         let takes_all = |route: &Route| route.names.is_empty() && !route.is_for_alpn();
         if self.backend.is_some() || !self.route.last().is_some_and(takes_all) {
             ways.push(own);
@@ -189,14 +204,15 @@ impl File {
     /// Whether policy and backend of a way are there.
     fn check_way(&self, path: &str, listener: &Listener, way: Way<'_>, report: &mut Report) {
         let route = way.route.map(|(_, route)| route);
-        let at = match way.route {
-            Some((index, _)) => format!("{path}.route[{index}]"),
-            None => path.to_owned(),
+        let at = match (way.route, way.certificate) {
+            (Some((index, _)), _) => format!("{path}.route[{index}]"),
+            (_, Some(index)) => format!("{}[{index}]", key!(path, listener.certificates)),
+            _ => path.to_owned(),
         };
-        let of_route = route.is_some_and(|route| route.policy.is_some());
-        let is_named = of_route || listener.policy.is_some();
+        let has_own = way.certificate.is_some() || route.is_some_and(|it| it.policy.is_some());
+        let is_named = has_own || listener.policy.is_some();
         if is_named && self.policy_named(way.policy).is_none() {
-            let at = if of_route { &at } else { path };
+            let at = if has_own { &at } else { path };
             let names = self.policy.iter().map(|policy| &*policy.name);
             let problem = unknown("policy", way.policy, names);
             let path = key!(at, listener.policy);

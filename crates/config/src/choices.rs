@@ -292,6 +292,17 @@ pub enum ClientTrust {
     Certificates,
 }
 
+/// The certificate for clients that send no name, or one that no certificate covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DefaultCertificate {
+    /// That of the last file.
+    #[default]
+    Last,
+    /// That of the first file.
+    First,
+}
+
 /// Whether servers' certificates are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -11,7 +11,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::address::{ListenAddress, NamePattern, SectionName};
-use crate::choices::{AcceptProxy, AlpnMismatch, KernelTls, Mode, StartTls, UnknownNames};
+use crate::choices::{
+    AcceptProxy, AlpnMismatch, DefaultCertificate, KernelTls, Mode, StartTls, UnknownNames,
+};
 use crate::glob;
 use crate::key_source::KeySource;
 use crate::notation::{
@@ -35,8 +37,10 @@ pub struct Listener {
     pub starttls: Option<StartTls>,
     /// Whether cancels of PostgreSQL clients in clear are passed on; absent is yes.
     pub cancel_requests: Option<bool>,
-    /// Bundles, directories and pairs; the last is the default.
+    /// Bundles, directories and pairs.
     pub certificates: Vec<Certificate>,
+    /// The certificate for clients without a known name.
+    pub default_certificate: DefaultCertificate,
     /// Name of a `[[policy]]`.
     pub policy: Option<String>,
     /// Name of a `[[backend]]`.
@@ -215,6 +219,14 @@ pub enum Certificate {
 }
 
 impl Certificate {
+    /// Name of the policy for its clients, if it has one of its own.
+    pub fn policy(&self) -> Option<&str> {
+        match self {
+            Self::Path(_) => None,
+            Self::Pair(pair) => pair.policy.as_deref(),
+        }
+    }
+
     /// The files that it names, or the folder whose files it takes.
     pub(crate) fn files(&self) -> Vec<&str> {
         match self {
@@ -233,7 +245,7 @@ impl Certificate {
 }
 
 section! {
-/// `{ chain = "..", key = "..", ocsp = ".." }`
+/// `{ chain = "..", key = "..", ocsp = "..", policy = ".." }`
 pub struct Pair {
     /// Certificates, the server's own first.
     pub chain: Option<String>,
@@ -241,6 +253,8 @@ pub struct Pair {
     pub key: Option<KeySource>,
     /// A response of the authority's OCSP responder, DER, that clients get.
     pub ocsp: Option<String>,
+    /// Name of the `[[policy]]` for clients that get this certificate.
+    pub policy: Option<String>,
 }
 }
 

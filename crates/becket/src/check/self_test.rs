@@ -178,7 +178,7 @@ impl SelfTest<'_> {
     fn one_name(&mut self, subject: &Subject<'_>) {
         let listener = self.listener;
         let name = subject.asks_for.as_deref();
-        let mut routes = listener.routes.iter().filter(|route| route.is_for(name));
+        let mut routes = listener.routes_for(name).map(|(_, route)| route);
         let mut tried: Vec<&[u8]> = Vec::new();
         // Up to the route that takes whoever asks for this name, whatever is offered.
         let last = loop {

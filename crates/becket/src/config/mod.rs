@@ -31,7 +31,7 @@ pub use self::admin::{Admin, AdminSocket, Token};
 pub use self::backend::{Backend, Server};
 pub use self::cluster::{Cluster, Stud};
 pub use self::onward::Onward;
-use crate::pki::certificates::CertificateMap;
+use crate::pki::certificates::{CertificateMap, KeySet};
 use crate::pki::keys::Loaded;
 use crate::trial::Trial;
 
@@ -95,6 +95,19 @@ impl Listener {
         let allowed = self.allow.as_ref();
         allowed.is_none_or(|networks| networks.contains(client)) && !self.deny.contains(client)
     }
+
+    /// The routes of clients that ask for this name, with their indices, in the order in which they are tried.
+    pub(crate) fn routes_for(&self, name: Option<&str>) -> impl Iterator<Item = (usize, &Route)> {
+        let by_certificate = self.routes.iter().any(|route| route.is_of_certificate);
+        let keys = by_certificate.then(|| self.certificates.keys_for(name));
+        let policy = keys.and_then(KeySet::policy);
+        let is_for = move |route: &Route| match policy {
+            Some(policy) => route.is_of_certificate && route.keys.policy.as_deref() == Some(policy),
+            None => !route.is_of_certificate && route.is_for(name),
+        };
+        let routes = self.routes.iter().enumerate();
+        routes.filter(move |(_, route)| is_for(route))
+    }
 }
 
 /// Where a hello goes: the first route whose names and protocols match.
@@ -102,6 +115,8 @@ impl Listener {
 pub struct Route {
     /// As the file has it; with every default where it is the listener's own.
     pub keys: listener::Route,
+    /// For clients whose certificate has this policy, and for no others.
+    pub(crate) is_of_certificate: bool,
     /// Protocols offered by ALPN, most preferred first, perhaps the listener's; empty means that ALPN is not negotiated.
     pub alpn: Vec<Vec<u8>>,
     /// TLS parameters and the border that sessions never cross; absent where no TLS ends, since there is none or it passes.

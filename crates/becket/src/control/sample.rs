@@ -150,6 +150,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
                 names: vec![NamePattern::Wildcard("example.net".to_owned())],
                 ..Default::default()
             },
+            is_of_certificate: false,
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             policy: Some(Arc::new(Policy {
                 keys: policy,

@@ -50,6 +50,17 @@ impl CertificateMap {
         set.or_default().insert(key, offload)
     }
 
+    /// Sets the policy for clients of a name. `None` keeps the one that is set.
+    pub(crate) fn set_policy(&mut self, name: &NamePattern, policy: Option<&Arc<str>>) {
+        let set = match name {
+            NamePattern::Exact(name) => self.exact.get_mut(name),
+            NamePattern::Wildcard(suffix) => self.wildcard.get_mut(suffix),
+        };
+        if let Some(set) = set {
+            set.set_policy(policy);
+        }
+    }
+
     /// The same with one chain more. It answers clients without a known name where it takes the place of one that does.
     pub(crate) fn with(
         &self,
@@ -116,6 +127,8 @@ impl CertificateMap {
 pub struct KeySet {
     /// Sorted by [`preference`]; at most one per signature algorithm.
     keys: Vec<Held>,
+    /// Name of the policy of its certificates.
+    policy: Option<Arc<str>>,
 }
 
 /// A chain, and what is said of it.
@@ -164,6 +177,18 @@ impl KeySet {
         self.keys
             .sort_by_key(|held| preference(held.key.key.algorithm()));
         None
+    }
+
+    /// Sets the policy. `None` keeps the one that is set.
+    pub(crate) fn set_policy(&mut self, policy: Option<&Arc<str>>) {
+        if policy.is_some() {
+            self.policy = policy.cloned();
+        }
+    }
+
+    /// Name of the policy for clients that get one of these chains; `None` means that of the route.
+    pub(crate) fn policy(&self) -> Option<&str> {
+        self.policy.as_deref()
     }
 
     /// The cheapest chain whose key signs with one of the schemes that the client accepts.

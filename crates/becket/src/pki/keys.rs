@@ -50,6 +50,8 @@ pub(crate) struct Loaded {
     pub(crate) digest: [u8; 32],
     /// Of the file of the OCSP response.
     pub(crate) ocsp: Option<[u8; 32]>,
+    /// Name of the policy for its clients, if it has one.
+    pub(crate) policy: Option<Arc<str>>,
 }
 
 impl Loaded {
@@ -267,6 +269,7 @@ impl Loader {
             token,
             digest,
             ocsp: None,
+            policy: None,
         })
     }
 

@@ -293,6 +293,7 @@ mod tests {
             token: None,
             digest: [0; 32],
             ocsp: None,
+            policy: None,
         };
         let mut load = |until: &[u8], status, now| {
             let file = folder.path().join("a.ocsp");

@@ -3,7 +3,7 @@
 //! Certificates are loaded in the order of the list, those of a directory by file name. Of two
 //! with one name and one kind of key the later wins. The default, for clients without a name
 //! or with an unknown one, is the last file and those that share a name with it, as in stud and
-//! hitch. A listener's own backend is its last route, which takes every hello.
+//! hitch, or the first. A listener's own backend is its last route, which takes every hello.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use becket_config::address::NamePattern;
 use becket_config::check::{HTTP, Way};
+use becket_config::choices::DefaultCertificate;
 use becket_config::error::{Problem, Report};
 use becket_config::file::File;
 use becket_config::glob;
@@ -55,7 +56,8 @@ impl Draft<'_> {
             true => self.credentials(&path_of_certificates, &listener.certificates),
             false => Vec::new(),
         };
-        let certificates = self.map(&path_of_certificates, &credentials);
+        let default = listener.default_certificate;
+        let certificates = self.map(&path_of_certificates, &credentials, default);
         let ways = listener.ways().into_iter();
         let networks = |list: &[_]| -> Networks { list.iter().copied().collect() };
         Listener {
@@ -135,6 +137,7 @@ impl Draft<'_> {
             self.loader
                 .staple(&path, &file, &mut loaded, &mut self.report);
         }
+        loaded.policy = pair.policy.as_deref().map(Arc::from);
         Some(loaded)
     }
 
@@ -197,26 +200,41 @@ impl Draft<'_> {
     }
 
     /// Who answers to which name.
-    pub(super) fn map(&mut self, path: &str, loaded: &[Loaded]) -> CertificateMap {
-        let Some(last) = loaded.last() else {
+    pub(super) fn map(
+        &mut self,
+        path: &str,
+        loaded: &[Loaded],
+        default: DefaultCertificate,
+    ) -> CertificateMap {
+        let (chosen, word) = match default {
+            DefaultCertificate::Last => (loaded.last(), "last"),
+            DefaultCertificate::First => (loaded.first(), "first"),
+        };
+        let Some(chosen) = chosen else {
             return CertificateMap::new(KeySet::default());
         };
-        let last_names: HashSet<&NamePattern> = last.names.iter().collect();
+        let names: HashSet<&NamePattern> = chosen.names.iter().collect();
         let mut default = KeySet::default();
         for one in loaded {
-            if one.names.iter().any(|name| last_names.contains(name)) {
+            if one.names.iter().any(|name| names.contains(name)) {
                 default.insert(one.key.clone(), one.offload);
+                default.set_policy(one.policy.as_ref());
             }
         }
-        default.insert(last.key.clone(), last.offload);
+        default.insert(chosen.key.clone(), chosen.offload);
+        default.set_policy(chosen.policy.as_ref());
         let mut map = CertificateMap::new(default);
-        for (index, one) in loaded.iter().enumerate() {
-            if one.names.is_empty() && index + 1 < loaded.len() {
-                let fault = "a certificate without a name is used only as the default, which is the last one";
+        for one in loaded {
+            if one.names.is_empty() && !Arc::ptr_eq(&one.key, &chosen.key) {
+                let fault = format!(
+                    "a certificate without a name is used only as the default, which is the {word} one"
+                );
                 self.report.warn(shown(path, &one.file, fault));
             }
             for name in &one.names {
-                let Some(hidden) = map.insert(name.clone(), one.key.clone(), one.offload) else {
+                let hidden = map.insert(name.clone(), one.key.clone(), one.offload);
+                map.set_policy(name, one.policy.as_ref());
+                let Some(hidden) = hidden else {
                     continue;
                 };
                 let earlier = loaded.iter().find(|other| Arc::ptr_eq(&other.key, &hidden));
@@ -254,8 +272,16 @@ impl Draft<'_> {
         let backend = backends.position(|backend| Some(&*backend.name) == way.backend);
         let chosen = backend.and_then(|index| self.file.backend.get(index));
         let files = chosen.is_some_and(|backend| backend.files.is_some());
-        let keys = way.route.map(|(_, route)| route.clone());
+        let is_of_certificate = way.certificate.is_some();
+        let keys = match way.route {
+            Some((_, route)) => Some(route.clone()),
+            None => is_of_certificate.then(|| listener::Route {
+                policy: Some(way.policy.to_owned()),
+                ..listener::Route::default()
+            }),
+        };
         Route {
+            is_of_certificate,
             alpn: match &keys {
                 _ if files && way.ends_tls => vec![HTTP.to_vec()],
                 Some(route) if route.is_for_alpn() || !way.ends_tls => {

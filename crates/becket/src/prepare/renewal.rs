@@ -160,7 +160,8 @@ impl Draft<'_> {
         let (certificates, credentials) = match self.renewed_credentials(path, before) {
             Some(credentials) => {
                 let path = key!(path, keys.certificates);
-                let map = Arc::new(self.map(&path, &credentials));
+                let map = self.map(&path, &credentials, keys.default_certificate);
+                let map = Arc::new(map);
                 taken.push(path);
                 is_new = true;
                 (map, credentials)

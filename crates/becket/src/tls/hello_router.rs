@@ -132,10 +132,8 @@ impl HelloRouter {
 
     /// The first route that is for this name and, if it insists, for a protocol on offer.
     fn find(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Option<(usize, &Route)> {
-        let mut routes = self.listener.routes.iter().enumerate();
-        routes.find(|(_, route)| {
-            route.is_for(name) && (!route.keys.is_for_alpn() || route.overlaps(hello))
-        })
+        let mut routes = self.listener.routes_for(name);
+        routes.find(|(_, route)| !route.keys.is_for_alpn() || route.overlaps(hello))
     }
 }
 

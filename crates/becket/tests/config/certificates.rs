@@ -80,6 +80,31 @@ fn the_last_file_and_those_that_share_a_name_with_it_are_the_default() {
 }
 
 #[test]
+fn a_policy_of_a_certificate_must_exist_and_excludes_routes() {
+    let folder = Folder::new();
+    folder.bundle("a.pem", &["a.test"]);
+    let text = site("[{ chain = 'a.pem', key = 'a.pem', policy = 'own' }]");
+    let errors = |text: &str| lines(&folder.prepare(text).unwrap_err().errors);
+    let path = "listener[web].certificates[0].policy = \"own\"";
+    let unknown = errors(&text);
+    assert!(
+        unknown[0].starts_with(&format!("{path}: no policy")),
+        "{unknown:?}"
+    );
+    let with_route = text.replace(
+        "[[backend]]",
+        "[[listener.route]]\nnames = ['a.test']\n[[backend]]",
+    );
+    let excluded = errors(&format!("{with_route}\n[[policy]]\nname = 'own'\n"));
+    assert_eq!(
+        excluded,
+        [format!(
+            "{path}: given, but names choose the policy here; accepted: only without routes and starttls"
+        )]
+    );
+}
+
+#[test]
 fn of_two_certificates_with_one_name_and_kind_the_later_is_used_with_a_warning() {
     let folder = Folder::new();
     folder.bundle("old.pem", &["a.test"]);

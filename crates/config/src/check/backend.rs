@@ -148,9 +148,14 @@ impl Backend {
         if let Some(Certificate::Pair(pair)) = &tls.client_certificate {
             let path = key!(path, tls.client_certificate);
             pair.check(&path, report);
-            if pair.ocsp.is_some() {
-                let fault = "given, but servers ask for no OCSP response";
-                report.refuse(key!(path, pair.ocsp), fault, "chain and key");
+            for (given, path) in [
+                (pair.ocsp.is_some(), key!(path, pair.ocsp)),
+                (pair.policy.is_some(), key!(path, pair.policy)),
+            ] {
+                if given {
+                    let fault = "given, but this certificate is shown to servers";
+                    report.refuse(path, fault, "chain and key");
+                }
             }
             if matches!(pair.key, Some(KeySource::Token(_))) {
                 // The worker signs for itself towards servers: it would wait for the token, and everybody with it.

@@ -65,6 +65,24 @@ impl Listener {
             report,
         );
         self.check_routes(path, report);
+        self.check_policies_of_certificates(path, speaks, report);
+    }
+
+    /// Refuses policies of certificates where routes choose the policy.
+    fn check_policies_of_certificates(&self, path: &str, speaks: ListenMode, report: &mut Report) {
+        if self.route.is_empty() && speaks == ListenMode::Tls {
+            return;
+        }
+        for (index, _) in self
+            .certificates
+            .iter()
+            .enumerate()
+            .filter(|it| it.1.policy().is_some())
+        {
+            let path = format!("{}[{index}].policy", key!(path, self.certificates));
+            let accepted = "only without routes and starttls";
+            report.refuse(path, "given, but names choose the policy here", accepted);
+        }
     }
 
     /// What does not go with the mode may not be given.

@@ -12,7 +12,7 @@ use crate::notation::Text;
 use crate::suites::Group;
 
 /// A setting that was given.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     /// Its remark.
     remark: usize,

@@ -222,6 +222,8 @@ const CERTIFICATE: &[&str] = &[
     "private-key",
     "ocsp-resp-file",
     "ocsp-verify-staple",
+    "client-verify",
+    "client-verify-ca",
 ];
 /// What may stand in a block and outside of all.
 const GLOBAL_TOO: &[&str] = &[

@@ -104,12 +104,7 @@ impl Reader {
         }
         match setting.theirs {
             "frontend" => self.endpoint_of_frontend(&shown, origin),
-            "pem-file" => scope.certificates.push(Pem {
-                path: shown,
-                key: None,
-                ocsp: None,
-                origin,
-            }),
+            "pem-file" => scope.certificates.push(Pem::new(shown, origin)),
             // stud takes the last of them.
             name if TLS.contains(&name)
                 && setting.kind != Kind::Text
@@ -135,11 +130,13 @@ impl Reader {
                 .refuse(origin, "without cert", "{ cert = \"site.pem\" }");
             return None;
         };
+        let mut verify = scope.held.clone();
+        verify.retain(|name, _| POLICY.contains(name));
         Some(Pem {
-            path: path.to_owned(),
             key,
             ocsp,
-            origin,
+            verify,
+            ..Pem::new(path.to_owned(), origin)
         })
     }
 
@@ -160,12 +157,8 @@ impl Reader {
             scope
                 .held
                 .insert("port", (Held::Text(port.to_owned()), origin));
-            scope.certificates.extend(certificate.map(|path| Pem {
-                path: path.to_owned(),
-                key: None,
-                ocsp: None,
-                origin,
-            }));
+            let certificate = certificate.map(|path| Pem::new(path.to_owned(), origin));
+            scope.certificates.extend(certificate);
             self.frontends.push(scope);
         } else {
             self.draft.refuse(
@@ -293,11 +286,8 @@ impl Reader {
             .global
             .text("pem-dir-glob")
             .map_or("*", |(glob, _)| glob);
-        let folder = self.global.text("pem-dir").map(|(folder, origin)| Pem {
-            path: format!("{}/{glob}", folder.trim_end_matches('/')),
-            key: None,
-            ocsp: None,
-            origin,
+        let folder = self.global.text("pem-dir").map(|(folder, origin)| {
+            Pem::new(format!("{}/{glob}", folder.trim_end_matches('/')), origin)
         });
         folder
             .into_iter()
@@ -305,9 +295,9 @@ impl Reader {
             .collect()
     }
 
-    fn entry(&self, pem: &Pem) -> Value {
+    fn entry(&self, pem: &Pem, policy: Option<String>) -> Value {
         let path = self.draft.place(&pem.path);
-        if pem.key.is_none() && pem.ocsp.is_none() {
+        if pem.key.is_none() && pem.ocsp.is_none() && policy.is_none() {
             return path.into();
         }
         let mut pair = Table::new();
@@ -317,6 +307,9 @@ impl Reader {
             pair.insert("ocsp".to_owned(), self.draft.place(ocsp).into());
         }
         pair.insert("chain".to_owned(), path.into());
+        if let Some(policy) = policy {
+            pair.insert("policy".to_owned(), policy.into());
+        }
         pair.into()
     }
 
@@ -381,7 +374,7 @@ impl Reader {
             tls.insert("verify".to_owned(), "none".into());
             tls.insert("sni".to_owned(), "off".into());
             if let Some(pem) = certificates.last() {
-                tls.insert("client-certificate".to_owned(), self.entry(pem));
+                tls.insert("client-certificate".to_owned(), self.entry(pem, None));
             }
             self.draft.set(&mut section, "tls", tls, Some(origin));
         }
@@ -469,8 +462,17 @@ impl Reader {
                 .is_some_and(|(is_on, _)| is_on)
                 || !is_own;
             let shared = certificates.iter().filter(|_| global);
-            for pem in shared.chain(&scope.certificates) {
-                let entry = self.entry(pem);
+            let all: Vec<&Pem> = shared.chain(&scope.certificates).collect();
+            if let ([folder], Some((_, origin))) = (&all[..], self.global.text("pem-dir"))
+                && folder.origin == origin
+            {
+                self.draft
+                    .set(&mut section, "default-certificate", "first", Some(origin));
+            }
+            for (index, pem) in all.into_iter().enumerate() {
+                let policy =
+                    self.policy_of_certificate(format!("{name}-{}", index + 1), pem, scope);
+                let entry = self.entry(pem, policy);
                 self.draft
                     .push(&mut section, "certificates", entry, Some(pem.origin));
             }
@@ -487,6 +489,18 @@ impl Reader {
         }
         self.socket(&mut section);
         self.draft.add(section);
+    }
+
+    /// Adds the policy of a certificate whose block verifies clients. Returns its name.
+    fn policy_of_certificate(&mut self, name: String, pem: &Pem, scope: &Scope) -> Option<String> {
+        if pem.verify.is_empty() {
+            return None;
+        }
+        let mut own = Scope::default();
+        own.held.extend(scope.held.clone());
+        own.held.extend(pem.verify.clone());
+        self.policy(&name, &own);
+        Some(name)
     }
 
     fn of_clients(&mut self, section: &mut Section, scope: &Scope) {

@@ -29,15 +29,33 @@ pub(in super::super) struct Pem {
     pub(super) path: String,
     pub(super) key: Option<String>,
     pub(super) ocsp: Option<String>,
+    /// Verification of clients that get it, if its block sets that.
+    pub(super) verify: Given,
     pub(super) origin: Origin,
 }
+
+impl Pem {
+    /// Chain and key in one file.
+    pub(super) fn new(path: String, origin: Origin) -> Self {
+        Self {
+            path,
+            key: None,
+            ocsp: None,
+            verify: Given::new(),
+            origin,
+        }
+    }
+}
+
+/// Values by the names of their settings.
+pub(super) type Given = BTreeMap<&'static str, (Held, Origin)>;
 
 /// Settings of a block, or of none.
 #[derive(Debug, Default)]
 pub(in super::super) struct Scope {
     /// The block itself.
     pub(super) origin: Option<Origin>,
-    pub(super) held: BTreeMap<&'static str, (Held, Origin)>,
+    pub(super) held: Given,
     pub(in super::super) certificates: Vec<Pem>,
 }
 

@@ -15,7 +15,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Block, "pem-file", "listener.certificates"),
     Setting::same(Text, "cert", "listener.certificates.chain"),
     Setting::same(Text, "private-key", "listener.certificates.key"),
-    Setting::differs(Text, "pem-dir", "listener.certificates", "where no pem-file is given, clients without a name get the certificate of the last file, not of the first; hidden files are left alone"),
+    Setting::differs(Text, "pem-dir", "listener.certificates", "hidden files are left alone"),
     Setting::same(Text, "pem-dir-glob", "listener.certificates"),
     Setting::differs(Switch, "match-global-certs", "listener.certificates", "a name that is in both gets the certificate of the frontend"),
     Setting::same(Switch, "sni-nomatch-abort", "listener.unknown-names"),

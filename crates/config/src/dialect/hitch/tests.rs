@@ -8,8 +8,10 @@ use super::super::migration::migrate;
 use super::super::parts::NO_PARTS;
 use super::super::{Dialect, Invocation, Translation, Verdict};
 use super::SETTINGS;
+use crate::choices::{ClientCertificates, DefaultCertificate};
 use crate::file::File;
 use crate::read::read;
+use crate::suites::Version;
 
 fn translated(text: &str) -> Translation {
     let invocation = Invocation::of_file("hitch.conf");
@@ -138,6 +140,45 @@ fn nothing_is_what_hitch_has_without_a_file() {
         assert!(toml.contains(line), "{line} is not in {toml}");
     }
     assert!(file.process.user.is_none() && file.policy.len() == 1);
+}
+
+#[test]
+fn a_certificate_says_how_its_own_clients_are_verified() {
+    let (_, file) = migrated(
+        "client-verify = optional\nclient-verify-ca = \"/ca.pem\"\npem-file = \"/first.pem\"\n\
+         pem-file = { cert = \"/own.pem\" client-verify = required client-verify-ca = \"/own-ca.pem\" }\n\
+         pem-file = { cert = \"/open.pem\" client-verify = none }\n\
+         frontend = { port = \"1\" tls-protos = TLSv1.3 match-global-certs = on pem-file = \"/last.pem\" }\n",
+    );
+    let policies = file.listener[0].certificates.iter().map(|it| it.policy());
+    let names = [None, Some("frontend-1-2"), Some("frontend-1-3"), None];
+    assert_eq!(policies.collect::<Vec<_>>(), names);
+    let of = |name: &str| file.policy.iter().find(|it| &*it.name == name).unwrap();
+    for (name, verify, ca) in [
+        ("frontend-1", ClientCertificates::Optional, Some("/ca.pem")),
+        (
+            "frontend-1-2",
+            ClientCertificates::Required,
+            Some("/own-ca.pem"),
+        ),
+        ("frontend-1-3", ClientCertificates::Off, None),
+    ] {
+        let policy = of(name);
+        assert_eq!(policy.client_certificates, verify, "{name}");
+        assert_eq!(policy.client_ca.as_deref(), ca, "{name}");
+        assert_eq!(policy.versions, [Version::Tls13], "{name}");
+    }
+}
+
+#[test]
+fn the_first_file_of_a_folder_is_the_default_where_nothing_else_is_listed() {
+    let default = |text: &str| migrated(text).1.listener[0].default_certificate;
+    let folder = "pem-dir = \"/certs\"\n";
+    assert_eq!(default(folder), DefaultCertificate::First);
+    let other = format!("{folder}pem-file = \"/a.pem\"\n");
+    assert_eq!(default(&other), DefaultCertificate::Last);
+    let own = format!("{folder}frontend = \"[*]:1+/own.pem\"\n");
+    assert_eq!(default(&own), DefaultCertificate::Last);
 }
 
 #[test]
