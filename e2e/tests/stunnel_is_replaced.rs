@@ -26,12 +26,12 @@ fn clients_see_the_same_in_both_modes() {
     let [first, second] = ["first", "second"].map(Backend::http);
     let client = place.text("client.pem");
     let seen = both.map(|either| {
-        let [https, verified, plain] = [fresh_address(), fresh_address(), fresh_address()];
+        let [https, second_port, verified, plain] = [(); 4].map(|()| fresh_address());
         place.write(
             "stunnel.conf",
             &format!(
                 "; both programs read this\nforeground = yes\npid =\nsyslog = no\ncert = {}\n\
-                 [https]\naccept = {https}\nconnect = {}\n\
+                 [https]\naccept = {https}\naccept = {second_port}\nconnect = {}\n\
                  [other]\nsni = https:other.example.org\ncert = {}\nconnect = {}\n\
                  [verified]\naccept = {verified}\nconnect = {}\nverifyChain = yes\nCAfile = {}\nsslVersion = TLSv1.2\n\
                  [plain]\nclient = yes\naccept = {plain}\nconnect = {https}\nverifyChain = yes\nCAfile = {}\n\
@@ -40,9 +40,11 @@ fn clients_see_the_same_in_both_modes() {
                 place.text("ca.pem"), place.text("ca.pem"),
             ),
         );
-        let running = either.start(&place, &["stunnel.conf"], &[https, verified, plain]);
-        let asked: [(_, &[&str]); 6] = [
+        let all = [https, second_port, verified, plain];
+        let running = either.start(&place, &["stunnel.conf"], &all);
+        let asked: [(_, &[&str]); 7] = [
             (https, &["-servername", "www.example.org"]),
+            (second_port, &["-servername", "other.example.org"]),
             (https, &["-servername", "other.example.org"]),
             (https, &["-noservername", "-tls1_2"]),
             (verified, &["-servername", "www.example.org", "-cert", &client]),
@@ -71,6 +73,7 @@ fn clients_see_the_same_in_both_modes() {
     assert!(!us[2]);
     assert_eq!(theirs, ours);
     assert_eq!(ours[1], [false, true, false, true]);
+    assert_eq!(ours[2], ours[1]);
 }
 
 #[test]
@@ -121,7 +124,7 @@ fn single_certificates_and_folders_of_authorities_are_trusted_alike() {
 }
 
 #[test]
-fn servers_are_trusted_by_their_own_certificates() {
+fn servers_are_trusted_by_their_own_certificates_or_by_their_chains() {
     let Some(both) = Either::both("stunnel4", "stunnel") else {
         return;
     };
@@ -131,26 +134,36 @@ fn servers_are_trusted_by_their_own_certificates() {
     place.write("pins.pem", &site[..end]);
     let other = place.issue("other.pem", &["other.example.org"], Key::Ecdsa);
     place.write("others.pem", &other.certificate);
+    place.write("stranger.pem", Authority::new("another").pem());
     let backend = Backend::http("well met");
+    // The certificate has the name of no server that `connect` could name here.
+    let services = [
+        ("verifyPeer = yes", "pins.pem", true),
+        ("verifyPeer = yes", "others.pem", false),
+        ("verifyChain = yes", "ca.pem", true),
+        ("verify = 2", "ca.pem", true),
+        ("verify = 2", "stranger.pem", false),
+        ("verify = 1", "ca.pem", true),
+        ("verify = 1", "stranger.pem", false),
+    ];
     for either in both {
-        let [tls, right, wrong] = [fresh_address(), fresh_address(), fresh_address()];
-        let client = |name: &str, at, pins: &str| {
-            let pins = place.text(pins);
-            format!(
-                "[{name}]\nclient = yes\naccept = {at}\nconnect = {tls}\nverifyPeer = yes\nCAfile = {pins}\n"
-            )
-        };
-        place.write(
-            "stunnel.conf",
-            &format!(
-                "foreground = yes\npid =\nsyslog = no\n[tls]\naccept = {tls}\nconnect = {}\ncert = {}\n{}{}",
-                backend.address,
-                place.text("site.pem"),
-                client("right", right, "pins.pem"),
-                client("wrong", wrong, "others.pem"),
-            ),
+        let tls = fresh_address();
+        let at = services.map(|_| fresh_address());
+        let mut text = format!(
+            "foreground = yes\npid =\nsyslog = no\n[tls]\naccept = {tls}\nconnect = {}\ncert = {}\n",
+            backend.address,
+            place.text("site.pem"),
         );
-        let _running = either.start(&place, &["stunnel.conf"], &[tls, right, wrong]);
+        for ((verify, trusted, _), at) in services.iter().zip(at) {
+            let trusted = place.text(trusted);
+            text += &format!(
+                "[{}]\nclient = yes\naccept = {at}\nconnect = {tls}\n{verify}\nCAfile = {trusted}\n",
+                at.port(),
+            );
+        }
+        place.write("stunnel.conf", &text);
+        let all: Vec<SocketAddr> = at.into_iter().chain([tls]).collect();
+        let _running = either.start(&place, &["stunnel.conf"], &all);
         let answer = |at| {
             let mut client = TcpStream::connect(at).unwrap();
             client.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -160,9 +173,56 @@ fn servers_are_trusted_by_their_own_certificates() {
             client.read_to_end(&mut answer).ok();
             String::from_utf8_lossy(&answer).into_owned()
         };
-        assert!(answer(right).ends_with("well met"));
-        assert_eq!(answer(wrong), "");
+        for ((verify, trusted, is_served), at) in services.into_iter().zip(at) {
+            let expected = if is_served { "well met" } else { "" };
+            let found = answer(at);
+            let body = found.rsplit("\r\n").next();
+            assert_eq!(
+                body,
+                Some(expected),
+                "{verify} {trusted}, becket: {}",
+                either.is_becket()
+            );
+        }
+        if either.is_becket() {
+            let said = place.read("becket.log");
+            let expected = "any certificate of these authorities is accepted";
+            assert_eq!(said.matches(expected).count(), 5, "{said}");
+        }
     }
+}
+
+#[test]
+fn the_sample_file_starts_and_says_what_it_does_not_do() {
+    let Some([_, ours]) = Either::both("stunnel4", "stunnel") else {
+        return;
+    };
+    let sample = "/usr/share/doc/stunnel4/examples/stunnel.conf-sample";
+    let (Ok(sample), true) = (
+        std::fs::read_to_string(sample),
+        std::path::Path::new("/etc/ssl/certs/ca-certificates.crt").exists(),
+    ) else {
+        return skip("needs the sample file of stunnel4 and the authorities of the system");
+    };
+    let place = Place::new();
+    let mut text = sample.trim_start_matches('\u{feff}').to_owned();
+    let all = [110, 143, 25].map(|port| {
+        let at = fresh_address();
+        text = text.replace(
+            &format!("accept = 127.0.0.1:{port}\n"),
+            &format!("accept = {at}\n"),
+        );
+        at
+    });
+    place.write(
+        "stunnel.conf",
+        &format!("foreground = yes\npid =\nsyslog = no\n{text}"),
+    );
+    let running = ours.start(&place, &["stunnel.conf"], &all);
+    assert_eq!(running.end(Signal::TERM), Some(0));
+    let said = place.read("becket.log");
+    let expected = "OCSPaia: different: responders are not asked";
+    assert_eq!(said.matches(expected).count(), 3, "{said}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use becket_config::dialect::Parts;
+use becket_config::dialect::{Parts, TOO_LARGE};
 use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
 use becket_sys::regular;
@@ -219,15 +219,24 @@ impl Parts for Files {
         Self::list(self, folder).map_err(|error| reason(&error))
     }
 
-    fn text(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
-        let mut text = Vec::new();
-        let found = self.open(path);
-        match found.and_then(|(file, _)| file.take(LARGEST).read_to_end(&mut text)) {
-            Ok(_) => Ok(Some(text)),
+    fn text(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
+        match self.open(path) {
+            Ok((file, _)) => part(&file, most).map(Some),
             Err(error) if IS_NO_FILE.contains(&error.kind()) => Ok(None),
             Err(error) => Err(reason(&error)),
         }
     }
+}
+
+/// Returns the text of a part of at most `most` bytes; a larger one is not read.
+pub(crate) fn part(file: &File, most: u64) -> Result<Vec<u8>, String> {
+    let mut text = Vec::new();
+    let read = file.metadata().and_then(|found| match found.len() {
+        length if length > most => Err(io::Error::other(TOO_LARGE)),
+        _ => file.take(most).read_to_end(&mut text),
+    });
+    read.map_err(|error| reason(&error))?;
+    Ok(text)
 }
 
 /// Names the file, or the folder on the way to it, that is closed to the user of this process, and what helps.
@@ -270,7 +279,7 @@ pub fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Of a file, or a part, of a configuration of another program.
+/// Of a file of a configuration of another program.
 pub(crate) const LARGEST: u64 = 16 * 1024 * 1024;
 /// Of links and folders on the way to a file.
 const MOST_STEPS: usize = 100;

@@ -310,6 +310,8 @@ pub enum Verify {
     /// Chain, time and name.
     #[default]
     Full,
+    /// Chain and time: any certificate of these authorities.
+    Chain,
     /// The certificate itself, which must be in `ca`, and its time; the name, where one is given.
     Pinned,
     /// Not at all.

@@ -21,7 +21,7 @@ use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
 
 use super::needs::Needs;
-use crate::files::{Files, LARGEST, reason};
+use crate::files::{Files, LARGEST, part, reason};
 use crate::handover::{FileFound, List, SocketKind};
 use crate::prepare::source::Source;
 
@@ -114,12 +114,12 @@ impl Parts for PartsByRoot {
         }
     }
 
-    fn text(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
+    fn text(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
         match self.open(path) {
-            Ok(Some(RootOnly::File(file))) => Ok(Some(text(&file))),
+            Ok(Some(RootOnly::File(file))) => part(&file, most).map(Some),
             // What is wrong is said by the child.
             Ok(Some(RootOnly::Folder(_))) | Err(_) => Ok(None),
-            Ok(None) => Files::default().text(path),
+            Ok(None) => Files::default().text(path, most),
         }
     }
 }

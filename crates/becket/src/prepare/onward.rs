@@ -108,7 +108,11 @@ impl Draft<'_> {
         };
         let lists = self.revocation(path, &asked);
         let contents = contents(&roots, &[], &lists);
-        let verifier = verifier::of_servers(roots, (lists, tls.crl_unknown), provider);
+        let asked = (lists, tls.crl_unknown);
+        let verifier = match tls.verify {
+            Verify::Chain => verifier::of_any_server(roots, asked, self.file.limits, provider),
+            _ => verifier::of_servers(roots, asked, provider),
+        };
         let refused = |error: VerifierBuilderError| Problem::new(at, error.to_string());
         let verifier = verifier.map_err(|error| self.report.error(refused(error)));
         Some((verifier.ok()?, contents))

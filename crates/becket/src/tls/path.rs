@@ -1,9 +1,9 @@
-//! The path from a client's certificate to an authority: what verifies it, of all that was shown.
+//! The path from a peer's certificate to an authority: what verifies it, of all that was shown.
 //!
-//! rustls' own verifier asks webpki the same, and keeps the answer to itself. Sessions are kept with the leaf and
-//! its path alone ([`context`](crate::sessions::context)), so webpki is asked here, with the options of that verifier: client
-//! authentication as the purpose, the whole path looked up in revocation lists, lists that are overdue used all the
-//! same. [`chain`] chooses what webpki gets to see.
+//! rustls' own verifier of clients asks webpki the same, and keeps the answer to itself. Sessions are kept with the leaf and
+//! its path alone ([`context`](crate::sessions::context)), so webpki is asked here, with the options of that verifier: the
+//! whole path looked up in revocation lists, lists that are overdue used all the same. Its verifier of servers insists on a
+//! name, which `verify = "chain"` does not have. [`chain`] chooses what webpki gets to see.
 //!
 //! Source: RFC 5280 section 6; rustls 0.23.46, `webpki/client_verifier.rs`, and `pki_error` in `webpki/mod.rs`.
 
@@ -28,6 +28,8 @@ pub(crate) struct Paths {
     lists: Vec<CertRevocationList<'static>>,
     unknown: UnknownStatusPolicy,
     algorithms: WebPkiSupportedAlgorithms,
+    /// Authentication of clients or of servers.
+    usage: KeyUsage,
     /// What a chain may have.
     most_chain: Limits,
 }
@@ -41,7 +43,7 @@ impl Paths {
     pub(crate) fn new(
         roots: Arc<RootCertStore>,
         (lists, unknown): (&[CertificateRevocationListDer<'static>], UnknownStatus),
-        algorithms: WebPkiSupportedAlgorithms,
+        (algorithms, usage): (WebPkiSupportedAlgorithms, KeyUsage),
         most_chain: Limits,
     ) -> Result<Self, CertRevocationListError> {
         let lists = lists
@@ -56,6 +58,7 @@ impl Paths {
                 UnknownStatus::Allow => UnknownStatusPolicy::Allow,
             },
             algorithms,
+            usage,
             most_chain,
         })
     }
@@ -88,7 +91,7 @@ impl Paths {
             &self.roots.roots,
             &usable,
             now,
-            KeyUsage::client_auth(),
+            self.usage,
             revocation,
             None,
         );

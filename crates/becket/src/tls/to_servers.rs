@@ -30,6 +30,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::chain;
 use super::engine::Engine;
+use super::path::Paths;
 use super::verifier::Pins;
 use crate::config::{Backend, Onward};
 use crate::pki::facts::not_after;
@@ -188,9 +189,13 @@ impl Generation {
         let until = Arc::new(AtomicU64::new(u64::MAX));
         let mut config = onward.client.clone();
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
-        if onward.keys.verify == Verify::Full
-            && let Some(name) = name
-        {
+        let name = match onward.keys.verify {
+            Verify::Full => name,
+            // `Chained` ignores it.
+            Verify::Chain => Some(no_name()),
+            Verify::Pinned | Verify::None => None,
+        };
+        if let Some(name) = name {
             let rule = Named {
                 name,
                 verifier: Arc::clone(&onward.verifier),
@@ -312,6 +317,22 @@ impl CertificateRule for Named {
             self.until.fetch_min(first, Relaxed);
         }
         Ok(())
+    }
+}
+
+/// A path must lead to an authority, for `verify = "chain"`.
+#[derive(Debug)]
+pub(crate) struct Chained(pub(crate) Paths);
+
+impl CertificateRule for Chained {
+    fn judge(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        self.0.find(end_entity, intermediates, now).map(drop)
     }
 }
 

@@ -25,7 +25,10 @@ use rustls::{
     SignatureScheme,
 };
 
+use webpki::KeyUsage;
+
 use super::path::Paths;
+use super::to_servers::{Chained, RuleVerifier};
 use crate::pki::{client_names, facts};
 use crate::sessions::context;
 
@@ -44,7 +47,8 @@ pub fn of_clients(
     let provider = Arc::new(aws_lc_rs::default_provider());
     let algorithms = provider.signature_verification_algorithms;
     let asked = (lists, policy.crl_unknown);
-    let paths = Paths::new(Arc::clone(roots), asked, algorithms, most_chain)?;
+    let usage = (algorithms, KeyUsage::client_auth());
+    let paths = Paths::new(Arc::clone(roots), asked, usage, most_chain)?;
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider);
     if policy.client_certificates == ClientCertificates::Optional {
         builder = builder.allow_unauthenticated();
@@ -102,6 +106,26 @@ pub(crate) fn of_servers(
     }
     let verifier: Arc<dyn ServerCertVerifier> = builder.build()?;
     Ok(verifier)
+}
+
+/// Makes the verifier of servers' certificates that takes any name.
+///
+/// # Errors
+///
+/// When a list cannot be used.
+pub(crate) fn of_any_server(
+    authorities: Arc<RootCertStore>,
+    (lists, unknown): (Vec<CertificateRevocationListDer<'static>>, UnknownStatus),
+    most_chain: Limits,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, VerifierBuilderError> {
+    let algorithms = provider.signature_verification_algorithms;
+    let usage = (algorithms, KeyUsage::server_auth());
+    let paths = Paths::new(authorities, (&lists, unknown), usage, most_chain)?;
+    Ok(Arc::new(RuleVerifier {
+        rule: Chained(paths),
+        provider: Arc::clone(provider),
+    }))
 }
 
 /// Whether a verifier takes a list, apart from its signature.

@@ -63,17 +63,20 @@ fn everything_may_be_set() {
 }
 
 #[test]
-fn to_verify_nothing_is_a_warning() {
+fn to_verify_nothing_or_no_name_is_a_warning() {
     let folder = folder();
-    let prepared = folder
-        .prepare(&text("tls = false", "verify = 'none'", "/run/app.sock"))
-        .unwrap();
-    let warnings = lines(&prepared.warnings);
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(
-        warnings[0].starts_with("backend[app].tls.verify = \"none\""),
-        "{warnings:?}"
-    );
+    for (tls, word) in [
+        ("verify = 'none'", "none"),
+        ("verify = 'chain'\nca = 'ca.pem'", "chain"),
+    ] {
+        let prepared = folder
+            .prepare(&text("tls = false", tls, "/run/app.sock"))
+            .unwrap();
+        let warnings = lines(&prepared.warnings);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        let start = format!("backend[app].tls.verify = \"{word}\"");
+        assert!(warnings[0].starts_with(&start), "{warnings:?}");
+    }
 }
 
 #[test]
@@ -120,6 +123,20 @@ fn every_fault_is_reported_with_its_key_path() {
         errors
             .iter()
             .all(|error| error.contains("given, but nothing is verified"))
+    );
+
+    let tls = "verify = 'chain'\nca = 'ca.pem'\nname = 'app.test'\n\
+               client-certificate = { chain = 'own.pem', key = 'own.pem', policy = 'web' }";
+    let errors = folder
+        .prepare(&text("tls = false", tls, "app.test:443"))
+        .unwrap_err()
+        .errors;
+    assert_eq!(
+        lines(&errors),
+        [
+            "backend[app].tls.name = \"app.test\": given, but only the chain is verified; accepted: verify = \"full\", the default, with it",
+            "backend[app].tls.client-certificate.policy = \"web\": given, but this certificate is shown to servers; accepted: chain and key",
+        ]
     );
 }
 

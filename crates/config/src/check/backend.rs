@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::{VERSIONS, check_once};
-use crate::address::Address;
+use crate::address::{Address, ServerAddress};
 use crate::backend::{Backend, Files};
 use crate::choices::{CheckKind, Introduction, QueuePlace, StickBy, Verify};
 use crate::error::Report;
@@ -163,43 +163,48 @@ impl Backend {
                 report.refuse(key!(path, pair.key), fault, "a PEM file");
             }
         }
-        if tls.verify == Verify::None {
-            // Somebody meant to verify.
-            for (given, path) in [
-                (tls.name.is_some(), key!(path, tls.name)),
-                (tls.ca.is_some(), key!(path, tls.ca)),
-                (!tls.crl.is_empty(), key!(path, tls.crl)),
-            ] {
-                if given {
-                    let accepted = "verify = \"full\", the default, with it";
-                    report.refuse(path, "given, but nothing is verified", accepted);
+        self.check_verify(tls, path, report);
+    }
+
+    /// Checks the keys that depend on `verify`.
+    fn check_verify(&self, tls: &ServerTls, path: &str, report: &mut Report) {
+        let with_full = "verify = \"full\", the default, with it";
+        let mut refuse_given = |given: &[(bool, String)], fault| {
+            for (_, path) in given.iter().filter(|(is_given, _)| *is_given) {
+                report.refuse(path, format!("given, but {fault}"), with_full);
+            }
+        };
+        let name = (tls.name.is_some(), key!(path, tls.name));
+        let ca = (tls.ca.is_some(), key!(path, tls.ca));
+        let crl = (!tls.crl.is_empty(), key!(path, tls.crl));
+        match tls.verify {
+            Verify::None => {
+                refuse_given(&[name, ca, crl], "nothing is verified");
+                let fault = "whoever answers at the servers' addresses is taken for the server";
+                report.remark(key!(path, tls.verify), fault);
+            }
+            Verify::Chain => {
+                refuse_given(&[name], "only the chain is verified");
+                let fault = "any certificate of these authorities is accepted, whatever its name";
+                report.remark(key!(path, tls.verify), fault);
+            }
+            Verify::Pinned => {
+                let fault = "no issuer is asked: a certificate that is revoked is taken out of ca";
+                refuse_given(&[crl], fault);
+                if !ca.0 {
+                    let accepted = "a PEM file with the certificates of the servers";
+                    report.refuse(ca.1, "missing", accepted);
                 }
             }
-            let fault = "whoever answers at the servers' addresses is taken for the server";
-            return report.remark(key!(path, tls.verify), fault);
-        }
-        if tls.verify == Verify::Pinned {
-            if tls.ca.is_none() {
-                let accepted = "a PEM file with the certificates of the servers";
-                report.refuse(key!(path, tls.ca), "missing", accepted);
+            Verify::Full if name.0 => {}
+            Verify::Full => {
+                let mut servers = self.server.iter().filter_map(|it| it.address.as_ref());
+                let is_unix = |at: &&ServerAddress| matches!(at.address, Address::Unix(_));
+                if let Some(server) = servers.find(is_unix) {
+                    let fault = format!("missing: {} has no name to verify", server.text);
+                    report.refuse(name.1, fault, "a DNS name or an IP address");
+                }
             }
-            if !tls.crl.is_empty() {
-                let fault = "given, but no issuer is asked: a certificate that is revoked is taken out of ca";
-                let accepted = "verify = \"full\", the default, with it";
-                report.refuse(key!(path, tls.crl), fault, accepted);
-            }
-            return;
-        }
-        let addresses = self
-            .server
-            .iter()
-            .filter_map(|server| server.address.as_ref());
-        let mut nameless = addresses.filter(|at| matches!(at.address, Address::Unix(_)));
-        if tls.name.is_none()
-            && let Some(server) = nameless.next()
-        {
-            let fault = format!("missing: {} has no name to verify", server.text);
-            report.refuse(key!(path, tls.name), fault, "a DNS name or an IP address");
         }
     }
 }

@@ -22,7 +22,7 @@ use std::path::Path;
 
 use toml::Table;
 
-pub use self::parts::Parts;
+pub use self::parts::{Parts, TOO_LARGE};
 pub use self::setting::{Remark, Setting, Verdict};
 use crate::error::Problem;
 

@@ -11,12 +11,17 @@ pub trait Parts {
     /// Why it cannot be read.
     fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String>;
 
-    /// The text of a part; nothing for what is no regular file.
+    /// The text of a part; nothing for what is no regular file. A part of more than `most` bytes is not read.
     ///
     /// # Errors
     /// Why it cannot be read.
-    fn text(&self, path: &Path) -> Result<Option<Vec<u8>>, String>;
+    fn text(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, String>;
 }
+
+/// The error of a part that has more bytes than may be read.
+pub const TOO_LARGE: &str = "too large: all parts together may have 16 MiB";
+/// Bytes of all parts of a configuration together.
+pub(super) const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Files in memory, by their paths.
 impl Parts for BTreeMap<PathBuf, Vec<u8>> {
@@ -28,8 +33,11 @@ impl Parts for BTreeMap<PathBuf, Vec<u8>> {
         }
     }
 
-    fn text(&self, path: &Path) -> Result<Option<Vec<u8>>, String> {
-        Ok(self.get(path).cloned())
+    fn text(&self, path: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
+        match self.get(path) {
+            Some(text) if text.len() as u64 > most => Err(TOO_LARGE.to_owned()),
+            text => Ok(text.cloned()),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use std::path::Path;
 use self::reader::Reader;
 pub(super) use self::table::SETTINGS;
 use super::draft::Origin;
+use super::parts::MOST_BYTES;
 use super::setting::Setting;
 use super::{Command, Invocation, Parts, Translation};
 use crate::error::{Problem, shortened};
@@ -43,18 +44,20 @@ pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn Parts) -> Transl
     let mut included = Included {
         parts,
         depth: 0,
-        count: 0,
+        entries: MOST_ENTRIES,
+        bytes: MOST_BYTES,
     };
     included.read(text, &mut reader);
     reader.finish()
 }
 
-/// How far parts of the configuration are included.
+/// Parts, and what is left of their limits.
 struct Included<'p> {
     parts: &'p dyn Parts,
     depth: usize,
-    /// Parts that were read so far.
-    count: usize,
+    /// Folders and the files in them.
+    entries: usize,
+    bytes: u64,
 }
 
 impl Included<'_> {
@@ -100,16 +103,28 @@ impl Included<'_> {
     /// Takes the files of a folder, in the order of their names, as if they stood here.
     fn include(&mut self, folder: &str, origin: Origin, reader: &mut Reader) {
         let at = reader.draft.place(folder);
+        if self.depth >= DEEPEST {
+            let accepted = format!("parts that include parts, {DEEPEST} deep at most");
+            return reader.draft.refuse(origin, "included too deep", accepted);
+        }
+        let too_many = || format!("at most {MOST_ENTRIES} folders and files in them");
+        if self.entries == 0 {
+            return reader.draft.refuse(origin, TOO_MANY, too_many());
+        }
         let found = match self.parts.list(Path::new(&at)) {
-            _ if self.depth >= DEEPEST => {
-                let accepted = format!("parts that include parts, {DEEPEST} deep at most");
-                return reader.draft.refuse(origin, "included too deep", accepted);
-            }
             Ok(found) => found,
             Err(fault) => return reader.draft.refuse(origin, fault, A_FOLDER),
         };
+        // An empty folder counts, because listing it takes time.
+        let Some(left) = self.entries.checked_sub(1 + found.len()) else {
+            return reader.draft.refuse(origin, TOO_MANY, too_many());
+        };
+        self.entries = left;
         for path in found {
-            let text = match self.parts.text(&path) {
+            if reader.draft.is_full() {
+                return;
+            }
+            let text = match self.parts.text(&path, self.bytes) {
                 Ok(Some(text)) => text,
                 Ok(None) => continue,
                 Err(fault) => {
@@ -117,11 +132,7 @@ impl Included<'_> {
                     return reader.draft.refuse(origin, fault, A_FOLDER);
                 }
             };
-            if self.count >= MOST_PARTS || reader.draft.is_full() {
-                let accepted = format!("at most {MOST_PARTS} parts");
-                return reader.draft.refuse(origin, "a part too many", accepted);
-            }
-            self.count += 1;
+            self.bytes = self.bytes.saturating_sub(text.len() as u64);
             self.depth += 1;
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let part = format!("{}/{name}", folder.trim_end_matches('/'));
@@ -166,9 +177,10 @@ fn setting(reader: &mut Reader, name: &str, line: usize) -> Option<&'static Sett
 }
 
 const INCLUDE: &str = "include";
+const TOO_MANY: &str = "too many parts";
 const A_FOLDER: &str = "a folder with parts of the configuration";
 /// A folder may include itself.
 const DEEPEST: usize = 8;
-const MOST_PARTS: usize = 4096;
+const MOST_ENTRIES: usize = 4096;
 /// Debian's.
 const DEFAULT_FILE: &str = "/etc/stunnel/stunnel.conf";

@@ -236,30 +236,24 @@ impl Reader {
     }
 
     fn bind(&mut self, section: &mut Section, service: &Service) {
-        match service.text("accept") {
-            None => {
-                let problem =
-                    service.fault("accept", "missing: each service must define two endpoints");
-                self.draft.problem(problem.accepted("accept = [HOST:]PORT"));
-            }
-            Some((text, origin)) => match endpoint(text, "0.0.0.0") {
+        let accepts = service.all("accept");
+        if accepts.is_empty() {
+            let problem =
+                service.fault("accept", "missing: each service must define two endpoints");
+            self.draft.problem(problem.accepted("accept = [HOST:]PORT"));
+        }
+        for (text, origin) in accepts {
+            let at = match endpoint(text, "0.0.0.0") {
                 // A socket of `::` takes both families there.
-                Some((host, port)) if host == "::" => {
-                    self.draft
-                        .push(section, "bind", format!(":{port}"), Some(origin))
+                Some((host, port)) if host == "::" => format!(":{port}"),
+                Some((host, port)) => address(&host, &port.to_string()),
+                None => {
+                    let accepted = "[HOST:]PORT, the port as a number";
+                    self.draft.refuse(*origin, "not an address", accepted);
+                    continue;
                 }
-                Some((host, port)) => self.draft.push(
-                    section,
-                    "bind",
-                    address(&host, &port.to_string()),
-                    Some(origin),
-                ),
-                None => self.draft.refuse(
-                    origin,
-                    "not an address",
-                    "[HOST:]PORT, the port as a number",
-                ),
-            },
+            };
+            self.draft.push(section, "bind", at, Some(*origin));
         }
     }
 

@@ -85,7 +85,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::refused(Text, "PSKidentity", "there are no keys that were shared beforehand; certificates authenticate both sides"),
     Setting::refused(Text, "PSKsecrets", "there are no keys that were shared beforehand; certificates authenticate both sides"),
     Setting::refused(Text, "OCSP", "responders are not asked; CRLfile says who is revoked"),
-    Setting::refused(Switch, "OCSPaia", "responders are not asked; CRLfile says who is revoked"),
+    Setting::differs(Switch, "OCSPaia", "", "responders are not asked: a certificate that its issuer has revoked is accepted, unless CRLfile or CRLpath lists it"),
     Setting::ignored(Text, "OCSPflag", "responders are not asked"),
     Setting::ignored(Switch, "OCSPnonce", "responders are not asked"),
     Setting::refused(Text, "protocolAuthentication", "it is for protocol = connect, and nobody is asked for a tunnel or by a password"),
@@ -116,6 +116,7 @@ pub(super) const GLOBAL: &[&str] = &[
 ];
 /// What adds up where it is given several times.
 pub(super) const REPEATED: &[&str] = &[
+    "accept",
     "connect",
     "checkHost",
     "checkIP",

@@ -1,12 +1,13 @@
 //! Each setting, each fault, and random configurations written and read back.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
 
 use super::super::migration::migrate;
-use super::super::{Command, Dialect, Invocation, Translation, Verdict};
+use super::super::{Command, Dialect, Invocation, Parts, TOO_LARGE, Translation, Verdict};
 use super::SETTINGS;
 use crate::file::File;
 use crate::read::read;
@@ -298,6 +299,67 @@ fn faults_of_parts_have_their_files_and_lines() {
     let all = found(&loops, &format!("include = conf.d\n{whole}"));
     assert!(all[0].contains("included too deep"), "{all:#?}");
     assert!(all.len() <= 100);
+}
+
+/// Counts how often folders and parts are read.
+struct Counted {
+    names: usize,
+    bytes: usize,
+    lists: Cell<usize>,
+    texts: Cell<usize>,
+}
+
+impl Parts for Counted {
+    fn list(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
+        self.lists.set(self.lists.get() + 1);
+        Ok((0..self.names)
+            .map(|name| folder.join(name.to_string()))
+            .collect())
+    }
+
+    fn text(&self, _: &Path, most: u64) -> Result<Option<Vec<u8>>, String> {
+        self.texts.set(self.texts.get() + 1);
+        match self.bytes as u64 > most {
+            true => Err(TOO_LARGE.to_owned()),
+            false => Ok(Some(vec![b'\n'; self.bytes])),
+        }
+    }
+}
+
+#[test]
+fn parts_are_bounded_in_count_and_in_bytes_before_they_are_read() {
+    // Names in each folder, bytes in each part, `include` lines; the fault, the parts and the folders that were read.
+    for (names, bytes, lines, said, texts, lists) in [
+        (4096, 0, 1, "too many parts", 0, 1),
+        (4095, 0, 2, "too many parts", 4095, 1),
+        (0, 0, 5000, "too many parts", 0, 4096),
+        (3, 6 << 20, 1, "too large", 3, 1),
+    ] {
+        let parts = Counted {
+            names,
+            bytes,
+            lists: Cell::new(0),
+            texts: Cell::new(0),
+        };
+        let text = "include = conf.d\n".repeat(lines);
+        let invocation = Invocation::of_file("stunnel.conf");
+        let translation =
+            Dialect::Stunnel.translate(&invocation, text.as_bytes(), Path::new("/srv"), &parts);
+        let faults: Vec<String> = translation
+            .problems
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert!(
+            faults.iter().any(|fault| fault.contains(said)),
+            "{faults:#?}"
+        );
+        assert_eq!(
+            (parts.texts.get(), parts.lists.get()),
+            (texts, lists),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -81,19 +81,19 @@ impl Reader {
     pub(super) fn server_tls(&mut self, section: &mut Section, service: &Service) {
         let mut tls = Table::new();
         match self.verified(service) {
-            Verified::No | Verified::IfThere(_) => {
+            Verified::No => {
                 let origin = service.on("client");
                 self.draft
                     .of_servers((section, &mut tls), "backend.tls.verify", "none", origin);
                 self.unverified(service);
             }
-            Verified::Always(by) => {
-                if !["checkHost", "checkIP"]
-                    .iter()
-                    .any(|name| service.one(name).is_some())
-                {
-                    let why = "the certificate must also have the name of the server, that of connect; checkHost says another";
-                    self.draft.amend(by, Verdict::Different, why);
+            // A server always sends a certificate.
+            Verified::IfThere(by) | Verified::Always(by) => {
+                let is_named = |name| service.one(name).is_some();
+                if !["checkHost", "checkIP"].into_iter().any(is_named) {
+                    let key = "backend.tls.verify";
+                    self.draft
+                        .of_servers((section, &mut tls), key, "chain", Some(by));
                 }
                 self.verified_server((section, &mut tls), service, by);
             }
