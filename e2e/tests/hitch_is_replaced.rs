@@ -1,7 +1,9 @@
 //! A file of hitch means the same to becket: clients, servers and start scripts see no difference, or the one that is stated.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -176,6 +178,159 @@ fn clients_are_verified_alike_and_unknown_names_refused() {
         ours[2].contains(&"alert 112".to_owned()),
         "unrecognized_name: {ours:?}"
     );
+}
+
+#[test]
+fn the_first_file_of_a_folder_is_for_clients_without_a_known_name() {
+    let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
+        return;
+    };
+    let place = Place::new();
+    std::fs::create_dir(place.path("certs")).unwrap();
+    for (file, name) in [("B", "b"), ("Z", "z"), ("a", "a")] {
+        let name = format!("{name}.example.org");
+        place.issue(&format!("certs/{file}.pem"), &[&name], Key::Ecdsa);
+    }
+    let backend = Backend::http("well met");
+    let user = as_nobody(&place);
+    let open = Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.path("certs"), open).unwrap();
+    let seen = both.map(|either| {
+        let at = fresh_address();
+        place.write(
+            "hitch.conf",
+            &format!(
+                "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-dir = \"{}\"\n",
+                at.ip(),
+                at.port(),
+                backend.address.ip(),
+                backend.address.port(),
+                place.text("certs"),
+            ),
+        );
+        let line = [&["--config", "hitch.conf"], user].concat();
+        let _running = either.start(&place, &line, &[at]);
+        let asked: [&[&str]; 3] = [
+            &["-noservername"],
+            &["-servername", "nobody.example.com"],
+            &["-servername", "z.example.org"],
+        ];
+        asked.map(|flags| facts(&openssl, &place, at, flags))
+    });
+    let [theirs, ours] = &seen;
+    assert_eq!(theirs, ours);
+    let is_of = |facts: &[String], name: &str| facts.iter().any(|fact| fact.contains(name));
+    assert!(is_of(&ours[0], "b.example.org"), "{ours:?}");
+    assert!(is_of(&ours[2], "z.example.org"), "{ours:?}");
+}
+
+/// Debian's hitch is older than 1.8, which has this setting.
+#[test]
+fn a_certificate_may_say_how_its_own_clients_are_verified() {
+    let (Some([_, ours]), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
+        return;
+    };
+    let place = place();
+    let backend = Backend::http("well met");
+    let user = as_nobody(&place);
+    let at = fresh_address();
+    let [site, other, ca] = ["site.pem", "other.pem", "ca.pem"].map(|name| place.text(name));
+    place.write(
+        "hitch.conf",
+        &format!(
+            "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-file = \"{site}\"\n\
+             pem-file = {{ cert = \"{other}\" client-verify = required client-verify-ca = \"{ca}\" }}\n",
+            at.ip(),
+            at.port(),
+            backend.address.ip(),
+            backend.address.port(),
+        ),
+    );
+    let line = [&["--config", "hitch.conf"], user].concat();
+    let test = ours.run(&place, &[&["-t"], &line[..]].concat());
+    assert_eq!(test.code, 0, "{}", test.all());
+    let running = ours.start(&place, &line, &[at]);
+    let shown = place.text("client.pem");
+    let is_served = |flags: &[&str]| {
+        openssl
+            .ask_unnamed(&place, at, flags)
+            .all()
+            .contains("well met")
+    };
+    let with = ["-cert", &shown];
+    for (flags, is_open) in [
+        (["-servername", "www.example.org"], true),
+        (["-servername", "other.example.org"], false),
+        // The last certificate is the default, and its rule holds with it.
+        (["-servername", "nobody.example.com"], false),
+    ] {
+        assert_eq!(is_served(&flags), is_open, "{flags:?}");
+        assert!(is_served(&[flags, with].concat()), "{flags:?}");
+    }
+    assert_eq!(running.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn the_test_option_and_the_start_share_one_verdict() {
+    let Some([_, ours]) = Either::both("hitch", "hitch") else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return skip("needs root, which starts hitch as another user");
+    }
+    let place = place();
+    let (at, backend) = (fresh_address(), Backend::http("well met"));
+    let text = format!(
+        "frontend = \"[{}]:{}\"\nbackend = \"[{}]:{}\"\npem-file = \"{}\"\n",
+        at.ip(),
+        at.port(),
+        backend.address.ip(),
+        backend.address.port(),
+        place.text("site.pem"),
+    );
+    as_nobody(&place);
+    // Only root and its owner may enter it.
+    std::fs::create_dir(place.path("private")).unwrap();
+    std::fs::set_permissions(place.path("private"), Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::chown(place.path("private"), Some(12_345), None).unwrap();
+    let log = format!(
+        "user = \"nobody\"\nlog-filename = \"{}\"\n",
+        place.text("private/log")
+    );
+    for (more, said) in [
+        ("", "Refusing to run workers as root"),
+        (
+            "user = \"root\"\ngroup = \"nogroup\"\n",
+            "root keeps its own group",
+        ),
+        (
+            "user = \"root\"\nchroot = \"/srv\"\n",
+            "root can leave a chroot",
+        ),
+        (&*log, "log-filename"),
+    ] {
+        place.write("hitch.conf", &format!("{text}{more}"));
+        for line in [
+            &["-t", "--config", "hitch.conf"][..],
+            &["--config", "hitch.conf"],
+        ] {
+            let run = ours.run(&place, line);
+            assert_eq!(run.code, 1, "{more}{line:?}: {}", run.all());
+            let is_said = run.stderr.contains(said) || line[0] != "-t";
+            assert!(is_said, "{more}: {}", run.stderr);
+        }
+    }
+    // Hitch serves as root then, and so does becket, with a warning.
+    place.write("hitch.conf", &text);
+    let line = ["--config", "hitch.conf", "--user=root"];
+    let warning = "--user = \"root\": becket keeps all rights of root";
+    let test = ours.run(&place, &[&["-t"], &line[..]].concat());
+    assert_eq!(test.code, 0, "{}", test.all());
+    assert!(test.stderr.contains(warning), "{}", test.stderr);
+    let running = ours.start(&place, &line, &[at]);
+    assert_eq!(running.end(Signal::TERM), Some(0));
+    let said = place.read("becket.log");
+    assert!(said.contains(warning), "{said}");
 }
 
 #[test]

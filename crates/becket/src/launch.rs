@@ -21,7 +21,6 @@ use becket_config::choices::SandboxMode;
 use becket_config::error::{Problem, Rejected};
 use becket_proto::session_table::{Limits, SessionTable};
 use becket_sys::clock::{Clock, Now};
-use becket_sys::identity::Identity;
 use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, rlimit, socket};
 use rustls::pki_types::UnixTime;
@@ -45,8 +44,8 @@ use crate::log::access_log::{AccessThread, AccessWriter};
 use crate::log::{self, LogError, Logging};
 use crate::memory::MemoryWatch;
 use crate::pid_file::PidFile;
-use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
+use crate::prepare::{ServerNames, refused_user};
 use crate::sandbox::Sandbox;
 use crate::secret::ratchet::Ratchet;
 use crate::server::edits::Edits;
@@ -192,7 +191,7 @@ fn confine(
     files: &Files,
     workers: usize,
 ) -> Result<(MemoryWatch, Sandbox), StartError> {
-    check_user(config, files.is_confined())?;
+    check_user(source, config, files.is_confined())?;
     limit_process(config, workers)?;
     let process = &config.file.process;
     if process.chroot.is_some() || process.sandbox == SandboxMode::On {
@@ -421,38 +420,15 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Refuses a configured user that this process is not: only a parent that is root could have made it so.
-fn check_user(config: &Config, is_confined: bool) -> Result<(), StartError> {
-    if is_confined {
-        // The parent has made it so, by numbers that nobody finds in here.
-        return Ok(());
+/// Refuses a configured user that this process is not.
+fn check_user(source: &Source, config: &Config, is_confined: bool) -> Result<(), StartError> {
+    if !is_confined && config.file.process.user.is_none() && privileges::is_root() {
+        tracing::warn!("running as root; process.user names the user to become");
     }
-    let process = &config.file.process;
-    let Some(user) = &process.user else {
-        if privileges::is_root() {
-            tracing::warn!("running as root; process.user names the user to become");
-        }
-        return Ok(());
-    };
-    if process.chroot.is_some() {
-        let text = "only root can change the file system of a process: start becket as root";
-        let error = io::Error::new(io::ErrorKind::PermissionDenied, text);
-        return Err(system("process.chroot", error));
+    match refused_user(config, is_confined) {
+        Some(problem) => Err(rejected(source, vec![problem])),
+        None => Ok(()),
     }
-    let refused = |error| system("process.user", error);
-    let identity = Identity::find(user, process.group.as_deref()).map_err(refused)?;
-    if identity.uid == 0 {
-        let text = "the user to run as is root itself";
-        return Err(refused(io::Error::new(io::ErrorKind::InvalidInput, text)));
-    }
-    if identity.uid != privileges::effective_user() {
-        let text = format!("only root can become {user}");
-        return Err(refused(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            text,
-        )));
-    }
-    Ok(())
 }
 
 fn system(what: &'static str, error: io::Error) -> StartError {

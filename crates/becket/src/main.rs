@@ -91,11 +91,11 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         json,
     } = asked;
     let source = Source::new(flags).context("the current folder")?;
-    let mut handed = match enter(&source, Task::Check).context("the parent process")? {
+    let handed = match enter(&source, Task::Check).context("the parent process")? {
         Role::Ended(code) => return Ok(code),
         Role::Serves(handed, _) => handed,
     };
-    let source = source.with(std::mem::take(&mut handed.files));
+    let source = source.with(handed.files.clone());
     let findings = check(&source, &handed, UnixTime::now(), connect);
     let code = ExitCode::from(findings.exit_code(strict));
     if json {

@@ -34,8 +34,8 @@ use crate::files::reason;
 use crate::handover::{BoundSockets, Handed};
 use crate::log::Timestamp;
 use crate::log::output::Output;
-use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
+use crate::prepare::{ServerNames, refused_user};
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -81,10 +81,7 @@ pub fn check(source: &Source, handed: &Handed, now: UnixTime, connect: bool) -> 
             connects: Vec::new(),
         },
         Ok(prepared) => {
-            let mut report = Report {
-                errors: Vec::new(),
-                warnings: prepared.warnings,
-            };
+            let mut report = Report::default();
             let moment = Now {
                 unix: Duration::from_secs(now.as_secs()),
                 ..Clock::start().now()
@@ -93,6 +90,9 @@ pub fn check(source: &Source, handed: &Handed, now: UnixTime, connect: bool) -> 
             report
                 .warnings
                 .extend(taken(&prepared.config, &handed.sockets));
+            let is_confined = handed.files.is_confined();
+            let refused = refused_user(&prepared.config, is_confined);
+            report.errors.extend(refused);
             report
                 .errors
                 .extend(closed_logs(&prepared.config.log, handed));
@@ -103,10 +103,13 @@ pub fn check(source: &Source, handed: &Handed, now: UnixTime, connect: bool) -> 
                 true => connect::connect(&prepared.config, &mut report),
                 false => Vec::new(),
             };
+            source.place(&mut report);
+            let mut warnings = prepared.warnings;
+            warnings.append(&mut report.warnings);
             Findings {
                 origin,
                 errors: report.errors,
-                warnings: report.warnings,
+                warnings,
                 running: Some(Running::of(&prepared.config, source.read_by_root(), now)),
                 handshakes,
                 connects,

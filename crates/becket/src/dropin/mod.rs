@@ -17,10 +17,10 @@ use becket_sys::privileges;
 use rustls_pki_types::UnixTime;
 
 use self::background::Side;
+use crate::check::check;
 use crate::files::Files;
 use crate::launch::launch;
 use crate::parent::{Role, Task, enter, goes_on};
-use crate::prepare::ServerNames;
 use crate::prepare::source::Source;
 use crate::server::Outcome;
 
@@ -77,7 +77,7 @@ impl Call {
         let source = Source::foreign(self.dialect, invocation)?;
         let translation = match source.translation() {
             Ok(translation) => translation.unwrap_or_default(),
-            Err(rejected) => return Ok(refuse(&rejected)),
+            Err(rejected) => return Ok(say(&rejected)),
         };
         if !goes_on() {
             let user = translation.names("process.user");
@@ -88,7 +88,7 @@ impl Call {
                 );
                 return Ok(ExitCode::FAILURE);
             }
-            if is_root && !user && !is_test && self.dialect == Dialect::Hitch {
+            if is_root && !user && self.dialect == Dialect::Hitch {
                 eprintln!("ERROR: Refusing to run workers as root.");
                 return Ok(ExitCode::FAILURE);
             }
@@ -127,30 +127,28 @@ impl Call {
         }
     }
 
-    /// Loads everything; the last line says that all is well, as that of the other program.
+    /// Checks as `becket check` does; the last line says that all is well, as that of the other program.
     fn test(&self, source: &Source) -> io::Result<ExitCode> {
         let handed = match enter(source, Task::Check)? {
             Role::Ended(code) => return Ok(code),
             Role::Serves(handed, _) => handed,
         };
-        let loaded = source
-            .with(handed.files)
-            .load(UnixTime::now(), ServerNames::Later);
-        match loaded {
-            Err(rejected) => Ok(refuse(&rejected)),
-            Ok(prepared) => {
-                for warning in prepared.warnings {
-                    eprintln!("{}: warning: {warning}", source.origin());
-                }
-                eprintln!("{} configuration looks ok.", self.name);
-                Ok(ExitCode::SUCCESS)
-            }
+        let source = source.with(handed.files.clone());
+        let findings = check(&source, &handed, UnixTime::now(), false);
+        let code = say(&Rejected {
+            origin: findings.origin,
+            errors: findings.errors,
+            warnings: findings.warnings,
+        });
+        if code == ExitCode::SUCCESS {
+            eprintln!("{} configuration looks ok.", self.name);
         }
+        Ok(code)
     }
 }
 
-/// One line for each fault, with the file and the line.
-fn refuse(rejected: &Rejected) -> ExitCode {
+/// One line for each fault, with the file and the line. Returns the exit code.
+fn say(rejected: &Rejected) -> ExitCode {
     let Rejected {
         origin,
         errors,
@@ -162,7 +160,10 @@ fn refuse(rejected: &Rejected) -> ExitCode {
     for error in errors {
         eprintln!("{origin}: {error}");
     }
-    ExitCode::FAILURE
+    match errors.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
 }
 
 /// Writes the configuration of another program, in a file, as ours.

@@ -35,6 +35,7 @@ use becket_config::read::{Reading, read};
 use becket_multibuffer::Multibuffer;
 use becket_sys::identity::Identity;
 use becket_sys::kernel_tls;
+use becket_sys::privileges::effective_user;
 use rustls_pki_types::UnixTime;
 use toml::Table;
 use tracing_subscriber::filter::LevelFilter;
@@ -319,16 +320,35 @@ impl Draft<'_> {
             // It is this user already, by the numbers that the parent found.
             return;
         }
-        if let Some(user) = &process.user
-            && let Err(error) = Identity::find(user, process.group.as_deref())
-        {
-            let (path, accepted) = if Identity::find(user, None).is_ok() {
-                (key!("process", process.group), "a group of this machine")
-            } else {
+        let Some(user) = &process.user else { return };
+        let (at, of_group) = (
+            key!("process", process.user),
+            key!("process", process.group),
+        );
+        match Identity::find(user, process.group.as_deref()) {
+            Err(error) if Identity::find(user, None).is_ok() => {
+                let accepted = "a group of this machine";
+                self.report.refuse(of_group, reason(&error), accepted);
+            }
+            Err(error) => {
                 let accepted = "a user, and perhaps a group, of this machine";
-                (key!("process", process.user), accepted)
-            };
-            self.report.refuse(path, reason(&error), accepted);
+                self.report.refuse(at, reason(&error), accepted);
+            }
+            Ok(identity) if identity.uid != 0 => {}
+            Ok(identity) => {
+                let fault = "becket keeps all rights of root";
+                self.report.remark(at, fault);
+                if identity.gid != 0 {
+                    let fault = "root keeps its own group";
+                    self.report
+                        .refuse(of_group, fault, "\"root\", or another user");
+                }
+                if process.chroot.is_some() {
+                    let path = key!("process", process.chroot);
+                    let fault = "root can leave a chroot";
+                    self.report.refuse(path, fault, "another user with it");
+                }
+            }
         }
     }
 
@@ -451,6 +471,24 @@ impl Draft<'_> {
         }
         self.binds.push((address, path.to_owned()));
     }
+}
+
+/// The reason why this process cannot serve as the configured user, if there is one: only root can change the user.
+pub(crate) fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
+    let process = &config.file.process;
+    // The parent has looked the user up. In a chroot there is no database of users.
+    let user = process.user.as_ref().filter(|_| !is_confined)?;
+    let root = "a start as root";
+    if process.chroot.is_some() {
+        let fault = "only root can change the file system of a process";
+        return Some(Problem::new(key!("process", process.chroot), fault).accepted(root));
+    }
+    let fault = match Identity::find(user, process.group.as_deref()) {
+        Ok(identity) if identity.uid == effective_user() => return None,
+        Ok(_) => format!("only root can become {user}"),
+        Err(error) => reason(&error),
+    };
+    Some(Problem::new(key!("process", process.user), fault).accepted(root))
 }
 
 /// Whether `tracing` takes it, and a lone word is a level: as a target it would silence us.

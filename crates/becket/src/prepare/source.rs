@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use becket_config::dialect::{Dialect, Invocation, Parts, Translation};
-use becket_config::error::{Problem, Rejected};
+use becket_config::error::{Problem, Rejected, Report};
 use becket_config::file::File;
 use becket_config::read::read;
 use rustls_pki_types::UnixTime;
@@ -158,6 +158,14 @@ impl Source {
             &self.base,
             &self.files,
         )))
+    }
+
+    /// Replaces key paths by settings of the other program, if the configuration is written for one.
+    pub(crate) fn place(&self, report: &mut Report) {
+        if let Ok(Some(translation)) = self.translation() {
+            let all = report.errors.iter_mut().chain(&mut report.warnings);
+            all.for_each(|problem| translation.place(problem));
+        }
     }
 
     /// Looks at the files of a configuration that runs. Blocks.
